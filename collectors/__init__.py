@@ -1,0 +1,1 @@
+"""Robots, terrains, skills, physics back ends and the policies that drive them: everything that makes rollouts."""

@@ -1,0 +1,208 @@
+"""Between rollouts and the store: the legged dataset's schema, its plan of episodes, and a part's arrays and catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collectors.commands import COMMAND_NAMES, COMMAND_UNITS, SKILLS, check_skill, ramped
+from collectors.episodes import EpisodeSpec
+from collectors.observations import OBS_DIM, POLICY_SLICES
+from collectors.physics import CONTROL_DT_S
+from collectors.randomisation import DRAW_NAMES, DRAWS
+from collectors.robots import N_JOINTS, RobotCard
+from collectors.rollout import STATE_DIM, EpisodeResult
+from collectors.terrains import N_LEVELS, check_terrain
+from datasets import Field, Schema
+
+
+def legged_schema(robot: RobotCard) -> Schema:
+    """The store's schema: the 70-number observation, action, reward, state for playback, and the final observation."""
+    joints = list(robot.joint_names)
+    return Schema(
+        fields=(
+            Field(
+                "obs",
+                (OBS_DIM,),
+                unit="SI (1, rad/s, rad, m/s)",
+                description="observation before the step: all that a learned policy sees",
+                slices=POLICY_SLICES,
+            ),
+            Field(
+                "action",
+                (N_JOINTS,),
+                unit=f"{robot.action_scale_rad} rad from the default pose",
+                description="joint position targets chosen by the policy, before any action noise",
+                slices={name: (i, i + 1) for i, name in enumerate(joints)},
+            ),
+            Field("reward", (), unit="1", description="reward of the step"),
+            Field(
+                "state",
+                (STATE_DIM,),
+                unit="m, 1, rad",
+                description="base position (world), quaternion wxyz and joint positions before the step",
+                slices={"base_pos": (0, 3), "base_quat": (3, 7), "joint_pos": (7, STATE_DIM)},
+            ),
+            Field(
+                "final_obs",
+                (OBS_DIM,),
+                unit="SI (1, rad/s, rad, m/s)",
+                description="observation after the episode's last step",
+                slices=POLICY_SLICES,
+                per="episode",
+            ),
+        ),
+        control_dt_s=CONTROL_DT_S,
+        robot=robot.name,
+        attributes={
+            "joint_names": joints,
+            "default_joint_pos_rad": robot.default_joint_pos_rad.tolist(),
+            "action_scale_rad": robot.action_scale_rad,
+            "command_names": list(COMMAND_NAMES),
+            "command_units": list(COMMAND_UNITS),
+            "randomisation": {d.name: {"unit": d.unit, "low": d.low, "high": d.high} for d in DRAWS},
+        },
+    )
+
+
+@dataclass(frozen=True)
+class CollectionGrid:
+    """The episodes of a dataset: every terrain and skill that go together, every level, spread evenly over parts.
+
+    Attributes:
+        parts, episodes_per_part: size; part k holds episodes [k, k + 1) x episodes_per_part of the plan.
+        action_noise: standard deviations (action units) of noise on executed actions, one an episode in turn: the data
+            hold recoveries, the label stays clean (Laskey et al., DART, 2017).
+        seed: of everything random.
+    """
+
+    terrains: tuple[str, ...] = ("flat", "rough", "slope", "stairs", "obstacles")
+    skills: tuple[str, ...] = tuple(SKILLS)
+    levels: tuple[int, ...] = tuple(range(N_LEVELS))
+    parts: int = 8
+    episodes_per_part: int = 288
+    action_noise: tuple[float, ...] = (0.0, 0.1, 0.3)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for terrain in self.terrains:
+            check_terrain(terrain)
+        for skill in self.skills:
+            check_skill(skill)
+        for level in self.levels:
+            if not 0 <= level < N_LEVELS:
+                raise ValueError(f"terrain level {level} is outside 0-{N_LEVELS - 1}")
+        if self.parts < 1 or self.episodes_per_part < 1:
+            raise ValueError(
+                f"{self.parts} parts of {self.episodes_per_part} episodes: both must be at least 1"
+            )
+        if min(self.action_noise, default=-1.0) < 0:
+            raise ValueError("action_noise needs at least one standard deviation, none negative")
+        if not self.cells():
+            raise ValueError(
+                f"none of the skills {', '.join(self.skills)} is asked for on {', '.join(self.terrains)}"
+            )
+
+    def cells(self) -> list[tuple[str, str]]:
+        """The pairs of terrain and skill that go together."""
+        return [(t, s) for t in self.terrains for s in self.skills if t in SKILLS[s].terrains]
+
+    def part_ids(self, tag: str) -> list[str]:
+        """Names of the parts; the tag, six hexadecimal digits, tells plans in one store apart."""
+        return [f"{tag}-{k:05d}" for k in range(self.parts)]
+
+    def part_specs(self, part_id: str) -> list[EpisodeSpec]:
+        """The episodes of one part; a pure function of the plan and the part's name."""
+        tag, number = part_id.split("-")
+        first = int(number) * self.episodes_per_part
+        seeds = np.random.SeedSequence([0xC0, self.seed, int(number)]).generate_state(
+            self.episodes_per_part, np.uint64
+        )
+        unique = int(tag, 16) << 32
+        return [
+            self._spec(first + i, int(seed >> np.uint64(1)), unique) for i, seed in enumerate(seeds)
+        ]
+
+    def _spec(self, index: int, seed: int, unique: int) -> EpisodeSpec:
+        cells = self.cells()
+        terrain, skill = cells[index % len(cells)]
+        turn = index // len(cells)
+        level = self.levels[turn % len(self.levels)]
+        # Steps of the golden ratio decorrelate noise from level, however many there are of each.
+        noise = self.action_noise[int(turn * 0.6180339887498949 % 1.0 * len(self.action_noise))]
+        return EpisodeSpec(unique + index, terrain, level, skill, seed, action_noise=noise)
+
+
+COLLECTION_PRESETS: dict[str, CollectionGrid] = {
+    "demo": CollectionGrid(parts=8, episodes_per_part=300),
+    "legged-1m9": CollectionGrid(parts=8, episodes_per_part=1250),
+    "legged-6m": CollectionGrid(parts=25, episodes_per_part=1280),
+    "legged-60m": CollectionGrid(parts=250, episodes_per_part=1280),
+}
+"""Sizes of one distribution; the last is the paper's: 320,000 trajectories of 192 steps, about 60 million."""
+
+
+def part_arrays(
+    results: Sequence[EpisodeResult],
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Steps {obs, action, reward, state} and per-episode {final_obs} of a part, episodes in the plan's order."""
+    records = [r.record for r in _ordered(results) if r.record is not None]
+    steps = {
+        name: np.concatenate([getattr(record, name) for record in records])
+        for name in ("obs", "action", "reward", "state")
+    }
+    return steps, {"final_obs": np.stack([record.final_obs for record in records])}
+
+
+def part_catalog(
+    results: Sequence[EpisodeResult],
+    robot: RobotCard,
+    simulator: tuple[str, str],
+    expert: tuple[str, str],
+) -> dict[str, list[Any]]:
+    """Catalog columns of a part, one row an episode in the plan's order.
+
+    Args:
+        simulator: name and version; expert: name and hash.
+    """
+    rows = [_row(r, robot, simulator, expert) for r in _ordered(results)]
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _row(
+    result: EpisodeResult, robot: RobotCard, simulator: tuple[str, str], expert: tuple[str, str]
+) -> dict[str, Any]:
+    spec, draws = result.spec, result.draws
+    time = np.arange(result.length) * CONTROL_DT_S
+    command = ramped(np.tile(draws.command, (result.length, 1)), time).mean(axis=0)
+    return {
+        "episode": spec.index,
+        "length": result.length,
+        "seed": spec.seed,
+        "terrain": spec.terrain,
+        "level": spec.level,
+        "terrain_variant": draws.terrain_variant,
+        "skill": spec.skill,
+        "robot": robot.name,
+        "simulator": simulator[0],
+        "simulator_version": simulator[1],
+        "expert": expert[0],
+        "expert_hash": expert[1],
+        "action_noise": spec.action_noise,
+        "return": result.episode_return,
+        "success": result.success,
+        "terminated": result.terminated,
+        "truncated": not result.terminated,
+        "push_step": draws.push_step,
+        "push_velocity_x": float(draws.push_velocity[0]),
+        "push_velocity_y": float(draws.push_velocity[1]),
+        **{f"command_{n}": float(v) for n, v in zip(COMMAND_NAMES, command, strict=True)},
+        **{n: float(v) for n, v in zip(DRAW_NAMES, draws.draws, strict=True)},
+    }
+
+
+def _ordered(results: Sequence[EpisodeResult]) -> list[EpisodeResult]:
+    return sorted(results, key=lambda r: r.spec.index)

@@ -1,0 +1,39 @@
+"""Quaternion algebra on batches; quaternions are wxyz and rotate body vectors into the world."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def rotate(quat: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Rotate body vectors (..., 3) into the world by unit quaternions (..., 4)."""
+    w, xyz = quat[..., :1], quat[..., 1:]
+    t = 2.0 * np.cross(xyz, vector)
+    return vector + w * t + np.cross(xyz, t)
+
+
+def rotate_inverse(quat: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Rotate world vectors (..., 3) into the body frame."""
+    w, xyz = quat[..., :1], quat[..., 1:]
+    t = 2.0 * np.cross(xyz, vector)
+    return vector - w * t + np.cross(xyz, t)
+
+
+def gravity_in_body(quat: np.ndarray) -> np.ndarray:
+    """(..., 3): the unit vector of gravity in the body frame; (0, 0, -1) when level."""
+    w, x, y, z = (quat[..., i] for i in range(4))
+    return np.stack(
+        [2.0 * (w * y - x * z), -2.0 * (w * x + y * z), 2.0 * (x * x + y * y) - 1.0], axis=-1
+    )
+
+
+def yaw_of(quat: np.ndarray) -> np.ndarray:
+    """(...): heading angle about the world's vertical in rad."""
+    w, x, y, z = (quat[..., i] for i in range(4))
+    return np.arctan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+
+
+def from_yaw(yaw: np.ndarray) -> np.ndarray:
+    """(..., 4): a level body with the heading `yaw` in rad."""
+    zero = np.zeros_like(yaw)
+    return np.stack([np.cos(yaw / 2), zero, zero, np.sin(yaw / 2)], axis=-1)

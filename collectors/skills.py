@@ -1,0 +1,152 @@
+"""Success of an episode by its skill's own criterion, from a few signals recorded every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from collectors.commands import C
+from collectors.physics import CONTROL_DT_S
+from collectors.rewards import StepView, track_linear_velocity
+
+
+class S(IntEnum):
+    """Index of every recorded signal."""
+
+    VEL_X = 0
+    VEL_X_COMMAND = 1
+    SPEED = 2
+    TURN_RATE = 3
+    HEIGHT_ERROR = 4
+    TILT_ERROR = 5
+    ROLL_ERROR = 6
+    FEET_DOWN = 7
+    POS_X = 8
+    POS_Y = 9
+    TRACKING = 10
+    STANCE_WIDTH = 11
+
+
+N_SIGNALS = len(S)
+
+
+def signals(view: StepView, base_pos: np.ndarray) -> np.ndarray:
+    """(N, N_SIGNALS) float32 of one step."""
+    error = view.gravity - view.desired_gravity
+    return np.stack(
+        [
+            view.lin_vel_body[:, 0],
+            view.command[:, C.VEL_X],
+            np.linalg.norm(view.lin_vel_body[:, :2], axis=1),
+            np.linalg.norm(view.ang_vel_body, axis=1),
+            view.height_error_m,
+            np.linalg.norm(error, axis=1),
+            np.arcsin(np.clip(error[:, 1], -1.0, 1.0)),
+            view.foot_contact.sum(axis=1),
+            base_pos[:, 0],
+            base_pos[:, 1],
+            track_linear_velocity(view),
+            view.stance_width_m,
+        ],
+        axis=1,
+    ).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Track:
+    """The recorded signals of one episode, (T, N_SIGNALS), and its target command (16,)."""
+
+    values: np.ndarray
+    command: np.ndarray
+
+    def last(self, seconds: float, signal: S) -> np.ndarray:
+        """A signal over the episode's last `seconds`."""
+        return self.values[-max(1, round(seconds / CONTROL_DT_S)) :, signal]
+
+    def distance_m(self) -> float:
+        """Length of the path, from 5-step chords so that the trunk's sway does not count."""
+        chords = np.diff(self.values[::5, S.POS_X : S.POS_Y + 1], axis=0)
+        return float(np.linalg.norm(chords, axis=1).sum())
+
+    def commanded_distance_m(self) -> float:
+        """Integral of the commanded speed."""
+        return float(self.values[:, S.VEL_X_COMMAND].sum() * CONTROL_DT_S)
+
+    def vel_x_error(self) -> float:
+        """Mean |v_x error| over the last 2 s, m/s."""
+        return float(np.abs(self.last(2.0, S.VEL_X) - self.last(2.0, S.VEL_X_COMMAND)).mean())
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def _stand(track: Track) -> bool:
+    """Still, level as commanded, in place and on four feet over the last second.
+
+    Drift counts over that second: an episode may hold a push, after which the robot has to have caught itself.
+    """
+    drift = np.hypot(np.ptp(track.last(1.0, S.POS_X)), np.ptp(track.last(1.0, S.POS_Y)))
+    return bool(
+        _rms(track.last(1.0, S.SPEED)) < 0.1
+        and _rms(track.last(1.0, S.TURN_RATE)) < 0.2
+        and abs(track.last(1.0, S.HEIGHT_ERROR).mean()) < 0.03
+        and track.last(1.0, S.TILT_ERROR).mean() < 0.1
+        and drift < 0.15
+        and np.mean(track.last(1.0, S.FEET_DOWN) == 4) > 0.9
+    )
+
+
+def _rush(track: Track) -> bool:
+    """Reaches 80 % of the speed within 2 v / a + 0.5 s and covers 70 % of the commanded way."""
+    speed, accel = track.command[C.VEL_X], track.command[C.ACCEL_LIMIT]
+    deadline = round((2 * speed / accel + 0.5) / CONTROL_DT_S)
+    window = np.convolve(track.values[:, S.VEL_X], np.full(5, 0.2), mode="valid")
+    reached = window[:deadline].max(initial=-np.inf) >= 0.8 * speed
+    return bool(reached and track.distance_m() >= 0.7 * track.commanded_distance_m())
+
+
+def _run(track: Track) -> bool:
+    """Mean |v_x error| below max(0.3, 0.2 v_x) over the last 2 s and a tracking reward above 0.7."""
+    return bool(
+        track.vel_x_error() < max(0.3, 0.2 * track.command[C.VEL_X])
+        and track.last(2.0, S.TRACKING).mean() > 0.7
+    )
+
+
+def _walks(track: Track) -> bool:
+    return track.distance_m() >= 0.7 * track.commanded_distance_m()
+
+
+def _crawl(track: Track) -> bool:
+    """On open ground: keeps the trunk within 0.04 m of the commanded height over the last 2 s and makes its way."""
+    return bool(np.abs(track.last(2.0, S.HEIGHT_ERROR)).mean() < 0.04 and _walks(track))
+
+
+def _squeeze(track: Track) -> bool:
+    """On open ground: feet no further apart than commanded plus 0.06 m over the last 2 s, and makes its way."""
+    width = track.last(2.0, S.STANCE_WIDTH).mean()
+    return bool(width < track.command[C.STANCE_WIDTH] + 0.06 and _walks(track))
+
+
+def _tilt(track: Track) -> bool:
+    """Roll error below 0.15 rad over the last 2 s, and makes its way."""
+    return bool(np.abs(track.last(2.0, S.ROLL_ERROR)).mean() < 0.15 and _walks(track))
+
+
+CRITERIA: dict[str, Callable[[Track], bool]] = {
+    "stand": _stand,
+    "rush": _rush,
+    "crawl": _crawl,
+    "squeeze": _squeeze,
+    "tilt": _tilt,
+    "run": _run,
+}
+
+
+def succeeded(skill: str, track: Track, terminated: bool) -> bool:
+    """Whether an episode counts as a success; one that ended in a fall never does."""
+    return not terminated and CRITERIA[skill](track)

@@ -1,0 +1,16 @@
+"""The one error of this package that a user can cause."""
+
+from collections.abc import Iterable
+
+
+class DatasetError(ValueError):
+    """A request or a store that cannot be served; its one-line message says what is allowed."""
+
+
+def listed(values: Iterable[object], limit: int = 24) -> str:
+    """Join ``values`` for a message, cut after ``limit`` of them."""
+    names = [str(value) for value in values]
+    if not names:
+        return "(none)"
+    extra = f", … ({len(names)} in all)" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + extra

@@ -1,0 +1,155 @@
+"""A part's arrays on disk: a Zarr v3 group with one sharded array a field.
+
+Layout of one array: inner chunks of about ``CHUNK_BYTES``, shards of ``SHARD_STEPS`` rows. Inner
+codecs: rows transposed to the last axis (a channel's samples lie side by side), byte shuffle and
+LZ4 through Blosc, CRC32C. On 70 noisy sinusoid channels of float32 this measured a ratio of 0.66
+at about 850 MB/s in and 1.7 GB/s out on one core; without the transpose 0.78 and 2.6 GB/s, zstd
+level 1 0.72 and 0.95 GB/s. A chunk of 1 MiB and its decoded copy stay in a core's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] (compiled)
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, TransposeCodec
+from zarr.storage import LocalStore
+
+from datasets.errors import DatasetError, listed
+from datasets.files import files_under, sha256_file
+from datasets.schema import Field, Schema
+
+CHUNK_BYTES = 1 << 20
+SHARD_STEPS = 1 << 18
+
+# Blosc's own pool would not survive a fork and could make bytes depend on the number of cores.
+blosc.use_threads = False
+
+
+def chunk_rows(field: Field, rows: int) -> int:
+    """Rows of one inner chunk: the largest power of two within ``CHUNK_BYTES``, or all rows."""
+    fitting = max(1, CHUNK_BYTES // field.row_bytes)
+    return min(1 << (fitting.bit_length() - 1), SHARD_STEPS, rows)
+
+
+def shard_rows(field: Field, rows: int) -> int:
+    """Rows of one shard: a multiple of the chunk's, at most ``SHARD_STEPS``."""
+    chunk = chunk_rows(field, rows)
+    return -(-min(rows, SHARD_STEPS) // chunk) * chunk
+
+
+def check_arrays(
+    schema: Schema,
+    steps: Mapping[str, npt.ArrayLike],
+    per_episode: Mapping[str, npt.ArrayLike],
+    episodes: int,
+) -> dict[str, np.ndarray]:
+    """All arrays of a part by field name, checked against the schema.
+
+    Args:
+        schema: the store's schema.
+        steps: field -> (T, *shape) for every field a step, T equal for all.
+        per_episode: field -> (E, *shape) for every field an episode.
+        episodes: E, the number of episodes.
+
+    Raises:
+        DatasetError: missing or unknown fields, wrong shape or dtype, unequal T, non-finite values.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    kinds: tuple[tuple[Literal["step", "episode"], Mapping[str, npt.ArrayLike]], ...] = (
+        ("step", steps),
+        ("episode", per_episode),
+    )
+    for kind, given in kinds:
+        wanted = schema.names(kind)
+        if set(given) != set(wanted):
+            raise DatasetError(
+                f"fields per {kind} must be {listed(wanted)}; given: {listed(sorted(given))}"
+            )
+        arrays |= {name: np.asarray(given[name]) for name in wanted}
+    first = arrays[schema.names("step")[0]]
+    total = len(first) if first.ndim else 0
+    for name, array in arrays.items():
+        field = schema.field(name)
+        expected = (total if field.per == "step" else episodes, *field.shape)
+        if array.shape != expected:
+            raise DatasetError(f"field {name}: shape must be {expected}, not {array.shape}")
+        if array.dtype != np.dtype(field.dtype):
+            raise DatasetError(f"field {name}: dtype must be {field.dtype}, not {array.dtype}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise DatasetError(f"field {name}: every value must be finite")
+        arrays[name] = np.ascontiguousarray(array)
+    if total == 0:
+        raise DatasetError("a part needs at least one step")
+    return arrays
+
+
+def write_arrays(
+    folder: Path, schema: Schema, part_id: str, arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Write a part's group of arrays into the new ``folder``, one shard at a time."""
+    group = zarr.create_group(
+        LocalStore(folder),
+        zarr_format=3,
+        attributes={"part": part_id, "control_dt_s": schema.control_dt_s, "robot": schema.robot},
+    )
+    for name, array in arrays.items():
+        field = schema.field(name)
+        rows = len(array)
+        shard = shard_rows(field, rows)
+        stored = group.create_array(
+            name,
+            shape=array.shape,
+            dtype=array.dtype,
+            chunks=(chunk_rows(field, rows), *field.shape),
+            shards=(shard, *field.shape),
+            filters=_filters(field),
+            serializer=BytesCodec(),
+            compressors=[
+                BloscCodec(typesize=array.dtype.itemsize, cname="lz4", clevel=5, shuffle="shuffle"),
+                Crc32cCodec(),
+            ],
+            fill_value=np.nan if array.dtype.kind == "f" else 0,
+            dimension_names=_dimension_names(field),
+            attributes={
+                "units": field.unit,
+                "description": field.description,
+                "slices": {key: list(bounds) for key, bounds in field.slices.items()},
+            },
+            config={"write_empty_chunks": True},
+        )
+        for start in range(0, rows, shard):
+            stored[start : start + shard] = array[start : start + shard]
+
+
+def object_hashes(folder: Path) -> dict[str, tuple[int, str]]:
+    """Relative path -> (bytes, SHA-256) of every object of a part."""
+    return {
+        name: ((folder / name).stat().st_size, sha256_file(folder / name))
+        for name in files_under(folder)
+    }
+
+
+def array_digest(array: np.ndarray) -> str:
+    """SHA-256 of dtype, shape and uncompressed bytes: the same whatever the codec."""
+    digest = hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode())
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _filters(field: Field) -> list[TransposeCodec]:
+    if not field.shape:
+        return []
+    return [TransposeCodec(order=(*range(1, len(field.shape) + 1), 0))]
+
+
+def _dimension_names(field: Field) -> tuple[str, ...]:
+    if len(field.shape) == 1:
+        return field.per, f"{field.name}_channel"
+    return field.per, *(f"{field.name}_axis_{axis}" for axis in range(len(field.shape)))

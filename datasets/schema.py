@@ -1,0 +1,187 @@
+"""What a store holds: its fields with shapes, units and named slices, and the schema's version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from datasets.errors import DatasetError, listed
+
+SCHEMA_VERSION = 1
+"""Version of the store's layout that this program writes and reads."""
+
+DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+)
+STREAM_KEYS = ("mask", "return_to_go", "episode", "offset")
+"""Names that a window batch adds to the stored fields, and that no field may take."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One stored quantity.
+
+    Attributes:
+        name: lower-case identifier; the name of the Zarr array in every part.
+        shape: shape of one row; ``()`` for a scalar such as the reward.
+        dtype: one of ``DTYPES``.
+        unit: SI unit in words, or "1".
+        description: one line for people.
+        slices: name -> (start, stop) in the last axis, such as ``{"gravity": (0, 3)}``.
+        per: ``"step"`` (a row a control step) or ``"episode"`` (a row an episode).
+
+    Raises:
+        DatasetError: a name, dtype, shape, or slice that is not allowed.
+    """
+
+    name: str
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    unit: str = "1"
+    description: str = ""
+    slices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    per: Literal["step", "episode"] = "step"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
+        object.__setattr__(
+            self, "slices", {key: (int(a), int(b)) for key, (a, b) in self.slices.items()}
+        )
+        if not _NAME.fullmatch(self.name) or self.name in STREAM_KEYS:
+            raise DatasetError(
+                f"field name {self.name!r} is not allowed: use lower-case letters, digits and "
+                f"underscores, and none of {listed(STREAM_KEYS)}"
+            )
+        if self.dtype not in DTYPES:
+            raise DatasetError(
+                f"field {self.name}: dtype {self.dtype!r} is not allowed; use {listed(DTYPES)}"
+            )
+        if any(size < 1 for size in self.shape):
+            raise DatasetError(f"field {self.name}: shape {self.shape} needs sizes of 1 or more")
+        if self.per not in ("step", "episode"):
+            raise DatasetError(f"field {self.name}: per={self.per!r}; use 'step' or 'episode'")
+        width = self.shape[-1] if self.shape else 0
+        for key, (start, stop) in self.slices.items():
+            if not 0 <= start < stop <= width:
+                raise DatasetError(
+                    f"field {self.name}: slice {key} = ({start}, {stop}) is outside 0..{width}"
+                )
+
+    @property
+    def row_bytes(self) -> int:
+        """Uncompressed bytes of one row."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+    def to_json(self) -> dict[str, Any]:
+        """A tree of JSON values that ``from_json`` turns back into an equal field."""
+        return {
+            "name": self.name,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "unit": self.unit,
+            "description": self.description,
+            "slices": {key: list(bounds) for key, bounds in self.slices.items()},
+            "per": self.per,
+        }
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Field:
+        """Rebuild a field from ``to_json``'s tree."""
+        return cls(**{**tree, "shape": tuple(tree["shape"])})
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The fields of a store and what they have in common.
+
+    Attributes:
+        fields: at least one field a step; names are unique.
+        control_dt_s: seconds between two stored steps.
+        robot: the robot whose joint order the fields use.
+        attributes: further JSON values for people and tools.
+
+    Raises:
+        DatasetError: no step field, repeated names, a bad time step, or non-JSON attributes.
+    """
+
+    fields: tuple[Field, ...]
+    control_dt_s: float
+    robot: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", tuple(self.fields))
+        try:
+            attributes = json.loads(json.dumps(dict(self.attributes), allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise DatasetError(f"schema attributes must be plain JSON values: {error}") from error
+        object.__setattr__(self, "attributes", attributes)
+        names = [each.name for each in self.fields]
+        if len(set(names)) != len(names):
+            raise DatasetError(f"field names must differ, not {listed(names)}")
+        if not any(each.per == "step" for each in self.fields):
+            raise DatasetError("a schema needs at least one field with per='step'")
+        if not self.control_dt_s > 0:
+            raise DatasetError(f"control_dt_s must be positive, not {self.control_dt_s}")
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the canonical JSON form."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def names(self, per: Literal["step", "episode"] | None = None) -> list[str]:
+        """Names of the fields, of one kind when ``per`` is given."""
+        return [each.name for each in self.fields if per in (None, each.per)]
+
+    def field(self, name: str) -> Field:
+        """The field ``name``; DatasetError lists the fields there are."""
+        for each in self.fields:
+            if each.name == name:
+                return each
+        raise DatasetError(f"unknown field {name!r}; fields: {listed(self.names())}")
+
+    def to_json(self) -> dict[str, Any]:
+        """A tree of JSON values, schema version included."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "fields": [each.to_json() for each in self.fields],
+            "control_dt_s": self.control_dt_s,
+            "robot": self.robot,
+            "attributes": dict(self.attributes),
+        }
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Schema:
+        """Rebuild a schema; DatasetError for another schema version or a damaged tree."""
+        version = tree.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise DatasetError(
+                f"schema version {version} is not supported; this program reads version "
+                f"{SCHEMA_VERSION}"
+            )
+        try:
+            return cls(
+                fields=tuple(Field.from_json(each) for each in tree["fields"]),
+                control_dt_s=tree["control_dt_s"],
+                robot=tree["robot"],
+                attributes=tree["attributes"],
+            )
+        except (KeyError, TypeError) as error:
+            raise DatasetError(f"the stored schema is damaged: {error!r}") from error

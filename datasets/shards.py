@@ -1,0 +1,196 @@
+"""Read rows of a part's array straight from its shard files.
+
+The files are plain Zarr v3; this reader decodes only the codec chain that ``parts`` writes,
+straight into the caller's buffer and without an event loop, about four times as fast as the general
+library on this layout. It is also stricter: an absent shard or chunk is an error, never a fill
+value, and the recorded size, the shard index's CRC32C and every chunk's CRC32C are checked on the
+way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] (compiled)
+
+from datasets.errors import DatasetError
+
+CRC_BYTES = 4
+INDEX_ENTRY_BYTES = 16
+ABSENT = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """How an array's rows lie in its shard files, read from its ``zarr.json``."""
+
+    rows: int
+    row_shape: tuple[int, ...]
+    dtype: np.dtype
+    chunk_rows: int
+    shard_rows: int
+
+    @classmethod
+    def parse(cls, metadata: bytes) -> ArrayLayout:
+        """Layout of an array that ``parts.write_arrays`` wrote.
+
+        Raises:
+            DatasetError: the metadata is damaged or names another codec chain.
+        """
+        try:
+            tree = json.loads(metadata)
+            (sharding,) = tree["codecs"]
+            row_shape = tuple(tree["shape"][1:])
+            names = [codec["name"] for codec in sharding["configuration"]["codecs"]]
+            layout = cls(
+                rows=tree["shape"][0],
+                row_shape=row_shape,
+                dtype=np.dtype(tree["data_type"]).newbyteorder("<"),
+                chunk_rows=sharding["configuration"]["chunk_shape"][0],
+                shard_rows=tree["chunk_grid"]["configuration"]["chunk_shape"][0],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DatasetError(f"damaged array metadata: {error!r}") from error
+        expected = ["transpose"] * bool(row_shape) + ["bytes", "blosc", "crc32c"]
+        if names != expected:
+            raise DatasetError(f"codecs {names} are not readable; allowed: {expected}")
+        return layout
+
+    def shard_key(self, shard: int) -> str:
+        """The shard's object name below the array's folder."""
+        return "/".join(["c", str(shard), *("0" for _ in self.row_shape)])
+
+
+class ArrayReader:
+    """Reads runs of rows of one array; holds one open shard and one decoded chunk.
+
+    Args:
+        folder: the array's folder.
+        layout: its layout.
+        sizes: object name below the array's folder -> recorded bytes.
+        label: how messages name the array.
+    """
+
+    def __init__(
+        self, folder: Path, layout: ArrayLayout, sizes: Mapping[str, int], label: str
+    ) -> None:
+        self._folder = folder
+        self._layout = layout
+        self._sizes = sizes
+        self._label = label
+        self._shard = -1
+        self._descriptor = -1
+        self._index: list[tuple[int, int]] = []
+        self._chunk = -1
+        decoded_shape = (*layout.row_shape, layout.chunk_rows)
+        self._decoded = np.empty(decoded_shape, layout.dtype)
+        self._decoded_rows = np.moveaxis(self._decoded, -1, 0)
+
+    def __enter__(self) -> ArrayReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close_shard()
+
+    def read_runs(self, runs: Iterable[tuple[int, int]], out: np.ndarray) -> None:
+        """Copy the rows of the ascending half-open ``runs``, end to end, into ``out``.
+
+        Raises:
+            DatasetError: an object is missing or its bytes are not the ones that were written.
+        """
+        size = self._layout.chunk_rows
+        filled = 0
+        for begin, stop in runs:
+            start = begin
+            while start < stop:
+                chunk, low = divmod(start, size)
+                count = min(size - low, stop - start)
+                self._decode(chunk)
+                out[filled : filled + count] = self._decoded_rows[low : low + count]
+                filled += count
+                start += count
+
+    def _decode(self, chunk: int) -> None:
+        if chunk == self._chunk:
+            return
+        self._chunk = -1
+        per_shard = self._layout.shard_rows // self._layout.chunk_rows
+        shard, position = divmod(chunk, per_shard)
+        self._open_shard(shard, per_shard)
+        offset, length = self._index[position]
+        if offset == ABSENT or length <= CRC_BYTES:
+            raise self._fault(shard, f"chunk {position} is absent")
+        stored = self._checked_read(offset, length, shard, f"chunk {position}")
+        try:
+            blosc.decompress(stored, self._decoded)
+        except (RuntimeError, ValueError) as error:
+            raise self._fault(shard, f"chunk {position} cannot be decoded") from error
+        self._chunk = chunk
+
+    def _open_shard(self, shard: int, per_shard: int) -> None:
+        if shard == self._shard:
+            return
+        self._close_shard()
+        key = self._layout.shard_key(shard)
+        try:
+            self._descriptor = os.open(self._folder / key, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise self._fault(shard, "the object is missing") from error
+        size = os.fstat(self._descriptor).st_size
+        if size != self._sizes.get(key):
+            raise self._fault(shard, f"{size} bytes, recorded {self._sizes.get(key)}")
+        length = per_shard * INDEX_ENTRY_BYTES + CRC_BYTES
+        stored = self._checked_read(size - length, length, shard, "the shard index")
+        numbers = struct.unpack(f"<{2 * per_shard}Q", stored)
+        self._index = list(zip(numbers[::2], numbers[1::2], strict=True))
+        self._shard = shard
+
+    def _close_shard(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = self._shard = self._chunk = -1
+
+    def _checked_read(self, offset: int, length: int, shard: int, what: str) -> bytes:
+        content = os.pread(self._descriptor, length - CRC_BYTES, offset)
+        recorded = os.pread(self._descriptor, CRC_BYTES, offset + length - CRC_BYTES)
+        if struct.pack("<I", google_crc32c.value(content)) != recorded:
+            raise self._fault(shard, f"{what} fails its CRC32C")
+        return content
+
+    def _fault(self, shard: int, what: str) -> DatasetError:
+        return DatasetError(f"{self._label}, object {self._layout.shard_key(shard)}: {what}")
+
+
+def row_runs(starts: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
+    """Merge adjacent row ranges: ascending (E,) starts and lengths -> half-open runs."""
+    if len(starts) == 0:
+        return []
+    stops = starts + lengths
+    breaks = np.flatnonzero(starts[1:] != stops[:-1])
+    firsts = starts[np.concatenate(([0], breaks + 1))]
+    lasts = stops[np.concatenate((breaks, [len(stops) - 1]))]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+def sizes_below(objects: Mapping[str, Any], folder: str) -> dict[str, int]:
+    """Recorded sizes of the objects below ``folder``, by name below it."""
+    prefix = folder + "/"
+    return {
+        name.removeprefix(prefix): int(size)
+        for name, (size, _) in objects.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,171 @@
+"""Closed-loop evaluation of experts and of trained runs, through the same code and on the same episodes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from collectors.environment import LeggedEnvironment
+from collectors.evaluation import CellResult, EvaluationGrid, evaluate
+from collectors.experts import load_expert
+from collectors.observations import POLICY_SLICES
+from collectors.policies import Observation, Policy
+from collectors.robots import load_robot
+from flows.progress import Reporter
+from flows.records import digest, provenance, read_record, write_record
+from learners.checkpoint import CHECKPOINT, load_policy
+from learners.control import LearnedPolicy
+from learners.registry import count_parameters
+
+LATENCY_REPEATS = 1000
+
+
+@dataclass(frozen=True)
+class EvaluatePlan:
+    """What to evaluate on: the grid of cells, the simulator, robots at once and threads; return_target as trained."""
+
+    grid: EvaluationGrid = field(default_factory=EvaluationGrid)
+    sim: str = "mujoco"
+    robots: int = 128
+    threads: int = 2
+    return_target: float = 1.0
+
+
+@dataclass(frozen=True)
+class PolicySource:
+    """Where a policy comes from: a training run's folder, or an expert's name or file."""
+
+    name: str
+    run: Path | None = None
+    expert: str = ""
+
+    def key(self) -> str:
+        """Changes whenever the policy's weights do."""
+        if self.run is None:
+            return load_expert(self.expert).hash
+        return digest((self.run / CHECKPOINT).read_bytes().hex())
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A policy's cells, its means over all of them, its size and its latency with one robot on one thread."""
+
+    policy: str
+    cells: list[CellResult]
+    parameters: int
+    latency_us_median: float
+    latency_us_p99: float
+    wall_s: float
+    steps_per_s: float
+
+    def mean(self, key: str) -> float:
+        """Mean of a number over the cells, each cell counting the same."""
+        return float(np.mean([getattr(cell, key) for cell in self.cells]))
+
+    def as_record(self) -> dict[str, Any]:
+        """The evaluation as its file holds it."""
+        return {
+            "policy": self.policy,
+            "return": self.mean("episode_return"),
+            "success": self.mean("success"),
+            "survival": self.mean("survival"),
+            "parameters": self.parameters,
+            "latency_us_median": self.latency_us_median,
+            "latency_us_p99": self.latency_us_p99,
+            "wall_s": self.wall_s,
+            "steps_per_s": self.steps_per_s,
+            "cells": [cell.as_record() for cell in self.cells],
+        }
+
+
+def evaluate_policy(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> Evaluation:
+    """Run every episode of the plan's grid under one policy.
+
+    Raises:
+        ValueError: no such expert or run, or a run trained on another observation.
+    """
+    robot = load_robot()
+    specs = plan.grid.specs()
+    robots = min(plan.robots, len(specs))
+    policy, parameters = _load(source, robots, plan)
+    started = time.perf_counter()
+    env = LeggedEnvironment(robot, robots, plan.threads, plan.sim)
+    try:
+        total = len(specs) * env.episode_steps
+        with reporter.step(f"evaluate {source.name}", total, "step") as advance:
+            cells = evaluate(policy, env, plan.grid, lambda n: advance(n, ""))
+        wall_s = time.perf_counter() - started
+        single, _ = _load(source, 1, plan)
+        median, p99 = control_latency(single, robot_observations(plan))
+    finally:
+        env.close()
+    return Evaluation(source.name, cells, parameters, median, p99, wall_s, total / wall_s)
+
+
+def evaluate_once(
+    source: PolicySource, plan: EvaluatePlan, path: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """Evaluate, unless `path` already holds the evaluation of these weights by this plan; returns its record."""
+    key = {"plan": digest(plan), "weights": source.key()}
+    known = read_record(path)
+    if known is not None and known.get("key") == key:
+        return known
+    record = evaluate_policy(source, plan, reporter).as_record()
+    record |= {"key": key, "plan": asdict(plan), **provenance()}
+    write_record(path, record)
+    return record
+
+
+def robot_observations(plan: EvaluatePlan, count: int = 64) -> list[Observation]:
+    """Observations of one robot on the grid's first episode, for timing."""
+    env = LeggedEnvironment(load_robot(), 1, 1, plan.sim)
+    try:
+        env.reset(np.arange(1), plan.grid.specs()[:1])
+        observations = []
+        for _ in range(count):
+            observation = env.observe()
+            # Computed now, so that the sensor's cost does not count as the policy's.
+            assert observation.privileged.size
+            observations.append(observation)
+            env.step(np.zeros((1, len(env.robot.joint_names)), dtype=np.float32))
+        return observations
+    finally:
+        env.close()
+
+
+def control_latency(
+    policy: Policy, observations: list[Observation], repeats: int = LATENCY_REPEATS
+) -> tuple[float, float]:
+    """Median and 99th percentile of one `act` with one robot, in microseconds, on one thread.
+
+    Array conversions count; the simulator does not.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    times = np.empty(repeats + repeats // 4)
+    try:
+        policy.reset(np.arange(1))
+        for i in range(len(times)):
+            observation = observations[i % len(observations)]
+            start = time.perf_counter()
+            policy.act(observation)
+            times[i] = time.perf_counter() - start
+    finally:
+        torch.set_num_threads(threads)
+    median, p99 = np.percentile(times[repeats // 4 :], [50, 99]) * 1e6
+    return float(median), float(p99)
+
+
+def _load(source: PolicySource, robots: int, plan: EvaluatePlan) -> tuple[Policy, int]:
+    if source.run is None:
+        expert = load_expert(source.expert).policy
+        expert.name = source.name
+        return expert, expert.parameters()
+    network = load_policy(source.run, obs_slices=POLICY_SLICES)
+    policy = LearnedPolicy(network, robots, source.name, plan.return_target)
+    return policy, count_parameters(network)

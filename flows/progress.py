@@ -1,0 +1,34 @@
+"""How long steps report where they are, without knowing who listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+Advance = Callable[[int, str], None]
+"""advance(n, note): n more units are done; the note is a few words to show beside them."""
+
+
+class Reporter(Protocol):
+    """Shows the progress of long steps, one at a time."""
+
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> AbstractContextManager[Advance]:
+        """Open a step of `total` units of which `done` were done before."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Show one line."""
+        ...
+
+
+class Silent:
+    """A reporter that shows nothing."""
+
+    @contextmanager
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """See `Reporter.step`."""
+        yield lambda n, note: None
+
+    def say(self, text: str) -> None:
+        """See `Reporter.say`."""

@@ -1,0 +1,72 @@
+"""Plans and results as JSON files, and where they come from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from dataclasses import asdict, is_dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from datasets.files import write_bytes_durably
+from learners.checkpoint import git_revision
+
+_VERSIONED = ("gaitforge", "mujoco", "torch", "numpy", "zarr", "duckdb", "rsl-rl-lib", "prefect")
+
+
+def to_tree(value: Any) -> Any:
+    """A dataclass tree, dict or list as plain JSON values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    return json.loads(json.dumps(value, sort_keys=True, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):
+        return value.item()
+    return dict(value) if hasattr(value, "keys") else str(value)
+
+
+def digest(value: Any) -> str:
+    """A short hash of a plan or record."""
+    text = json.dumps(to_tree(value), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_record(path: Path, value: Any) -> None:
+    """Write JSON so that readers see the old file or the new one.
+
+    Raises:
+        ValueError: the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes_durably(path, (json.dumps(to_tree(value), indent=1) + "\n").encode())
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+
+
+def read_record(path: Path) -> Any | None:
+    """The JSON of a file, or None where there is none.
+
+    Raises:
+        ValueError: the file is not JSON.
+    """
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as JSON: {error}") from None
+
+
+def provenance() -> dict[str, Any]:
+    """Git revision and versions of what the results depend on."""
+    versions = {name: version(name) for name in _VERSIONED}
+    return {
+        "git_revision": git_revision(),
+        "versions": {"python": platform.python_version(), **versions},
+        "machine": platform.machine(),
+    }

@@ -1,0 +1,72 @@
+"""Training runs on selections of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datasets import Selection, open_store
+from flows.progress import Reporter
+from flows.records import provenance, write_record
+from learners.train import TrainResult, train
+from learners.training_config import TrainConfig
+
+
+@dataclass(frozen=True)
+class SelectPlan:
+    """Which episodes of a store; empty means all. `where` is a boolean SQL expression over the catalog's columns."""
+
+    terrain: tuple[str, ...] = ()
+    skill: tuple[str, ...] = ()
+    level: tuple[int, ...] = ()
+    where: str = ""
+
+    def select(self, store_path: Path) -> Selection:
+        """Open the store and select.
+
+        Raises:
+            ValueError: no store, unknown values, a bad expression, or nothing selected.
+        """
+        selection = open_store(store_path).select(
+            terrain=list(self.terrain) or None,
+            skill=list(self.skill) or None,
+            level=list(self.level) or None,
+        )
+        if self.where:
+            selection = selection.where(self.where)
+        if len(selection) == 0:
+            raise ValueError(f"no episode of {store_path} is selected; widen the selection")
+        return selection
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """A training run: what to learn from, and how."""
+
+    select: SelectPlan = field(default_factory=SelectPlan)
+    config: TrainConfig = field(default_factory=TrainConfig)
+
+
+def run_training(plan: TrainPlan, store_path: Path, out: Path, reporter: Reporter) -> TrainResult:
+    """Train in the folder `out`, or go on with the run that is there; a finished run returns at once."""
+    selection = plan.select.select(store_path)
+    write_record(
+        out / "plan.json",
+        {"plan": asdict(plan), "store": store_path.name, "selection": selection.hash, **provenance()},
+    )
+    with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
+        return train(plan.config, selection, out, _as_progress(advance))
+
+
+def _as_progress(advance: Callable[[int, str], None]) -> Callable[[int, int, dict[str, Any]], None]:
+    shown = 0
+
+    def progress(done: int, total: int, info: dict[str, Any]) -> None:
+        nonlocal shown
+        loss = info.get("loss")
+        advance(done - shown, f"loss {loss:.4f}" if loss is not None else "")
+        shown = done
+
+    return progress

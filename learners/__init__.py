@@ -1,0 +1,1 @@
+"""Policies learned from stored episodes: networks, objectives, the trainer and checkpoints."""

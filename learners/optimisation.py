@@ -1,0 +1,37 @@
+"""The optimiser and its learning-rate schedule."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+
+from learners.training_config import TrainConfig
+
+
+def learning_rate(step: int, config: TrainConfig) -> float:
+    """Rate of optimiser step `step` (from 0): linear warm-up, then a cosine that ends at 0."""
+    warmup = round(config.warmup_fraction * config.steps)
+    if step < warmup:
+        return config.peak_lr * (step + 1) / warmup
+    progress = (step - warmup) / max(1, config.steps - warmup)
+    return 0.5 * config.peak_lr * (1.0 + math.cos(math.pi * progress))
+
+
+def make_optimiser(
+    parameters: Iterable[torch.nn.Parameter], config: TrainConfig
+) -> torch.optim.AdamW:
+    """AdamW over all parameters; the rate is set before each step."""
+    return torch.optim.AdamW(
+        parameters,
+        lr=config.peak_lr,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Use `rate` from the next step on."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate

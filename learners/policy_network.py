@@ -1,0 +1,98 @@
+"""A network with everything it needs to go from stored observations to physical actions."""
+
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from learners.normalisation import Normaliser
+from learners.tokens import TokenLayout
+
+
+class Network(Protocol):
+    """What every model offers: tokens (B, T, D) -> actions (B, T, A), and the same step by step."""
+
+    def __call__(self, tokens: Tensor) -> Tensor: ...
+
+    def init_state(self, batch_size: int) -> Any: ...
+
+    def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+    def reset_state(self, state: Any, rows: Tensor) -> None: ...
+
+
+class PolicyNetwork(nn.Module):
+    """Token builder, normalisers and network in one module; its state dict is the whole policy.
+
+    The network works in normalised units on both sides. Return-to-go is given in units of the
+    stored reward and divided by `return_scale`, the mean return of a whole expert episode, so that
+    the network sees 1.0 at the start of an average expert episode.
+    """
+
+    return_scale: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        layout: TokenLayout,
+        obs_normaliser: Normaliser,
+        action_normaliser: Normaliser,
+        return_scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.layout = layout
+        self.obs_normaliser = obs_normaliser
+        self.action_normaliser = action_normaliser
+        self.register_buffer("return_scale", torch.tensor(return_scale, dtype=torch.float32))
+
+    @property
+    def conditioned(self) -> bool:
+        """Whether the policy takes a return-to-go."""
+        return self.layout.kind == "return"
+
+    def tokens(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
+        """obs (..., Do) and, for return tokens, return_to_go (...) -> normalised (..., D)."""
+        normalised = self.obs_normaliser.normalise(obs)
+        if not self.conditioned:
+            return normalised
+        if return_to_go is None:
+            raise ValueError("this policy is conditioned on the return: give return_to_go")
+        start, stop = self.layout.obs_slices["last_action"]
+        remaining = (return_to_go / self.return_scale)[..., None]
+        return torch.cat(
+            [
+                normalised[..., start:stop],
+                remaining,
+                normalised[..., :start],
+                normalised[..., stop:],
+            ],
+            dim=-1,
+        )
+
+    def predict_normalised(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
+        """(B, T, Do) [and (B, T)] -> normalised actions (B, T, A), the units of the loss."""
+        return self.network(self.tokens(obs, return_to_go))
+
+    def forward(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
+        """(B, T, Do) [and return_to_go (B, T)] -> actions (B, T, A) in the units of the data."""
+        return self.action_normaliser.restore(self.predict_normalised(obs, return_to_go))
+
+    def init_state(self, batch_size: int) -> Any:
+        """Recurrent state of `batch_size` robots before their first step."""
+        return self._recurrent.init_state(batch_size)
+
+    def step(
+        self, obs: Tensor, state: Any, return_to_go: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """One control step: obs (B, Do) [and return_to_go (B,)] -> action (B, A), next state."""
+        action, state = self._recurrent.step(self.tokens(obs, return_to_go), state)
+        return self.action_normaliser.restore(action), state
+
+    def reset_state(self, state: Any, rows: Tensor) -> None:
+        """Forget the history of the robots `rows` (indices), in place."""
+        self._recurrent.reset_state(state, rows)
+
+    @property
+    def _recurrent(self) -> Network:
+        return cast(Network, self.network)

@@ -1,0 +1,1 @@
+"""The top floor: configuration, command line, demo and report."""

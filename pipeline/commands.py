@@ -1,0 +1,180 @@
+"""What the commands on stores, runs and reports do. Each takes the parsed arguments and returns an exit code."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from collectors.evaluation import EvaluationGrid
+from collectors.legged_data import COLLECTION_PRESETS
+from datasets import open_store
+from datasets import query as query_store
+from flows.collect import CollectPlan, part_records
+from flows.collect import collect as run_collect
+from flows.demo import DemoPlan, run_demo
+from flows.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from flows.train import SelectPlan, TrainPlan, run_training
+from learners.registry import PRESETS, model_parameters
+from learners.training_config import TrainConfig
+from pipeline.progress import TerminalReporter
+from pipeline.report import write_report
+from pipeline.settings import override
+from pipeline.tables import show, show_one
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """Run the whole road, or go on with it, and write the report."""
+    plan = override(DemoPlan(), arguments.settings)
+    reporter = TerminalReporter()
+    if arguments.prefect:
+        from flows.prefect_run import demo_flow
+
+        summary = demo_flow(plan, arguments.out, reporter)
+    else:
+        summary = run_demo(plan, arguments.out, reporter)
+    report = write_report(arguments.out)
+    if arguments.json:
+        show_one(summary, as_json=True)
+        return 0
+    show(policy_rows(summary), as_json=False)
+    rate = summary["collect"]["steps_per_s"]
+    print(f"\ncollected {summary['dataset']['steps']:,} steps at {rate:,.0f} steps/s; ", end="")
+    print(f"whole demo {summary['wall_s']:.0f} s")
+    print(f"report: {report}")
+    return 0
+
+
+def policy_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """The summary's policies as table rows."""
+    return [{"policy": name, **record} for name, record in summary["policies"].items()]
+
+
+def collect(arguments: argparse.Namespace) -> int:
+    """Collect the missing parts of a plan."""
+    plan = _collect_plan(arguments)
+    ids = plan.part_ids()
+    if arguments.parts is not None:
+        outside = [k for k in arguments.parts if k >= len(ids)]
+        if outside:
+            raise ValueError(f"part {outside[0]} is not in the plan, which has parts 0-{len(ids) - 1}")
+        ids = [ids[k] for k in arguments.parts]
+    run_collect(plan, arguments.store, TerminalReporter(), ids)
+    records = part_records(arguments.store, ids)
+    rows = [
+        {**asdict(record), "steps_per_s": record.steps / record.wall_s} for record in records
+    ]
+    show(rows, arguments.json)
+    return 0
+
+
+def _collect_plan(arguments: argparse.Namespace) -> CollectPlan:
+    if arguments.preset not in COLLECTION_PRESETS:
+        raise ValueError(
+            f"unknown preset '{arguments.preset}'; presets: {', '.join(COLLECTION_PRESETS)}"
+        )
+    chosen = {
+        "terrains": arguments.terrain,
+        "skills": arguments.skill,
+        "levels": arguments.level,
+        "seed": arguments.seed,
+    }
+    grid = _with_chosen(COLLECTION_PRESETS[arguments.preset], chosen)
+    top = {name: getattr(arguments, name) for name in ("expert", "sim", "robots", "threads")}
+    return override(_with_chosen(CollectPlan(grid=grid), top), arguments.settings)
+
+
+def _with_chosen(plan: Any, chosen: dict[str, Any]) -> Any:
+    return replace(plan, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def query(arguments: argparse.Namespace) -> int:
+    """Describe the episodes that match."""
+    rows = query_store(
+        open_store(arguments.store),
+        terrain=arguments.terrain,
+        skill=arguments.skill,
+        level=arguments.level,
+        where=arguments.where,
+        group_by=arguments.group_by,
+    )
+    show(rows, arguments.json)
+    return 0
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """Show what identifies a store."""
+    show_one(open_store(arguments.store).info(), arguments.json)
+    return 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Check every object of a store."""
+    store = open_store(arguments.store)
+    faults = store.verify()
+    if arguments.json:
+        show_one({"faults": faults, "parts": len(store.parts())}, as_json=True)
+    elif faults:
+        print("\n".join(faults))
+    else:
+        print(f"{arguments.store}: {len(store.parts())} parts, no fault")
+    return 1 if faults else 0
+
+
+def gc(arguments: argparse.Namespace) -> int:
+    """Remove what interrupted writers left."""
+    removed = open_store(arguments.store).gc()
+    show_one({"removed": removed}, arguments.json)
+    return 0
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Train a model, or go on with a run."""
+    select = SelectPlan(
+        arguments.terrain or (), arguments.skill or (), arguments.level or (), arguments.where
+    )
+    config = TrainConfig(model=arguments.model, objective=arguments.objective)
+    if arguments.steps is not None:
+        config = replace(config, steps=arguments.steps)
+    plan = override(TrainPlan(select, config), arguments.settings)
+    result = run_training(plan, arguments.store, arguments.out, TerminalReporter())
+    show_one({**asdict(result), "run_dir": str(result.run_dir)}, arguments.json)
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Evaluate a trained run."""
+    if not arguments.policy_run.is_dir():
+        raise ValueError(f"no training run at {arguments.policy_run}; `gaitforge train` makes one")
+    source = PolicySource(arguments.policy_run.resolve().name, run=arguments.policy_run)
+    return show_evaluation(source, arguments)
+
+
+def show_evaluation(source: PolicySource, arguments: argparse.Namespace) -> int:
+    """Evaluate a policy on the grid that the arguments ask for and print its cells."""
+    chosen = {
+        "terrains": arguments.terrain,
+        "skills": arguments.skill,
+        "levels": arguments.level,
+        "episodes": arguments.episodes,
+        "seed": arguments.seed,
+    }
+    plan = EvaluatePlan(grid=_with_chosen(EvaluationGrid(), chosen))
+    plan = _with_chosen(plan, {"threads": arguments.threads})
+    evaluation = evaluate_policy(source, override(plan, arguments.settings), TerminalReporter())
+    show([cell.as_record() for cell in evaluation.cells], arguments.json)
+    return 0
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write the report of a run folder."""
+    print(write_report(Path(arguments.folder)))
+    return 0
+
+
+def models(arguments: argparse.Namespace) -> int:
+    """List the models."""
+    rows = [{"model": name, "parameters": model_parameters(name)} for name in PRESETS]
+    show(rows, arguments.json)
+    return 0

@@ -1,0 +1,70 @@
+"""What the `gaitforge expert` commands do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from collectors.experts import DEFAULT_EXPERT, EXPERTS, list_experts, load_expert
+from flows.evaluate import PolicySource
+from flows.records import provenance, write_record
+from pipeline.commands import show_evaluation
+from pipeline.progress import TerminalReporter
+from pipeline.settings import override
+from pipeline.tables import show
+
+
+def list_them(arguments: argparse.Namespace) -> int:
+    """List the shipped experts."""
+    rows = []
+    for name in list_experts():
+        expert = load_expert(name)
+        rows.append(
+            {
+                "name": name,
+                "file": str(EXPERTS / f"{name}.safetensors"),
+                "hash": expert.hash,
+                "skills": ",".join(expert.card["skills"]),
+                "terrains": ",".join(expert.card["terrains"]),
+                "steps": expert.card["steps"],
+            }
+        )
+    show(rows, arguments.json)
+    return 0
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Train an expert; `expert.safetensors` and its card land in the folder."""
+    from collectors.ppo import ExpertTrainingConfig, train_expert
+
+    chosen = {name: getattr(arguments, name) for name in ("steps", "robots", "seed", "threads")}
+    config = replace(
+        ExpertTrainingConfig(), **{k: v for k, v in chosen.items() if v is not None}
+    )
+    config = override(config, arguments.settings)
+    out = Path(arguments.out)
+    reporter = TerminalReporter()
+    with reporter.step("train expert", config.steps, "step") as advance:
+        shown = 0
+
+        def report(summary: dict[str, Any]) -> None:
+            nonlocal shown
+            note = f"return {summary['return']:.2f}, success {summary['success']:.2f}"
+            advance(summary["steps"] - shown, note)
+            shown = summary["steps"]
+            with open(out / "history.jsonl", "a") as file:
+                file.write(json.dumps(summary) + "\n")
+
+        weights, card = train_expert(config, out, report)
+    write_record(weights.with_suffix(".json"), card | provenance())
+    print(weights)
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Evaluate an expert."""
+    name = arguments.expert or DEFAULT_EXPERT
+    return show_evaluation(PolicySource(Path(name).stem, expert=name), arguments)

@@ -1,0 +1,155 @@
+"""Reads and checks the files of a run folder that a report is made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Record = Mapping[str, Any]
+
+EXPERT = "expert"
+
+_SUMMARY_KEYS = (
+    "dataset",
+    "collect",
+    "policies",
+    "cells",
+    "wall_s",
+    "versions",
+    "git_revision",
+    "command",
+)
+_DATASET_KEYS = (
+    "control_dt_s",
+    "groups",
+    "levels",
+    "randomisation",
+    "episode_lengths",
+    "spectra",
+    "info",
+)
+_POLICY_KEYS = (
+    "return",
+    "return_fraction",
+    "success",
+    "survival",
+    "parameters",
+    "train_s",
+    "latency_us_median",
+    "latency_us_p99",
+)
+_CELL_KEYS = ("policy", "terrain", "skill", "level", "return", "success", "survival", "episodes")
+_GROUP_KEYS = ("terrain", "skill", "episodes", "steps", "return", "success", "survival")
+_HISTORY_KEYS = ("step", "loss", "validation_loss", "lr", "steps_per_s", "elapsed_s")
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """One learned policy's training: its resolved configuration and its history, oldest first."""
+
+    policy: str
+    config: Record
+    history: tuple[Record, ...]
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """All that a report is made from, as read; `paths` are the files, relative to `root`."""
+
+    root: Path
+    summary: Record
+    dataset: Record
+    plan: Record
+    training: tuple[TrainingRun, ...]
+    paths: tuple[Path, ...]
+
+
+def read_run(run_dir: Path) -> RunFiles:
+    """Read and check a run folder's files.
+
+    Raises:
+        ValueError: a file is missing, is not JSON, or lacks a field; the line names both.
+    """
+    if not run_dir.is_dir():
+        raise ValueError(f"no run folder at {run_dir}; `gaitforge demo --out DIR` makes one")
+    summary = _read_object(run_dir, Path("summary.json"), _SUMMARY_KEYS)
+    _check_records(summary["policies"].values(), _POLICY_KEYS, "summary.json: policies")
+    _check_records(summary["cells"], _CELL_KEYS, "summary.json: cells")
+    dataset = _read_object(run_dir, Path("dataset.json"), _DATASET_KEYS)
+    _check_records(dataset["groups"], _GROUP_KEYS, "dataset.json: groups")
+    _check_records(dataset["levels"], ("level", "episodes"), "dataset.json: levels")
+    _check_records(
+        dataset["randomisation"],
+        ("name", "unit", "edges", "counts"),
+        "dataset.json: randomisation",
+    )
+    _check_records([dataset["episode_lengths"]], ("edges", "counts"), "dataset.json: lengths")
+    _check_records(
+        dataset["spectra"],
+        ("signal", "unit", "frequency_hz", "energy_share", "channels"),
+        "dataset.json: spectra",
+    )
+    plan = _read_object(run_dir, Path("plan.json"), ())
+    learned = [name for name in summary["policies"] if name != EXPERT]
+    training = tuple(_read_training(run_dir, policy) for policy in learned)
+    paths = [Path("summary.json"), Path("dataset.json"), Path("plan.json")]
+    for policy in learned:
+        paths += [_history_path(policy), _config_path(policy)]
+    return RunFiles(run_dir, summary, dataset, plan, training, tuple(paths))
+
+
+def _history_path(policy: str) -> Path:
+    return Path("train") / policy / "history.jsonl"
+
+
+def _config_path(policy: str) -> Path:
+    return Path("train") / policy / "config.json"
+
+
+def _read_training(run_dir: Path, policy: str) -> TrainingRun:
+    path = _history_path(policy)
+    lines = _read_text(run_dir, path).splitlines()
+    history = tuple(
+        _parse_object(line, f"{path} line {number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    )
+    if not history:
+        raise ValueError(f"{path} in {run_dir} is empty; it needs one JSON object a line")
+    _check_records(history, _HISTORY_KEYS, str(path))
+    return TrainingRun(policy, _read_object(run_dir, _config_path(policy), ()), history)
+
+
+def _read_text(run_dir: Path, path: Path) -> str:
+    try:
+        return (run_dir / path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"the report needs {path}, which {run_dir} does not have") from None
+
+
+def _read_object(run_dir: Path, path: Path, keys: Iterable[str]) -> Record:
+    record = _parse_object(_read_text(run_dir, path), str(path))
+    _check_records([record], keys, str(path))
+    return record
+
+
+def _parse_object(text: str, where: str) -> Record:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} must be a JSON object, not a {type(value).__name__}")
+    return value
+
+
+def _check_records(records: Iterable[Record], keys: Iterable[str], where: str) -> None:
+    """Raise a ValueError that names the first field that a record lacks."""
+    keys = tuple(keys)
+    for record in records:
+        missing = [key for key in keys if key not in record]
+        if missing:
+            raise ValueError(f"{where} lacks {missing[0]!r}; it needs {', '.join(keys)}")

@@ -1,0 +1,55 @@
+"""Results on standard output: an aligned table for people, or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def show(records: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    """Print records as a table, or as a JSON list."""
+    print(json.dumps(list(records), indent=1) if as_json else table(records))
+
+
+def show_one(record: Mapping[str, Any], as_json: bool) -> None:
+    """Print one record as lines of names and values, or as a JSON object."""
+    if as_json:
+        print(json.dumps(record, indent=1))
+        return
+    width = max((len(name) for name in record), default=0)
+    for name, value in record.items():
+        print(f"{name:<{width}}  {cell(value)}")
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> str:
+    """An aligned text table; numbers to the right, columns in the order of the first record."""
+    if not records:
+        return "(nothing)"
+    names = list(records[0])
+    rows = [[cell(record.get(name)) for name in names] for record in records]
+    widths = [max(len(name), *(len(row[i]) for row in rows)) for i, name in enumerate(names)]
+    numeric = [isinstance(records[0][name], int | float) for name in names]
+    lines = [_line(names, widths, numeric), "  ".join("-" * width for width in widths)]
+    return "\n".join(lines + [_line(row, widths, numeric) for row in rows])
+
+
+def cell(value: Any) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)
+
+
+def _line(texts: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    parts = (
+        f"{text:>{width}}" if right else f"{text:<{width}}"
+        for text, width, right in zip(texts, widths, numeric, strict=True)
+    )
+    return "  ".join(parts).rstrip()

@@ -1,0 +1,84 @@
+"""Small stores with known content, the same for the same arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets import Field, PartRecord, Schema, Store
+
+OBS, ACTION = 5, 2
+
+
+def small_schema(**changes: Any) -> Schema:
+    """Observation, action and reward a step, the final observation an episode."""
+    fields = (
+        Field("obs", (OBS,), unit="rad", slices={"gravity": (0, 3), "command": (3, 5)}),
+        Field("action", (ACTION,)),
+        Field("reward"),
+        Field("final_obs", (OBS,), per="episode"),
+    )
+    values: dict[str, Any] = {"fields": fields, "control_dt_s": 0.02, "robot": "aliengo"}
+    return Schema(**(values | changes))
+
+
+def part_input(
+    lengths: Sequence[int],
+    first_episode: int = 0,
+    terrain: Sequence[str] = ("flat", "rough"),
+    skill: Sequence[str] = ("stand", "run", "crawl"),
+) -> dict[str, Any]:
+    """Arguments of ``Store.write_part`` for episodes of the given lengths."""
+    rng = np.random.default_rng(first_episode)
+    count, total = len(lengths), int(sum(lengths))
+    rewards = rng.normal(size=total).astype(np.float32)
+    ends = np.cumsum(lengths)
+    returns = [float(part.sum()) for part in np.split(rewards, ends[:-1])]
+    ids = first_episode + np.arange(count)
+    failed = ids % 4 == 0
+    return {
+        "steps": {
+            "obs": rng.normal(size=(total, OBS)).astype(np.float32),
+            "action": rng.normal(size=(total, ACTION)).astype(np.float32),
+            "reward": rewards,
+        },
+        "episodes": {
+            "episode": ids,
+            "length": np.asarray(lengths),
+            "seed": ids * 7,
+            "terrain": [terrain[i % len(terrain)] for i in range(count)],
+            "level": ids % 3,
+            "skill": [skill[i % len(skill)] for i in range(count)],
+            "robot": ["aliengo"] * count,
+            "simulator": ["mujoco"] * count,
+            "simulator_version": ["3.17.0"] * count,
+            "expert": ["ppo"] * count,
+            "expert_hash": ["0" * 8] * count,
+            "return": returns,
+            "success": ids % 2 == 0,
+            "terminated": failed,
+            "truncated": ~failed,
+            "friction": rng.uniform(0.4, 1.2, count),
+        },
+        "per_episode": {"final_obs": rng.normal(size=(count, OBS)).astype(np.float32)},
+    }
+
+
+def small_store(path: Path, parts: Sequence[Sequence[int]] = ((5, 1, 9), (130, 64))) -> Store:
+    """A store with one part for each list of episode lengths."""
+    store = Store.create(path, small_schema())
+    first = 0
+    for number, lengths in enumerate(parts):
+        write_small_part(store, f"part-{number:03d}", lengths, first)
+        first += len(lengths)
+    return store
+
+
+def write_small_part(
+    store: Store, part_id: str, lengths: Sequence[int], first_episode: int = 0
+) -> PartRecord:
+    """Write ``part_input`` under a part id."""
+    return store.write_part(part_id, **part_input(lengths, first_episode))

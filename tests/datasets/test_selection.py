@@ -1,0 +1,225 @@
+"""Selecting, refining, saving, describing and splitting episodes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets import DatasetError, Selection, Store, query
+from tests.datasets.making import small_store, write_small_part
+
+PARTS = [(5, 1, 9, 4, 7, 7, 2), (130, 64, 3, 3)]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return small_store(tmp_path_factory.mktemp("selection") / "s", PARTS)
+
+
+def test_keywords_filter_like_a_plain_loop(store: Store) -> None:
+    rows = store.select().episodes().to_pylist()
+    chosen = store.select(terrain="flat", skill=["run", "crawl"], level=(0, 2), success=True)
+    expected = [
+        row["episode"]
+        for row in rows
+        if row["terrain"] == "flat"
+        and row["skill"] in ("run", "crawl")
+        and row["level"] in (0, 2)
+        and row["success"]
+    ]
+    assert expected
+    assert chosen.episodes().column("episode").to_pylist() == expected
+    assert chosen.steps == sum(row["length"] for row in rows if row["episode"] in expected)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"terrain": "lava"}, r"no terrain 'lava' in .*; there is: flat, rough$"),
+        ({"skill": ["run", "fly"]}, r"no skill 'fly' in .*; there is: crawl, run, stand$"),
+        ({"level": 9}, r"no level 9 in .*; there is: 0, 1, 2$"),
+        ({"part": "part-7"}, r"there is: part-000, part-001$"),
+        ({"colour": "red"}, r"unknown column 'colour'; columns: part, start, .*friction$"),
+    ],
+)
+def test_unknown_values_are_refused_with_what_there_is(
+    store: Store, wanted: dict, message: str
+) -> None:
+    with pytest.raises(DatasetError, match=message):
+        store.select(**wanted)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "friction < 0.8",
+        '"return" > 0 and not terminated',
+        "terrain in ('flat') or length between 3 and 7",
+        "skill like 'r%' -- runs",
+        "abs(\"return\") > 1 and lower(skill) <> 'stand'",
+        "case when level = 0 then true else success end",
+        "cast(level as varchar) = '1'",
+    ],
+)
+def test_conditions_keep_some_episodes(store: Store, condition: str) -> None:
+    kept = store.select().where(condition)
+    assert 0 < len(kept) < len(store.select())
+    assert kept.hash == store.select().where(f"({condition.split('--')[0]})").hash
+
+
+def test_conditions_refine(store: Store) -> None:
+    refined = store.select(terrain="rough").where("length > 3").where("level < 2")
+    rows = refined.episodes().to_pylist()
+    assert rows
+    assert all(row["terrain"] == "rough" and row["length"] > 3 for row in rows)
+    assert all(row["level"] < 2 for row in rows)
+    assert len(store.select().where("friction > 100")) == 0
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "",
+        "length",
+        "1",
+        "colour = 'red'",
+        "true; drop table episodes",
+        "true) union select 1 --",
+        "true from episodes",
+        "true limit 1",
+        "length > 3, level",
+        "(select count(*) from read_csv('/etc/passwd')) > 0",
+        "exists (from '/etc/passwd')",
+        "length > (select min(length) from episodes)",
+        "length in (select 1)",
+        "content = 'x' from read_text('/etc/passwd')",
+        "attach '/tmp/x.db'",
+        "copy episodes to '/tmp/x.csv'",
+        "install httpfs",
+        "set memory_limit='100GB'",
+        "pragma version",
+        "current_setting('memory_limit') = ''",
+        "getenv('HOME') = ''",
+        "random() < 0.5",
+        "length(repeat('x', 1000000000)) > 1",
+        "count(*) > 1",
+        "row_number() over () = 1",
+        "columns(*) is not null",
+        "length = ?",
+        "length = $1",
+    ],
+)
+def test_a_strangers_condition_can_do_nothing_else(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, condition: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = store.info()
+    with pytest.raises(DatasetError, match=r"not allowed: .*columns part, start") as raised:
+        store.select().where(condition)
+    assert "\n" not in str(raised.value)
+    assert store.info() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_describe_equals_a_plain_loop(store: Store) -> None:
+    rows = store.select().episodes().to_pylist()
+    described = store.select().describe(("terrain", "skill"))
+    assert [(row["terrain"], row["skill"]) for row in described] == sorted(
+        {(row["terrain"], row["skill"]) for row in rows}
+    )
+    for group in described:
+        mine = [
+            row
+            for row in rows
+            if (row["terrain"], row["skill"]) == (group["terrain"], group["skill"])
+        ]
+        assert group["episodes"] == len(mine)
+        assert group["steps"] == sum(row["length"] for row in mine)
+        assert group["return"] == pytest.approx(np.mean([row["return"] for row in mine]))
+        assert group["success"] == pytest.approx(np.mean([row["success"] for row in mine]))
+        assert group["survival"] == pytest.approx(1 - np.mean([row["terminated"] for row in mine]))
+
+
+def test_groups_by_outcome_keep_their_keys(store: Store) -> None:
+    groups = store.select().describe(("terminated", "success"))
+    assert {type(group["success"]) for group in groups} == {bool}
+    assert all(group["survival"] == float(not group["terminated"]) for group in groups)
+
+
+def test_query_filters_and_groups(store: Store) -> None:
+    answer = query(store, terrain="flat", where="length < 100", group_by=("level",))
+    assert [row["level"] for row in answer] == sorted({row["level"] for row in answer})
+    expected = store.select(terrain="flat").where("length < 100")
+    assert sum(row["episodes"] for row in answer) == len(expected)
+    (total,) = query(store, group_by=())
+    assert total["steps"] == store.info()["steps"]
+    assert query(store, where="length < 0") == []
+    with pytest.raises(DatasetError, match="unknown column 'colour'"):
+        query(store, group_by=("colour",))
+
+
+def test_query_opens_no_array(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s")
+    (store.path / "parts").rename(tmp_path / "elsewhere")
+    assert sum(row["episodes"] for row in query(store, where="friction < 100")) == 5
+
+
+def test_a_saved_selection_stays_the_same_when_parts_are_added(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s", [(5, 1, 9), (130, 64)])
+    selection = store.select().where("length > 4")
+    selection.save(tmp_path / "chosen.json")
+    obs = selection.read("obs")
+    write_small_part(store, "part-0000", (50, 60), 5)  # sorts between the two
+    loaded = Selection.load(store, tmp_path / "chosen.json")
+    assert loaded.hash == selection.hash
+    assert np.array_equal(loaded.read("obs"), obs)
+    assert loaded.episodes().equals(selection.episodes())
+    assert store.select().where("length > 4").hash != selection.hash
+
+
+def test_loading_refuses_changed_or_foreign_files(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s", [(5, 1, 9)])
+    path = tmp_path / "chosen.json"
+    store.select().where("length > 4").save(path)
+    other = small_store(tmp_path / "other", [(5, 1, 8)])
+    with pytest.raises(DatasetError, match="part-000 is not in"):
+        Selection.load(other, path)
+    tree = json.loads(path.read_text())
+    tree["parts"]["part-000"]["rows"] = [[0, 2]]
+    path.write_text(json.dumps(tree))
+    with pytest.raises(DatasetError, match="damaged"):
+        Selection.load(store, path)
+    path.write_text("[]")
+    with pytest.raises(DatasetError, match="not a saved selection"):
+        Selection.load(store, path)
+    with pytest.raises(DatasetError, match="cannot write"):
+        store.select().save(tmp_path / "nowhere" / "x.json")
+
+
+@given(fraction=st.floats(0, 1), seed=st.integers(0, 2**31))
+def test_split_keeps_every_episode_on_one_side(store: Store, fraction: float, seed: int) -> None:
+    rest, held_out = store.select().split(fraction, seed)
+    ids = [set(part.episode_ids().tolist()) for part in (rest, held_out)]
+    assert ids[0].isdisjoint(ids[1])
+    assert ids[0] | ids[1] == set(store.select().episode_ids().tolist())
+    again = store.select().split(fraction, seed)
+    assert (again[0].hash, again[1].hash) == (rest.hash, held_out.hash)
+    flat = store.select(terrain="flat").split(fraction, seed)[1]
+    assert set(flat.episode_ids().tolist()) <= ids[1]
+
+
+def test_split_meets_its_fraction_on_average(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s", [[1] * 2000])
+    assert 160 < len(store.select().split(0.1, 3)[1]) < 240
+    with pytest.raises(DatasetError, match=r"0\.\.1"):
+        store.select().split(1.5, 0)
+
+
+def test_reading_refuses_unknown_fields_and_episodes(store: Store) -> None:
+    with pytest.raises(DatasetError, match="fields: obs, action, reward, final_obs"):
+        store.select().read("torque")
+    with pytest.raises(DatasetError, match=r"0\.\.10"):
+        store.select().episode(11)

@@ -1,0 +1,108 @@
+"""A small real store of random walks with a learnable action, and policies made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from datasets import Field, Schema, Selection, Store
+from datasets.selection import Unit
+from learners.normalisation import Normaliser
+from learners.policy_network import PolicyNetwork
+from learners.registry import build_network, preset
+from learners.tokens import TokenLayout
+
+OBS_SLICES = {
+    "projected_gravity": (0, 3),
+    "joint_vel": (3, 15),
+    "sin_joint_pos": (15, 27),
+    "cos_joint_pos": (27, 39),
+    "base_ang_vel_body": (39, 42),
+    "last_action": (42, 54),
+    "command": (54, 70),
+}
+SMALL = {
+    "fcnet": {"hidden_dim": 16, "decoder_dim": 8, "n_layers": 2, "n_modes": 3, "context_len": 8},
+    "bot": {"embed_dim": 8, "n_layers": 1, "feedforward_dim": 8},
+}
+
+
+class SpoiledSelection(Selection):
+    """A selection that reads one NaN, which our own store would have refused to write."""
+
+    spoiled_field: str
+
+    def read_unit(self, field: str, unit: Unit, out: np.ndarray | None = None) -> np.ndarray:
+        rows = super().read_unit(field, unit, out)
+        if field == self.spoiled_field:
+            rows[7] = np.nan
+        return rows
+
+
+def make_selection(
+    path: Path, episodes: int = 24, spoil: str | None = None, seed: int = 3
+) -> Selection:
+    """All episodes of a new store; `spoil` names a field that is read with a NaN."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(5, 40, episodes)
+    steps = int(lengths.sum())
+    walk = np.cumsum(rng.normal(size=(steps, 70)) * 0.1, axis=0).astype(np.float32)
+    action = np.tanh(walk[:, 3:15] + walk[:, 15:27]).astype(np.float32)
+    reward = rng.uniform(0, 1, steps).astype(np.float32)
+    fields = {"obs": walk, "action": action, "reward": reward}
+    ends = np.cumsum(lengths)
+    schema = Schema(
+        fields=(
+            Field("obs", (70,), slices=OBS_SLICES),
+            Field("action", (12,)),
+            Field("reward"),
+        ),
+        control_dt_s=0.02,
+        robot="aliengo",
+    )
+    store = Store.create(path, schema)
+    text = ("terrain", "skill", "robot", "simulator", "simulator_version", "expert", "expert_hash")
+    store.write_part(
+        "walks",
+        fields,
+        {name: ["none"] * episodes for name in text}
+        | {
+            "episode": np.arange(episodes),
+            "length": lengths,
+            "seed": np.arange(episodes),
+            "level": np.zeros(episodes, np.int64),
+            "return": np.array(
+                [reward[end - n : end].sum() for n, end in zip(lengths, ends, strict=True)],
+                np.float64,
+            ),
+            "success": np.ones(episodes, bool),
+            "terminated": np.zeros(episodes, bool),
+            "truncated": np.ones(episodes, bool),
+        },
+    )
+    everything = store.select()
+    if spoil is None:
+        return everything
+    spoiled = SpoiledSelection(store, everything.catalog, everything.rows)
+    spoiled.spoiled_field = spoil
+    return spoiled
+
+
+def make_policy(
+    model: str = "fcnet", tokens: str = "obs", return_scale: float = 1.0, seed: int = 0
+) -> PolicyNetwork:
+    """A small untrained policy with uneven normalisers."""
+    layout = TokenLayout(tokens, OBS_SLICES)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = build_network(preset(model, SMALL[model]), layout, act_dim=12)
+    ramp = np.linspace(0.5, 2.0, 70)
+    return PolicyNetwork(
+        network,
+        layout,
+        Normaliser(ramp - 1.0, ramp),
+        Normaliser(ramp[:12], ramp[:12]),
+        return_scale,
+    )

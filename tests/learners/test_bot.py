@@ -1,0 +1,193 @@
+"""Body Transformer: what depends on what, sizes, and the checks of embodiment graphs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from learners.bot import BoT, BoTConfig, EncoderLayer
+from learners.graphs import QUADRUPED_JOINTS, EmbodimentGraph, quadruped_graph
+from learners.registry import count_parameters
+from learners.tokens import TokenLayout
+from tests.learners.making import OBS_SLICES
+
+# Observations and actions of each body part of the CMU humanoid, as in the published code: trunk,
+# two legs, spine and head, two arms.
+LEG_OBS, ARM_OBS = (35, 44, 38, 45, 39), (35, 41, 47, 41, 38, 42, 39)
+MOCAPACT_OBS = (13, *LEG_OBS, *LEG_OBS, *[44] * 6, *ARM_OBS, 42, 41, 47, 41, 38, 42, 39, 42)
+LEG_ACTIONS, ARM_ACTIONS = (0, 3, 1, 2, 1), (2, 3, 1, 1, 2, 1, 2)
+MOCAPACT_ACTIONS = (0, *LEG_ACTIONS, *LEG_ACTIONS, *[3] * 6, 0, *ARM_ACTIONS, *ARM_ACTIONS)
+
+
+def consecutive(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Groups of the given sizes over 0, 1, 2, …"""
+    groups, start = [], 0
+    for size in sizes:
+        groups.append(tuple(range(start, start + size)))
+        start += size
+    return tuple(groups)
+
+
+def chain_graph(nodes: int) -> EmbodimentGraph:
+    """A chain of parts with two observations and one action each."""
+    return EmbodimentGraph(
+        nodes=tuple(f"part{index}" for index in range(nodes)),
+        edges=tuple((index, index + 1) for index in range(nodes - 1)),
+        observations=consecutive((2,) * nodes),
+        actions=consecutive((1,) * nodes),
+    )
+
+
+def dependence(net: BoT, graph: EmbodimentGraph) -> Tensor:
+    """(nodes, nodes) bool: whether any action of node i depends on any observation of node j."""
+    token = torch.randn(1, graph.obs_dim)
+    jacobian = torch.autograd.functional.jacobian(net, token)
+    assert isinstance(jacobian, Tensor)
+    jacobian = jacobian[0, :, 0]
+    return torch.tensor(
+        [
+            [
+                bool(acts) and bool((jacobian[list(acts)][:, list(seen)] != 0).any())
+                for seen in graph.observations
+            ]
+            for acts in graph.actions
+        ]
+    )
+
+
+@settings(max_examples=12)
+@given(nodes=st.integers(2, 6), layers=st.integers(1, 5), seed=st.integers(0, 2**20))
+def test_a_node_reaches_as_many_hops_as_there_are_layers(
+    nodes: int, layers: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    graph = chain_graph(nodes)
+    net = BoT(BoTConfig(embed_dim=8, n_layers=layers, feedforward_dim=16), graph).double()
+    token = torch.randn(1, graph.obs_dim, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(net, token)
+    assert isinstance(jacobian, Tensor)
+    reached = jacobian[0, :, 0].reshape(nodes, nodes, 2).abs().amax(-1) > 0
+    assert torch.equal(reached, graph.hop_distances() <= layers)
+
+
+@pytest.mark.parametrize("layers", [1, 3, 6])
+def test_quadruped_reach_follows_the_body(layers: int) -> None:
+    torch.manual_seed(0)
+    graph = quadruped_graph(OBS_SLICES)
+    net = BoT(BoTConfig(embed_dim=8, n_layers=layers, feedforward_dim=8), graph)
+    expected = graph.hop_distances() <= layers
+    expected[0] = False  # the trunk has no action
+    assert torch.equal(dependence(net, graph), expected)
+
+
+def test_quadruped_graph_is_the_papers_body() -> None:
+    graph = quadruped_graph(OBS_SLICES)
+    assert len(graph.nodes) == 13
+    assert len(graph.edges) == 12
+    assert int(graph.hop_distances().max()) == 6
+    assert graph.hop_distances()[0].tolist() == [0, *([1, 2, 3] * 4)]
+    root = [*range(0, 3), *range(39, 42), *range(54, 70)]
+    assert sorted(graph.observations[0]) == root
+    rear_left_calf = 1 + QUADRUPED_JOINTS.index("RL_calf")
+    assert graph.observations[rear_left_calf] == (3 + 8, 15 + 8, 27 + 8, 42 + 8)
+    assert graph.actions[rear_left_calf] == (8,)
+
+
+def test_return_to_go_sits_at_the_root() -> None:
+    layout = TokenLayout("return", OBS_SLICES)
+    graph = quadruped_graph(layout.slices)
+    assert graph.obs_dim == 71
+    assert 12 in graph.observations[0]
+
+
+def test_joint_order_is_taken_from_the_names() -> None:
+    names = [f"{leg}_{part}_joint" for part in ("hip", "thigh", "calf") for leg in "ABCD"]
+    graph = quadruped_graph(OBS_SLICES, joint_names=names)
+    distances = graph.hop_distances()[0, 1:]
+    assert distances.tolist() == [1] * 4 + [2] * 4 + [3] * 4
+
+
+def test_published_mocapact_size() -> None:
+    graph = EmbodimentGraph(
+        nodes=tuple(map(str, range(32))),
+        edges=tuple((index, index + 1) for index in range(31)),
+        observations=consecutive(MOCAPACT_OBS),
+        actions=consecutive(MOCAPACT_ACTIONS),
+    )
+    encoder = 16 * count_parameters(EncoderLayer(320, n_heads=5, feedforward_dim=1024))
+    net = BoT(BoTConfig(embed_dim=320, n_heads=5, n_layers=1), graph)
+    ends = count_parameters(net) - count_parameters(net.layers)
+    assert encoder + ends == 17_544_120
+
+
+def test_tokenizer_and_detokenizer_are_linear_maps_of_each_node() -> None:
+    torch.manual_seed(0)
+    graph = quadruped_graph(OBS_SLICES)
+    net = BoT(BoTConfig(embed_dim=8, n_layers=1), graph)
+    token, features = torch.randn(4, 70), torch.randn(4, 13, 8)
+    embedded, action = net.tokenizer(token), net.detokenizer(features)
+    for node, (seen, acts) in enumerate(zip(graph.observations, graph.actions, strict=True)):
+        own = token[:, list(seen)] @ net.tokenizer.weight[list(seen)] + net.tokenizer.bias[node]
+        torch.testing.assert_close(embedded[:, node], own)
+        for index in acts:
+            read = features[:, node] @ net.detokenizer.weight[index] + net.detokenizer.bias[index]
+            torch.testing.assert_close(action[:, index], read)
+
+
+def test_every_step_is_treated_on_its_own() -> None:
+    torch.manual_seed(0)
+    net = BoT(BoTConfig(embed_dim=8, n_layers=2, positional_embedding=True), chain_graph(3))
+    tokens = torch.randn(2, 7, 6)
+    parallel = net(tokens)
+    assert parallel.shape == (2, 7, 3)
+    state = net.init_state(2)
+    for t in range(7):
+        action, state = net.step(tokens[:, t], state)
+        torch.testing.assert_close(action, parallel[:, t])
+
+
+def test_layers_start_out_different() -> None:
+    first, second = BoT(BoTConfig(n_layers=2), chain_graph(3)).layers
+    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    assert any(not torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"edges": ((0, 1),)}, "no path from part0 to part2"),
+        ({"edges": ((0, 1), (1, 2), (2, 3))}, "must join two different nodes"),
+        ({"edges": ((0, 0), (0, 1), (1, 2))}, "must join two different nodes"),
+        ({"observations": ((0, 1), (1, 2), (3,))}, r"observation indices \[1\].* more than one"),
+        ({"observations": ((0, 1), (2,), (4,))}, r"observation indices \[3\] are assigned to no"),
+        ({"actions": ((0,), (), (2,))}, r"action indices \[1\] are assigned to no"),
+        ({"actions": ((0,), (1,))}, "3 nodes need as many action groups"),
+        ({"actions": ((), (), ())}, "no action is assigned"),
+        ({"nodes": ("a", "b", "a")}, "distinct names"),
+    ],
+)
+def test_wrong_graphs_are_refused(change: dict, message: str) -> None:
+    right = vars(chain_graph(3))
+    with pytest.raises(ValueError, match=message):
+        EmbodimentGraph(**{**right, **change})
+
+
+def test_wrong_quadrupeds_are_refused() -> None:
+    with pytest.raises(ValueError, match="no place on the body for observation tail_pos"):
+        quadruped_graph({"tail_pos": (0, 3)})
+    with pytest.raises(ValueError, match="joint_vel must hold 12 numbers"):
+        quadruped_graph({"joint_vel": (0, 11)})
+    with pytest.raises(ValueError, match="4 legs"):
+        quadruped_graph(OBS_SLICES, joint_names=["FL_hip"] * 12)
+    with pytest.raises(ValueError, match="as many actions"):
+        quadruped_graph(OBS_SLICES, action_dim=11)
+
+
+def test_wrong_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="n_layers"):
+        BoTConfig(n_layers=0)
+    with pytest.raises(ValueError, match="multiple of n_heads"):
+        BoTConfig(embed_dim=10, n_heads=4)

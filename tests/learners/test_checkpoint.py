@@ -1,0 +1,90 @@
+"""Checkpoints: nothing is lost, and nothing wrong is accepted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from learners.checkpoint import (
+    CARD,
+    CHECKPOINT,
+    load_policy,
+    policy_card,
+    read_checkpoint,
+    save_checkpoint,
+)
+from learners.registry import preset
+from tests.learners.making import OBS_SLICES, SMALL, make_policy
+
+
+def save(run_dir: Path, model: str = "fcnet", tokens: str = "obs") -> None:
+    policy = make_policy(model, tokens, return_scale=7.0)
+    spec = preset(model, SMALL[model])
+    save_checkpoint(run_dir, policy, None, policy_card(policy, spec))
+
+
+@pytest.mark.parametrize("tokens", ["obs", "return"])
+@pytest.mark.parametrize("model", ["fcnet", "bot"])
+def test_a_loaded_policy_acts_like_the_saved_one(model: str, tokens: str, tmp_path: Path) -> None:
+    save(tmp_path, model, tokens)
+    original, loaded = make_policy(model, tokens, return_scale=7.0), load_policy(tmp_path)
+    obs, remaining = torch.randn(2, 9, 70), torch.rand(2, 9)
+    with torch.no_grad():
+        assert torch.equal(original(obs, remaining), loaded(obs, remaining))
+    assert loaded.layout == original.layout
+    assert json.loads((tmp_path / CARD).read_text()) == read_checkpoint(tmp_path)[1]
+
+
+def test_saving_leaves_only_the_checkpoint_and_its_card(tmp_path: Path) -> None:
+    save(tmp_path)
+    save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {CHECKPOINT, CARD}
+
+
+@pytest.mark.parametrize("kept", [0, 4, 100, -1])
+def test_a_truncated_file_is_refused(kept: int, tmp_path: Path) -> None:
+    save(tmp_path)
+    path = tmp_path / CHECKPOINT
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ValueError, match="truncated or damaged") as caught:
+        load_policy(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no checkpoint in"):
+        load_policy(tmp_path)
+
+
+def test_another_programs_file_is_refused(tmp_path: Path) -> None:
+    save_file({"weight": torch.zeros(3)}, tmp_path / CHECKPOINT)
+    with pytest.raises(ValueError, match="not a checkpoint of this program"):
+        load_policy(tmp_path)
+
+
+def test_another_kind_of_model_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, "bot")
+    with pytest.raises(ValueError, match="holds a model of kind bot, not fcnet"):
+        load_policy(tmp_path, kind="fcnet")
+
+
+def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
+    policy = make_policy("fcnet")
+    other = preset("fcnet", SMALL["fcnet"] | {"hidden_dim": 24})
+    save_checkpoint(tmp_path, policy, None, policy_card(policy, other))
+    with pytest.raises(ValueError, match="another model"):
+        load_policy(tmp_path)
+
+
+def test_another_observation_layout_is_refused(tmp_path: Path) -> None:
+    save(tmp_path)
+    moved = OBS_SLICES | {"projected_gravity": (3, 6)}
+    with pytest.raises(ValueError, match=r"another observation layout: projected_gravity"):
+        load_policy(tmp_path, obs_slices=moved)
+    fewer = {name: bounds for name, bounds in OBS_SLICES.items() if name != "command"}
+    with pytest.raises(ValueError, match=r"command at .* at no place here"):
+        load_policy(tmp_path, obs_slices=fewer)

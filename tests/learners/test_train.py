@@ -1,0 +1,261 @@
+"""The trainer on a real store: learning, exact resume, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from datasets import Selection
+from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
+from learners.history import read_history
+from learners.optimisation import learning_rate
+from learners.train import NonFiniteError, train
+from learners.training_config import TrainConfig
+from tests.learners.making import OBS_SLICES, SMALL, make_selection
+
+SHORT = TrainConfig(
+    model="fcnet",
+    model_overrides=SMALL["fcnet"],
+    steps=24,
+    batch_size=8,
+    window_len=8,
+    held_out_fraction=0.2,
+    history_every=1,
+    validation_every=9,
+    checkpoint_every=7,
+    threads=1,
+)
+
+
+@pytest.fixture(scope="module")
+def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
+    return make_selection(tmp_path_factory.mktemp("store") / "walks.zarr")
+
+
+class StopAfter:
+    """A progress callback that sends Ctrl-C once some steps are done."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def __call__(self, done: int, total: int, information: dict[str, Any]) -> None:
+        if done >= self.step:
+            signal.raise_signal(signal.SIGINT)
+
+
+def numbers(run_dir: Path) -> list[tuple[Any, ...]]:
+    """The history without its clock."""
+    return [
+        (row["step"], row["loss"], row["validation_loss"], row["lr"])
+        for row in read_history(run_dir)
+    ]
+
+
+def stop_and_go_on(
+    config: TrainConfig, selection: Selection, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Train with an interruption in the middle of an epoch."""
+    monkeypatch.setattr("learners.train.PROGRESS_PERIOD_S", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, selection, run_dir, progress=StopAfter(11))
+    assert read_checkpoint(run_dir)[1]["progress"]["step"] == 11
+    result = train(config, selection, run_dir)
+    assert result.resumed_from == 11
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SHORT,
+        replace(SHORT, objective="return"),
+        replace(SHORT, model="bot", model_overrides=SMALL["bot"]),
+    ],
+    ids=["fcnet", "fcnet-return", "bot"],
+)
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    config: TrainConfig, selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(config, selection, tmp_path / "whole")
+    stopped = stop_and_go_on(config, selection, tmp_path / "stopped", monkeypatch)
+    assert numbers(stopped) == numbers(whole.run_dir)
+    expected, card = read_checkpoint(whole.run_dir)
+    found, found_card = read_checkpoint(stopped)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert found_card["stream"] == card["stream"]
+    assert found_card["progress"]["control_steps"] == card["progress"]["control_steps"]
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(
+    selection: Selection, tmp_path: Path
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill(done: int, total: int, information: dict[str, Any]) -> None:
+        if done >= 10:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("learners.train.PROGRESS_PERIOD_S", 0.0)
+        with pytest.raises(Killed):
+            train(SHORT, selection, tmp_path / "killed", progress=kill)
+    assert len(read_history(tmp_path / "killed")) == 10
+    assert train(SHORT, selection, tmp_path / "killed").resumed_from == 7
+    train(SHORT, selection, tmp_path / "whole")
+    assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
+
+
+def test_training_lowers_the_loss_on_both_sides(selection: Selection, tmp_path: Path) -> None:
+    config = replace(SHORT, steps=150, validation_every=10, history_every=10)
+    result = train(config, selection, tmp_path)
+    rows = read_history(tmp_path)
+    assert result.loss < 0.5 * rows[0]["loss"]
+    assert result.validation_loss is not None
+    assert result.validation_loss < 0.7 * rows[0]["validation_loss"]
+    assert [row["step"] for row in rows] == list(range(10, 151, 10))
+    assert result.control_steps > 0
+    assert result.train_s > 0
+
+
+def test_a_finished_run_returns_at_once(selection: Selection, tmp_path: Path) -> None:
+    first = train(SHORT, selection, tmp_path)
+    before = (tmp_path / CHECKPOINT).stat().st_mtime_ns
+    again = train(SHORT, selection, tmp_path)
+    assert again == replace(first, resumed_from=SHORT.steps)
+    assert (tmp_path / CHECKPOINT).stat().st_mtime_ns == before
+
+
+def test_seconds_are_counted_across_resumes(
+    selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_and_go_on(SHORT, selection, tmp_path, monkeypatch)
+    seconds = [row["elapsed_s"] for row in read_history(tmp_path)]
+    assert all(later > earlier for earlier, later in pairwise(seconds))
+
+
+def test_progress_reports_the_last_step(selection: Selection, tmp_path: Path) -> None:
+    seen: list[tuple[int, int, dict[str, Any]]] = []
+    train(SHORT, selection, tmp_path, progress=lambda *call: seen.append(call))
+    done, total, information = seen[-1]
+    assert (done, total) == (24, 24)
+    assert information["remaining_s"] == 0.0
+    assert {"loss", "validation_loss", "lr", "steps_per_s", "elapsed_s"} <= information.keys()
+
+
+def test_no_validation_without_held_out_episodes(selection: Selection, tmp_path: Path) -> None:
+    result = train(replace(SHORT, steps=3, held_out_fraction=0.0), selection, tmp_path)
+    assert result.validation_loss is None
+
+
+def test_the_loaded_policy_carries_the_datas_statistics(
+    selection: Selection, tmp_path: Path
+) -> None:
+    train(replace(SHORT, objective="return"), selection, tmp_path)
+    policy = load_policy(tmp_path, kind="fcnet", obs_slices=OBS_SLICES)
+    rest, _ = selection.split(SHORT.held_out_fraction, SHORT.seed)
+    np.testing.assert_allclose(
+        policy.action_normaliser.mean.numpy(), rest.statistics("action").mean, rtol=1e-5
+    )
+    returns = rest.episodes().column("return").to_numpy()
+    assert float(policy.return_scale) == pytest.approx(returns.mean(), rel=1e-6)
+    assert not policy.training
+
+
+def test_settings_are_saved_beside_the_run(selection: Selection, tmp_path: Path) -> None:
+    train(replace(SHORT, steps=2), selection, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["train_config"]["batch_size"] == 8
+    assert config["model"]["config"]["hidden_dim"] == 16
+    assert config["dataset_hash"] == selection.hash
+    assert config["git_revision"]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [({"seed": 1}, "seed"), ({"model_overrides": {}}, "model_overrides")]
+)
+def test_a_folder_with_another_run_is_refused(
+    change: dict[str, Any], named: str, selection: Selection, tmp_path: Path
+) -> None:
+    train(replace(SHORT, steps=2), selection, tmp_path)
+    with pytest.raises(ValueError, match=f"run with another {named}"):
+        train(replace(SHORT, steps=2, **change), selection, tmp_path)
+
+
+def test_a_folder_with_a_run_on_other_data_is_refused(selection: Selection, tmp_path: Path) -> None:
+    train(replace(SHORT, steps=2), selection, tmp_path / "run")
+    other = make_selection(tmp_path / "other.zarr", seed=8)
+    with pytest.raises(ValueError, match="another dataset"):
+        train(replace(SHORT, steps=2), other, tmp_path / "run")
+
+
+@pytest.mark.parametrize("field", ["obs", "action"])
+def test_nan_in_the_data_is_named(field: str, tmp_path: Path) -> None:
+    spoiled = make_selection(tmp_path / "spoiled.zarr", spoil=field)
+    with pytest.raises(NonFiniteError, match=field):
+        train(replace(SHORT, held_out_fraction=0.0), spoiled, tmp_path / "run")
+
+
+def test_nan_in_the_rewards_is_named(tmp_path: Path) -> None:
+    spoiled = make_selection(tmp_path / "spoiled.zarr", spoil="reward")
+    config = replace(SHORT, objective="return", held_out_fraction=0.0, return_scale=10.0)
+    with pytest.raises(NonFiniteError, match="return_to_go"):
+        train(config, spoiled, tmp_path / "run")
+
+
+def test_a_diverging_run_stops_and_keeps_its_last_good_checkpoint(
+    selection: Selection, tmp_path: Path
+) -> None:
+    config = replace(SHORT, peak_lr=1e30, warmup_fraction=0.0, checkpoint_every=1)
+    with pytest.raises(NonFiniteError, match="lower peak_lr"):
+        train(config, selection, tmp_path)
+    tensors, card = read_checkpoint(tmp_path)
+    assert not card["finished"]
+    assert tensors
+
+
+def test_too_few_episodes_to_hold_out_are_refused(tmp_path: Path) -> None:
+    few = make_selection(tmp_path / "few.zarr", episodes=2)
+    with pytest.raises(ValueError, match="held_out_fraction"):
+        train(replace(SHORT, held_out_fraction=0.001), few, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_learning_rate_warms_up_and_falls_to_nothing() -> None:
+    config = TrainConfig(steps=100, warmup_fraction=0.2, peak_lr=1.0)
+    rates = [learning_rate(step, config) for step in range(100)]
+    assert rates[0] == pytest.approx(0.05)
+    assert max(rates) == rates[19] == rates[20] == pytest.approx(1.0)
+    assert rates[60] == pytest.approx(0.5)
+    assert 0 < rates[99] < 0.001
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 0},
+        {"batch_size": -1},
+        {"window_len": 0},
+        {"peak_lr": 0.0},
+        {"peak_lr": float("nan")},
+        {"objective": "ppo"},
+        {"held_out_fraction": 1.0},
+        {"warmup_fraction": -0.1},
+        {"betas": (0.9, 1.0)},
+        {"weight_decay": -1.0},
+        {"seed": -1},
+        {"threads": 0},
+    ],
+)
+def test_settings_outside_their_range_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        TrainConfig(**change)

@@ -1,0 +1,200 @@
+"""A made-up run folder of realistic shape and numbers: a fixture for the report, not a result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TERRAINS = ("flat", "rough", "slope", "stairs", "obstacles")
+SKILLS = ("stand", "rush", "crawl", "squeeze", "tilt", "run")
+LEVELS = (0, 3, 6, 9)
+# name -> (skill at the task relative to the expert, parameters, training seconds, latency in µs)
+POLICIES: dict[str, tuple[float, int, float | None, float]] = {
+    "expert": (1.0, 214_028, 5_412.0, 38.4),
+    "fcnet": (0.987, 262_156, 91.3, 142.7),
+    "bot": (0.941, 301_840, 118.9, 611.2),
+    "fcnet_rc": (0.969, 264_972, 96.1, 151.3),
+}
+DRAWS = (
+    ("friction", "", 0.4, 1.4),
+    ("base_mass_offset", "kg", -1.0, 3.0),
+    ("centre_of_mass_offset_x", "m", -0.05, 0.05),
+    ("proportional_gain", "N m/rad", 40.0, 50.0),
+    ("derivative_gain", "N m s/rad", 1.0, 2.0),
+    ("motor_strength", "", 0.9, 1.1),
+    ("joint_offset", "rad", -0.03, 0.03),
+)
+
+
+def write_run_folder(root: Path) -> Path:
+    """Write every file that a report needs under `root` and return it."""
+    rng = np.random.default_rng(7)
+    write_json(root / "summary.json", summary(rng))
+    write_json(root / "dataset.json", dataset(rng))
+    write_json(root / "plan.json", plan())
+    for policy, (fidelity, _, train_s, _) in POLICIES.items():
+        if policy != "expert":
+            folder = root / "train" / policy
+            write_json(folder / "config.json", training_config(policy))
+            lines = history(rng, 0.02 / fidelity**8, train_s or 90.0)
+            (folder / "history.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return root
+
+
+def write_json(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2))
+
+
+def summary(rng: np.random.Generator) -> dict[str, Any]:
+    cells = list(evaluation_cells(rng))
+    policies = {}
+    for policy, (fidelity, parameters, train_s, latency) in POLICIES.items():
+        mine = [cell for cell in cells if cell["policy"] == policy]
+        policies[policy] = {
+            "return": float(np.mean([cell["return"] for cell in mine])),
+            "return_fraction": fidelity,
+            "success": float(np.mean([cell["success"] for cell in mine])),
+            "survival": float(np.mean([cell["survival"] for cell in mine])),
+            "parameters": parameters,
+            "train_s": train_s,
+            "latency_us_median": latency,
+            "latency_us_p99": latency * 1.9,
+        }
+    return {
+        "dataset": {
+            "steps": 412_160,
+            "episodes": 2_318,
+            "parts": 8,
+            "hash": "9f2c61d07be2a3c1f0d4",
+            "bytes": 138_412_032,
+        },
+        "collect": {"steps_per_s": 17_843.0, "terrain_steps_per_s": 14_220.0},
+        "policies": policies,
+        "cells": cells,
+        "wall_s": 341.7,
+        "versions": {"gaitforge": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "zarr": "3.1.6"},
+        "git_revision": "5e0f3b8c21aa",
+        "command": "gaitforge demo --out runs/demo",
+    }
+
+
+def evaluation_cells(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+    for policy, (fidelity, *_) in POLICIES.items():
+        for i, terrain in enumerate(TERRAINS):
+            for j, skill in enumerate(SKILLS):
+                for level in LEVELS:
+                    hardness = 0.012 * level * i + 0.03 * (j in (1, 5)) * i + 0.02 * rng.random()
+                    success = float(np.clip(fidelity**3 - hardness, 0, 1))
+                    yield {
+                        "policy": policy,
+                        "terrain": terrain,
+                        "skill": skill,
+                        "level": level,
+                        "return": (14.0 - 1.5 * (j in (1, 5))) * (0.4 + 0.6 * success),
+                        "success": success,
+                        "survival": min(1.0, success + 0.04),
+                        "episodes": 16,
+                    }
+
+
+def dataset(rng: np.random.Generator) -> dict[str, Any]:
+    groups = [
+        {
+            "terrain": terrain,
+            "skill": skill,
+            "episodes": int(rng.integers(55, 100)),
+            "steps": int(rng.integers(11_000, 16_000)),
+            "return": 14.2 - 0.6 * i - 0.3 * j,
+            "success": 0.99 - 0.02 * i,
+            "survival": 1.0 - 0.01 * i,
+        }
+        for i, terrain in enumerate(TERRAINS)
+        for j, skill in enumerate(SKILLS)
+    ]
+    randomisation = []
+    for name, unit, low, high in DRAWS:
+        counts, edges = np.histogram(rng.uniform(low, high, 2_318), bins=20, range=(low, high))
+        randomisation.append(
+            {"name": name, "unit": unit, "edges": edges.tolist(), "counts": counts.tolist()}
+        )
+    randomisation.append(
+        {
+            "name": "action_lag",
+            "unit": "control steps",
+            "edges": [-0.5, 0.5, 1.5, 2.5],
+            "counts": [801, 764, 753],
+        }
+    )
+    return {
+        "control_dt_s": 0.02,
+        "groups": groups,
+        "levels": [{"level": level, "episodes": 260 - 9 * level} for level in range(10)],
+        "randomisation": randomisation,
+        "episode_lengths": {
+            "edges": np.linspace(0, 200, 21).tolist(),
+            "counts": [9, 6, 11, 14, 8, 10, 7, 9, 12, 8, 11, 9, 6, 8, 7, 12, 9, 10, 14, 2138],
+        },
+        "spectra": list(spectra()),
+        "info": {
+            "schema_version": 1,
+            "fields": {"obs": [70], "action": [12], "reward": []},
+            "chunks": {"steps": 1024, "codec": "zstd"},
+        },
+    }
+
+
+def spectra() -> Iterator[dict[str, Any]]:
+    """Gait-like spectra: a pedestal that falls off and a peak at the stride's frequency."""
+    frequency = np.arange(33) / (64 * 0.02)
+    for signal, unit, channels, peak in (
+        ("base_ang_vel_body", "rad/s", 3, 0.8),
+        ("joint_position", "rad", 12, 1.4),
+        ("joint_velocity", "rad/s", 12, 2.2),
+        ("projected_gravity", "", 3, 0.3),
+        ("action", "", 12, 1.6),
+    ):
+        energy = np.exp(-frequency / 1.5) + peak * np.exp(-0.5 * ((frequency - 2.3) / 0.6) ** 2)
+        energy += 0.3 * peak * np.exp(-0.5 * ((frequency - 4.7) / 0.8) ** 2) + 0.002
+        yield {
+            "signal": signal,
+            "unit": unit,
+            "frequency_hz": frequency.tolist(),
+            "energy_share": (energy / energy.sum()).tolist(),
+            "channels": channels,
+        }
+
+
+def history(
+    rng: np.random.Generator, floor: float, train_s: float, steps: int = 3_000
+) -> Iterator[dict[str, Any]]:
+    for step in range(20, steps + 1, 20):
+        loss = floor + 0.9 * np.exp(-step / 120) + 0.12 * np.exp(-step / 700)
+        yield {
+            "step": step,
+            "loss": float(loss * (1 + 0.06 * rng.standard_normal())),
+            "validation_loss": float(1.08 * loss) if step % 200 == 0 else None,
+            "lr": 1e-3 * 0.5 * (1 + np.cos(np.pi * step / steps)),
+            "steps_per_s": steps / train_s,
+            "elapsed_s": step * train_s / steps,
+        }
+
+
+def training_config(policy: str) -> dict[str, Any]:
+    model = {"n_layers": 4, "hidden_dim": 128, "context_len": 64}
+    if policy.startswith("fcnet"):
+        model["n_modes"] = 10
+    return {"policy": policy, "model": model, "batch_size": 256, "seed": 1, "lr": 1e-3}
+
+
+def plan() -> dict[str, Any]:
+    return {
+        "seed": 1,
+        "collect": {"steps": 400_000, "terrains": list(TERRAINS), "skills": list(SKILLS)},
+        "train": {"steps": 3_000, "batch_size": 256, "model": {"context_len": 64, "n_modes": 10}},
+        "evaluate": {"episodes_per_cell": 16, "levels": list(LEVELS), "first_seed": 1_000_000},
+    }
