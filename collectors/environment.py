@@ -252,7 +252,9 @@ class LeggedEnvironment:
             make_privileged=lambda: self._privileged(geometry, command, clock),
         )
 
-    def _privileged(self, geometry: _Geometry, command: np.ndarray, clock: np.ndarray) -> np.ndarray:
+    def _privileged(
+        self, geometry: _Geometry, command: np.ndarray, clock: np.ndarray
+    ) -> np.ndarray:
         """(N, PRIVILEGED_DIM) float32 in the order of `observations.PRIVILEGED_SLICES`."""
         state = self.physics.state
         phase = 2 * np.pi * leg_phases(command, clock)

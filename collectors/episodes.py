@@ -20,6 +20,9 @@ TRAIN_VARIANTS = (0, 8)
 HELD_OUT_VARIANTS = (1000, 1008)
 """Half-open ranges of terrain variants: evaluation never sees a tile that was collected on."""
 
+ACTION_NOISE_CORRELATION = 0.9
+"""From step to step (0.2 s at 50 Hz): a learner's errors persist, and so must the noise that prepares it for them."""
+
 PUSH_CHANCE = 0.5
 PUSH_SPEED_MS = 0.5
 PUSH_STEPS = (25, 100)
@@ -95,8 +98,18 @@ def draw_episode(spec: EpisodeSpec, steps: int = EPISODE_STEPS) -> EpisodeDraws:
         push_step=int(rng.integers(*PUSH_STEPS)) if pushed else -1,
         push_velocity=rng.uniform(-PUSH_SPEED_MS, PUSH_SPEED_MS, 2),
         observation_noise=rng.random((steps + 1, NOISE_DIM), dtype=np.float32) * 2 - 1,
-        action_noise=spec.action_noise * rng.standard_normal((steps, N_JOINTS), dtype=np.float32),
+        action_noise=spec.action_noise * _correlated(rng, steps),
     )
+
+
+def _correlated(rng: np.random.Generator, steps: int) -> np.ndarray:
+    """(steps, 12) float32 first-order autoregressive noise of unit variance."""
+    noise = rng.standard_normal((steps, N_JOINTS), dtype=np.float32)
+    kept = np.float32(ACTION_NOISE_CORRELATION)
+    noise[1:] *= np.sqrt(1 - kept * kept)
+    for step in range(1, steps):
+        noise[step] += kept * noise[step - 1]
+    return noise
 
 
 def commanded_distance_m(command: np.ndarray, steps: int = EPISODE_STEPS) -> float:

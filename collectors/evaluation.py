@@ -54,7 +54,12 @@ class EvaluationGrid:
             len(cells) * self.episodes, np.uint64
         )
         return [
-            EpisodeSpec(i, *_cell(cells[i // self.episodes]), seed=int(seeds[i] >> np.uint64(1)), held_out=True)
+            EpisodeSpec(
+                i,
+                *_cell(cells[i // self.episodes]),
+                seed=int(seeds[i] >> np.uint64(1)),
+                held_out=True,
+            )
             for i in range(len(seeds))
         ]
 

@@ -63,7 +63,9 @@ def legged_schema(robot: RobotCard) -> Schema:
             "action_scale_rad": robot.action_scale_rad,
             "command_names": list(COMMAND_NAMES),
             "command_units": list(COMMAND_UNITS),
-            "randomisation": {d.name: {"unit": d.unit, "low": d.low, "high": d.high} for d in DRAWS},
+            "randomisation": {
+                d.name: {"unit": d.unit, "low": d.low, "high": d.high} for d in DRAWS
+            },
         },
     )
 

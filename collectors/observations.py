@@ -30,7 +30,8 @@ N_SCAN = len(SCAN_POINTS)
 def _slices(sizes: dict[str, int]) -> dict[str, tuple[int, int]]:
     stops = np.cumsum(list(sizes.values()))
     return {
-        name: (int(stop) - size, int(stop)) for (name, size), stop in zip(sizes.items(), stops, strict=True)
+        name: (int(stop) - size, int(stop))
+        for (name, size), stop in zip(sizes.items(), stops, strict=True)
     }
 
 

@@ -113,7 +113,9 @@ class ExpertTask:
         ids = np.arange(config.robots)
         self._restart(ids)
         # Spread the slots over the window, so that updates see every phase of an episode.
-        self._end_at = np.where(ids % 4 == 0, EPISODE_STEPS, self._rng.integers(20, EPISODE_STEPS, len(ids)))
+        self._end_at = np.where(
+            ids % 4 == 0, EPISODE_STEPS, self._rng.integers(20, EPISODE_STEPS, len(ids))
+        )
         self._inputs = self._features(self._env.observe())
 
     def get_observations(self) -> TensorDict:
@@ -161,7 +163,9 @@ class ExpertTask:
             shares = np.array([SKILL_SHARES[s] for s in skills])
             skill = str(self._rng.choice(skills, p=shares / shares.sum()))
             seed = int(self._rng.integers(2**62))
-            spec = EpisodeSpec(0, terrain, int(self.levels[index]), skill, seed, speed_scale=self.speed_scale)
+            spec = EpisodeSpec(
+                0, terrain, int(self.levels[index]), skill, seed, speed_scale=self.speed_scale
+            )
             specs.append(spec)
         self._env.reset(ids, specs)
         self._returns[ids] = 0.0
@@ -244,8 +248,8 @@ def train_expert(
     config: ExpertTrainingConfig,
     out: Path,
     report: Callable[[dict[str, Any]], None],
-) -> Path:
-    """Train an expert, resuming from `out` where a checkpoint lies there; returns the expert's weights file.
+) -> tuple[Path, dict[str, Any]]:
+    """Train an expert, resuming from `out` where a checkpoint lies there; returns the weights file and its card.
 
     Args:
         report: called after every update with steps, steps_per_s, remaining_s, mean return, success, and the per
@@ -281,7 +285,16 @@ def train_expert(
         if progress.iteration % config.checkpoint_every == 0 or progress.steps >= config.steps:
             _save_checkpoint(out, config, algorithm, task, progress)
     task.close()
-    return out / "expert.safetensors"
+    card = {
+        "robot": config.robot,
+        "skills": list(SKILL_SHARES),
+        "terrains": list(TERRAIN_SHARES),
+        "steps": progress.steps,
+        "wall_s": progress.wall_s,
+        "seed": config.seed,
+        "training": asdict(config),
+    }
+    return out / "expert.safetensors", card
 
 
 def _summary(
@@ -338,8 +351,15 @@ def _save_checkpoint(
     tensors = {f"{part}.{key}": value for part, key, value in _state_tensors(algorithm)}
     tensors["levels"] = torch.from_numpy(task.levels)
     name = f"training-{progress.iteration}.safetensors"
-    _replace(out / name, lambda path: save_file({k: v.contiguous() for k, v in tensors.items()}, path))
-    record = {**asdict(progress), "config": asdict(config), "tensors": name, "learning_rate": algorithm.learning_rate}
+    _replace(
+        out / name, lambda path: save_file({k: v.contiguous() for k, v in tensors.items()}, path)
+    )
+    record = {
+        **asdict(progress),
+        "config": asdict(config),
+        "tensors": name,
+        "learning_rate": algorithm.learning_rate,
+    }
     _replace(out / "training.json", lambda path: path.write_text(json.dumps(record, indent=1)))
     for old in out.glob("training-*.safetensors"):
         if old.name != name:
@@ -394,4 +414,3 @@ def _replace(path: Path, write: Callable[[Path], Any]) -> None:
     with open(temporary, "rb") as file:
         os.fsync(file.fileno())
     os.replace(temporary, path)
-

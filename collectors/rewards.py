@@ -54,7 +54,9 @@ def _squares(values: np.ndarray) -> np.ndarray:
 
 def track_linear_velocity(view: StepView) -> np.ndarray:
     """exp(-|v_xy - v*_xy|^2 / 0.25), body frame."""
-    return np.exp(-_squares(view.lin_vel_body[:, :2] - view.command[:, C.VEL_X : C.VEL_Y + 1]) / 0.25)
+    return np.exp(
+        -_squares(view.lin_vel_body[:, :2] - view.command[:, C.VEL_X : C.VEL_Y + 1]) / 0.25
+    )
 
 
 def track_yaw_rate(view: StepView) -> np.ndarray:

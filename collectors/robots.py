@@ -109,4 +109,6 @@ def check_robot(card: RobotCard) -> None:
     )
     if not inside.all():
         joint = card.joint_names[int(np.argmin(inside))]
-        raise ValueError(f"robot '{card.name}': the default position of {joint} is outside its limits")
+        raise ValueError(
+            f"robot '{card.name}': the default position of {joint} is outside its limits"
+        )

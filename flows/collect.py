@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from math import ceil
 from pathlib import Path
 from types import TracebackType
 
@@ -25,50 +29,62 @@ class CollectPlan:
 
     Attributes:
         grid: the episodes; expert: name or file of the policy that acts; sim: physics back end.
-        robots: simulated at once; threads: that step them.
+        robots: most that are simulated at once; threads: that step them.
     """
 
     grid: CollectionGrid = field(default_factory=CollectionGrid)
     expert: str = DEFAULT_EXPERT
     sim: str = "mujoco"
-    robots: int = 288
+    robots: int = 320
     threads: int = 2
 
     def __post_init__(self) -> None:
         if self.sim not in BACKENDS:
             raise ValueError(f"unknown simulator '{self.sim}'; simulators: {', '.join(BACKENDS)}")
         if self.robots < 1 or self.threads < 1:
-            raise ValueError(f"{self.robots} robots on {self.threads} threads: both must be at least 1")
+            raise ValueError(
+                f"{self.robots} robots on {self.threads} threads: both must be at least 1"
+            )
 
     def part_ids(self) -> list[str]:
         """Names of the parts. They change with anything that changes a part's content, so that a store can hold
         several plans, and grow with `parts`.
         """
-        content = {**asdict(replace(self.grid, parts=1)), "expert": load_expert(self.expert).hash, "sim": self.sim}
+        content = {
+            **asdict(replace(self.grid, parts=1)),
+            "expert": load_expert(self.expert).hash,
+            "sim": self.sim,
+        }
         return self.grid.part_ids(digest(content)[:6])
 
 
 @dataclass(frozen=True)
 class PartCollected:
-    """A part that was collected now; seconds are wall time, writing included in wall_s."""
+    """A part that was collected: its size, and when (seconds since the epoch), the commit included."""
 
     part: str
     episodes: int
     steps: int
-    wall_s: float
-    write_s: float
     bytes: int
+    started: float
+    write_s: float
+    ended: float
+
+
+class Interrupted(Exception):
+    """Raised in a worker that was told to stop; its part is not committed."""
 
 
 class Collector:
     """An expert on N simulated robots that fills parts; use it in a `with` statement."""
 
-    def __init__(self, plan: CollectPlan):
+    def __init__(self, plan: CollectPlan, threads: int):
         self._plan = plan
         self._expert = load_expert(plan.expert)
-        robot = self._expert.policy.robot
-        robots = min(plan.robots, plan.grid.episodes_per_part)
-        self._env = LeggedEnvironment(robot, robots, plan.threads, plan.sim)
+        # Full waves: a last wave of a few episodes would leave the other robots idle.
+        waves = ceil(plan.grid.episodes_per_part / plan.robots)
+        robots = ceil(plan.grid.episodes_per_part / waves)
+        self._env = LeggedEnvironment(self._expert.policy.robot, robots, threads, plan.sim)
 
     def __enter__(self) -> Collector:
         return self
@@ -81,60 +97,107 @@ class Collector:
     ) -> None:
         self._env.close()
 
-    def create_store(self, path: Path) -> Store:
-        """The store with this robot's schema, made if it is not there."""
-        return Store.create(path, legged_schema(self._expert.policy.robot))
-
     def collect(self, store: Store, part_id: str, advance: Advance) -> PartCollected:
         """Roll out one part and commit it."""
-        started = time.perf_counter()
+        started = time.time()
         specs = self._plan.grid.part_specs(part_id)
         policy, physics = self._expert.policy, self._env.physics
         results = list(
-            run_episodes(self._env, policy, specs, record=True, progress=lambda n: advance(n, part_id))
+            run_episodes(self._env, policy, specs, record=True, progress=lambda n: advance(n, ""))
         )
-        rolled_out = time.perf_counter()
+        rolled_out = time.time()
         steps, per_episode = part_arrays(results)
-        catalog = part_catalog(
-            results,
-            policy.robot,
-            (physics.name, physics.version),
-            (policy.name, self._expert.hash),
-        )
+        simulator = (physics.name, physics.version)
+        catalog = part_catalog(results, policy.robot, simulator, (policy.name, self._expert.hash))
         record = store.write_part(part_id, steps, catalog, per_episode)
-        now = time.perf_counter()
+        ended = time.time()
         return PartCollected(
-            part_id, record.episodes, record.steps, now - started, now - rolled_out, record.bytes
+            part_id,
+            record.episodes,
+            record.steps,
+            record.bytes,
+            started,
+            ended - rolled_out,
+            ended,
         )
 
 
 def collect(
     plan: CollectPlan, store_path: Path, reporter: Reporter, parts: Sequence[str] | None = None
 ) -> list[PartCollected]:
-    """Collect the parts that the store lacks, of all or of the given ones; returns what was collected now.
+    """Collect the parts that the store lacks, of all or of the given ones.
 
-    The plan and a record of every part lie beside the store, in `<store>.records`.
+    Every thread simulates a part of its own: what Python does for one overlaps with the physics of
+    another. Interrupted, it loses the parts in work and nothing else. The plan and a record of
+    every part lie beside the store, in `<store>.records`.
+
+    Returns:
+        The records of what was collected now.
     """
-    with Collector(plan) as collector:
-        store = collector.create_store(store_path)
-        wanted = list(plan.part_ids() if parts is None else parts)
-        missing = store.missing(wanted)
-        write_record(_plan_path(store_path, plan), {"plan": asdict(plan), **provenance()})
-        collected = []
-        per_part = plan.grid.episodes_per_part * EPISODE_STEPS
-        done = (len(wanted) - len(missing)) * per_part
-        with reporter.step("collect", len(wanted) * per_part, "step", done) as advance:
-            for part_id in missing:
-                result = collector.collect(store, part_id, advance)
-                write_record(_record_path(store_path, part_id), result)
-                collected.append(result)
-    return collected
+    robot = load_expert(plan.expert).policy.robot
+    store = Store.create(store_path, legged_schema(robot))
+    wanted = list(plan.part_ids() if parts is None else parts)
+    missing = store.missing(wanted)
+    write_record(_plan_path(store_path, plan), {"plan": asdict(plan), **provenance()})
+    per_part = plan.grid.episodes_per_part * EPISODE_STEPS
+    done = (len(wanted) - len(missing)) * per_part
+    workers = max(1, min(plan.threads, len(missing)))
+    with reporter.step("collect", len(wanted) * per_part, "step", done) as advance:
+        shared = _Stoppable(advance)
+        with ThreadPoolExecutor(workers) as pool:
+            work = partial(_collect_share, plan, store_path, plan.threads // workers, shared)
+            shares = [pool.submit(work, missing[k::workers]) for k in range(workers)]
+            try:
+                return [record for share in shares for record in share.result()]
+            except BaseException:
+                shared.stop()
+                raise
 
 
 def part_records(store_path: Path, parts: Sequence[str]) -> list[PartCollected]:
     """The records of parts that were collected on this store, in order; parts without one are left out."""
     found = (read_record(_record_path(store_path, part)) for part in parts)
     return [PartCollected(**record) for record in found if record is not None]
+
+
+def collection_rate(records: Sequence[PartCollected]) -> float:
+    """Steps a second over the time in which at least one of the parts was in work."""
+    busy, reached = 0.0, 0.0
+    for record in sorted(records, key=lambda r: r.started):
+        busy += max(0.0, record.ended - max(record.started, reached))
+        reached = max(reached, record.ended)
+    return sum(record.steps for record in records) / busy if busy else 0.0
+
+
+class _Stoppable:
+    """Progress of several threads, which also tells them to stop."""
+
+    def __init__(self, advance: Advance):
+        self._advance = advance
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def __call__(self, n: int, note: str) -> None:
+        if self._stopped.is_set():
+            raise Interrupted
+        with self._lock:
+            self._advance(n, note)
+
+
+def _collect_share(
+    plan: CollectPlan, store_path: Path, threads: int, advance: Advance, parts: Sequence[str]
+) -> list[PartCollected]:
+    collected = []
+    with Collector(plan, threads) as collector:
+        store = Store.open(store_path)
+        for part_id in parts:
+            record = collector.collect(store, part_id, advance)
+            write_record(_record_path(store_path, part_id), record)
+            collected.append(record)
+    return collected
 
 
 def _plan_path(store_path: Path, plan: CollectPlan) -> Path:

@@ -18,7 +18,7 @@ from collectors.experts import load_expert
 from collectors.legged_data import COLLECTION_PRESETS
 from collectors.terrains import TERRAINS
 from collectors.commands import SKILLS
-from flows.collect import CollectPlan, collect, part_records
+from flows.collect import CollectPlan, collect, collection_rate, part_records
 from flows.evaluate import EvaluatePlan, PolicySource, evaluate_once
 from flows.overview import dataset_overview
 from flows.progress import Reporter
@@ -46,12 +46,15 @@ class DemoPlan:
     collect: CollectPlan = field(
         default_factory=lambda: CollectPlan(grid=COLLECTION_PRESETS["demo"])
     )
-    fcnet: TrainPlan = field(default_factory=lambda: _training("fcnet", "bc"))
-    bot: TrainPlan = field(default_factory=lambda: _training("bot", "bc"))
-    fcnet_rc: TrainPlan = field(default_factory=lambda: _training("fcnet", "return"))
+    fcnet: TrainPlan = field(default_factory=lambda: _training("fcnet", "bc", steps=1200))
+    bot: TrainPlan = field(
+        default_factory=lambda: _training("bot", "bc", steps=450, batch_size=1024, window_len=1)
+    )
+    fcnet_rc: TrainPlan = field(default_factory=lambda: _training("fcnet", "return", steps=1200))
     evaluate: EvaluatePlan = field(
         default_factory=lambda: EvaluatePlan(
-            grid=EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(4,), episodes=24), robots=240
+            grid=EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(4,), episodes=24),
+            robots=240,
         )
     )
 
@@ -65,7 +68,9 @@ def direct(name: str, work: Callable[[], Any]) -> Any:
     return work()
 
 
-def run_demo(plan: DemoPlan, out: Path, reporter: Reporter, stage: Stage = direct) -> dict[str, Any]:
+def run_demo(
+    plan: DemoPlan, out: Path, reporter: Reporter, stage: Stage = direct
+) -> dict[str, Any]:
     """Run or go on with the demo in `out`; returns what `summary.json` holds.
 
     Raises:
@@ -79,7 +84,9 @@ def run_demo(plan: DemoPlan, out: Path, reporter: Reporter, stage: Stage = direc
     trained: dict[str, TrainResult] = {}
     for name, training in plan.learned().items():
         folder = out / "train" / name
-        trained[name] = stage(f"train {name}", partial(run_training, training, store, folder, reporter))
+        trained[name] = stage(
+            f"train {name}", partial(run_training, training, store, folder, reporter)
+        )
     sources = [PolicySource("expert", expert=plan.collect.expert)]
     sources += [PolicySource(name, out / "train" / name) for name in trained]
     evaluations = {}
@@ -89,7 +96,9 @@ def run_demo(plan: DemoPlan, out: Path, reporter: Reporter, stage: Stage = direc
         evaluations[source.name] = stage(f"evaluate {source.name}", work)
     summary = _summary(plan, store, overview, trained, evaluations)
     wall = sum(entry["seconds"] for entry in read_record(out / WALL) or [])
-    write_record(out / SUMMARY, summary | {"wall_s": wall, "command": f"gaitforge demo --out {out.name}"})
+    write_record(
+        out / SUMMARY, summary | {"wall_s": wall, "command": f"gaitforge demo --out {out.name}"}
+    )
     return read_record(out / SUMMARY)
 
 
@@ -98,7 +107,9 @@ def _claim(plan: DemoPlan, out: Path) -> None:
     known = read_record(out / "plan.json")
     mine = to_tree(asdict(plan))
     if known is not None and known["plan"] != mine:
-        raise ValueError(f"{out} holds a demo with other settings; choose another --out or remove it")
+        raise ValueError(
+            f"{out} holds a demo with other settings; choose another --out or remove it"
+        )
     if known is None:
         write_record(out / "plan.json", {"plan": mine, **provenance()})
 
@@ -134,7 +145,7 @@ def _summary(
         for name, record in evaluations.items()
     }
     parts = part_records(store, plan.collect.part_ids())
-    steps_per_s = sum(p.steps for p in parts) / max(sum(p.wall_s for p in parts), 1e-9)
+    steps_per_s = collection_rate(parts)
     return {
         "dataset": overview["info"],
         # Every ground is a height field here, flat ones included: one rate serves both names.

@@ -13,7 +13,9 @@ Advance = Callable[[int, str], None]
 class Reporter(Protocol):
     """Shows the progress of long steps, one at a time."""
 
-    def step(self, name: str, total: int, unit: str, done: int = 0) -> AbstractContextManager[Advance]:
+    def step(
+        self, name: str, total: int, unit: str, done: int = 0
+    ) -> AbstractContextManager[Advance]:
         """Open a step of `total` units of which `done` were done before."""
         ...
 

@@ -54,7 +54,12 @@ def run_training(plan: TrainPlan, store_path: Path, out: Path, reporter: Reporte
     selection = plan.select.select(store_path)
     write_record(
         out / "plan.json",
-        {"plan": asdict(plan), "store": store_path.name, "selection": selection.hash, **provenance()},
+        {
+            "plan": asdict(plan),
+            "store": store_path.name,
+            "selection": selection.hash,
+            **provenance(),
+        },
     )
     with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
         return train(plan.config, selection, out, _as_progress(advance))

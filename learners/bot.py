@@ -24,7 +24,7 @@ from learners.tokens import TokenLayout
 
 @dataclass(frozen=True)
 class BoTConfig:
-    """Sizes of the encoder; the defaults are the paper's for the A1 quadruped (Figure 12)."""
+    """Sizes; the defaults are the paper's for its Isaac Gym robots, with the A1 (Figure 12)."""
 
     embed_dim: int = 64
     n_heads: int = 2

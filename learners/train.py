@@ -97,8 +97,9 @@ def train(
             all, and {"loss", "validation_loss", "lr", "steps_per_s", "elapsed_s", "remaining_s"}.
 
     Raises:
-        ValueError: `out_dir` holds another run or a damaged checkpoint, nothing is left to train
-            or validate on, or (NonFiniteError) the data or the loss are not finite.
+        ValueError: `out_dir` cannot be written, holds another run or a damaged checkpoint, nothing
+            is left to train or validate on, or (NonFiniteError) the data or the loss are not
+            finite.
         KeyboardInterrupt: after saving a checkpoint.
     """
     run_dir = Path(out_dir)
@@ -329,10 +330,16 @@ class _Trainer:
         }
 
     def _prepare_folder(self) -> None:
-        self.run_dir.mkdir(parents=True, exist_ok=True)
         config = json.dumps(self.card, indent=2) + "\n"
-        write_bytes_durably(self.run_dir / CONFIG, config.encode())
-        self.history = History(self.run_dir, self.done.step)
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            write_bytes_durably(self.run_dir / CONFIG, config.encode())
+            self.history = History(self.run_dir, self.done.step)
+        except OSError as error:
+            raise ValueError(
+                f"cannot write a run to {self.run_dir}: {error.strerror}; give a folder that can "
+                "be written"
+            ) from error
 
     def _save(self, finished: bool) -> None:
         if self.history is not None:

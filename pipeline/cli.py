@@ -14,6 +14,7 @@ from typing import NoReturn
 
 INTERRUPTED = 130
 WRONG_INPUT = 2
+_THREADING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -119,7 +120,9 @@ def _add_demo(commands: argparse._SubParsersAction) -> None:
         "run the whole road at small scale: collect, train, evaluate, report",
         "gaitforge demo --out runs/demo",
     )
-    demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder (default: %(default)s)")
+    demo.add_argument(
+        "--out", type=Path, default=Path("runs/demo"), help="folder (default: %(default)s)"
+    )
     demo.add_argument("--prefect", action="store_true", help="run it as a Prefect flow")
     _add_settings(demo, "fcnet.config.steps=500")
     _add_json(demo)
@@ -178,12 +181,16 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
         "gaitforge train legged.zarr --model fcnet --terrain flat,rough --out runs/fcnet",
     )
     train.add_argument("store", type=Path)
-    train.add_argument("--model", default="fcnet", help="see gaitforge models (default: %(default)s)")
+    train.add_argument(
+        "--model", default="fcnet", help="see gaitforge models (default: %(default)s)"
+    )
     train.add_argument("--objective", default="bc", help="bc or return (default: %(default)s)")
     train.add_argument("--out", type=Path, required=True, help="folder of the run")
     train.add_argument("--steps", type=_positive, help="optimiser steps")
     _add_cells(train)
-    train.add_argument("--where", default="", help="a boolean SQL expression over the catalog's columns")
+    train.add_argument(
+        "--where", default="", help="a boolean SQL expression over the catalog's columns"
+    )
     _add_settings(train, "config.peak_lr=0.001")
     _add_json(train)
     train.set_defaults(run="commands:train")
@@ -204,7 +211,9 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
     report.add_argument("folder", type=Path)
     report.set_defaults(run="commands:report")
 
-    models = _command(commands, "models", "list the models and their sizes", "gaitforge models --json")
+    models = _command(
+        commands, "models", "list the models and their sizes", "gaitforge models --json"
+    )
     _add_json(models)
     models.set_defaults(run="commands:models")
 
@@ -253,8 +262,12 @@ def _add_expert(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_bench(commands: argparse._SubParsersAction) -> None:
-    bench = _command(commands, "bench", "measure speeds on this machine", "gaitforge bench --out runs/bench")
-    bench.add_argument("--out", type=Path, default=Path("runs/bench"), help="folder (default: %(default)s)")
+    bench = _command(
+        commands, "bench", "measure speeds on this machine", "gaitforge bench --out runs/bench"
+    )
+    bench.add_argument(
+        "--out", type=Path, default=Path("runs/bench"), help="folder (default: %(default)s)"
+    )
     _add_json(bench)
     bench.set_defaults(run="bench:run")
 
@@ -269,8 +282,9 @@ def print_completion(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    # Two busy-waiting pools on two cores slow each other down tenfold; this must be set before torch loads.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Pools of threads that wait by spinning take the cores from those that work; set before NumPy and torch load.
+    for name, value in _THREADING.items():
+        os.environ.setdefault(name, value)
     arguments = build_parser().parse_args(argv)
     module, function = arguments.run.split(":")
     try:

@@ -9,14 +9,17 @@ from typing import Any
 
 from collectors.evaluation import EvaluationGrid
 from collectors.legged_data import COLLECTION_PRESETS
+from collectors.observations import POLICY_SLICES
+from collectors.robots import N_JOINTS
 from datasets import open_store
 from datasets import query as query_store
-from flows.collect import CollectPlan, part_records
+from flows.collect import CollectPlan, collection_rate, part_records
 from flows.collect import collect as run_collect
 from flows.demo import DemoPlan, run_demo
 from flows.evaluate import EvaluatePlan, PolicySource, evaluate_policy
 from flows.train import SelectPlan, TrainPlan, run_training
-from learners.registry import PRESETS, model_parameters
+from learners.registry import PRESETS, build_network, count_parameters, preset
+from learners.tokens import TokenLayout
 from learners.training_config import TrainConfig
 from pipeline.progress import TerminalReporter
 from pipeline.report import write_report
@@ -58,14 +61,26 @@ def collect(arguments: argparse.Namespace) -> int:
     if arguments.parts is not None:
         outside = [k for k in arguments.parts if k >= len(ids)]
         if outside:
-            raise ValueError(f"part {outside[0]} is not in the plan, which has parts 0-{len(ids) - 1}")
+            raise ValueError(
+                f"part {outside[0]} is not in the plan, which has parts 0-{len(ids) - 1}"
+            )
         ids = [ids[k] for k in arguments.parts]
     run_collect(plan, arguments.store, TerminalReporter(), ids)
     records = part_records(arguments.store, ids)
     rows = [
-        {**asdict(record), "steps_per_s": record.steps / record.wall_s} for record in records
+        {
+            "part": record.part,
+            "episodes": record.episodes,
+            "steps": record.steps,
+            "bytes": record.bytes,
+            "seconds": record.ended - record.started,
+            "write_s": record.write_s,
+        }
+        for record in records
     ]
     show(rows, arguments.json)
+    if not arguments.json:
+        print(f"{collection_rate(records):,.0f} steps/s: simulation, policy and writing")
     return 0
 
 
@@ -174,7 +189,15 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def models(arguments: argparse.Namespace) -> int:
-    """List the models."""
-    rows = [{"model": name, "parameters": model_parameters(name)} for name in PRESETS]
+    """List the models, sized for the legged observation."""
+    layout = TokenLayout("obs", POLICY_SLICES)
+    rows = [
+        {
+            "model": name,
+            "kind": preset(name).kind,
+            "parameters": count_parameters(build_network(preset(name), layout, N_JOINTS)),
+        }
+        for name in PRESETS
+    ]
     show(rows, arguments.json)
     return 0

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from collectors.experts import DEFAULT_EXPERT, EXPERTS, list_experts, load_expert
 from flows.evaluate import PolicySource
-from flows.records import provenance, write_record
 from pipeline.commands import show_evaluation
 from pipeline.progress import TerminalReporter
 from pipeline.settings import override
@@ -38,29 +35,13 @@ def list_them(arguments: argparse.Namespace) -> int:
 
 def train(arguments: argparse.Namespace) -> int:
     """Train an expert; `expert.safetensors` and its card land in the folder."""
-    from collectors.ppo import ExpertTrainingConfig, train_expert
+    from collectors.ppo import ExpertTrainingConfig
+    from flows.expert import run_expert_training
 
     chosen = {name: getattr(arguments, name) for name in ("steps", "robots", "seed", "threads")}
-    config = replace(
-        ExpertTrainingConfig(), **{k: v for k, v in chosen.items() if v is not None}
-    )
+    config = replace(ExpertTrainingConfig(), **{k: v for k, v in chosen.items() if v is not None})
     config = override(config, arguments.settings)
-    out = Path(arguments.out)
-    reporter = TerminalReporter()
-    with reporter.step("train expert", config.steps, "step") as advance:
-        shown = 0
-
-        def report(summary: dict[str, Any]) -> None:
-            nonlocal shown
-            note = f"return {summary['return']:.2f}, success {summary['success']:.2f}"
-            advance(summary["steps"] - shown, note)
-            shown = summary["steps"]
-            with open(out / "history.jsonl", "a") as file:
-                file.write(json.dumps(summary) + "\n")
-
-        weights, card = train_expert(config, out, report)
-    write_record(weights.with_suffix(".json"), card | provenance())
-    print(weights)
+    print(run_expert_training(config, arguments.out, TerminalReporter()))
     return 0
 
 

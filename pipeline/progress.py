@@ -29,7 +29,9 @@ class TerminalReporter:
             unit_scale=True,
             dynamic_ncols=interactive,
             mininterval=BAR_PERIOD_S if interactive else LINE_PERIOD_S,
-            bar_format=None if interactive else "{desc} {percentage:3.0f} % {rate_fmt}, {remaining} left{postfix}\n",
+            bar_format=None
+            if interactive
+            else "{desc} {percentage:3.0f} % {rate_fmt}, {remaining} left{postfix}\n",
             file=sys.stderr,
         ) as bar:
 

@@ -68,7 +68,11 @@ def _parse(text: str, kind: Any) -> Any:
         items = [item.strip() for item in text.split(",") if item.strip()]
         return tuple(_parse(item, arguments[0]) for item in items)
     if kind is bool:
-        return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _fail()
+        return (
+            {"true": True, "false": False}[text.lower()]
+            if text.lower() in ("true", "false")
+            else _fail()
+        )
     if kind in (int, float, str):
         return kind(text)
     return json.loads(text)

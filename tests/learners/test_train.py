@@ -77,7 +77,7 @@ def stop_and_go_on(
     [
         SHORT,
         replace(SHORT, objective="return"),
-        replace(SHORT, model="bot", model_overrides=SMALL["bot"]),
+        replace(SHORT, model="bot", model_overrides=SMALL["bot"], window_len=1, batch_size=13),
     ],
     ids=["fcnet", "fcnet-return", "bot"],
 )
@@ -228,6 +228,14 @@ def test_too_few_episodes_to_hold_out_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="held_out_fraction"):
         train(replace(SHORT, held_out_fraction=0.001), few, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_path_that_is_no_folder_is_refused(selection: Selection, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("something else")
+    with pytest.raises(ValueError, match="cannot write a run to"):
+        train(SHORT, selection, taken)
+    assert taken.read_text() == "something else"
 
 
 def test_learning_rate_warms_up_and_falls_to_nothing() -> None:
