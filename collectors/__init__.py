@@ -1,1 +1,1 @@
-"""Robots, terrains, skills, physics back ends and the policies that drive them: everything that makes rollouts."""
+"""All that makes rollouts: robots, terrains, skills, physics back ends and driving policies."""

@@ -1,7 +1,8 @@
 """The 16-number command and the distribution from which every skill draws it.
 
-Raw SI units, no scaling on disk. The layout follows walk-these-ways' command vector, adapted to Aliengo;
-the reward coefficient is replaced by the limit of acceleration, and a flag tells standing from moving.
+Raw SI units, no scaling on disk. The layout follows walk-these-ways' command vector, adapted to
+Aliengo; the reward coefficient is replaced by the limit of acceleration, and a flag tells standing
+from moving.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Skill:
-    """A skill: the ranges its commands are drawn from (uniformly), and the terrains it is asked for on.
+    """A skill: ranges its commands are drawn from (uniformly) and terrains it is asked for on.
 
     `ranges` overrides the neutral trot's; `mirrored` commands take either sign with equal chance.
     """
@@ -162,7 +163,8 @@ def draw_command(skill: str, rng: np.random.Generator, speed_scale: float = 1.0)
     """Draw one target command (16,) float64 of a skill.
 
     Args:
-        speed_scale: shrinks the commanded speeds towards the lower end of their range (a training curriculum).
+        speed_scale: shrinks the commanded speeds towards the lower end of their range (a training
+            curriculum).
     """
     spec = SKILLS[check_skill(skill)]
     ranges = NEUTRAL | spec.ranges
@@ -177,7 +179,8 @@ def draw_command(skill: str, rng: np.random.Generator, speed_scale: float = 1.0)
 def ramped(target: np.ndarray, time_s: np.ndarray) -> np.ndarray:
     """The command in force `time_s` (N,) after the start: vel_x rises at the limit of acceleration.
 
-    (N, 16) to (N, 16). The profile is walk-these-ways' deployment one: what the policy reads is the ramped speed.
+    (N, 16) to (N, 16). The profile is walk-these-ways' deployment one: what the policy reads is the
+    ramped speed.
     """
     command = target.copy()
     reach = target[:, C.ACCEL_LIMIT] * time_s

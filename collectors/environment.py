@@ -1,7 +1,8 @@
-"""The legged task on top of any physics back end: observations, rewards, terminations, pushes and skill signals.
+"""The legged task on any physics back end: observation, reward, termination, pushes, signals.
 
-All arrays have the robot as first axis. The environment never resets by itself: when an episode ends, the observation
-returned with it is the true final one, and whoever drives the environment starts the next episode.
+All arrays have the robot as first axis. The environment never resets by itself: when an episode
+ends, the observation returned with it is the true final one, and whoever drives the environment
+starts the next episode.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from collectors.terrains import TerrainBatch, TerrainTile, make_tile, tile_heigh
 
 CONTACT_FORCE_N = 1.0
 MIN_UP = 0.3
-"""Episodes end when the trunk's up axis leans more than about 72 degrees (mjlab: 70) or the trunk touches ground."""
+"""Episodes end when the trunk's up axis leans more than about 72 degrees (mjlab: 70), or when the
+trunk touches the ground."""
 MAX_ACTION = 12.0
 START_CLEARANCE_M = 0.01
 
@@ -40,7 +42,7 @@ _FOOT_X, _FOOT_Y = SCAN_POINTS[_FOOTPRINT].T
 
 @dataclass(frozen=True)
 class Transition:
-    """Outcome of one control step; `observation` is the one after it, final where an episode ended."""
+    """Outcome of a control step; `observation` is the one after it, also where an episode ended."""
 
     observation: Observation
     reward: np.ndarray
@@ -159,7 +161,10 @@ class LeggedEnvironment:
         return ramped(self.target_command, self.step_count * CONTROL_DT_S)
 
     def clock(self) -> np.ndarray:
-        """(N,) gait clock in cycles; 0 at an episode's start, so that the phase is a function of what can be observed."""
+        """(N,) gait clock in cycles.
+
+        It is 0 at an episode's start, so that the phase is a function of what can be observed.
+        """
         return self.target_command[:, C.GAIT_FREQUENCY] * self.step_count * CONTROL_DT_S
 
     def track(self, index: int) -> Track:
@@ -291,9 +296,9 @@ class _Geometry:
 
 
 def _desired_gravity(slope_x: np.ndarray, slope_y: np.ndarray, command: np.ndarray) -> np.ndarray:
-    """(N, 3) gravity in the body frame of a trunk with the commanded pitch and roll over the terrain plane.
+    """(N, 3) gravity in the frame of a trunk with the commanded pitch and roll over the terrain.
 
-    slope_x, slope_y: rise of the plane along and across the heading, m/m.
+    slope_x, slope_y: rise of the terrain plane along and across the heading, m/m.
     """
     norm = np.sqrt(1.0 + slope_x**2 + slope_y**2)
     x = -slope_x / np.sqrt(1.0 + slope_x**2)

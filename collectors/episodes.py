@@ -1,4 +1,7 @@
-"""Episodes before they happen: everything random about one is drawn from its seed, whatever else is simulated beside it."""
+"""Episodes before they happen.
+
+Everything random about one is drawn from its seed, whatever else is simulated beside it.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,14 @@ HELD_OUT_VARIANTS = (1000, 1008)
 """Half-open ranges of terrain variants: evaluation never sees a tile that was collected on."""
 
 ACTION_NOISE_CORRELATION = 0.9
-"""From step to step (0.2 s at 50 Hz): a learner's errors persist, and so must the noise that prepares it for them."""
+"""From step to step (0.2 s at 50 Hz): a learner's errors persist, and so must the noise that
+prepares it for them."""
 
 PUSH_CHANCE = 0.5
 PUSH_SPEED_MS = 0.5
 PUSH_STEPS = (25, 100)
-"""Half the windows hold one push of up to 0.5 m/s an axis (parkour's and Isaac Lab's strength), early enough to recover."""
+"""Half the windows hold one push of up to 0.5 m/s an axis (parkour's and Isaac Lab's strength),
+early enough to recover."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Closed-loop evaluation: the same held-out episodes for every policy, summed up per terrain, skill and level."""
+"""Closed-loop evaluation: the same held-out episodes for every policy, summed up per cell.
+
+A cell is a terrain, a skill and a level.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,12 @@ class EvaluationGrid:
             check_skill(skill)
         if self.episodes < 1:
             raise ValueError(f"{self.episodes} episodes a cell; at least 1 is needed")
+        if not self.levels or self.seed < 0:
+            raise ValueError("an evaluation needs at least one level, and a seed of at least 0")
         if not self.specs():
             raise ValueError(
-                f"none of the skills {', '.join(self.skills)} is asked for on {', '.join(self.terrains)}"
+                f"none of the skills {', '.join(self.skills)} "
+                f"is asked for on {', '.join(self.terrains)}"
             )
 
     def specs(self) -> list[EpisodeSpec]:

@@ -1,7 +1,7 @@
 """Experts: a kinematic gait corrected by a small network that reads privileged observations.
 
-An expert is a safetensors file and a JSON card beside it. The network is a plain MLP evaluated in NumPy, so collecting
-needs no deep-learning library.
+An expert is a safetensors file and a JSON card beside it. The network is a plain MLP evaluated in
+NumPy, so collecting needs no deep-learning library.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ class ExpertFeatures:
 
     @staticmethod
     def of(observation: Observation, robot: RobotCard, gait: GaitReference) -> ExpertFeatures:
-        """Features (N, FEATURE_DIM) float32: observation, privileged block, reference action; and the reference (N, 12)."""
+        """From an observation of N robots, both float32.
+
+        features (N, FEATURE_DIM): observation, privileged block, reference action.
+        reference (N, 12): the gait's action.
+        """
         targets = gait.joint_targets(observation.command, observation.clock)
         reference = (targets - robot.default_joint_pos_rad) / robot.action_scale_rad
         reference = reference.astype(np.float32)
@@ -47,7 +51,8 @@ class ExpertPolicy:
     """A trained expert behind the collectors' policy protocol.
 
     Args:
-        weights: `mean`, `std` (FEATURE_DIM,), and `layer{i}.weight` (out, in), `layer{i}.bias` (out,); ELU between layers.
+        weights: `mean`, `std` (FEATURE_DIM,), and `layer{i}.weight` (out, in), `layer{i}.bias`
+            (out,); ELU between layers.
 
     Raises:
         ValueError: weights that do not fit this version's features.
@@ -68,7 +73,8 @@ class ExpertPolicy:
             raise ValueError(f"expert '{name}' lacks the tensor {missing}") from None
         if self._mean.shape != (FEATURE_DIM,):
             raise ValueError(
-                f"expert '{name}' reads {self._mean.size} features, this version makes {FEATURE_DIM}"
+                f"expert '{name}' reads {self._mean.size} features, "
+                f"this version makes {FEATURE_DIM}"
             )
 
     def reset(self, ids: np.ndarray) -> None:
@@ -115,7 +121,8 @@ def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
     path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
     if not path.is_file():
         raise ValueError(
-            f"no expert '{name}'; shipped experts: {', '.join(list_experts())}, or a .safetensors file"
+            f"no expert '{name}'; shipped experts: {', '.join(list_experts())}, "
+            "or a .safetensors file"
         )
     card_path = path.with_suffix(".json")
     if not card_path.is_file():

@@ -1,9 +1,10 @@
-"""A kinematic gait: joint targets that walk the command on flat ground, the prior that experts correct.
+"""A kinematic gait: joint targets that walk the command on flat ground, which experts correct.
 
-Feet follow a clock (walk-these-ways' phases), stance feet move against the commanded velocity, swing feet return on a
-raised cosine; inverse kinematics and a feed-forward of the weight turn feet into joint targets. Policies that modulate
-such a generator learn far faster than from nothing (Iscen et al., "Policies Modulating Trajectory Generators", 2018).
-The clock is private to the expert: it never enters the stored observation.
+Feet follow a clock (walk-these-ways' phases), stance feet move against the commanded velocity,
+swing feet return on a raised cosine; inverse kinematics and a feed-forward of the weight turn feet
+into joint targets. Policies that modulate such a generator learn far faster than from nothing
+(Iscen et al., "Policies Modulating Trajectory Generators", 2018). The clock is private to the
+expert: it never enters the stored observation.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ GRAVITY_MS2 = 9.81
 def leg_phases(command: np.ndarray, clock: np.ndarray) -> np.ndarray:
     """(N, 4) phases in [0, 1) of FL, FR, RL, RR from commands (N, 16) and clocks (N,) in cycles.
 
-    Offsets (p + o + b, o, b, p) as in walk-these-ways, p, o, b the phase, offset and bound commands.
+    Offsets (p + o + b, o, b, p) as in walk-these-ways; p, o, b: phase, offset and bound commands.
     """
     p, o, b = command[:, C.GAIT_PHASE], command[:, C.GAIT_OFFSET], command[:, C.GAIT_BOUND]
     offsets = np.stack([p + o + b, o, b, p], axis=1)

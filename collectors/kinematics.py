@@ -50,7 +50,7 @@ class LegKinematics:
         return np.stack([hip, thigh, calf], axis=-1).reshape(-1, 3 * N_LEGS)
 
     def height_gradient(self, joint_pos: np.ndarray) -> np.ndarray:
-        """(N, 12) joint angles to (N, 12): derivative of each foot's trunk-frame z by its leg's joints, m/rad."""
+        """(N, 12) derivatives of each foot's trunk-frame z by its leg's joints, in m/rad."""
         q = joint_pos.reshape(-1, N_LEGS, 3)
         hip, thigh, knee = q[..., 0], q[..., 1], q[..., 1] + q[..., 2]
         x = -self._thigh * np.sin(thigh) - self._calf * np.sin(knee)

@@ -1,9 +1,10 @@
-"""Between rollouts and the store: the legged dataset's schema, its plan of episodes, and a part's arrays and catalog."""
+"""Between rollouts and the store: the schema, the plan of episodes, a part's arrays and catalog."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,10 @@ from datasets import Field, Schema
 
 
 def legged_schema(robot: RobotCard) -> Schema:
-    """The store's schema: the 70-number observation, action, reward, state for playback, and the final observation."""
+    """The store's schema.
+
+    The 70-number observation, action, reward, state for playback, and the final observation.
+    """
     joints = list(robot.joint_names)
     return Schema(
         fields=(
@@ -43,7 +47,9 @@ def legged_schema(robot: RobotCard) -> Schema:
                 "state",
                 (STATE_DIM,),
                 unit="m, 1, rad",
-                description="base position (world), quaternion wxyz and joint positions before the step",
+                description=(
+                    "base position (world), quaternion wxyz and joint positions before the step"
+                ),
                 slices={"base_pos": (0, 3), "base_quat": (3, 7), "joint_pos": (7, STATE_DIM)},
             ),
             Field(
@@ -72,12 +78,16 @@ def legged_schema(robot: RobotCard) -> Schema:
 
 @dataclass(frozen=True)
 class CollectionGrid:
-    """The episodes of a dataset: every terrain and skill that go together, every level, spread evenly over parts.
+    """The episodes of a dataset: every terrain and skill that go together, every level.
+
+    Cells and levels are spread evenly over parts.
 
     Attributes:
-        parts, episodes_per_part: size; part k holds episodes [k, k + 1) x episodes_per_part of the plan.
-        action_noise: standard deviations (action units) of noise on executed actions, one an episode in turn: the data
-            hold recoveries, the label stays clean (Laskey et al., DART, 2017).
+        parts, episodes_per_part: size; part k holds episodes [k, k + 1) x episodes_per_part of the
+            plan.
+        action_noise: standard deviations (action units) of noise on executed actions, one an
+            episode in turn: the data hold recoveries, the label stays clean (Laskey et al., DART,
+            2017).
         seed: of everything random.
     """
 
@@ -86,7 +96,7 @@ class CollectionGrid:
     levels: tuple[int, ...] = tuple(range(N_LEVELS))
     parts: int = 8
     episodes_per_part: int = 288
-    action_noise: tuple[float, ...] = (0.0, 0.1, 0.3)
+    action_noise: tuple[float, ...] = (0.0, 0.25, 0.5)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -101,11 +111,14 @@ class CollectionGrid:
             raise ValueError(
                 f"{self.parts} parts of {self.episodes_per_part} episodes: both must be at least 1"
             )
-        if min(self.action_noise, default=-1.0) < 0:
+        if not self.levels or self.seed < 0:
+            raise ValueError("a plan needs at least one level, and a seed of at least 0")
+        if not self.action_noise or not all(0.0 <= std < inf for std in self.action_noise):
             raise ValueError("action_noise needs at least one standard deviation, none negative")
         if not self.cells():
             raise ValueError(
-                f"none of the skills {', '.join(self.skills)} is asked for on {', '.join(self.terrains)}"
+                f"none of the skills {', '.join(self.skills)} "
+                f"is asked for on {', '.join(self.terrains)}"
             )
 
     def cells(self) -> list[tuple[str, str]]:
@@ -144,13 +157,17 @@ COLLECTION_PRESETS: dict[str, CollectionGrid] = {
     "legged-6m": CollectionGrid(parts=25, episodes_per_part=1280),
     "legged-60m": CollectionGrid(parts=250, episodes_per_part=1280),
 }
-"""Sizes of one distribution; the last is the paper's: 320,000 trajectories of 192 steps, about 60 million."""
+"""Sizes of one distribution; the last is the paper's: 320,000 trajectories of 192 steps, about 60
+million."""
 
 
 def part_arrays(
     results: Sequence[EpisodeResult],
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Steps {obs, action, reward, state} and per-episode {final_obs} of a part, episodes in the plan's order."""
+    """Steps {obs, action, reward, state} and per-episode {final_obs} of a part.
+
+    Episodes are in the plan's order.
+    """
     records = [r.record for r in _ordered(results) if r.record is not None]
     steps = {
         name: np.concatenate([getattr(record, name) for record in records])

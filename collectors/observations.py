@@ -1,4 +1,4 @@
-"""The stored observation, 70 numbers in the paper's order, and the private one that only experts see."""
+"""The stored observation, 70 numbers in the paper's order, and the private one of the experts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ POLICY_SLICES: dict[str, tuple[int, int]] = {
     "last_action": (42, 54),
     "command": (54, 70),
 }
-"""Gravity, motor velocity, sin and cos of motor position, body angular velocity, last action, command."""
+"""Gravity, motor velocity, sin and cos of motor position, body angular velocity, last action,
+command."""
 OBS_DIM = 70
 
 SCAN_X_M = np.array([-0.4, -0.2, 0.0, 0.2, 0.4, 0.6, 0.8])
@@ -59,8 +60,8 @@ NOISE_DIM = max(stop for _, stop in NOISE_SLICES.values())
 NOISE_SCALE = np.concatenate(
     [np.full(3, 0.05), np.full(N_JOINTS, 1.5), np.full(N_JOINTS, 0.01), np.full(3, 0.2)]
 ).astype(np.float32)
-"""Half-widths of the uniform noise, legged_gym's: gravity 0.05, joint velocity 1.5 rad/s, position 0.01 rad,
-angular velocity 0.2 rad/s."""
+"""Half-widths of the uniform noise, legged_gym's: gravity 0.05, joint velocity 1.5 rad/s, position
+0.01 rad, angular velocity 0.2 rad/s."""
 
 
 def policy_observation(
@@ -75,7 +76,8 @@ def policy_observation(
     """Assemble the (N, 70) float32 observation in raw SI units.
 
     Args:
-        noise: (N, 30) in [-1, 1], scaled by `NOISE_SCALE`. Position noise enters before sin and cos, as in an encoder.
+        noise: (N, 30) in [-1, 1], scaled by `NOISE_SCALE`. Position noise enters before sin and
+            cos, as in an encoder.
     """
     scaled = noise * NOISE_SCALE
     parts = {name: scaled[:, start:stop] for name, (start, stop) in NOISE_SLICES.items()}

@@ -15,10 +15,12 @@ class Observation:
 
     Attributes:
         policy: (N, 70) float32, the stored observation: all that a learned policy sees.
-        reward: (N,) float32, the reward of the step before; 0 at an episode's start. Return-conditioned policies count it.
+        reward: (N,) float32, the reward of the step before; 0 at an episode's start.
+            Return-conditioned policies count it.
         command: (N, 16) float64, the command in force, also the last block of `policy`.
         clock: (N,) float64, gait clock in cycles; private to experts.
-        make_privileged: computes the (N, P) float32 private block, so that nobody pays who does not read it.
+        make_privileged: computes the (N, P) float32 private block, so that nobody pays who does not
+            read it.
     """
 
     policy: np.ndarray
@@ -46,5 +48,5 @@ class Policy(Protocol):
         ...
 
     def act(self, observation: Observation) -> np.ndarray:
-        """(N, 12) float32 actions: joint targets minus the default pose, in units of the card's action scale."""
+        """(N, 12) float32 actions: joint targets minus the default pose, in action scales."""
         ...

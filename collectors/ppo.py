@@ -1,8 +1,9 @@
-"""Training an expert with PPO (rsl-rl-lib) on the legged task: curriculum, randomisation and pushes on.
+"""Training an expert with PPO (rsl-rl-lib): curriculum, randomisation and pushes on.
 
-The network learns a correction to the kinematic gait. Every robot slot keeps one terrain and climbs its levels: up when it
-has walked more than 80 % of the commanded way, down below 40 % (legged_gym's rule, measured against the command because
-windows are short). Commanded speeds widen as the slots' tracking improves.
+The network learns a correction to the kinematic gait. Every robot slot keeps one terrain and climbs
+its levels: up when it has walked more than 80 % of the commanded way, down below 40 % (legged_gym's
+rule, measured against the command because windows are short). Commanded speeds widen over the
+first `full_speed_steps`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from rsl_rl.algorithms import PPO
+from rsl_rl.modules.normalization import EmpiricalNormalization
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
@@ -43,7 +45,8 @@ class ExpertTrainingConfig:
     """How an expert is trained.
 
     Attributes:
-        steps: environment steps in all; robots: simulated at once; horizon: steps each between updates.
+        steps: environment steps in all; robots: simulated at once; horizon: steps each between
+            updates.
         max_learning_rate: the adaptive schedule's ceiling; without one it swings up to 4e-3.
         initial_std: of the exploration noise, in action units (0.25 rad).
         full_speed_steps: environment steps after which commands have their whole range.
@@ -86,7 +89,9 @@ class _CappedPPO(PPO):
 
 
 class ExpertTask:
-    """The environment as rsl-rl sees it: one observation group, actions correct the gait, ended episodes restart.
+    """The environment as rsl-rl sees it.
+
+    One observation group; actions correct the gait; ended episodes restart.
 
     Implements the parts of `rsl_rl.env.VecEnv` that PPO reads.
     """
@@ -229,12 +234,17 @@ def _algorithm(config: ExpertTrainingConfig, task: ExpertTask) -> PPO:
     # rsl-rl prints its models; the progress line is ours.
     with contextlib.redirect_stdout(io.StringIO()):
         algorithm = _CappedPPO.construct_algorithm(task.get_observations(), task, cfg, "cpu")  # pyright: ignore[reportArgumentType]
-    last = algorithm.get_policy().mlp[-1]
+    last = _linears(algorithm)[-1]
     with torch.no_grad():
         # Start from the gait itself.
         last.weight.mul_(0.01)
         last.bias.zero_()
     return algorithm
+
+
+def _linears(algorithm: PPO) -> list[torch.nn.Linear]:
+    """The actor's layers, input first."""
+    return [m for m in algorithm.get_policy().mlp if isinstance(m, torch.nn.Linear)]
 
 
 @dataclass
@@ -249,11 +259,11 @@ def train_expert(
     out: Path,
     report: Callable[[dict[str, Any]], None],
 ) -> tuple[Path, dict[str, Any]]:
-    """Train an expert, resuming from `out` where a checkpoint lies there; returns the weights file and its card.
+    """Train an expert, or go on from the checkpoint in `out`; returns its weights and its card.
 
     Args:
-        report: called after every update with steps, steps_per_s, remaining_s, mean return, success, and the per
-            terrain-skill table of the last window.
+        report: called after every update with steps, steps_per_s, remaining_s, mean return,
+            success, and the per terrain-skill table of the last window.
 
     Raises:
         ValueError: a checkpoint of another configuration in `out`.
@@ -336,14 +346,14 @@ def _summary(
 def _save_checkpoint(
     out: Path, config: ExpertTrainingConfig, algorithm: PPO, task: ExpertTask, progress: _Progress
 ) -> None:
-    """Write the expert, then the training state; the JSON is written last and makes the checkpoint."""
-    actor = algorithm.get_policy()
-    linears = [m for m in actor.mlp if isinstance(m, torch.nn.Linear)]
+    """Write the expert, then the training state; the JSON comes last and makes the checkpoint."""
+    normaliser = algorithm.get_policy().obs_normalizer
+    assert isinstance(normaliser, EmpiricalNormalization), "`_algorithm` asks for one"
     weights = {
-        "mean": actor.obs_normalizer._mean.squeeze(0).numpy(),
-        "std": (actor.obs_normalizer._std.squeeze(0) + actor.obs_normalizer.eps).numpy(),
+        "mean": normaliser.mean.numpy(),
+        "std": (normaliser.std + normaliser.eps).numpy(),
     }
-    for i, linear in enumerate(linears):
+    for i, linear in enumerate(_linears(algorithm)):
         weights[f"layer{i}.weight"] = linear.weight.detach().numpy()
         weights[f"layer{i}.bias"] = linear.bias.detach().numpy()
     _replace(out / "expert.safetensors", lambda path: save_numpy(weights, path))
@@ -387,7 +397,8 @@ def _load_checkpoint(
     for key in fixed:
         if record["config"][key] != mine[key]:
             raise ValueError(
-                f"{out} holds a training with {key}={record['config'][key]}, not {mine[key]}; choose another folder"
+                f"{out} holds a training with {key}={record['config'][key]}, not {mine[key]}; "
+                "choose another folder"
             )
     tensors = load_file(out / record["tensors"])
     task.levels[:] = tensors.pop("levels").numpy()

@@ -1,4 +1,4 @@
-"""Domain randomisation: one row of draws an episode, always from nominal values, always stored with the episode."""
+"""Domain randomisation: a row of draws an episode, from nominal values, stored with the episode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Draw:
-    """A uniformly drawn quantity with its nominal value; `whole` draws are integers, both ends included."""
+    """A uniformly drawn quantity and its nominal value; `whole` are integers, ends included."""
 
     name: str
     unit: str
@@ -31,8 +31,8 @@ DRAWS: tuple[Draw, ...] = (
     Draw("action_lag_substeps", "substep", 0, 3, 0, whole=True),
     *(Draw(f"joint_offset_{i}_rad", "rad", -0.02, 0.02, 0.0) for i in range(12)),
 )
-"""Ranges: HIMLoco's public Aliengo setup (mass, centre of mass, gains, strength, lag), walk-these-ways (joint offset);
-friction from 0.3 (HIMLoco: 0.2) to 1.25."""
+"""Ranges: HIMLoco's public Aliengo setup (mass, centre of mass, gains, strength, lag),
+walk-these-ways (joint offset); friction from 0.3 (HIMLoco: 0.2) to 1.25."""
 
 DRAW_NAMES = tuple(d.name for d in DRAWS)
 DRAW_INDEX = {name: i for i, name in enumerate(DRAW_NAMES)}
@@ -60,5 +60,5 @@ def draw_randomisation(rng: np.random.Generator) -> np.ndarray:
 
 
 def standardised(draws: np.ndarray) -> np.ndarray:
-    """(..., N_DRAWS) draws mapped to [-1, 1] over their ranges, float32; what a privileged policy reads."""
+    """(..., N_DRAWS) float32 draws mapped to [-1, 1] over their ranges, for privileged policies."""
     return ((draws - _LOW) / (_HIGH - _LOW) * 2.0 - 1.0).astype(np.float32)

@@ -1,8 +1,9 @@
 """Reward terms: plain functions of one step's view, (N,) each, and the weights that add them up.
 
-Weights are per second; the environment multiplies by the control step. Sources: legged_gym (tracking, vertical speed,
-action rate, collision), HIMLoco's public Aliengo setup (power), walk-these-ways (slip, commanded attitude, height and stance).
-The positive terms add up to at most 3.2 a second, 12.3 an episode of 192 steps.
+Weights are per second; the environment multiplies by the control step. Sources: legged_gym
+(tracking, vertical speed, action rate, collision), HIMLoco's public Aliengo setup (power),
+walk-these-ways (slip, commanded attitude, height and stance). The positive terms add up to at most
+3.2 a second, 12.3 an episode of 192 steps.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from collectors.robots import RobotCard
 class StepView:
     """What rewards, terminations and skill criteria read after a control step; (N, ...) float64.
 
-    gravity and its desired value are unit vectors in the body frame; height is that of the trunk above the terrain
-    plane under it; command is the one in force during the step.
+    gravity and its desired value are unit vectors in the body frame; height is that of the trunk
+    above the terrain plane under it; command is the one in force during the step.
     """
 
     robot: RobotCard

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +17,10 @@ N_JOINTS = N_LEGS * JOINTS_PER_LEG
 
 @dataclass(frozen=True)
 class RobotCard:
-    """A quadruped with three joints a leg (hip roll, thigh pitch, calf pitch), legs in the order FL, FR, RL, RR.
+    """A quadruped with three joints a leg: hip roll, thigh pitch, calf pitch.
 
-    Arrays have shape (12,) in `joint_names` order. Lengths in m, angles in rad, torques in Nm.
+    Legs are in the order FL, FR, RL, RR. Arrays have shape (12,) in `joint_names` order. Lengths in
+    m, angles in rad, torques in Nm.
     """
 
     name: str
@@ -80,6 +82,8 @@ def load_robot(name: str = "aliengo") -> RobotCard:
         raise ValueError(f"unknown robot '{name}'; available robots: {', '.join(known)}")
     folder = ASSETS / name
     raw = json.loads((folder / "robot.json").read_text())
+    per_joint: dict[str, Any] = {key: np.array(raw[key], dtype=np.float64) for key in _PER_JOINT}
+    per_robot: dict[str, Any] = {key: float(raw[key]) for key in _PER_ROBOT}
     card = RobotCard(
         name=raw["name"],
         mjcf_path=folder / raw["mjcf"],
@@ -87,8 +91,8 @@ def load_robot(name: str = "aliengo") -> RobotCard:
         legs=tuple(raw["legs"]),
         joint_names=tuple(raw["joint_names"]),
         hip_offset_m=(raw["hip_offset_m"][0], raw["hip_offset_m"][1]),
-        **{key: np.array(raw[key], dtype=np.float64) for key in _PER_JOINT},
-        **{key: float(raw[key]) for key in _PER_ROBOT},
+        **per_joint,
+        **per_robot,
     )
     check_robot(card)
     return card

@@ -20,9 +20,10 @@ STATE_DIM = 3 + 4 + N_JOINTS
 class EpisodeRecord:
     """The arrays of one episode of T steps, float32.
 
-    obs (T, 70) is what the policy saw, action (T, 12) what it chose; action noise, where the spec asks for it, is added
-    to what is executed, and the executed action is the next observation's `last_action`. state (T, 19): base position,
-    quaternion wxyz and joint positions before each step, for playback. final_obs (70,) is the observation after the last.
+    obs (T, 70) is what the policy saw, action (T, 12) what it chose; action noise, where the spec
+    asks for it, is added to what is executed, and the executed action is the next observation's
+    `last_action`. state (T, 19): base position, quaternion wxyz and joint positions before each
+    step, for playback. final_obs (70,) is the observation after the last.
     """
 
     obs: np.ndarray
@@ -75,7 +76,8 @@ def run_episodes(
 ) -> Iterator[EpisodeResult]:
     """Run every episode of `specs` once and yield results as episodes end.
 
-    An episode's physics depends on its spec and the executed actions alone, not on which others run beside it.
+    An episode's physics depends on its spec and the executed actions alone, not on which others run
+    beside it.
 
     Args:
         progress: called after every control step with the number of robot steps it made.

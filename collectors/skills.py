@@ -87,7 +87,8 @@ def _rms(values: np.ndarray) -> float:
 def _stand(track: Track) -> bool:
     """Still, level as commanded, in place and on four feet over the last second.
 
-    Drift counts over that second: an episode may hold a push, after which the robot has to have caught itself.
+    Drift counts over that second: an episode may hold a push, after which the robot has to have
+    caught itself.
     """
     drift = np.hypot(np.ptp(track.last(1.0, S.POS_X)), np.ptp(track.last(1.0, S.POS_Y)))
     return bool(
@@ -110,7 +111,7 @@ def _rush(track: Track) -> bool:
 
 
 def _run(track: Track) -> bool:
-    """Mean |v_x error| below max(0.3, 0.2 v_x) over the last 2 s and a tracking reward above 0.7."""
+    """Mean |v_x error| below max(0.3, 0.2 v_x) and tracking reward above 0.7 over the last 2 s."""
     return bool(
         track.vel_x_error() < max(0.3, 0.2 * track.command[C.VEL_X])
         and track.last(2.0, S.TRACKING).mean() > 0.7
@@ -122,12 +123,18 @@ def _walks(track: Track) -> bool:
 
 
 def _crawl(track: Track) -> bool:
-    """On open ground: keeps the trunk within 0.04 m of the commanded height over the last 2 s and makes its way."""
+    """Keeps the trunk within 0.04 m of the commanded height over the last 2 s and makes its way.
+
+    This is the criterion on open ground.
+    """
     return bool(np.abs(track.last(2.0, S.HEIGHT_ERROR)).mean() < 0.04 and _walks(track))
 
 
 def _squeeze(track: Track) -> bool:
-    """On open ground: feet no further apart than commanded plus 0.06 m over the last 2 s, and makes its way."""
+    """Keeps its feet at most 0.06 m wider than commanded over the last 2 s and makes its way.
+
+    This is the criterion on open ground.
+    """
     width = track.last(2.0, S.STANCE_WIDTH).mean()
     return bool(width < track.command[C.STANCE_WIDTH] + 0.06 and _walks(track))
 

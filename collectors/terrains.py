@@ -1,8 +1,8 @@
 """Periodic terrain tiles: one square height map that repeats for ever in both directions.
 
-A robot that leaves the tile on one side comes back on the other, so a small height field serves an endless ground and
-no episode ends at an edge. Difficulty follows legged_gym's terrain types, scaled to Aliengo's 0.5 m legs:
-level 0 is nearly flat, level 9 the hardest.
+A robot that leaves the tile on one side comes back on the other, so a small height field serves an
+endless ground and no episode ends at an edge. Difficulty follows legged_gym's terrain types, scaled
+to Aliengo's 0.5 m legs: level 0 is nearly flat, level 9 the hardest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ MARGIN_CELLS = 10
 class TerrainTile:
     """A periodic height map.
 
-    heights: (GRID + 1, GRID + 1) float32 in m, indexed [y, x] over [-extent, extent], the margin included.
+    heights: (GRID + 1, GRID + 1) float32 in m, indexed [y, x] over [-extent, extent], the margin
+        included.
     period_m: side of the repeating square, centred on the origin.
     """
 
@@ -48,7 +49,10 @@ def _flat(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) ->
 
 
 def _rough(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -> np.ndarray:
-    """Smoothed noise of amplitude +-(0.01 + 0.05 d) m on a 0.2 m lattice (legged_gym: +-0.05 m, down-sampled 0.2 m)."""
+    """Smoothed noise of amplitude +-(0.01 + 0.05 d) m on a 0.2 m lattice.
+
+    legged_gym: +-0.05 m, down-sampled to 0.2 m.
+    """
     n = x.shape[0]
     amplitude = 0.01 + 0.05 * difficulty(level)
     coarse = rng.uniform(-amplitude, amplitude, (n // 2, n // 2))
@@ -60,7 +64,7 @@ def _rough(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -
 
 
 def _pyramid_distance(x: np.ndarray, y: np.ndarray, platform_m: float, foot_m: float) -> np.ndarray:
-    """Distance walked down from a square platform, constant again beyond `foot_m` from the centre."""
+    """Distance walked from a square platform; constant again beyond `foot_m` from the centre."""
     return np.clip(np.maximum(np.abs(x), np.abs(y)), platform_m, foot_m) - platform_m
 
 
@@ -71,13 +75,19 @@ def _slope(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -
 
 
 def _stairs(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -> np.ndarray:
-    """Square flights with treads of 0.3 m and rises of 0.03 + 0.15 d m (legged_gym: 0.31 m, 0.05 + 0.18 d)."""
+    """Square flights with treads of 0.3 m and rises of 0.03 + 0.15 d m.
+
+    legged_gym: 0.31 m, 0.05 + 0.18 d.
+    """
     rise = (0.03 + 0.15 * difficulty(level)) * rng.choice([-1.0, 1.0])
     return rise * np.ceil(_pyramid_distance(x, y, 0.6, 2.4) / 0.3 - 1e-9)
 
 
 def _obstacles(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -> np.ndarray:
-    """Blocks and pits of +-(0.03 + 0.12 d) m with sides of 0.3 to 1.0 m around a clear start (legged_gym: 1-2 m)."""
+    """Blocks and pits of +-(0.03 + 0.12 d) m around a clear start.
+
+    Their sides are 0.3 to 1.0 m (legged_gym: 1-2 m).
+    """
     ground = np.zeros_like(x)
     height = 0.03 + 0.12 * difficulty(level)
     half = np.abs(x).max()
@@ -152,9 +162,10 @@ class TerrainBatch:
         self.period_m[index] = tile.period_m
 
     def heights_at(self, points: np.ndarray) -> np.ndarray:
-        """Heights in m at world points (N, K, 2), each row on its own robot's tile, to (N, K) float32.
+        """Heights in m at world points, each row on its own robot's tile: (N, K, 2) to (N, K).
 
-        The nearest grid point answers: at 0.05-0.1 m resolution that is what a range sensor would resolve.
+        float32. The nearest grid point answers: at 0.1 m resolution that is what a range sensor
+        would resolve.
         """
         return _look_up(self._heights, self._rows, points, self.period_m, self.resolution_m)
 

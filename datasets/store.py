@@ -74,7 +74,7 @@ class Store:
             _write_skeleton(temporary, schema)
             replace_durably(temporary, root)
         except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
+            if _is_there(root):  # another process was faster
                 return cls._open_equal(root, schema)
             raise DatasetError(
                 f"cannot create a store at {root}: {error.strerror}; give a path in a folder that "

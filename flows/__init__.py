@@ -1,4 +1,5 @@
-"""What users run: collection, training, evaluation and the whole road, as plain functions and as Prefect flows.
+"""What users run: collection, training, evaluation, the whole road; plain or as Prefect flows.
 
-Every function takes a frozen plan, leaves its results in files, and goes on from there when it is run again.
+Every function takes a frozen plan, leaves its results in files, and goes on from there when it is
+run again.
 """

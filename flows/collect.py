@@ -12,8 +12,8 @@ from math import ceil
 from pathlib import Path
 from types import TracebackType
 
-from collectors.episodes import EPISODE_STEPS
 from collectors.environment import LeggedEnvironment
+from collectors.episodes import EPISODE_STEPS
 from collectors.experts import DEFAULT_EXPERT, load_expert
 from collectors.legged_data import CollectionGrid, legged_schema, part_arrays, part_catalog
 from collectors.physics import BACKENDS
@@ -47,8 +47,10 @@ class CollectPlan:
             )
 
     def part_ids(self) -> list[str]:
-        """Names of the parts. They change with anything that changes a part's content, so that a store can hold
-        several plans, and grow with `parts`.
+        """Names of the parts.
+
+        They change with anything that changes a part's content, so that a store can hold several
+        plans, and grow with `parts`.
         """
         content = {
             **asdict(replace(self.grid, parts=1)),
@@ -60,7 +62,7 @@ class CollectPlan:
 
 @dataclass(frozen=True)
 class PartCollected:
-    """A part that was collected: its size, and when (seconds since the epoch), the commit included."""
+    """A collected part: its size, and when (seconds since the epoch), the commit included."""
 
     part: str
     episodes: int
@@ -155,7 +157,7 @@ def collect(
 
 
 def part_records(store_path: Path, parts: Sequence[str]) -> list[PartCollected]:
-    """The records of parts that were collected on this store, in order; parts without one are left out."""
+    """The records of the given parts of a store, in order; parts without one are left out."""
     found = (read_record(_record_path(store_path, part)) for part in parts)
     return [PartCollected(**record) for record in found if record is not None]
 

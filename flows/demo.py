@@ -1,7 +1,7 @@
 """The whole road at small scale: collect, describe, train, evaluate, sum up.
 
-The road is written once as calls of stages through a `Stage`: called directly it is plain functions in this process, and
-`flows.prefect_run` passes one that makes every call a Prefect task.
+The road is written once as calls of stages through a `Stage`: called directly it is plain functions
+in this process, and `flows.prefect_run` passes one that makes every call a Prefect task.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from collectors.commands import SKILLS
 from collectors.evaluation import EvaluationGrid
 from collectors.experts import load_expert
 from collectors.legged_data import COLLECTION_PRESETS
 from collectors.terrains import TERRAINS
-from collectors.commands import SKILLS
 from flows.collect import CollectPlan, collect, collection_rate, part_records
 from flows.evaluate import EvaluatePlan, PolicySource, evaluate_once
 from flows.overview import dataset_overview
@@ -48,7 +48,7 @@ class DemoPlan:
     )
     fcnet: TrainPlan = field(default_factory=lambda: _training("fcnet", "bc", steps=1200))
     bot: TrainPlan = field(
-        default_factory=lambda: _training("bot", "bc", steps=450, batch_size=1024, window_len=1)
+        default_factory=lambda: _training("bot", "bc", steps=600, batch_size=16, peak_lr=5e-3)
     )
     fcnet_rc: TrainPlan = field(default_factory=lambda: _training("fcnet", "return", steps=1200))
     evaluate: EvaluatePlan = field(
@@ -96,10 +96,9 @@ def run_demo(
         evaluations[source.name] = stage(f"evaluate {source.name}", work)
     summary = _summary(plan, store, overview, trained, evaluations)
     wall = sum(entry["seconds"] for entry in read_record(out / WALL) or [])
-    write_record(
-        out / SUMMARY, summary | {"wall_s": wall, "command": f"gaitforge demo --out {out.name}"}
-    )
-    return read_record(out / SUMMARY)
+    summary |= {"wall_s": wall, "command": f"gaitforge demo --out {out.name}"}
+    write_record(out / SUMMARY, summary)
+    return to_tree(summary)
 
 
 def _claim(plan: DemoPlan, out: Path) -> None:
@@ -128,7 +127,7 @@ def _summary(
     evaluations: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
     card = load_expert(plan.collect.expert).card
-    train_s = {name: result.train_s for name, result in trained.items()}
+    train_s: dict[str, float | None] = {name: result.train_s for name, result in trained.items()}
     train_s["expert"] = card.get("wall_s")
     expert_return = evaluations["expert"]["return"]
     policies = {
@@ -157,7 +156,7 @@ def _summary(
 
 
 def _clocked(stage: Stage, out: Path) -> Stage:
-    """Add every stage's seconds to a file, so that the time of a resumed demo is that of all its runs."""
+    """Add every stage's seconds to a file: a resumed demo's time is that of all its runs."""
 
     def run(name: str, work: Callable[[], Any]) -> Any:
         started = time.perf_counter()

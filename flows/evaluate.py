@@ -1,4 +1,4 @@
-"""Closed-loop evaluation of experts and of trained runs, through the same code and on the same episodes."""
+"""Closed-loop evaluation of experts and trained runs, by the same code and on the same episodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ LATENCY_REPEATS = 1000
 
 @dataclass(frozen=True)
 class EvaluatePlan:
-    """What to evaluate on: the grid of cells, the simulator, robots at once and threads; return_target as trained."""
+    """What to evaluate on.
+
+    The grid of cells, the simulator, robots at once and threads; return_target as trained.
+    """
 
     grid: EvaluationGrid = field(default_factory=EvaluationGrid)
     sim: str = "mujoco"
@@ -53,7 +56,7 @@ class PolicySource:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A policy's cells, its means over all of them, its size and its latency with one robot on one thread."""
+    """A policy's cells and their means, its size, and its latency with one robot on one thread."""
 
     policy: str
     cells: list[CellResult]
@@ -110,7 +113,11 @@ def evaluate_policy(source: PolicySource, plan: EvaluatePlan, reporter: Reporter
 def evaluate_once(
     source: PolicySource, plan: EvaluatePlan, path: Path, reporter: Reporter
 ) -> dict[str, Any]:
-    """Evaluate, unless `path` already holds the evaluation of these weights by this plan; returns its record."""
+    """Evaluate, unless `path` already holds the evaluation of these weights by this plan.
+
+    Returns:
+        The evaluation's record.
+    """
     key = {"plan": digest(plan), "weights": source.key()}
     known = read_record(path)
     if known is not None and known.get("key") == key:

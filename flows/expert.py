@@ -15,15 +15,15 @@ from flows.progress import Reporter
 from flows.records import provenance, write_record
 
 CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), episodes=64)
-"""What the card's table is measured on: easy, middle and hard, under full randomisation, on held-out tiles."""
+"""What the card's table is measured on: easy, middle and hard, fully randomised, held-out tiles."""
 
 
 def run_expert_training(
     config: ExpertTrainingConfig, out: Path, reporter: Reporter, grid: EvaluationGrid = CARD_GRID
 ) -> Path:
-    """Train an expert in `out`, or go on with the training there; returns its weights, the card beside them.
+    """Train an expert in `out`, or go on with the training there; returns its weights.
 
-    `history.jsonl` gets a line an update.
+    The card lies beside the weights; `history.jsonl` gets a line an update.
     """
     out.mkdir(parents=True, exist_ok=True)
     with reporter.step("train expert", config.steps, "step") as advance:

@@ -12,8 +12,8 @@ from collectors.randomisation import DRAWS
 from datasets import Selection, open_store
 
 SPECTRUM_WINDOW = 64
-"""Steps of a spectrum's window: the paper's context length on legged data (its Figure 1 takes 256, longer than our
-episodes)."""
+"""Steps of a spectrum's window: the paper's context length on legged data (its Figure 1 takes 256,
+longer than our episodes)."""
 
 _SPECTRA = (
     ("projected_gravity", "projected gravity", "1"),

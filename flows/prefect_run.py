@@ -1,12 +1,13 @@
 """The demo as one Prefect flow: the same road, every stage a task.
 
-Prefect watches and records; correctness does not lean on it. Stages are idempotent by the files they leave, so caching
-is off, and a run that died is resumed by running it again.
+Prefect watches and records; correctness does not lean on it. Stages are idempotent by the files
+they leave, so caching is off, and a run that died is resumed by running it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,27 @@ from prefect.cache_policies import NO_CACHE
 
 from flows.demo import DemoPlan, run_demo
 from flows.progress import Reporter
+from flows.records import to_tree
+
+
+def run_demo_flow(plan: DemoPlan, out: Path, reporter: Reporter) -> dict[str, Any]:
+    """`flows.demo.run_demo` under Prefect, with the policies' table as an artifact.
+
+    The run's parameters in Prefect are the folder and the plan as JSON.
+    """
+
+    @flow(name="gaitforge-demo", persist_result=False)
+    def gaitforge_demo(out: str, plan: dict[str, Any]) -> dict[str, Any]:
+        summary = road()
+        rows = [{"policy": name, **record} for name, record in summary["policies"].items()]
+        create_table_artifact(rows, key="policies", description="closed-loop evaluation")
+        return summary
+
+    def road() -> dict[str, Any]:
+        return run_demo(plan, out, reporter, _stage)
+
+    return gaitforge_demo(str(out), to_tree(asdict(plan)))
 
 
 def _stage(name: str, work: Callable[[], Any]) -> Any:
     return task(work, name=name, cache_policy=NO_CACHE, persist_result=False)()
-
-
-@flow(name="gaitforge-demo", validate_parameters=False, persist_result=False)
-def demo_flow(plan: DemoPlan, out: Path, reporter: Reporter) -> dict[str, Any]:
-    """`flows.demo.run_demo` under Prefect, with the policies' table as an artifact."""
-    summary = run_demo(plan, out, reporter, _stage)
-    rows = [{"policy": name, **record} for name, record in summary["policies"].items()]
-    create_table_artifact(rows, key="policies", description="closed-loop evaluation")
-    return summary

@@ -20,7 +20,7 @@ def to_tree(value: Any) -> Any:
     """A dataclass tree, dict or list as plain JSON values."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
-    return json.loads(json.dumps(value, sort_keys=True, default=_plain))
+    return json.loads(json.dumps(value, default=_plain))
 
 
 def _plain(value: Any) -> Any:

@@ -10,13 +10,17 @@ from typing import Any
 from datasets import Selection, open_store
 from flows.progress import Reporter
 from flows.records import provenance, write_record
+from learners.registry import preset
 from learners.train import TrainResult, train
 from learners.training_config import TrainConfig
 
 
 @dataclass(frozen=True)
 class SelectPlan:
-    """Which episodes of a store; empty means all. `where` is a boolean SQL expression over the catalog's columns."""
+    """Which episodes of a store; empty means all.
+
+    `where` is a boolean SQL expression over the catalog's columns.
+    """
 
     terrain: tuple[str, ...] = ()
     skill: tuple[str, ...] = ()
@@ -50,17 +54,13 @@ class TrainPlan:
 
 
 def run_training(plan: TrainPlan, store_path: Path, out: Path, reporter: Reporter) -> TrainResult:
-    """Train in the folder `out`, or go on with the run that is there; a finished run returns at once."""
+    """Train in `out`, or go on with the run that is there; a finished run returns at once."""
     selection = plan.select.select(store_path)
-    write_record(
-        out / "plan.json",
-        {
-            "plan": asdict(plan),
-            "store": store_path.name,
-            "selection": selection.hash,
-            **provenance(),
-        },
-    )
+    preset(plan.config.model, plan.config.model_overrides)
+    # The trainer refuses a folder with another run; its plan must survive that.
+    if not (out / "plan.json").exists():
+        record = {"plan": asdict(plan), "store": store_path.name, "selection": selection.hash}
+        write_record(out / "plan.json", record | provenance())
     with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
         return train(plan.config, selection, out, _as_progress(advance))
 

@@ -6,9 +6,11 @@ layer), and its own linear map reads out the actions of that node. As in the pub
 encoder is post-norm with ReLU and without dropout. Deviation: the published layers are copies of
 one and start out identical; these start independently.
 
-The policy has no memory: every step of a sequence is treated on its own.
+The paper's policy has no memory: every step of a sequence is treated on its own. Extension: with
+`history` above 1 each node's token holds what was measured there in the last steps as well, which
+a robot with noisy sensors and an unobserved gait phase needs; 1 is the paper's.
 
-Legend: B batch, T time, D observation, A action, V nodes, E embedding.
+Legend: B batch, T time, D observation, H history, A action, V nodes, E embedding.
 """
 
 import math
@@ -31,6 +33,7 @@ class BoTConfig:
     n_layers: int = 10
     feedforward_dim: int = 128
     positional_embedding: bool = False
+    history: int = 1
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -144,7 +147,7 @@ class BoT(nn.Module):
         super().__init__()
         self.config = config
         self.graph = graph
-        self.tokenizer = Tokenizer(graph, config.embed_dim)
+        self.tokenizer = Tokenizer(graph.with_history(config.history), config.embed_dim)
         self.layers = nn.ModuleList(
             EncoderLayer(config.embed_dim, config.n_heads, config.feedforward_dim)
             for _ in range(config.n_layers)
@@ -158,7 +161,16 @@ class BoT(nn.Module):
         self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(..., D) -> (..., A), each step on its own."""
+        """(B, T, D) -> (B, T, A); steps before the sequence count as zero."""
+        past = self.config.history - 1
+        if past:
+            padded = functional.pad(tokens, (0, 0, past, 0))
+            # (B, T, D, H), oldest first, to (B, T, H x D)
+            tokens = padded.unfold(1, past + 1, 1).transpose(2, 3).flatten(2)
+        return self._encode(tokens)
+
+    def _encode(self, tokens: Tensor) -> Tensor:
+        """(..., H x D) -> (..., A)."""
         x = self.tokenizer(tokens.flatten(0, -2))
         if self.position is not None:
             x = x + self.position
@@ -166,16 +178,20 @@ class BoT(nn.Module):
             x = layer(x, self.mask)
         return self.detokenizer(x).view(*tokens.shape[:-1], -1)
 
-    def init_state(self, batch_size: int) -> None:
-        """There is nothing to remember."""
+    def init_state(self, batch_size: int) -> Tensor:
+        """(B, H - 1, D) the last tokens, oldest first; zeros before an episode."""
+        width = sum(len(group) for group in self.graph.observations)
+        return torch.zeros(batch_size, self.config.history - 1, width)
 
     @torch.no_grad()
-    def step(self, token: Tensor, state: None) -> tuple[Tensor, None]:
-        """One control step: token (B, D) -> action (B, A)."""
-        return self(token), None
+    def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One control step: token (B, D) -> action (B, A); the state is a new tensor."""
+        recent = torch.cat([state, token[:, None]], dim=1)
+        return self._encode(recent.flatten(1)), recent[:, 1:]
 
-    def reset_state(self, state: None, rows: Tensor) -> None:
-        """There is nothing to forget."""
+    def reset_state(self, state: Tensor, rows: Tensor) -> None:
+        """Forget the history of some robots, in place."""
+        state[rows] = 0.0
 
 
 def build_bot(config: BoTConfig, layout: TokenLayout, act_dim: int) -> BoT:

@@ -4,7 +4,7 @@ Source: Sferrazza et al. 2024, "Body Transformer", Section 4 (tokenizer and embo
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -49,6 +49,15 @@ class EmbodimentGraph:
         if unreached:
             names = ", ".join(self.nodes[index] for index in unreached)
             raise ValueError(f"the graph is not connected: no path from {self.nodes[0]} to {names}")
+
+    def with_history(self, steps: int) -> "EmbodimentGraph":
+        """The same body with the tokens of `steps` steps side by side, each at the node it was measured at."""
+        width = sum(len(group) for group in self.observations)
+        observations = tuple(
+            tuple(step * width + index for step in range(steps) for index in group)
+            for group in self.observations
+        )
+        return replace(self, observations=observations)
 
     def _check_cover(self, kind: str, groups: tuple[tuple[int, ...], ...]) -> None:
         if len(groups) != len(self.nodes):

@@ -14,7 +14,16 @@ from typing import NoReturn
 
 INTERRUPTED = 130
 WRONG_INPUT = 2
-_THREADING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "OPENBLAS_NUM_THREADS": "1"}
+_ENVIRONMENT = {
+    # Pools of threads that wait by spinning take the cores from those that work.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "0",
+    "OPENBLAS_NUM_THREADS": "1",
+    # Prefect's server would report its use to its makers.
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+}
+"""Defaults that must be set before the libraries load; the user's own settings stay."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -282,8 +291,9 @@ def print_completion(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    # Pools of threads that wait by spinning take the cores from those that work; set before NumPy and torch load.
-    for name, value in _THREADING.items():
+    # Pools of threads that wait by spinning take the cores from those that work. Set before NumPy
+    # and torch load.
+    for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     arguments = build_parser().parse_args(argv)
     module, function = arguments.run.split(":")
@@ -295,12 +305,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"gaitforge: error: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_INPUT
+    except BrokenPipeError:
+        return 0
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         print(f"gaitforge: error: {error.strerror or error}{where}", file=sys.stderr)
         return WRONG_INPUT
-    except BrokenPipeError:
-        return 0
     except KeyboardInterrupt:
         print("gaitforge: interrupted; the same command goes on from here", file=sys.stderr)
         return INTERRUPTED

@@ -1,4 +1,7 @@
-"""What the commands on stores, runs and reports do. Each takes the parsed arguments and returns an exit code."""
+"""What the commands on stores, runs and reports do.
+
+Each takes the parsed arguments and returns an exit code.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,9 @@ def demo(arguments: argparse.Namespace) -> int:
     plan = override(DemoPlan(), arguments.settings)
     reporter = TerminalReporter()
     if arguments.prefect:
-        from flows.prefect_run import demo_flow
+        from flows.prefect_run import run_demo_flow
 
-        summary = demo_flow(plan, arguments.out, reporter)
+        summary = run_demo_flow(plan, arguments.out, reporter)
     else:
         summary = run_demo(plan, arguments.out, reporter)
     report = write_report(arguments.out)

@@ -1,8 +1,9 @@
-"""Progress on the terminal: a bar with rate and time left, or a line every few seconds where there is no terminal."""
+"""Progress on the terminal: a bar with rate and time left, or a line now and then without one."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,18 +21,19 @@ class TerminalReporter:
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
         """See `flows.progress.Reporter.step`."""
-        interactive = sys.stderr.isatty()
+        if not sys.stderr.isatty():
+            lines = _Lines(name, total, unit, min(done, total))
+            yield lines.advance
+            lines.close()
+            return
         with tqdm(
             total=total,
             initial=min(done, total),
-            desc=f"{name:<18}",
+            desc=f"{name:<16}",
             unit=f" {unit}s",
             unit_scale=True,
-            dynamic_ncols=interactive,
-            mininterval=BAR_PERIOD_S if interactive else LINE_PERIOD_S,
-            bar_format=None
-            if interactive
-            else "{desc} {percentage:3.0f} % {rate_fmt}, {remaining} left{postfix}\n",
+            dynamic_ncols=True,
+            mininterval=BAR_PERIOD_S,
             file=sys.stderr,
         ) as bar:
 
@@ -45,3 +47,37 @@ class TerminalReporter:
     def say(self, text: str) -> None:
         """See `flows.progress.Reporter.say`."""
         tqdm.write(text, file=sys.stderr)
+
+
+class _Lines:
+    """A line every few seconds, for log files."""
+
+    def __init__(self, name: str, total: int, unit: str, done: int):
+        self._name, self._total, self._unit = name, total, unit
+        self._first = self._done = done
+        self._note = ""
+        self._started = self._shown = time.monotonic()
+
+    def advance(self, n: int, note: str) -> None:
+        self._done += n
+        self._note = note or self._note
+        if time.monotonic() - self._shown >= LINE_PERIOD_S:
+            self._show()
+
+    def close(self) -> None:
+        if self._done > self._first:
+            self._show(finished=True)
+
+    def _show(self, finished: bool = False) -> None:
+        self._shown = time.monotonic()
+        rate = (self._done - self._first) / max(self._shown - self._started, 1e-9)
+        left = max(0, self._total - self._done) / max(rate, 1e-9)
+        # Episodes that end early leave steps over; the step is finished all the same.
+        share = 1.0 if finished else self._done / max(self._total, 1)
+        left = 0.0 if finished else left
+        note = f", {self._note}" if self._note else ""
+        print(
+            f"{self._name:<16} {share:4.0%}  {rate:,.0f} {self._unit}s/s, {left:.0f} s left{note}",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -1,4 +1,7 @@
-"""Overrides of a plan's settings from the command line: `--set train.steps=500`, checked against the dataclass tree."""
+"""Overrides of a plan's settings from the command line: `--set fcnet.config.steps=500`.
+
+They are checked against the dataclass tree.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ def override(plan: Any, settings: Sequence[str]) -> Any:
     Values are read by the field's type; tuples as comma-separated lists.
 
     Raises:
-        ValueError: an unknown field, or a value that does not fit it; the line says what is allowed.
+        ValueError: an unknown field, or a value that does not fit it; it says what is allowed.
     """
     for setting in settings:
         path, separator, text = setting.partition("=")

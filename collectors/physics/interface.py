@@ -1,7 +1,10 @@
-"""Contract of a physics back end: N robots under a PD law on their own terrain tiles, and nothing of the task.
+"""Contract of a physics back end: N robots under a PD law, each on its own terrain tile.
 
-SI units; quaternions wxyz, body to world; base angular velocity in the body frame; joints in the card's order; world
-frame for everything else. One control step is `decimation` substeps of `substep_s`.
+A back end knows nothing of the task.
+
+SI units; quaternions wxyz, body to world; base angular velocity in the body frame; joints in the
+card's order; world frame for everything else. One control step is `decimation` substeps of
+`substep_s`.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from collectors.terrains import TerrainTile
 class PhysicsState:
     """What the task may read after a step; float64, first axis the robot.
 
-    base_pos (N, 3) is unwrapped: it runs on when the robot crosses the seam of its periodic tile. Contact forces are
-    those of the ground on the part. Foot and contact quantities and torques are of the last substep's start.
+    base_pos (N, 3) is unwrapped: it runs on when the robot crosses the seam of its periodic tile.
+    Contact forces are those of the ground on the part. Foot and contact quantities and torques are
+    of the last substep's start.
     """
 
     base_pos: np.ndarray
@@ -38,7 +42,10 @@ class PhysicsState:
 
 @dataclass(frozen=True)
 class InitialState:
-    """State of one robot at an episode's start: base_pos (3,), base_quat (4,), base_vel (6,), joint_pos (12,)."""
+    """State of one robot at an episode's start.
+
+    base_pos (3,), base_quat (4,), base_vel (6,), joint_pos (12,).
+    """
 
     base_pos: np.ndarray
     base_quat: np.ndarray
@@ -55,7 +62,7 @@ class PhysicsBackend(Protocol):
     state: PhysicsState
 
     def reset(self, index: int, tile: TerrainTile, draws: np.ndarray, start: InitialState) -> None:
-        """Put robot `index` on a tile with its randomisation draws, in a state; the others are untouched."""
+        """Put robot `index` on a tile, with its draws and in a state; the others are untouched."""
         ...
 
     def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
@@ -63,7 +70,7 @@ class PhysicsBackend(Protocol):
         ...
 
     def step(self, joint_targets: np.ndarray) -> None:
-        """Advance one control step towards joint position targets (N, 12) in rad, each with its robot's lag."""
+        """Advance one control step towards joint targets (N, 12) in rad, with each robot's lag."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""MuJoCo on the CPU: one compiled model a robot, stepped in batches by `mujoco.rollout` over a pool of threads."""
+"""MuJoCo on the CPU: one model a robot, stepped in batches by `mujoco.rollout` on threads."""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ _MAX_RELIEF_M = 4.0
 
 
 class MujocoBackend:
-    """Every robot owns a copy of the model: its randomisation and its terrain tile are written into that copy's arrays.
+    """Every robot owns a copy of the model, which holds its randomisation and its terrain tile.
 
-    The PD law is MuJoCo's position actuator, evaluated at every substep. No solver warm start crosses a control step,
-    so a step is a function of the state alone and stored episodes can be simulated again bit for bit.
+    The PD law is MuJoCo's position actuator, evaluated at every substep. No solver warm start
+    crosses a control step, so a step is a function of the state alone and stored episodes can be
+    simulated again bit for bit.
     """
 
     name = "mujoco"
@@ -65,7 +69,8 @@ class MujocoBackend:
         """See `PhysicsBackend.reset`."""
         self._apply_draws(self._models[index], draws)
         _write_tile(self._models[index], self._ground, tile)
-        # Derived constants last: they hold the total mass, and whether the ground shares the world's frame.
+        # Derived constants last: they hold the total mass, and whether the ground shares the
+        # world's frame.
         mujoco.mj_setConst(self._models[index], self._scratch)
         self._joint_offset[index] = draws[JOINT_OFFSET]
         self._lag[index] = int(draws[DRAW_INDEX["action_lag_substeps"]])
@@ -135,7 +140,7 @@ class MujocoBackend:
         self._origin += crossed
 
     def _read_start(self, index: int) -> None:
-        """Show a reset robot's start in `state`: no contact, no torque, feet where kinematics puts them."""
+        """Show a reset robot's start: no contact, no torque, feet where kinematics puts them."""
         model, data, state = self._models[index], self._scratch, self.state
         mujoco.mj_setState(model, data, self._full[index], _FULL)
         mujoco.mj_kinematics(model, data)
@@ -206,7 +211,7 @@ def _compile(robot: RobotCard) -> mujoco.MjModel:
 
 
 def _write_tile(model: mujoco.MjModel, ground: int, tile: TerrainTile) -> None:
-    """Write a tile into the model's height field, whose data run from 0 to 1 over `hfield_size[2]`."""
+    """Write a tile into the height field, whose data run from 0 to 1 over `hfield_size[2]`."""
     low = float(tile.heights.min())
     relief = max(float(tile.heights.max()) - low, 0.01)
     model.hfield_size[0, :3] = tile.extent_m, tile.extent_m, relief

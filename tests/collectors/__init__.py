@@ -1,0 +1,1 @@
+"""Tests of the robots, terrains, skills, physics back ends, experts and rollouts."""

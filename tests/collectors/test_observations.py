@@ -1,0 +1,170 @@
+"""The 70 stored numbers: their order, what each holds, and their noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collectors.commands import C
+from collectors.environment import LeggedEnvironment
+from collectors.observations import (
+    NOISE_DIM,
+    NOISE_SCALE,
+    NOISE_SLICES,
+    OBS_DIM,
+    POLICY_SLICES,
+    PRIVILEGED_DIM,
+    PRIVILEGED_SLICES,
+    policy_observation,
+)
+from collectors.robots import N_JOINTS
+from collectors.rotations import gravity_in_body
+from tests.collectors.making import DEFAULT_POSE, ROBOT, spec
+
+ORDER = [
+    ("projected_gravity", 3),
+    ("joint_vel", 12),
+    ("sin_joint_pos", 12),
+    ("cos_joint_pos", 12),
+    ("base_ang_vel_body", 3),
+    ("last_action", 12),
+    ("command", 16),
+]
+
+
+def block(observation: np.ndarray, name: str) -> np.ndarray:
+    start, stop = POLICY_SLICES[name]
+    return observation[:, start:stop]
+
+
+def test_the_observation_is_the_papers_in_its_order() -> None:
+    starts = np.cumsum([0, *(size for _, size in ORDER)])
+    expected = {
+        name: (int(start), int(start) + size)
+        for (name, size), start in zip(ORDER, starts[:-1], strict=True)
+    }
+    assert list(POLICY_SLICES.items()) == list(expected.items())
+    assert starts[-1] == OBS_DIM == 70
+
+
+def make(noise: np.ndarray, rows: int = 4) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    parts = {
+        "gravity": rng.normal(size=(rows, 3)),
+        "joint_vel": rng.normal(size=(rows, N_JOINTS)),
+        "joint_pos": rng.normal(size=(rows, N_JOINTS)),
+        "base_ang_vel_body": rng.normal(size=(rows, 3)),
+        "last_action": rng.normal(size=(rows, N_JOINTS)),
+        "command": rng.normal(size=(rows, 16)),
+    }
+    return policy_observation(**parts, noise=noise), parts
+
+
+def test_without_noise_every_block_holds_what_it_is_called() -> None:
+    found, parts = make(np.zeros((4, NOISE_DIM)))
+    expected = [
+        parts["gravity"],
+        parts["joint_vel"],
+        np.sin(parts["joint_pos"]),
+        np.cos(parts["joint_pos"]),
+        parts["base_ang_vel_body"],
+        parts["last_action"],
+        parts["command"],
+    ]
+    np.testing.assert_array_equal(found, np.concatenate(expected, axis=1).astype(np.float32))
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_full_noise_moves_every_measurement_by_its_bound(sign: float) -> None:
+    found, parts = make(np.full((4, NOISE_DIM), sign))
+    close = {"atol": 1e-6}
+    np.testing.assert_allclose(
+        block(found, "projected_gravity"), parts["gravity"] + sign * 0.05, **close
+    )
+    np.testing.assert_allclose(block(found, "joint_vel"), parts["joint_vel"] + sign * 1.5, **close)
+    np.testing.assert_allclose(
+        block(found, "base_ang_vel_body"), parts["base_ang_vel_body"] + sign * 0.2, **close
+    )
+    measured = parts["joint_pos"] + sign * 0.01
+    np.testing.assert_allclose(block(found, "sin_joint_pos"), np.sin(measured), **close)
+    np.testing.assert_allclose(block(found, "cos_joint_pos"), np.cos(measured), **close)
+    np.testing.assert_allclose(block(found, "last_action"), parts["last_action"], **close)
+    np.testing.assert_allclose(block(found, "command"), parts["command"], **close)
+
+
+def test_noise_blocks_cover_the_scale() -> None:
+    assert NOISE_SCALE.shape == (NOISE_DIM,)
+    assert [name for name in NOISE_SLICES] == [
+        "projected_gravity",
+        "joint_vel",
+        "joint_pos",
+        "base_ang_vel_body",
+    ]
+
+
+def test_a_running_robots_observation_is_its_state_plus_its_episodes_noise() -> None:
+    env = LeggedEnvironment(ROBOT, 3, threads=1)
+    try:
+        env.reset(np.arange(3), [spec(k, seed=k, terrain="rough", level=3) for k in range(3)])
+        rng = np.random.default_rng(0)
+        action = np.zeros((3, N_JOINTS))
+        for step in range(12):
+            observation = env.observe() if step == 0 else env.step(action).observation
+            state = env.physics.state
+            noise = np.stack([d.observation_noise[step] for d in env.episode_draws if d])
+            expected = policy_observation(
+                gravity_in_body(state.base_quat),
+                state.joint_vel,
+                state.joint_pos,
+                state.base_ang_vel_body,
+                action,
+                env.command(),
+                noise,
+            )
+            np.testing.assert_array_equal(observation.policy, expected)
+            np.testing.assert_array_equal(observation.command, env.command())
+            action = rng.normal(0, 0.3, (3, N_JOINTS))
+    finally:
+        env.close()
+
+
+def test_the_first_observation_is_level_at_the_default_pose_with_no_action_before() -> None:
+    env = LeggedEnvironment(ROBOT, 1, threads=1)
+    try:
+        env.reset(np.arange(1), [spec(seed=3)])
+        policy = env.observe().policy
+    finally:
+        env.close()
+    np.testing.assert_allclose(block(policy, "projected_gravity")[0], [0, 0, -1], atol=0.051)
+    # The start's joints lie within 0.1 rad of the default pose, their noise within 0.01.
+    sines, cosines = block(policy, "sin_joint_pos")[0], block(policy, "cos_joint_pos")[0]
+    np.testing.assert_allclose(np.arctan2(sines, cosines), DEFAULT_POSE, atol=0.111)
+    assert np.abs(block(policy, "joint_vel")).max() <= 1.5
+    assert not block(policy, "last_action").any()
+    assert block(policy, "command")[0, C.VEL_X] == 0.0, "the ramp starts at rest"
+
+
+def test_the_privileged_block_is_laid_out_without_gaps_and_without_noise() -> None:
+    stops = [stop for _, stop in PRIVILEGED_SLICES.values()]
+    starts = [start for start, _ in PRIVILEGED_SLICES.values()]
+    assert starts == [0, *stops[:-1]]
+    env = LeggedEnvironment(ROBOT, 2, threads=1)
+    try:
+        env.reset(np.arange(2), [spec(k, seed=k) for k in range(2)])
+        observation = env.step(np.zeros((2, N_JOINTS))).observation
+        privileged = observation.privileged
+        state = env.physics.state
+    finally:
+        env.close()
+    assert privileged.shape == (2, PRIVILEGED_DIM)
+    assert privileged.dtype == np.float32
+    start, stop = PRIVILEGED_SLICES["projected_gravity"]
+    np.testing.assert_allclose(
+        privileged[:, start:stop], gravity_in_body(state.base_quat), atol=1e-6
+    )
+    start, stop = PRIVILEGED_SLICES["base_ang_vel_body"]
+    np.testing.assert_allclose(privileged[:, start:stop], state.base_ang_vel_body, atol=1e-6)
+    # On flat ground all points of the scan lie equally far below the trunk.
+    start, stop = PRIVILEGED_SLICES["height_scan"]
+    assert np.ptp(privileged[:, start:stop], axis=1).max() < 1e-6

@@ -1,0 +1,1 @@
+"""Tests of collection, the demo and its Prefect flow."""
