@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,17 @@ class ExpertPolicy:
                 f"expert '{name}' reads {self._mean.size} features, "
                 f"this version makes {FEATURE_DIM}"
             )
+        sizes = [FEATURE_DIM, *(bias.size for _, bias in self._layers)]
+        shapes = [((m, n), (n,)) for m, n in pairwise(sizes)]
+        if (
+            [(weight.shape, bias.shape) for weight, bias in self._layers] != shapes
+            or self._std.shape != (FEATURE_DIM,)
+            or sizes[-1] != N_JOINTS
+        ):
+            raise ValueError(
+                f"expert '{name}': its tensors do not fit together as layers from {FEATURE_DIM} "
+                f"features to {N_JOINTS} actions"
+            )
 
     def reset(self, ids: np.ndarray) -> None:
         """Nothing to forget: the gait clock comes with the observation."""
@@ -130,7 +142,9 @@ def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
     try:
         weights = load_file(path)
         card = json.loads(card_path.read_text())
-    except (SafetensorError, json.JSONDecodeError) as error:
+    except (SafetensorError, ValueError) as error:
         raise ValueError(f"expert {path.name} cannot be read: {error}") from None
+    if not isinstance(card, dict) or "robot" not in card:
+        raise ValueError(f"expert {path.name}: its card {card_path.name} names no robot")
     policy = ExpertPolicy(path.stem, load_robot(card["robot"]), weights)
     return Expert(policy, card, hashlib.sha256(path.read_bytes()).hexdigest()[:16])

@@ -322,8 +322,8 @@ def _summary(
         cells.setdefault(f"{episode['terrain']}/{episode['skill']}", []).append(episode["success"])
     rate = config.robots * config.horizon / elapsed
 
-    def mean(key: str) -> float:
-        return float(np.mean([e[key] for e in finished])) if finished else float("nan")
+    def mean(key: str) -> float | None:
+        return float(np.mean([e[key] for e in finished])) if finished else None
 
     return {
         "iteration": progress.iteration,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import ceil
@@ -150,6 +150,9 @@ def collect(
             work = partial(_collect_share, plan, store_path, plan.threads // workers, shared)
             shares = [pool.submit(work, missing[k::workers]) for k in range(workers)]
             try:
+                # A worker that fails is told at once, not after those before it have finished.
+                for share in wait(shares, return_when=FIRST_EXCEPTION).done:
+                    share.result()
                 return [record for share in shares for record in share.result()]
             except BaseException:
                 shared.stop()

@@ -31,7 +31,9 @@ def run_expert_training(
 
         def report(summary: dict[str, Any]) -> None:
             nonlocal shown
-            note = f"return {summary['return']:.2f}, success {summary['success']:.2f}"
+            note = ""
+            if summary["return"] is not None:
+                note = f"return {summary['return']:.2f}, success {summary['success']:.2f}"
             advance(summary["steps"] - shown, note)
             shown = summary["steps"]
             with open(out / "history.jsonl", "a") as file:

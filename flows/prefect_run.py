@@ -40,4 +40,4 @@ def run_demo_flow(plan: DemoPlan, out: Path, reporter: Reporter) -> dict[str, An
 
 
 def _stage(name: str, work: Callable[[], Any]) -> Any:
-    return task(work, name=name, cache_policy=NO_CACHE, persist_result=False)()
+    return task(name=name, cache_policy=NO_CACHE, persist_result=False)(work)()

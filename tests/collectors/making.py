@@ -24,6 +24,8 @@ DEFAULT_POSE = ROBOT.default_joint_pos_rad
 STANDING_HEIGHT_M = float(
     ROBOT.foot_radius_m - LegKinematics(ROBOT).foot_positions(DEFAULT_POSE[None])[0, :, 2].min()
 )
+LEGS_UP = np.tile([0.0, 3.0, -2.0], 4)
+"""(12,) a pose with all feet above the trunk, in which a robot lies on its belly."""
 FLAT = make_tile("flat", 0, 0)
 
 

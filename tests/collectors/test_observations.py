@@ -78,24 +78,23 @@ def test_without_noise_every_block_holds_what_it_is_called() -> None:
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_full_noise_moves_every_measurement_by_its_bound(sign: float) -> None:
     found, parts = make(np.full((4, NOISE_DIM), sign))
-    close = {"atol": 1e-6}
-    np.testing.assert_allclose(
-        block(found, "projected_gravity"), parts["gravity"] + sign * 0.05, **close
-    )
-    np.testing.assert_allclose(block(found, "joint_vel"), parts["joint_vel"] + sign * 1.5, **close)
-    np.testing.assert_allclose(
-        block(found, "base_ang_vel_body"), parts["base_ang_vel_body"] + sign * 0.2, **close
-    )
     measured = parts["joint_pos"] + sign * 0.01
-    np.testing.assert_allclose(block(found, "sin_joint_pos"), np.sin(measured), **close)
-    np.testing.assert_allclose(block(found, "cos_joint_pos"), np.cos(measured), **close)
-    np.testing.assert_allclose(block(found, "last_action"), parts["last_action"], **close)
-    np.testing.assert_allclose(block(found, "command"), parts["command"], **close)
+    expected = {
+        "projected_gravity": parts["gravity"] + sign * 0.05,
+        "joint_vel": parts["joint_vel"] + sign * 1.5,
+        "sin_joint_pos": np.sin(measured),
+        "cos_joint_pos": np.cos(measured),
+        "base_ang_vel_body": parts["base_ang_vel_body"] + sign * 0.2,
+        "last_action": parts["last_action"],
+        "command": parts["command"],
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(block(found, name), values, atol=1e-6, err_msg=name)
 
 
 def test_noise_blocks_cover_the_scale() -> None:
     assert NOISE_SCALE.shape == (NOISE_DIM,)
-    assert [name for name in NOISE_SLICES] == [
+    assert list(NOISE_SLICES) == [
         "projected_gravity",
         "joint_vel",
         "joint_pos",

@@ -124,12 +124,16 @@ def test_an_episode_alone_is_the_same_episode_among_others_bit_for_bit(
         for step in range(result.length):
             np.testing.assert_array_equal(observation.policy[0], record.obs[step])
             state = env.physics.state
-            np.testing.assert_array_equal(state.base_pos[0].astype(np.float32), record.state[step, :3])
+            np.testing.assert_array_equal(
+                state.base_pos[0].astype(np.float32), record.state[step, :3]
+            )
             transition = env.step(actions[step : step + 1])
             assert transition.reward[0] == record.reward[step]
             observation = transition.observation
+            ended = bool(transition.terminated[0])
+            assert ended == (result.terminated and step == result.length - 1)
         np.testing.assert_array_equal(observation.policy[0], record.final_obs)
-        assert env.success(0, bool(transition.terminated[0])) == result.success
+        assert env.success(0, result.terminated) == result.success
     finally:
         env.close()
 
@@ -186,9 +190,8 @@ def test_a_part_survives_the_store(
         mean_command = recorded(result).obs[:, COMMAND].mean(axis=0)
         found = [row[f"command_{name}"] for name in COMMAND_NAMES]
         np.testing.assert_allclose(found, mean_command, atol=1e-5)
-    with store.array_reader(store.catalog(), "a", "obs") as reader:
-        stored = np.concatenate([reader.read(0, len(steps["obs"]))])
-    np.testing.assert_array_equal(stored, steps["obs"])
+    for name, values in {**steps, **per_episode}.items():
+        np.testing.assert_array_equal(store.select(part="a").read(name), values)
 
 
 def test_the_plan_covers_every_pair_of_terrain_and_skill_and_every_level() -> None:

@@ -1,4 +1,4 @@
-"""Success criteria on hand-made tracks: one that passes, and one that fails, for every condition."""
+"""Success criteria on hand-made tracks: one that fails for every condition, and ones that pass."""
 
 from __future__ import annotations
 

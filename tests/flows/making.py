@@ -1,0 +1,104 @@
+"""A demo small enough for tests, and reporters that count or interrupt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from collectors.evaluation import EvaluationGrid
+from collectors.legged_data import CollectionGrid
+from flows.collect import CollectPlan
+from flows.demo import DemoPlan
+from flows.evaluate import EvaluatePlan
+from flows.progress import Advance
+from flows.train import SelectPlan, TrainPlan
+from learners.training_config import TrainConfig
+from tests.learners.making import SMALL
+
+GRID = CollectionGrid(
+    terrains=("flat", "rough"),
+    skills=("stand", "run"),
+    levels=(2,),
+    parts=3,
+    episodes_per_part=8,
+)
+COLLECT = CollectPlan(grid=GRID, robots=8, threads=2)
+
+
+def _training(model: str, objective: str) -> TrainPlan:
+    config = TrainConfig(
+        model=model,
+        model_overrides=SMALL[model],
+        objective=objective,
+        steps=3,
+        batch_size=4,
+        window_len=8,
+        held_out_fraction=0.2,
+        history_every=1,
+        validation_every=2,
+        validation_batches=1,
+        checkpoint_every=2,
+    )
+    return TrainPlan(SelectPlan(), config)
+
+
+DEMO = DemoPlan(
+    collect=replace(COLLECT, grid=replace(GRID, parts=2)),
+    fcnet=_training("fcnet", "bc"),
+    bot=_training("bot", "bc"),
+    fcnet_rc=_training("fcnet", "return"),
+    evaluate=EvaluatePlan(
+        grid=EvaluationGrid(("flat",), ("stand", "run"), levels=(2,), episodes=2), robots=4
+    ),
+)
+
+
+@dataclass
+class Counting:
+    """A reporter that counts the units of work of every step."""
+
+    units: dict[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """See `flows.progress.Reporter.step`."""
+        self.units.setdefault(name, 0)
+
+        def advance(n: int, note: str) -> None:
+            self.units[name] += n
+
+        yield advance
+
+    def say(self, text: str) -> None:
+        """Nothing is shown."""
+
+
+class Stop(Exception):
+    """What an interrupting reporter raises."""
+
+
+@dataclass
+class Interrupting(Counting):
+    """A reporter that raises once a step has made some units of work."""
+
+    after: int = 0
+    error: type[BaseException] = Stop
+
+    @contextmanager
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """See `flows.progress.Reporter.step`."""
+        with super().step(name, total, unit, done) as count:
+
+            def advance(n: int, note: str) -> None:
+                count(n, note)
+                if self.units[name] >= self.after:
+                    raise self.error
+
+            yield advance
+
+
+def without_times(summary: dict[str, Any]) -> dict[str, Any]:
+    """A summary without the seconds that the runs took."""
+    return {name: value for name, value in summary.items() if name != "wall_s"}

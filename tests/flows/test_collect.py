@@ -1,0 +1,150 @@
+"""Collection goes on where it stopped, and ends with the same store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from collectors.episodes import EPISODE_STEPS
+from datasets import Store, open_store
+from flows.collect import (
+    CollectPlan,
+    PartCollected,
+    collect,
+    collection_rate,
+    part_records,
+)
+from flows.progress import Silent
+from tests.flows.making import COLLECT, GRID, Counting, Interrupting, Stop
+
+WHOLE = GRID.parts * GRID.episodes_per_part * EPISODE_STEPS
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The plan's store, collected without interruption."""
+    path = tmp_path_factory.mktemp("complete") / "legged.zarr"
+    counting = Counting()
+    records = collect(COLLECT, path, counting)
+    assert sorted(record.part for record in records) == COLLECT.part_ids()
+    assert counting.units["collect"] == open_store(path).info()["steps"] <= WHOLE
+    return open_store(path)
+
+
+def test_the_store_holds_the_whole_plan_without_fault(complete: Store) -> None:
+    info = complete.info()
+    assert (info["parts"], info["episodes"]) == (3, 24)
+    assert complete.parts() == COLLECT.part_ids()
+    assert complete.verify() == []
+
+
+def test_every_part_is_recorded_with_its_times(complete: Store) -> None:
+    records = part_records(complete.path, COLLECT.part_ids())
+    assert [record.part for record in records] == COLLECT.part_ids()
+    assert sum(record.steps for record in records) == complete.info()["steps"]
+    assert all(record.started < record.ended - record.write_s < record.ended for record in records)
+    assert collection_rate(records) > 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
+def test_an_interrupted_collection_goes_on_and_ends_the_same(
+    complete: Store, tmp_path: Path, threads: int, error: type[BaseException]
+) -> None:
+    plan, path = replace(COLLECT, threads=threads), tmp_path / "legged.zarr"
+    with pytest.raises(error):
+        collect(plan, path, Interrupting(after=int(0.6 * WHOLE), error=error))
+    left = open_store(path)
+    assert left.verify() == []
+    kept = left.parts()
+    assert len(kept) < GRID.parts
+    assert left.gc() == [], "an interrupted writer leaves nothing behind"
+
+    counting = Counting()
+    records = collect(plan, path, counting)
+    assert sorted(record.part for record in records) == [
+        part for part in plan.part_ids() if part not in kept
+    ]
+    assert counting.units["collect"] == sum(record.steps for record in records)
+    assert open_store(path).info()["hash"] == complete.info()["hash"]
+    assert open_store(path).verify() == []
+
+
+def test_a_complete_collection_is_no_work(complete: Store) -> None:
+    counting = Counting()
+    assert collect(COLLECT, complete.path, counting) == []
+    assert counting.units == {"collect": 0}
+
+
+def test_threads_and_the_choice_of_parts_change_nothing(complete: Store, tmp_path: Path) -> None:
+    plan = replace(COLLECT, threads=1)
+    assert plan.part_ids() == COLLECT.part_ids()
+    first = plan.part_ids()[:1]
+    collect(plan, tmp_path / "one.zarr", Silent(), first)
+    one = open_store(tmp_path / "one.zarr")
+    assert one.parts() == first
+    assert one.catalog().manifests[first[0]] == complete.catalog().manifests[first[0]]
+
+
+def test_two_plans_share_a_store_without_a_clash(tmp_path: Path) -> None:
+    path = tmp_path / "legged.zarr"
+    small = replace(COLLECT, grid=replace(GRID, parts=1, episodes_per_part=4))
+    other = replace(small, grid=replace(small.grid, seed=7))
+    assert not set(small.part_ids()) & set(other.part_ids())
+    for plan in (small, other):
+        collect(plan, path, Silent())
+    store = open_store(path)
+    assert store.info()["episodes"] == 8
+    assert store.verify() == []
+    episodes = store.select().episodes()
+    assert len(set(episodes.column("episode").to_pylist())) == 8
+    assert len(set(episodes.column("seed").to_pylist())) == 8
+
+
+def test_a_longer_plan_goes_on_from_a_shorter_one() -> None:
+    longer = replace(COLLECT, grid=replace(GRID, parts=9))
+    assert longer.part_ids()[:3] == COLLECT.part_ids()
+    for changes in ({"seed": 1}, {"episodes_per_part": 9}, {"levels": (3,)}):
+        other = replace(COLLECT, grid=replace(GRID, **changes))
+        assert not set(other.part_ids()) & set(longer.part_ids()), changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"sim": "ode"}, "unknown simulator 'ode'; simulators: mujoco"),
+        ({"robots": 0}, "both must be at least 1"),
+        ({"threads": -1}, "both must be at least 1"),
+    ],
+)
+def test_an_impossible_plan_is_refused(changes: dict, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        CollectPlan(**changes)
+
+
+def test_an_unknown_expert_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "legged.zarr"
+    with pytest.raises(ValueError, match="no expert 'nobody'"):
+        collect(replace(COLLECT, expert="nobody"), path, Silent())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ValueError, match="give a path in a folder that can be written") as refusal:
+        collect(COLLECT, tmp_path / "file" / "legged.zarr", Silent())
+    assert "\n" not in str(refusal.value)
+
+
+def record(started: float, ended: float, steps: int) -> PartCollected:
+    return PartCollected("p", 1, steps, 1, started, 0.1, ended)
+
+
+def test_the_rate_counts_time_in_which_parts_overlap_once_and_pauses_not_at_all() -> None:
+    assert collection_rate([]) == 0.0
+    assert collection_rate([record(0, 10, 100)]) == pytest.approx(10)
+    assert collection_rate([record(0, 10, 100), record(5, 20, 100)]) == pytest.approx(10)
+    assert collection_rate([record(0, 10, 100), record(2, 8, 100)]) == pytest.approx(20)
+    assert collection_rate([record(100, 110, 100), record(0, 10, 100)]) == pytest.approx(10)

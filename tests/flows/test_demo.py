@@ -1,0 +1,192 @@
+"""The whole road on a tiny plan: what it leaves, and what it does not do twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datasets import open_store
+from flows.demo import DemoPlan, run_demo
+from flows.evaluate import EvaluatePlan
+from flows.progress import Silent
+from flows.records import digest, read_record, to_tree, write_record
+from pipeline.report import write_report
+from tests.flows.making import DEMO, Counting, Interrupting, Stop, without_times
+
+ROOT = Path(__file__).resolve().parents[2]
+POLICIES = {"expert", "fcnet", "bot", "fcnet_rc"}
+POLICY_KEYS = {
+    "return",
+    "return_fraction",
+    "success",
+    "survival",
+    "parameters",
+    "train_s",
+    "latency_us_median",
+    "latency_us_p99",
+}
+CELL_KEYS = {"policy", "terrain", "skill", "level", "return", "success", "survival", "episodes"}
+FILES = [
+    "dataset.json",
+    "legged.zarr/zarr.json",
+    "plan.json",
+    "summary.json",
+    *(f"evaluate/{name}.json" for name in POLICIES),
+    *(f"train/{name}/config.json" for name in POLICIES - {"expert"}),
+]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The tiny demo's folder and summary: interrupted in its collection, then run to its end."""
+    out = tmp_path_factory.mktemp("demo") / "run"
+    with pytest.raises(Stop):
+        run_demo(DEMO, out, Interrupting(after=500))
+    assert not (out / "summary.json").exists()
+    return out, run_demo(DEMO, out, Silent())
+
+
+def assert_documented(summary: dict[str, Any]) -> None:
+    """The keys that other programs rely on."""
+    assert {"dataset", "collect", "policies", "cells", "wall_s"} <= set(summary)
+    assert {"steps", "episodes", "parts"} <= set(summary["dataset"])
+    assert set(summary["collect"]) == {"steps_per_s", "terrain_steps_per_s"}
+    assert set(summary["policies"]) == POLICIES
+    for record in summary["policies"].values():
+        assert set(record) == POLICY_KEYS
+    for cell in summary["cells"]:
+        assert set(cell) >= CELL_KEYS
+    found = {(c["policy"], c["terrain"], c["skill"], c["level"]) for c in summary["cells"]}
+    assert found == {(p, "flat", skill, 2) for p in POLICIES for skill in ("stand", "run")}
+
+
+def test_the_summary_has_the_documented_keys_and_is_the_file(
+    demo: tuple[Path, dict[str, Any]],
+) -> None:
+    out, summary = demo
+    assert_documented(summary)
+    assert json.loads((out / "summary.json").read_text()) == summary
+
+
+def test_the_summarys_numbers_are_those_of_the_files_beside_it(
+    demo: tuple[Path, dict[str, Any]],
+) -> None:
+    out, summary = demo
+    for name in FILES:
+        assert (out / name).is_file(), name
+    info = open_store(out / "legged.zarr").info()
+    assert summary["dataset"] == info
+    assert info["episodes"] == 16
+    assert summary["collect"]["steps_per_s"] > 0
+    for name, record in summary["policies"].items():
+        measured = json.loads((out / "evaluate" / f"{name}.json").read_text())
+        assert record["return"] == measured["return"]
+        assert record["latency_us_median"] <= record["latency_us_p99"]
+    expert = summary["policies"]["expert"]
+    assert expert["return_fraction"] == 1.0
+    for record in summary["policies"].values():
+        assert record["return_fraction"] == pytest.approx(record["return"] / expert["return"])
+    wall = json.loads((out / "wall.json").read_text())
+    assert summary["wall_s"] == pytest.approx(sum(entry["seconds"] for entry in wall))
+    assert [entry["stage"] for entry in wall].count("collect") == 2, "the interrupted run counts"
+
+
+def test_a_second_call_does_no_work_and_finds_the_same_numbers(
+    demo: tuple[Path, dict[str, Any]],
+) -> None:
+    out, summary = demo
+    counting = Counting()
+    again = run_demo(DEMO, out, counting)
+    assert without_times(again) == without_times(summary)
+    assert sum(counting.units.values()) == 0
+    assert not any(name.startswith("evaluate") for name in counting.units)
+
+
+def test_another_plan_in_the_folder_is_refused(demo: tuple[Path, dict[str, Any]]) -> None:
+    out, _ = demo
+    before = (out / "summary.json").read_bytes()
+    other = replace(DEMO, evaluate=replace(DEMO.evaluate, robots=2))
+    with pytest.raises(ValueError, match="holds a demo with other settings") as refusal:
+        run_demo(other, out, Silent())
+    assert "\n" not in str(refusal.value)
+    assert (out / "summary.json").read_bytes() == before
+
+
+def test_the_report_can_be_written_from_what_the_demo_leaves(
+    demo: tuple[Path, dict[str, Any]],
+) -> None:
+    out, _ = demo
+    report = write_report(out)
+    assert report == out / "report.html"
+    page = report.read_text()
+    assert all(name in page for name in POLICIES)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ValueError, match=r"cannot write .* Not a directory") as refusal:
+        run_demo(DEMO, tmp_path / "file" / "run", Silent())
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_shipped_plan_holds_at_least_400_000_steps_in_several_parts() -> None:
+    grid = DemoPlan().collect.grid
+    assert grid.parts > 1
+    assert grid.parts * grid.episodes_per_part * 192 >= 400_000
+
+
+# In a process of its own: Prefect starts a server and threads, which outlive the test.
+PREFECT_DEMO = """
+import json, sys
+from pathlib import Path
+from flows.prefect_run import run_demo_flow
+from flows.progress import Silent
+from tests.flows.making import DEMO
+summary = run_demo_flow(DEMO, Path(sys.argv[1]), Silent())
+print("SUMMARY", json.dumps(summary))
+"""
+
+
+@pytest.mark.slow
+def test_the_prefect_flow_is_the_same_road(
+    demo: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    home = tmp_path / "prefect"
+    settings = {"PREFECT_HOME": str(home), "PREFECT_LOGGING_LEVEL": "WARNING"}
+    done = subprocess.run(
+        [sys.executable, "-c", PREFECT_DEMO, str(tmp_path / "run")],
+        cwd=ROOT,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    line = next(x for x in done.stdout.splitlines() if x.startswith("SUMMARY "))
+    summary = json.loads(line.removeprefix("SUMMARY "))
+    assert_documented(summary)
+    _, direct = demo
+    assert summary["dataset"]["hash"] == direct["dataset"]["hash"]
+    assert [c["return"] for c in summary["cells"]] == [c["return"] for c in direct["cells"]]
+    assert (home / "prefect.db").is_file(), "Prefect kept its records in its own folder"
+
+
+def test_records_are_read_back_and_digests_follow_the_content(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "record.json"
+    assert read_record(path) is None
+    write_record(path, EvaluatePlan())
+    assert read_record(path) == to_tree(EvaluatePlan())
+    assert digest(EvaluatePlan()) == digest(EvaluatePlan())
+    assert digest(EvaluatePlan()) != digest(EvaluatePlan(robots=1))
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    path.write_text("{")
+    with pytest.raises(ValueError, match="cannot be read as JSON"):
+        read_record(path)
