@@ -48,7 +48,7 @@ demo: $(STAMP) ## collect, train, evaluate and report, small: runs/demo/report.h
 	$(BIN)/gaitforge demo --out runs/demo
 
 test: $(STAMP) ## every test
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-fast: $(STAMP) ## the tests without the slow ones
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"

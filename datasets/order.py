@@ -76,7 +76,7 @@ def epoch_order(
 
     Args:
         episode_ids: (E,) global ids; each episode's phase depends on its id only.
-        lengths: (E,) steps an episode.
+        lengths: (E,) steps an episode; one that fits a window is not cut.
         unit_bounds: (U + 1,) first selection row of each reading unit, ascending.
         context_len: K, the steps of a window.
         pool_windows: windows a pool may hold; one unit with more makes a pool by itself.
@@ -84,6 +84,7 @@ def epoch_order(
         epoch: of this pass.
     """
     first = (hashed(seed, epoch, _PHASE, episode_ids) % np.uint64(context_len)).astype(np.int64) + 1
+    first[lengths <= context_len] = context_len  # a window that holds the whole episode
     episode, offset, length = tile(lengths, first, context_len)
     window_bounds = np.searchsorted(episode, unit_bounds)
     windows_of_unit = np.diff(window_bounds)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.commands import SKILLS
+from collectors.episodes import EPISODE_STEPS
 from collectors.evaluation import EvaluationGrid
 from collectors.experts import load_expert
 from collectors.legged_data import COLLECTION_PRESETS
@@ -35,6 +36,12 @@ SUMMARY = "summary.json"
 WALL = "wall.json"
 
 
+# Whole episodes a window: every step is learned with the history that it has in control. A minute
+# of two cores each.
+_FCNET_BUDGET = {"steps": 2600, "batch_size": 8, "window_len": EPISODE_STEPS, "peak_lr": 8e-3}
+_BOT_BUDGET = {"steps": 450, "batch_size": 6, "window_len": EPISODE_STEPS, "peak_lr": 5e-3}
+
+
 def _training(model: str, objective: str, **settings: Any) -> TrainPlan:
     return TrainPlan(SelectPlan(), TrainConfig(model=model, objective=objective, **settings))
 
@@ -46,14 +53,14 @@ class DemoPlan:
     collect: CollectPlan = field(
         default_factory=lambda: CollectPlan(grid=COLLECTION_PRESETS["demo"])
     )
-    fcnet: TrainPlan = field(default_factory=lambda: _training("fcnet", "bc", steps=1200))
-    bot: TrainPlan = field(
-        default_factory=lambda: _training("bot", "bc", steps=600, batch_size=16, peak_lr=5e-3)
+    fcnet: TrainPlan = field(default_factory=lambda: _training("fcnet", "bc", **_FCNET_BUDGET))
+    bot: TrainPlan = field(default_factory=lambda: _training("bot", "bc", **_BOT_BUDGET))
+    fcnet_rc: TrainPlan = field(
+        default_factory=lambda: _training("fcnet", "return", **_FCNET_BUDGET)
     )
-    fcnet_rc: TrainPlan = field(default_factory=lambda: _training("fcnet", "return", steps=1200))
     evaluate: EvaluatePlan = field(
         default_factory=lambda: EvaluatePlan(
-            grid=EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(4,), episodes=24),
+            grid=EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(4,), episodes=20),
             robots=240,
         )
     )

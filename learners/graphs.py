@@ -51,7 +51,7 @@ class EmbodimentGraph:
             raise ValueError(f"the graph is not connected: no path from {self.nodes[0]} to {names}")
 
     def with_history(self, steps: int) -> "EmbodimentGraph":
-        """The same body with the tokens of `steps` steps side by side, each at the node it was measured at."""
+        """The same body with `steps` tokens side by side, each number at the node it was before."""
         width = sum(len(group) for group in self.observations)
         observations = tuple(
             tuple(step * width + index for step in range(steps) for index in group)

@@ -51,7 +51,9 @@ def _fcnet_legged() -> ModelSpec:
 
 
 def _bot() -> ModelSpec:
-    return ModelSpec("bot", KINDS["bot"].config(embed_dim=32, feedforward_dim=64, n_layers=6, history=8))
+    return ModelSpec(
+        "bot", KINDS["bot"].config(embed_dim=32, feedforward_dim=64, n_layers=6, history=8)
+    )
 
 
 PRESETS: dict[str, Callable[[], ModelSpec]] = {

@@ -22,6 +22,8 @@ _ENVIRONMENT = {
     # Prefect's server would report its use to its makers.
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
+    # Seconds; its own 20 are too few on a busy machine.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
 }
 """Defaults that must be set before the libraries load; the user's own settings stay."""
 

@@ -44,7 +44,8 @@ class PhysicsState:
 class InitialState:
     """State of one robot at an episode's start.
 
-    base_pos (3,), base_quat (4,), base_vel (6,), joint_pos (12,).
+    base_pos (3,), base_quat (4,), joint_pos (12,), and base_vel (6,): linear in the world frame,
+    then angular in the body frame.
     """
 
     base_pos: np.ndarray

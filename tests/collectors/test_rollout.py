@@ -19,7 +19,7 @@ from collectors.randomisation import DRAW_NAMES
 from collectors.robots import N_JOINTS
 from collectors.rollout import STATE_DIM, EpisodeRecord, EpisodeResult, run_episodes
 from datasets import Store
-from tests.collectors.making import ROBOT, Constant, spec
+from tests.collectors.making import ROBOT, Constant
 
 LAST_ACTION = slice(*POLICY_SLICES["last_action"])
 COMMAND = slice(*POLICY_SLICES["command"])
@@ -280,7 +280,3 @@ def test_evaluation_uses_held_out_episodes_and_sums_up_every_cell() -> None:
         record = cell.as_record()
         assert record["return"] == cell.episode_return
         assert "episode_return" not in record
-
-
-def test_specs_default_to_flat_running() -> None:
-    assert (spec().terrain, spec().skill) == ("flat", "run")

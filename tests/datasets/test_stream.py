@@ -176,6 +176,16 @@ def test_phases_change_between_epochs_and_follow_the_episode_id() -> None:
     assert whole == sorted(zip(half.episode, half.offset, strict=True))
 
 
+def test_an_episode_that_fits_a_window_is_not_cut() -> None:
+    lengths = np.array([8, 3, 9, 1])
+    order = epoch_order(
+        np.arange(4), lengths, [0, 4], context_len=8, pool_windows=100, seed=0, epoch=5
+    )
+    whole = {int(e): int(n) for e, n in zip(order.episode, order.length, strict=True) if e != 2}
+    assert whole == {0: 8, 1: 3, 3: 1}
+    assert order.length[order.episode == 2].sum() == 9
+
+
 def test_a_pool_mixes_its_units(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", [[20] * 10] * 10)
     batches = [set(b["episode"].tolist()) for b in store.select().windows(10, 40)]

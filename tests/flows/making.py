@@ -35,7 +35,7 @@ def _training(model: str, objective: str) -> TrainPlan:
         steps=3,
         batch_size=4,
         window_len=8,
-        held_out_fraction=0.2,
+        held_out_fraction=0.5,
         history_every=1,
         validation_every=2,
         validation_batches=1,
@@ -81,10 +81,11 @@ class Stop(Exception):
 
 @dataclass
 class Interrupting(Counting):
-    """A reporter that raises once a step has made some units of work."""
+    """A reporter that raises one time, once a step has made some units of work."""
 
     after: int = 0
     error: type[BaseException] = Stop
+    raised: bool = False
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
@@ -93,7 +94,8 @@ class Interrupting(Counting):
 
             def advance(n: int, note: str) -> None:
                 count(n, note)
-                if self.units[name] >= self.after:
+                if self.units[name] >= self.after and not self.raised:
+                    self.raised = True
                     raise self.error
 
             yield advance

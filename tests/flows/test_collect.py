@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from collectors.episodes import EPISODE_STEPS
+from collectors.experts import DEFAULT_EXPERT, EXPERTS
 from datasets import Store, open_store
 from flows.collect import (
     CollectPlan,
@@ -48,18 +51,25 @@ def test_every_part_is_recorded_with_its_times(complete: Store) -> None:
     assert collection_rate(records) > 0
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
+# In the second case no thread has finished a part yet: all of them have to stop.
+@pytest.mark.parametrize(
+    ("threads", "error", "share", "done"), [(1, KeyboardInterrupt, 0.6, 1), (2, Stop, 0.25, 0)]
+)
 def test_an_interrupted_collection_goes_on_and_ends_the_same(
-    complete: Store, tmp_path: Path, threads: int, error: type[BaseException]
+    complete: Store,
+    tmp_path: Path,
+    threads: int,
+    error: type[BaseException],
+    share: float,
+    done: int,
 ) -> None:
     plan, path = replace(COLLECT, threads=threads), tmp_path / "legged.zarr"
     with pytest.raises(error):
-        collect(plan, path, Interrupting(after=int(0.6 * WHOLE), error=error))
+        collect(plan, path, Interrupting(after=int(share * WHOLE), error=error))
     left = open_store(path)
     assert left.verify() == []
     kept = left.parts()
-    assert len(kept) < GRID.parts
+    assert len(kept) == done
     assert left.gc() == [], "an interrupted writer leaves nothing behind"
 
     counting = Counting()
@@ -109,6 +119,16 @@ def test_a_longer_plan_goes_on_from_a_shorter_one() -> None:
     for changes in ({"seed": 1}, {"episodes_per_part": 9}, {"levels": (3,)}):
         other = replace(COLLECT, grid=replace(GRID, **changes))
         assert not set(other.part_ids()) & set(longer.part_ids()), changes
+
+
+def test_another_expert_makes_other_parts(tmp_path: Path) -> None:
+    for suffix in (".safetensors", ".json"):
+        shutil.copy(EXPERTS / f"{DEFAULT_EXPERT}{suffix}", tmp_path / f"mine{suffix}")
+    mine = tmp_path / "mine.safetensors"
+    assert replace(COLLECT, expert=str(mine)).part_ids() == COLLECT.part_ids(), "same weights"
+    weights = load_file(mine)
+    save_file({**weights, "mean": weights["mean"] + 1.0}, mine)
+    assert not set(replace(COLLECT, expert=str(mine)).part_ids()) & set(COLLECT.part_ids())
 
 
 @pytest.mark.parametrize(

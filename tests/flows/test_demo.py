@@ -159,7 +159,11 @@ def test_the_prefect_flow_is_the_same_road(
     demo: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     home = tmp_path / "prefect"
-    settings = {"PREFECT_HOME": str(home), "PREFECT_LOGGING_LEVEL": "WARNING"}
+    settings = {
+        "PREFECT_HOME": str(home),
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    }
     done = subprocess.run(
         [sys.executable, "-c", PREFECT_DEMO, str(tmp_path / "run")],
         cwd=ROOT,
