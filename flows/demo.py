@@ -38,8 +38,8 @@ WALL = "wall.json"
 
 # Whole episodes a window: every step is learned with the history that it has in control. A minute
 # of two cores each.
-_FCNET_BUDGET = {"steps": 2600, "batch_size": 8, "window_len": EPISODE_STEPS, "peak_lr": 8e-3}
-_BOT_BUDGET = {"steps": 450, "batch_size": 6, "window_len": EPISODE_STEPS, "peak_lr": 5e-3}
+_FCNET_BUDGET = {"steps": 3000, "batch_size": 8, "window_len": EPISODE_STEPS, "peak_lr": 8e-3}
+_BOT_BUDGET = {"steps": 600, "batch_size": 6, "window_len": EPISODE_STEPS, "peak_lr": 5e-3}
 
 
 def _training(model: str, objective: str, **settings: Any) -> TrainPlan:

@@ -191,3 +191,38 @@ def test_wrong_sizes_are_refused() -> None:
         BoTConfig(n_layers=0)
     with pytest.raises(ValueError, match="multiple of n_heads"):
         BoTConfig(embed_dim=10, n_heads=4)
+
+
+def history_bot(history: int) -> BoT:
+    torch.manual_seed(0)
+    config = BoTConfig(embed_dim=8, n_heads=2, n_layers=2, feedforward_dim=8, history=history)
+    return BoT(config, chain_graph(3)).eval()
+
+
+@pytest.mark.parametrize("history", [1, 2, 5])
+def test_history_in_control_equals_history_in_training(history: int) -> None:
+    network, tokens = history_bot(history), torch.randn(2, 9, 6)
+    state, actions = network.init_state(2), []
+    for step in range(9):
+        action, state = network.step(tokens[:, step], state)
+        actions.append(action)
+    torch.testing.assert_close(torch.stack(actions, 1), network(tokens), atol=1e-6, rtol=1e-5)
+
+
+def test_an_action_depends_on_the_last_steps_and_no_others() -> None:
+    network, tokens = history_bot(3), torch.randn(1, 8, 6, requires_grad=True)
+    network(tokens)[0, 6].sum().backward()
+    assert tokens.grad is not None
+    touched = tokens.grad[0].abs().sum(dim=1) > 0
+    assert touched.tolist() == [False] * 4 + [True] * 3 + [False]
+
+
+def test_forgetting_one_robot_leaves_the_other() -> None:
+    network, tokens = history_bot(4), torch.randn(2, 5, 6)
+    state = network.init_state(2)
+    for step in range(4):
+        _, state = network.step(tokens[:, step], state)
+    network.reset_state(state, torch.tensor([1]))
+    action, _ = network.step(tokens[:, 4], state)
+    torch.testing.assert_close(action[:1], network(tokens)[:1, 4], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(action[1:], network(tokens[1:, 4:])[:, 0], atol=1e-6, rtol=1e-5)

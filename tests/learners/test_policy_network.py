@@ -120,7 +120,7 @@ def test_presets_are_fresh_buildable_and_survive_json() -> None:
         sizes[name] = count_parameters(build_network(spec, layout, 12))
     assert sizes["fcnet-legged"] == 787_852
     assert 200_000 < sizes["fcnet"] < 300_000
-    assert 100_000 < sizes["bot"] < 300_000
+    assert 50_000 < sizes["bot"] < 100_000
 
 
 def test_unknown_models_and_settings_are_refused() -> None:
