@@ -103,7 +103,10 @@ def run_demo(
         evaluations[source.name] = stage(f"evaluate {source.name}", work)
     summary = _summary(plan, store, overview, trained, evaluations)
     wall = sum(entry["seconds"] for entry in read_record(out / WALL) or [])
-    summary |= {"wall_s": wall, "command": f"gaitforge demo --out {out.name}"}
+    summary |= {
+        "wall_s": wall,
+        "command": f"gaitforge demo --out {out.name if out.is_absolute() else out}",
+    }
     write_record(out / SUMMARY, summary)
     return to_tree(summary)
 
