@@ -1,16 +1,11 @@
-"""Learned policies in the control loop: N robots at once, and the latency of one."""
+"""Learned policies in the control loop, N robots at once."""
 
-import time
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 
 from learners.policy_network import PolicyNetwork
-
-# Warm-up of the FCNet paper's latency measurement (Table 8).
-WARM_UP_STEPS = 500
 
 
 class ControlObservation(Protocol):
@@ -84,44 +79,3 @@ class LearnedPolicy:
         self._remaining -= np.where(self._first, 0.0, observation.reward).astype(np.float32)
         self._first[:] = False
         return torch.from_numpy(self._remaining)
-
-
-@dataclass(frozen=True)
-class LatencyResult:
-    """Time of one control step, in microseconds."""
-
-    median_us: float
-    p99_us: float
-
-
-@dataclass(frozen=True)
-class _OneRobot:
-    policy: np.ndarray
-    reward: np.ndarray
-
-
-def measure_latency(network: PolicyNetwork, repeats: int = 2000) -> LatencyResult:
-    """Latency of control with one robot on one thread, conversions from and to NumPy included.
-
-    Raises ValueError unless repeats >= 1. The thread count is restored.
-    """
-    if repeats < 1:
-        raise ValueError(f"repeats must be at least 1, got {repeats}")
-    policy = LearnedPolicy(network, num_robots=1)
-    draws = np.random.default_rng(0)
-    shape = (WARM_UP_STEPS + repeats, 1, network.layout.obs_dim)
-    observations = draws.standard_normal(shape, dtype=np.float32)
-    reward = np.zeros(1, dtype=np.float32)
-    durations_ns = np.empty(len(observations), dtype=np.int64)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for index, each in enumerate(observations):
-            observation = _OneRobot(each, reward)
-            start = time.perf_counter_ns()
-            policy.act(observation)
-            durations_ns[index] = time.perf_counter_ns() - start
-    finally:
-        torch.set_num_threads(threads)
-    median, p99 = np.percentile(durations_ns[WARM_UP_STEPS:], [50, 99]) / 1000.0
-    return LatencyResult(median_us=float(median), p99_us=float(p99))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from learners.control import LearnedPolicy, measure_latency
+from learners.control import LearnedPolicy
 from tests.learners.making import make_policy
 
 
@@ -88,12 +88,3 @@ def test_wrong_use_is_refused() -> None:
         LearnedPolicy(network, num_robots=1, return_target=float("nan"))
     with pytest.raises(ValueError, match=r"shape \(2, 70\)"):
         LearnedPolicy(network, num_robots=2).act(observations(1, 3)[0])
-
-
-def test_latency_is_measured_on_one_thread_and_leaves_the_threads_alone() -> None:
-    threads = torch.get_num_threads()
-    result = measure_latency(make_policy("bot"), repeats=50)
-    assert 0 < result.median_us <= result.p99_us
-    assert torch.get_num_threads() == threads
-    with pytest.raises(ValueError, match="repeats"):
-        measure_latency(make_policy("bot"), repeats=0)
