@@ -12,6 +12,9 @@ from enum import IntEnum
 
 import numpy as np
 
+from collectors.robots import RobotCard
+from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+
 
 class C(IntEnum):
     """Index of every number of the command."""
@@ -42,6 +45,11 @@ COMMAND_UNITS = (
 )  # fmt: skip
 
 Range = tuple[float, float]
+
+MAX_CRAWL_M = 0.18
+HEIGHT_RAMP_MS = 0.4
+ATTITUDE_RAMP_RADS = 2.0
+"""How fast commanded height and attitude move from neutral: an episode starts upright."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +117,8 @@ SKILLS: dict[str, Skill] = {
             "crawl",
             ("flat", "rough"),
             {
-                C.VEL_X: (0.3, 0.8),
-                C.BODY_HEIGHT: (-0.18, -0.08),
+                C.VEL_X: (0.4, 0.8),
+                C.BODY_HEIGHT: (-MAX_CRAWL_M, -0.08),
                 C.SWING_HEIGHT: (0.04, 0.08),
                 C.GAIT_FREQUENCY: (2.0, 3.0),
                 C.GAIT_DUTY: (0.6, 0.75),
@@ -120,7 +128,7 @@ SKILLS: dict[str, Skill] = {
             "squeeze",
             ("flat", "rough"),
             {
-                C.VEL_X: (0.3, 0.6),
+                C.VEL_X: (0.4, 0.6),
                 C.STANCE_WIDTH: (0.12, 0.22),
                 C.GAIT_FREQUENCY: (2.5, 3.5),
             },
@@ -129,7 +137,7 @@ SKILLS: dict[str, Skill] = {
             "tilt",
             ("flat", "rough", "slope"),
             {
-                C.VEL_X: (0.3, 0.6),
+                C.VEL_X: (0.4, 0.6),
                 C.BODY_ROLL: (0.3, 0.5),
                 C.GAIT_FREQUENCY: (2.5, 3.5),
             },
@@ -159,8 +167,10 @@ def check_skill(skill: str) -> str:
     return skill
 
 
-def draw_command(skill: str, rng: np.random.Generator, speed_scale: float = 1.0) -> np.ndarray:
-    """Draw one target command (16,) float64 of a skill.
+def draw_command(
+    skill: str, rng: np.random.Generator, robot: RobotCard, speed_scale: float = 1.0
+) -> np.ndarray:
+    """Draw one target command (16,) float64 of a skill, in a robot's own size.
 
     Args:
         speed_scale: shrinks the commanded speeds towards the lower end of their range (a training
@@ -173,16 +183,50 @@ def draw_command(skill: str, rng: np.random.Generator, speed_scale: float = 1.0)
         command[c] *= rng.choice([-1.0, 1.0])
     low = ranges[C.VEL_X][0]
     command[C.VEL_X] = low + speed_scale * (command[C.VEL_X] - low)
-    return command
+    return command * _robot_scale(robot)
+
+
+def length_scale(robot: RobotCard) -> float:
+    """Leg length relative to Aliengo's 0.5 m, in whose size the ranges are written."""
+    return robot.leg_length_m / 0.5
+
+
+def _robot_scale(robot: RobotCard) -> np.ndarray:
+    """(16,) factors from Aliengo's commands to a robot's.
+
+    Equal Froude numbers (Alexander and Jayes, 1983): lengths grow with the leg, speeds with its
+    square root, frequencies fall with it. Stances follow the robot's own hips.
+    """
+    scale = length_scale(robot)
+    factors = np.ones(N_COMMANDS)
+    factors[[C.BODY_HEIGHT, C.SWING_HEIGHT]] = scale
+    factors[[C.VEL_X, C.VEL_Y]] = np.sqrt(scale)
+    factors[[C.YAW_RATE, C.GAIT_FREQUENCY]] = 1.0 / np.sqrt(scale)
+    factors[C.STANCE_WIDTH] = (robot.hip_offset_m[1] + robot.thigh_offset_m) / (0.051 + 0.0868)
+    factors[C.STANCE_LENGTH] = robot.hip_offset_m[0] / 0.2407
+    return factors
 
 
 def ramped(target: np.ndarray, time_s: np.ndarray) -> np.ndarray:
-    """The command in force `time_s` (N,) after the start: vel_x rises at the limit of acceleration.
+    """The command in force `time_s` (N,) after the start: (N, 16) to (N, 16).
 
-    (N, 16) to (N, 16). The profile is walk-these-ways' deployment one: what the policy reads is the
-    ramped speed.
+    Speed rises at the limit of acceleration, as in walk-these-ways' deployment profile; height and
+    attitude move at `HEIGHT_RAMP_MS` and `ATTITUDE_RAMP_RADS`. What the policy reads is the ramped
+    command.
     """
     command = target.copy()
-    reach = target[:, C.ACCEL_LIMIT] * time_s
-    command[:, C.VEL_X] = np.clip(target[:, C.VEL_X], -reach, reach)
+    for c, rate in (
+        (C.VEL_X, target[:, C.ACCEL_LIMIT]),
+        (C.BODY_HEIGHT, HEIGHT_RAMP_MS),
+        (C.BODY_PITCH, ATTITUDE_RAMP_RADS),
+        (C.BODY_ROLL, ATTITUDE_RAMP_RADS),
+    ):
+        reach = rate * time_s
+        command[:, c] = np.clip(target[:, c], -reach, reach)
     return command
+
+
+def commanded_distance_m(command: np.ndarray, steps: int = EPISODE_STEPS) -> float:
+    """Distance a perfect follower of the ramped command (16,) walks in an episode, m."""
+    time = np.arange(steps) * CONTROL_DT_S
+    return float(np.minimum(command[C.VEL_X], command[C.ACCEL_LIMIT] * time).sum() * CONTROL_DT_S)

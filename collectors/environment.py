@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectors.commands import N_COMMANDS, C, ramped
-from collectors.episodes import EPISODE_STEPS, EpisodeDraws, EpisodeSpec, draw_episode
+from collectors.episodes import EpisodeDraws, EpisodeSpec, draw_episode
 from collectors.gait import leg_phases
 from collectors.kinematics import LegKinematics
 from collectors.observations import (
@@ -20,7 +20,8 @@ from collectors.observations import (
     SCAN_POINTS,
     policy_observation,
 )
-from collectors.physics import CONTROL_DT_S, InitialState, make_backend
+from collectors.passages import place_barriers, steer
+from collectors.physics import InitialState, make_backend
 from collectors.policies import Observation
 from collectors.randomisation import N_DRAWS, standardised
 from collectors.rewards import StepView, total_reward
@@ -28,11 +29,12 @@ from collectors.robots import N_JOINTS, RobotCard
 from collectors.rotations import from_yaw, gravity_in_body, rotate_inverse, yaw_of
 from collectors.skills import N_SIGNALS, Track, signals, succeeded
 from collectors.terrains import TerrainBatch, TerrainTile, make_tile, tile_heights
+from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 CONTACT_FORCE_N = 1.0
-MIN_UP = 0.3
-"""Episodes end when the trunk's up axis leans more than about 72 degrees (mjlab: 70), or when the
-trunk touches the ground."""
+MIN_UPRIGHT = 0.3
+"""Cosine of the lean from the commanded attitude at which an episode ends: about 72 degrees (mjlab:
+70 from the vertical). It also ends when the trunk touches the ground."""
 MAX_ACTION = 12.0
 START_CLEARANCE_M = 0.01
 
@@ -75,6 +77,10 @@ class LeggedEnvironment:
         self.episode_draws: list[EpisodeDraws | None] = [None] * num_robots
         self.step_count = np.zeros(num_robots, dtype=np.int64)
         self.target_command = np.zeros((num_robots, N_COMMANDS))
+        self.target_command[:, C.GAIT_DUTY] = 1.0
+        self.track_origin = np.zeros((num_robots, 2))
+        self.track_yaw = np.zeros(num_robots)
+        self._passage = np.zeros((num_robots, 4))
         self._rows = np.arange(num_robots)
         feet = LegKinematics(robot).foot_positions(robot.default_joint_pos_rad[None])
         self._standing_height_m = float(robot.foot_radius_m - feet[0, :, 2].min())
@@ -89,7 +95,7 @@ class LeggedEnvironment:
     def reset(self, ids: np.ndarray, specs: list[EpisodeSpec]) -> None:
         """Start the episode `specs[k]` on robot `ids[k]`; the others are untouched."""
         for index, spec in zip(ids.tolist(), specs, strict=True):
-            drawn = draw_episode(spec, self.episode_steps)
+            drawn = draw_episode(spec, self.robot, self.episode_steps)
             tile = make_tile(spec.terrain, spec.level, drawn.terrain_variant)
             self.terrain.set(index, tile)
             self.specs[index], self.episode_draws[index] = spec, drawn
@@ -106,7 +112,14 @@ class LeggedEnvironment:
             base_pos = np.array([*drawn.offset_xy, self._start_height(tile, drawn)])
             quat = from_yaw(np.array(drawn.yaw))
             start = InitialState(base_pos, quat, drawn.base_vel, joint_pos)
-            self.physics.reset(index, tile, drawn.draws, start)
+            self.track_origin[index], self.track_yaw[index] = drawn.offset_xy, drawn.yaw
+            self._passage[index] = _passage_row(drawn)
+            barriers = (
+                place_barriers(drawn.passage, tile, drawn.offset_xy, drawn.yaw)
+                if drawn.passage
+                else ()
+            )
+            self.physics.reset(index, tile, barriers, drawn.draws, start)
         self.step_count[ids] = 0
         self._last_action[ids] = 0.0
         self._reward[ids] = 0.0
@@ -142,10 +155,11 @@ class LeggedEnvironment:
         geometry = self._geometry()
         view = self._view(geometry, command, action)
         reward = (total_reward(view) * CONTROL_DT_S).astype(np.float32)
-        recorded = signals(view, self.physics.state.base_pos)
+        recorded = signals(view, self.physics.state.base_pos, self.on_track()[:, :2])
         self._signals[self._rows, np.minimum(self.step_count, self.episode_steps - 1)] = recorded
         self.step_count += 1
-        terminated = (view.trunk_force_n > CONTACT_FORCE_N) | (-view.gravity[:, 2] < MIN_UP)
+        upright = np.einsum("nk,nk->n", view.gravity, view.desired_gravity)
+        terminated = (view.trunk_force_n > CONTACT_FORCE_N) | (upright < MIN_UPRIGHT)
         truncated = ~terminated & (self.step_count >= self.episode_steps)
         self._last_action = action
         self._reward = reward
@@ -157,8 +171,28 @@ class LeggedEnvironment:
         return np.clip(targets, self.robot.joint_lower_rad - 0.5, self.robot.joint_upper_rad + 0.5)
 
     def command(self) -> np.ndarray:
-        """(N, 16) the command in force."""
-        return ramped(self.target_command, self.step_count * CONTROL_DT_S)
+        """(N, 16) the command in force; where a passage stands, it steers along the track."""
+        command = ramped(self.target_command, self.step_count * CONTROL_DT_S)
+        where = self._passage[:, 0] != 0
+        if where.any():
+            _, across, heading = self.on_track()[where].T
+            command[where] = steer(command[where], across, heading)
+        return command
+
+    def on_track(self) -> np.ndarray:
+        """(N, 3): how far along and across its track each base is, m, and its heading, rad."""
+        state = self.physics.state
+        ahead = state.base_pos[:, :2] - self.track_origin
+        c, s = np.cos(self.track_yaw), np.sin(self.track_yaw)
+        heading = yaw_of(state.base_quat) - self.track_yaw
+        return np.stack(
+            [
+                c * ahead[:, 0] + s * ahead[:, 1],
+                c * ahead[:, 1] - s * ahead[:, 0],
+                (heading + np.pi) % (2 * np.pi) - np.pi,
+            ],
+            axis=1,
+        )
 
     def clock(self) -> np.ndarray:
         """(N,) gait clock in cycles.
@@ -170,7 +204,13 @@ class LeggedEnvironment:
     def track(self, index: int) -> Track:
         """The signals of robot `index`'s episode so far."""
         signals_so_far = self._signals[index, : self.step_count[index]].copy()
-        return Track(signals_so_far, self.target_command[index].copy())
+        drawn = self.episode_draws[index]
+        return Track(
+            signals_so_far,
+            self.target_command[index].copy(),
+            drawn.passage if drawn else None,
+            self.robot.trunk_half_size_m[0],
+        )
 
     def success(self, index: int, terminated: bool) -> bool:
         """Whether robot `index`'s episode, now ended, met its skill's criterion."""
@@ -191,15 +231,21 @@ class LeggedEnvironment:
         scan = self.terrain.heights_at(points).astype(np.float64)
         under = scan[:, _FOOTPRINT]
         # Least-squares plane under the robot: the sample grid is symmetric, so the sums decouple.
-        slope_x = under @ _FOOT_X / np.square(_FOOT_X).sum()
-        slope_y = under @ _FOOT_Y / np.square(_FOOT_Y).sum()
+        # Sums row by row: a matrix product's last bit depends on how many robots there are.
+        slope_x = (under * _FOOT_X).sum(axis=1) / np.square(_FOOT_X).sum()
+        slope_y = (under * _FOOT_Y).sum(axis=1) / np.square(_FOOT_Y).sum()
         ground = under.mean(axis=1)
+        gravity = gravity_in_body(state.base_quat)
+        vx, vy = state.base_lin_vel_world[:, 0], state.base_lin_vel_world[:, 1]
         return _Geometry(
             scan=scan,
             height=state.base_pos[:, 2] - ground,
-            desired_gravity=_desired_gravity(slope_x, slope_y, self.target_command),
-            gravity=gravity_in_body(state.base_quat),
+            slope_x=slope_x,
+            slope_y=slope_y,
+            gravity=gravity,
             lin_vel_body=rotate_inverse(state.base_quat, state.base_lin_vel_world),
+            lin_vel_heading=np.stack([cos * vx + sin * vy, cos * vy - sin * vx], axis=1),
+            yaw_rate=-np.einsum("nk,nk->n", gravity, state.base_ang_vel_body),
             heading=np.stack([cos, sin], axis=1),
         )
 
@@ -220,9 +266,11 @@ class LeggedEnvironment:
             robot=self.robot,
             command=command,
             lin_vel_body=geometry.lin_vel_body,
+            lin_vel_heading=geometry.lin_vel_heading,
+            yaw_rate=geometry.yaw_rate,
             ang_vel_body=state.base_ang_vel_body,
             gravity=geometry.gravity,
-            desired_gravity=geometry.desired_gravity,
+            desired_gravity=_desired_gravity(geometry, command),
             height_m=geometry.height,
             joint_pos=state.joint_pos,
             joint_vel=state.joint_vel,
@@ -232,6 +280,8 @@ class LeggedEnvironment:
             stance_width_m=self._stance_width(geometry),
             knee_force_n=np.linalg.norm(state.knee_force, axis=2),
             trunk_force_n=np.linalg.norm(state.trunk_force, axis=1),
+            barrier_force_n=state.barrier_force,
+            barrier_body_force_n=state.barrier_body_force,
             action=action,
             last_action=self._last_action,
         )
@@ -269,37 +319,65 @@ class LeggedEnvironment:
             [
                 geometry.lin_vel_body,
                 state.base_ang_vel_body,
+                geometry.lin_vel_heading,
+                geometry.yaw_rate[:, None],
                 geometry.gravity,
-                geometry.gravity - geometry.desired_gravity,
+                geometry.gravity - _desired_gravity(geometry, command),
+                state.joint_pos - self.robot.default_joint_pos_rad,
+                state.joint_vel,
                 height_error[:, None],
                 self._foot_contact(),
                 np.sin(phase),
                 np.cos(phase),
                 np.minimum(clock, 4.0)[:, None] / 4.0,
+                self._passage_ahead(),
                 np.clip(scan, -1.0, 1.0),
                 standardised(self._draws),
             ],
             axis=1,
         ).astype(np.float32)
 
+    def _passage_ahead(self) -> np.ndarray:
+        """(N, 6): kind (-1 bar, 1 walls), m to the start and the end, opening, offset, heading.
+
+        All 0 on open ground.
+        """
+        kind, start, end, opening = self._passage.T
+        along, across, heading = self.on_track().T
+        ahead = np.stack([kind, start - along, end - along, opening, across, heading], axis=1)
+        return np.where(kind[:, None] != 0, ahead, 0.0)
+
+
+def _passage_row(drawn: EpisodeDraws) -> tuple[float, float, float, float]:
+    """Kind (0 on open ground, -1 bar, 1 walls), start, end and opening of an episode's passage."""
+    passage = drawn.passage
+    if passage is None:
+        return 0.0, 0.0, 0.0, 0.0
+    kind = -1.0 if passage.kind == "bar" else 1.0
+    return kind, passage.start_m, passage.end_m, passage.opening_m
+
 
 @dataclass(frozen=True)
 class _Geometry:
-    """Where the trunk is relative to the ground and the world; (N, ...) float64."""
-
-    scan: np.ndarray
-    height: np.ndarray
-    desired_gravity: np.ndarray
-    gravity: np.ndarray
-    lin_vel_body: np.ndarray
-    heading: np.ndarray
-
-
-def _desired_gravity(slope_x: np.ndarray, slope_y: np.ndarray, command: np.ndarray) -> np.ndarray:
-    """(N, 3) gravity in the frame of a trunk with the commanded pitch and roll over the terrain.
+    """Where the trunk is relative to the ground and the world; (N, ...) float64.
 
     slope_x, slope_y: rise of the terrain plane along and across the heading, m/m.
     """
+
+    scan: np.ndarray
+    height: np.ndarray
+    slope_x: np.ndarray
+    slope_y: np.ndarray
+    gravity: np.ndarray
+    lin_vel_body: np.ndarray
+    lin_vel_heading: np.ndarray
+    yaw_rate: np.ndarray
+    heading: np.ndarray
+
+
+def _desired_gravity(geometry: _Geometry, command: np.ndarray) -> np.ndarray:
+    """(N, 3) gravity in the frame of a trunk with the commanded pitch and roll over the terrain."""
+    slope_x, slope_y = geometry.slope_x, geometry.slope_y
     norm = np.sqrt(1.0 + slope_x**2 + slope_y**2)
     x = -slope_x / np.sqrt(1.0 + slope_x**2)
     z = -1.0 / norm

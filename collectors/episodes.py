@@ -9,15 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.commands import C, check_skill, draw_command
+from collectors.commands import check_skill, draw_command
 from collectors.observations import NOISE_DIM
-from collectors.physics import CONTROL_DT_S
+from collectors.passages import Passage, draw_passage
 from collectors.randomisation import draw_randomisation
-from collectors.robots import N_JOINTS
+from collectors.robots import N_JOINTS, RobotCard
 from collectors.terrains import N_LEVELS, check_terrain
-
-EPISODE_STEPS = 192
-"""The paper's average trajectory length; 3.84 s at 50 Hz."""
+from collectors.timing import EPISODE_STEPS
 
 TRAIN_VARIANTS = (0, 8)
 HELD_OUT_VARIANTS = (1000, 1008)
@@ -67,6 +65,7 @@ class EpisodeDraws:
 
     Attributes:
         command: (16,) the target command; draws: (N_DRAWS,) the domain randomisation.
+        passage: what stands on the track, None on open ground.
         terrain_variant: which tile of the terrain and level.
         yaw, offset_xy, base_vel (6,), joint_offset (12,): the start.
         push_step: control step of the push, -1 without one; push_velocity (2,) in m/s.
@@ -76,6 +75,7 @@ class EpisodeDraws:
 
     command: np.ndarray
     draws: np.ndarray
+    passage: Passage | None
     terrain_variant: int
     yaw: float
     offset_xy: np.ndarray
@@ -87,13 +87,16 @@ class EpisodeDraws:
     action_noise: np.ndarray
 
 
-def draw_episode(spec: EpisodeSpec, steps: int = EPISODE_STEPS) -> EpisodeDraws:
-    """Draw an episode; a pure function of the spec."""
+def draw_episode(spec: EpisodeSpec, robot: RobotCard, steps: int = EPISODE_STEPS) -> EpisodeDraws:
+    """Draw an episode; a pure function of the spec and the robot."""
     rng = np.random.default_rng(spec.seed)
     pushed = rng.random() < PUSH_CHANCE
     low, high = HELD_OUT_VARIANTS if spec.held_out else TRAIN_VARIANTS
+    command = draw_command(spec.skill, rng, robot, spec.speed_scale)
+    passage, command = draw_passage(spec.skill, spec.terrain, spec.level, command, rng, robot)
     return EpisodeDraws(
-        command=draw_command(spec.skill, rng, spec.speed_scale),
+        command=command,
+        passage=passage,
         draws=draw_randomisation(rng),
         terrain_variant=int(rng.integers(low, high)),
         yaw=float(rng.uniform(-np.pi, np.pi)),
@@ -115,9 +118,3 @@ def _correlated(rng: np.random.Generator, steps: int) -> np.ndarray:
     for step in range(1, steps):
         noise[step] += kept * noise[step - 1]
     return noise
-
-
-def commanded_distance_m(command: np.ndarray, steps: int = EPISODE_STEPS) -> float:
-    """Distance a perfect follower of the ramped command walks in an episode, m."""
-    time = np.arange(steps) * CONTROL_DT_S
-    return float(np.minimum(command[C.VEL_X], command[C.ACCEL_LIMIT] * time).sum() * CONTROL_DT_S)

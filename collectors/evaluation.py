@@ -77,7 +77,12 @@ def _cell(cell: tuple[str, str, int]) -> tuple[str, int, str]:
 
 @dataclass(frozen=True)
 class CellResult:
-    """One policy on one terrain, skill and level; `episode_return` is called "return" in files."""
+    """One policy on one terrain, skill and level; `episode_return` is called "return" in files.
+
+    vx_error is the mean |v_x error| over the last 2 s, m/s. torque_p99 and action_rate_p99 are 99th
+    percentiles over all steps of the largest joint torque, Nm, and of the fastest joint target,
+    rad/s.
+    """
 
     policy: str
     terrain: str
@@ -88,6 +93,8 @@ class CellResult:
     survival: float
     episodes: int
     vx_error: float
+    torque_p99: float
+    action_rate_p99: float
 
     def as_record(self) -> dict[str, Any]:
         """The cell as files and tables hold it."""
@@ -125,4 +132,10 @@ def _sum_up(
         survival=float(np.mean([not r.terminated for r in ordered])),
         episodes=len(ordered),
         vx_error=float(np.mean([r.vel_x_error_ms for r in ordered])),
+        torque_p99=_p99([r.torque_nm for r in ordered]),
+        action_rate_p99=_p99([r.action_rate_rads for r in ordered]),
     )
+
+
+def _p99(steps: list[np.ndarray]) -> float:
+    return float(np.percentile(np.concatenate(steps), 99))

@@ -18,13 +18,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from collectors.gait import GaitReference
-from collectors.observations import OBS_DIM, PRIVILEGED_DIM
+from collectors.observations import POLICY_SLICES, PRIVILEGED_DIM
 from collectors.policies import Observation
-from collectors.robots import N_JOINTS, RobotCard, load_robot
+from collectors.robots import N_JOINTS, RobotCard, list_robots, load_robot
 
 EXPERTS = Path(__file__).parent / "assets" / "experts"
 DEFAULT_EXPERT = "aliengo-locomotion"
-FEATURE_DIM = OBS_DIM + PRIVILEGED_DIM + N_JOINTS
+_KNOWN = slice(POLICY_SLICES["last_action"][0], POLICY_SLICES["command"][1])
+FEATURE_DIM = (_KNOWN.stop - _KNOWN.start) + PRIVILEGED_DIM + N_JOINTS
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,15 @@ class ExpertFeatures:
     def of(observation: Observation, robot: RobotCard, gait: GaitReference) -> ExpertFeatures:
         """From an observation of N robots, both float32.
 
-        features (N, FEATURE_DIM): observation, privileged block, reference action.
+        features (N, FEATURE_DIM): last action and command, privileged block, reference action. The
+        noisy measurements of the observation are left out: the privileged block holds the truth.
         reference (N, 12): the gait's action.
         """
         targets = gait.joint_targets(observation.command, observation.clock)
         reference = (targets - robot.default_joint_pos_rad) / robot.action_scale_rad
         reference = reference.astype(np.float32)
-        features = np.concatenate([observation.policy, observation.privileged, reference], axis=1)
+        known = observation.policy[:, _KNOWN]
+        features = np.concatenate([known, observation.privileged, reference], axis=1)
         return ExpertFeatures(features, reference)
 
 
@@ -144,7 +147,29 @@ def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
         card = json.loads(card_path.read_text())
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"expert {path.name} cannot be read: {error}") from None
-    if not isinstance(card, dict) or "robot" not in card:
+    if not isinstance(card, dict) or not isinstance(card.get("robot"), str) or not card["robot"]:
         raise ValueError(f"expert {path.name}: its card {card_path.name} names no robot")
-    policy = ExpertPolicy(path.stem, load_robot(card["robot"]), weights)
+    policy = ExpertPolicy(path.stem, _robot_of(card["robot"], path), weights)
     return Expert(policy, card, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+
+
+def _robot_of(robot: str, expert: Path) -> RobotCard:
+    """The robot that an expert's card names: a shipped one, or a folder or card by its path.
+
+    A relative path starts at the expert's folder. What is no longer at its path may lie under its
+    own name in or beside that folder, so that the two can be moved together.
+    """
+    if robot in list_robots():
+        return load_robot(robot)
+    folder = expert.resolve().parent
+    place = folder / robot
+    name = Path(place.parent.name, place.name) if place.suffix == ".json" else Path(place.name)
+    places = (place, folder / name, folder.parent / name)
+    for found in places:
+        if found.exists():
+            return load_robot(str(found))
+    tried = ", ".join(dict.fromkeys(map(str, places)))
+    raise ValueError(
+        f"expert {expert.name}: its robot '{robot}' is neither shipped "
+        f"({', '.join(list_robots())}) nor at {tried}"
+    )

@@ -13,8 +13,8 @@ import numpy as np
 
 from collectors.commands import C
 from collectors.kinematics import LegKinematics
-from collectors.physics import CONTROL_DT_S
 from collectors.robots import RobotCard
+from collectors.timing import CONTROL_DT_S
 
 GRAVITY_MS2 = 9.81
 
@@ -51,7 +51,8 @@ class GaitReference:
         duty = command[:, C.GAIT_DUTY, None]
         stance = leg_phases(command, clock) < duty
         load = np.repeat(np.where(stance, self._weight_n / (4.0 * duty), 0.0), 3, axis=1)
-        torque = -load * self._kinematics.height_gradient(pose)
+        up = _to_trunk(command, *np.array([0.0, 0.0, 1.0])[:, None, None])
+        torque = -load * self._kinematics.rise_gradient(pose, up)
         torque = np.clip(torque, -self._robot.torque_limit_nm, self._robot.torque_limit_nm)
         lead = (torque + self._robot.kd_nms_per_rad * velocity) / self._robot.kp_nm_per_rad
         return pose + lead
@@ -87,9 +88,16 @@ class GaitReference:
         x = x + ahead * travel_x
         y = y + ahead * travel_y
 
-        # Level frame into the pitched and rolled trunk: the transpose of Ry(pitch) Rx(roll).
-        sp, cp = np.sin(command[:, C.BODY_PITCH, None]), np.cos(command[:, C.BODY_PITCH, None])
-        sr, cr = np.sin(command[:, C.BODY_ROLL, None]), np.cos(command[:, C.BODY_ROLL, None])
-        x, z = cp * x - sp * z, sp * x + cp * z
-        y, z = cr * y + sr * z, -sr * y + cr * z
-        return np.stack([x, y, z], axis=-1)
+        return _to_trunk(command, x, y, z)
+
+
+def _to_trunk(command: np.ndarray, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Vectors of the level frame, (N, K) or (1, 1) each, in the trunk's: (N, K or 1, 3).
+
+    The trunk is pitched and rolled as commanded; this is the transpose of Ry(pitch) Rx(roll).
+    """
+    sp, cp = np.sin(command[:, C.BODY_PITCH, None]), np.cos(command[:, C.BODY_PITCH, None])
+    sr, cr = np.sin(command[:, C.BODY_ROLL, None]), np.cos(command[:, C.BODY_ROLL, None])
+    x, z = cp * x - sp * z, sp * x + cp * z
+    y, z = cr * y + sr * z, -sr * y + cr * z
+    return np.stack(np.broadcast_arrays(x, y, z), axis=-1)

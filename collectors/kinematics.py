@@ -49,13 +49,23 @@ class LegKinematics:
         thigh = (thigh + np.pi) % (2 * np.pi) - np.pi
         return np.stack([hip, thigh, calf], axis=-1).reshape(-1, 3 * N_LEGS)
 
-    def height_gradient(self, joint_pos: np.ndarray) -> np.ndarray:
-        """(N, 12) derivatives of each foot's trunk-frame z by its leg's joints, in m/rad."""
+    def rise_gradient(self, joint_pos: np.ndarray, up: np.ndarray) -> np.ndarray:
+        """(N, 12) derivatives by its leg's joints of how far each foot is along `up`, in m/rad.
+
+        Args:
+            up: (N, 1, 3) unit vectors in the trunk frame.
+        """
         q = joint_pos.reshape(-1, N_LEGS, 3)
         hip, thigh, knee = q[..., 0], q[..., 1], q[..., 1] + q[..., 2]
         x = -self._thigh * np.sin(thigh) - self._calf * np.sin(knee)
         drop = -self._thigh * np.cos(thigh) - self._calf * np.cos(knee)
-        by_hip = self._side * np.cos(hip) - drop * np.sin(hip)
-        by_thigh = -x * np.cos(hip)
-        by_calf = self._calf * np.sin(knee) * np.cos(hip)
+        y = self._side * np.cos(hip) - drop * np.sin(hip)
+        z = self._side * np.sin(hip) + drop * np.cos(hip)
+        ux, uy, uz = np.moveaxis(up, -1, 0)
+        # The leg swings in the plane of x and of its own downward axis, which the hip turns.
+        along_drop = uz * np.cos(hip) - uy * np.sin(hip)
+        calf_drop = self._calf * np.sin(knee)
+        by_hip = uz * y - uy * z
+        by_thigh = ux * drop - x * along_drop
+        by_calf = -ux * self._calf * np.cos(knee) + calf_drop * along_drop
         return np.stack([by_hip, by_thigh, by_calf], axis=-1).reshape(-1, 3 * N_LEGS)

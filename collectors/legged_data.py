@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from collectors.commands import COMMAND_NAMES, COMMAND_UNITS, SKILLS, check_skill, ramped
+from collectors.commands import COMMAND_NAMES, COMMAND_UNITS, SKILLS, check_skill
 from collectors.episodes import EpisodeSpec
 from collectors.observations import OBS_DIM, POLICY_SLICES
-from collectors.physics import CONTROL_DT_S
+from collectors.passages import OPEN_GROUND
 from collectors.randomisation import DRAW_NAMES, DRAWS
 from collectors.robots import N_JOINTS, RobotCard
 from collectors.rollout import STATE_DIM, EpisodeResult
 from collectors.terrains import N_LEVELS, check_terrain
+from collectors.timing import CONTROL_DT_S
 from datasets import Field, Schema
 
 
@@ -195,8 +196,9 @@ def _row(
     result: EpisodeResult, robot: RobotCard, simulator: tuple[str, str], expert: tuple[str, str]
 ) -> dict[str, Any]:
     spec, draws = result.spec, result.draws
-    time = np.arange(result.length) * CONTROL_DT_S
-    command = ramped(np.tile(draws.command, (result.length, 1)), time).mean(axis=0)
+    assert result.record is not None, "parts are made of recorded episodes"
+    command = result.record.obs[:, slice(*POLICY_SLICES["command"])].mean(axis=0)
+    passage = draws.passage or OPEN_GROUND
     return {
         "episode": spec.index,
         "length": result.length,
@@ -215,6 +217,10 @@ def _row(
         "success": result.success,
         "terminated": result.terminated,
         "truncated": not result.terminated,
+        "passage": passage.kind,
+        "passage_start_m": passage.start_m,
+        "passage_depth_m": passage.depth_m,
+        "passage_opening_m": passage.opening_m,
         "push_step": draws.push_step,
         "push_velocity_x": float(draws.push_velocity[0]),
         "push_velocity_y": float(draws.push_velocity[1]),

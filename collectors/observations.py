@@ -40,13 +40,17 @@ PRIVILEGED_SLICES = _slices(
     {
         "base_lin_vel_body": 3,
         "base_ang_vel_body": 3,
+        "velocity_heading": 3,
         "projected_gravity": 3,
         "gravity_error": 3,
+        "joint_pos_error": N_JOINTS,
+        "joint_vel": N_JOINTS,
         "height_error": 1,
         "foot_contact": 4,
         "gait_clock_sin": 4,
         "gait_clock_cos": 4,
         "gait_clock_cycles": 1,
+        "passage": 6,
         "height_scan": N_SCAN,
         "randomisation": N_DRAWS,
     }

@@ -1,9 +1,9 @@
 """Reward terms: plain functions of one step's view, (N,) each, and the weights that add them up.
 
 Weights are per second; the environment multiplies by the control step. Sources: legged_gym
-(tracking, vertical speed, action rate, collision), HIMLoco's public Aliengo setup (power),
-walk-these-ways (slip, commanded attitude, height and stance). The positive terms add up to at most
-3.2 a second, 12.3 an episode of 192 steps.
+(tracking, vertical speed, action rate, collision), Isaac Lab (the frames of tracking), HIMLoco's
+public Aliengo setup (power), walk-these-ways (slip, commanded attitude, height and stance). The
+positive terms add up to at most 3.2 a second, 12.3 an episode of 192 steps.
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ from collectors.robots import RobotCard
 class StepView:
     """What rewards, terminations and skill criteria read after a control step; (N, ...) float64.
 
-    gravity and its desired value are unit vectors in the body frame; height is that of the trunk
-    above the terrain plane under it; command is the one in force during the step.
+    gravity and its desired value are unit vectors in the body frame; lin_vel_heading (N, 2) is the
+    horizontal velocity along the heading and to its left, yaw_rate (N,) the one about the vertical:
+    for a trunk that is rolled by a radian, "forward" and "turn" mean nothing in its own frame.
+    height is that of the trunk above the terrain plane under it; command is the one in force during
+    the step.
     """
 
     robot: RobotCard
     command: np.ndarray
     lin_vel_body: np.ndarray
+    lin_vel_heading: np.ndarray
+    yaw_rate: np.ndarray
     ang_vel_body: np.ndarray
     gravity: np.ndarray
     desired_gravity: np.ndarray
@@ -40,6 +45,8 @@ class StepView:
     stance_width_m: np.ndarray
     knee_force_n: np.ndarray
     trunk_force_n: np.ndarray
+    barrier_force_n: np.ndarray
+    barrier_body_force_n: np.ndarray
     action: np.ndarray
     last_action: np.ndarray
 
@@ -54,15 +61,14 @@ def _squares(values: np.ndarray) -> np.ndarray:
 
 
 def track_linear_velocity(view: StepView) -> np.ndarray:
-    """exp(-|v_xy - v*_xy|^2 / 0.25), body frame."""
-    return np.exp(
-        -_squares(view.lin_vel_body[:, :2] - view.command[:, C.VEL_X : C.VEL_Y + 1]) / 0.25
-    )
+    """exp(-|v_xy - v*_xy|^2 / 0.25), heading frame (Isaac Lab: track_lin_vel_xy_yaw_frame_exp)."""
+    error = view.lin_vel_heading - view.command[:, C.VEL_X : C.VEL_Y + 1]
+    return np.exp(-_squares(error) / 0.25)
 
 
 def track_yaw_rate(view: StepView) -> np.ndarray:
-    """exp(-(w_z - w*_z)^2 / 0.25), body frame."""
-    return np.exp(-np.square(view.ang_vel_body[:, 2] - view.command[:, C.YAW_RATE]) / 0.25)
+    """exp(-(w_z - w*_z)^2 / 0.25), about the vertical (Isaac Lab: track_ang_vel_z_world_exp)."""
+    return np.exp(-np.square(view.yaw_rate - view.command[:, C.YAW_RATE]) / 0.25)
 
 
 def track_attitude(view: StepView) -> np.ndarray:
@@ -115,6 +121,16 @@ def knee_collision(view: StepView) -> np.ndarray:
     return (view.knee_force_n > 1.0).sum(axis=1).astype(np.float64)
 
 
+def barrier_contact(view: StepView) -> np.ndarray:
+    """1 while any part presses on a bar or a wall with more than 1 N."""
+    return (view.barrier_force_n > 1.0).astype(np.float64)
+
+
+def unrest(view: StepView) -> np.ndarray:
+    """|w|^2 of a trunk that is asked to stand."""
+    return (1.0 - view.command[:, C.LOCOMOTE]) * _squares(view.ang_vel_body)
+
+
 def joint_limits(view: StepView) -> np.ndarray:
     """Sum of rad beyond 95 % of the joint range."""
     middle = (view.robot.joint_upper_rad + view.robot.joint_lower_rad) / 2
@@ -142,9 +158,11 @@ REWARDS: dict[str, RewardTerm] = {
         RewardTerm(roll_pitch_rate, -0.03),
         RewardTerm(power, -2e-5),
         RewardTerm(torque, -2e-5),
-        RewardTerm(action_rate, -0.005),
+        RewardTerm(action_rate, -0.01),
         RewardTerm(foot_slip, -0.04),
         RewardTerm(knee_collision, -0.5),
+        RewardTerm(barrier_contact, -0.5),
+        RewardTerm(unrest, -1.0),
         RewardTerm(joint_limits, -2.0),
     )
 }

@@ -12,6 +12,7 @@ from collectors.episodes import EpisodeDraws, EpisodeSpec
 from collectors.observations import OBS_DIM
 from collectors.policies import Observation, Policy
 from collectors.robots import N_JOINTS
+from collectors.skills import S
 
 STATE_DIM = 3 + 4 + N_JOINTS
 
@@ -35,7 +36,11 @@ class EpisodeRecord:
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """How an episode went; `record` is None unless recording was asked for."""
+    """How an episode went; `record` is None unless recording was asked for.
+
+    torque_nm (T,) float32 is the largest |torque| of any joint at each step, action_rate (T,) the
+    fastest joint target's speed in rad/s.
+    """
 
     spec: EpisodeSpec
     draws: EpisodeDraws
@@ -44,6 +49,8 @@ class EpisodeResult:
     success: bool
     terminated: bool
     vel_x_error_ms: float
+    torque_nm: np.ndarray
+    action_rate_rads: np.ndarray
     record: EpisodeRecord | None
 
 
@@ -165,6 +172,7 @@ def _result(
     if spec is None or draws is None:
         raise RuntimeError(f"robot {index} ended an episode that it never started")
     length = int(env.step_count[index])
+    track = env.track(index)
     return EpisodeResult(
         spec=spec,
         draws=draws,
@@ -172,6 +180,8 @@ def _result(
         episode_return=float(episode_return),
         success=env.success(index, terminated),
         terminated=terminated,
-        vel_x_error_ms=env.track(index).vel_x_error(),
+        vel_x_error_ms=track.vel_x_error(),
+        torque_nm=track.values[:, S.TORQUE].copy(),
+        action_rate_rads=track.values[:, S.ACTION_RATE].copy(),
         record=recorder.take(index, length, observation.policy[index]) if recorder else None,
     )

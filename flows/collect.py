@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 
 from collectors.environment import LeggedEnvironment
-from collectors.episodes import EPISODE_STEPS
 from collectors.experts import DEFAULT_EXPERT, load_expert
 from collectors.legged_data import CollectionGrid, legged_schema, part_arrays, part_catalog
 from collectors.physics import BACKENDS
 from collectors.rollout import run_episodes
+from collectors.timing import EPISODE_STEPS
 from datasets import Store
 from flows.progress import Advance, Reporter
 from flows.records import digest, provenance, read_record, write_record

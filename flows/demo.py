@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from collectors.commands import SKILLS
-from collectors.episodes import EPISODE_STEPS
 from collectors.evaluation import EvaluationGrid
 from collectors.experts import load_expert
 from collectors.legged_data import COLLECTION_PRESETS
 from collectors.terrains import TERRAINS
+from collectors.timing import EPISODE_STEPS
 from flows.collect import CollectPlan, collect, collection_rate, part_records
 from flows.evaluate import EvaluatePlan, PolicySource, evaluate_once
 from flows.overview import dataset_overview
@@ -34,6 +34,7 @@ Stage = Callable[[str, Callable[[], Any]], Any]
 STORE = "legged.zarr"
 SUMMARY = "summary.json"
 WALL = "wall.json"
+EXPERT_CARD = "expert.json"
 
 
 # Whole episodes a window: every step is learned with the history that it has in control. A minute
@@ -87,6 +88,7 @@ def run_demo(
     store = out / STORE
     stage = _clocked(stage, out)
     stage("collect", lambda: collect(plan.collect, store, reporter))
+    write_record(out / EXPERT_CARD, load_expert(plan.collect.expert).card)
     overview = stage("describe", lambda: _describe(store, out / "dataset.json"))
     trained: dict[str, TrainResult] = {}
     for name, training in plan.learned().items():

@@ -15,9 +15,10 @@ from collectors.evaluation import CellResult, EvaluationGrid, evaluate
 from collectors.experts import load_expert
 from collectors.observations import POLICY_SLICES
 from collectors.policies import Observation, Policy
-from collectors.robots import load_robot
+from collectors.robots import DEFAULT_ROBOT, RobotCard, load_robot
 from flows.progress import Reporter
 from flows.records import digest, provenance, read_record, write_record
+from flows.train import PLAN
 from learners.checkpoint import CHECKPOINT, load_policy
 from learners.control import LearnedPolicy
 from learners.registry import count_parameters
@@ -29,7 +30,8 @@ LATENCY_REPEATS = 1000
 class EvaluatePlan:
     """What to evaluate on.
 
-    The grid of cells, the simulator, robots at once and threads; return_target as trained.
+    The grid of cells, the simulator, robots at once and threads; return_target as trained. `robot`
+    is a name or a path; empty, it is the one that the policy was made for.
     """
 
     grid: EvaluationGrid = field(default_factory=EvaluationGrid)
@@ -37,6 +39,7 @@ class EvaluatePlan:
     robots: int = 128
     threads: int = 2
     return_target: float = 1.0
+    robot: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,9 @@ def evaluate_policy(source: PolicySource, plan: EvaluatePlan, reporter: Reporter
     Raises:
         ValueError: no such expert or run, or a run trained on another observation.
     """
-    robot = load_robot()
     specs = plan.grid.specs()
     robots = min(plan.robots, len(specs))
-    policy, parameters = _load(source, robots, plan)
+    policy, parameters, robot = _load(source, robots, plan)
     started = time.perf_counter()
     env = LeggedEnvironment(robot, robots, plan.threads, plan.sim)
     try:
@@ -103,8 +105,8 @@ def evaluate_policy(source: PolicySource, plan: EvaluatePlan, reporter: Reporter
         with reporter.step(f"evaluate {source.name}", total, "step") as advance:
             cells = evaluate(policy, env, plan.grid, lambda n: advance(n, ""))
         wall_s = time.perf_counter() - started
-        single, _ = _load(source, 1, plan)
-        median, p99 = control_latency(single, robot_observations(plan))
+        single, _, _ = _load(source, 1, plan)
+        median, p99 = control_latency(single, robot_observations(plan, robot))
     finally:
         env.close()
     return Evaluation(source.name, cells, parameters, median, p99, wall_s, total / wall_s)
@@ -128,9 +130,9 @@ def evaluate_once(
     return record
 
 
-def robot_observations(plan: EvaluatePlan, count: int = 64) -> list[Observation]:
+def robot_observations(plan: EvaluatePlan, robot: RobotCard, count: int = 64) -> list[Observation]:
     """Observations of one robot on the grid's first episode, for timing."""
-    env = LeggedEnvironment(load_robot(), 1, 1, plan.sim)
+    env = LeggedEnvironment(robot, 1, 1, plan.sim)
     try:
         env.reset(np.arange(1), plan.grid.specs()[:1])
         observations = []
@@ -168,11 +170,15 @@ def control_latency(
     return float(median), float(p99)
 
 
-def _load(source: PolicySource, robots: int, plan: EvaluatePlan) -> tuple[Policy, int]:
+def _load(source: PolicySource, robots: int, plan: EvaluatePlan) -> tuple[Policy, int, RobotCard]:
+    """The policy for a number of robots, its size, and the robot it drives."""
     if source.run is None:
         expert = load_expert(source.expert).policy
         expert.name = source.name
-        return expert, expert.parameters()
+        robot = load_robot(plan.robot) if plan.robot else expert.robot
+        return expert, expert.parameters(), robot
     network = load_policy(source.run, obs_slices=POLICY_SLICES)
     policy = LearnedPolicy(network, robots, source.name, plan.return_target)
-    return policy, count_parameters(network)
+    trained = read_record(source.run / PLAN) or {}
+    robot = load_robot(plan.robot or trained.get("robot", DEFAULT_ROBOT))
+    return policy, count_parameters(network), robot

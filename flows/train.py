@@ -14,6 +14,8 @@ from learners.registry import preset
 from learners.train import TrainResult, train
 from learners.training_config import TrainConfig
 
+PLAN = "plan.json"
+
 
 @dataclass(frozen=True)
 class SelectPlan:
@@ -58,9 +60,14 @@ def run_training(plan: TrainPlan, store_path: Path, out: Path, reporter: Reporte
     selection = plan.select.select(store_path)
     preset(plan.config.model, plan.config.model_overrides)
     # The trainer refuses a folder with another run; its plan must survive that.
-    if not (out / "plan.json").exists():
-        record = {"plan": asdict(plan), "store": store_path.name, "selection": selection.hash}
-        write_record(out / "plan.json", record | provenance())
+    if not (out / PLAN).exists():
+        record = {
+            "plan": asdict(plan),
+            "store": store_path.name,
+            "selection": selection.hash,
+            "robot": selection.store.schema.robot,
+        }
+        write_record(out / PLAN, record | provenance())
     with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
         return train(plan.config, selection, out, _as_progress(advance))
 

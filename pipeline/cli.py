@@ -84,6 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_store_commands(commands)
     _add_learning_commands(commands)
     _add_expert(commands)
+    _add_robot(commands)
     _add_bench(commands)
     completion = _command(
         commands, "completion", "print a completion script", "source <(gaitforge completion bash)"
@@ -115,6 +116,19 @@ def _add_settings(parser: argparse.ArgumentParser, example: str) -> None:
         metavar="NAME=VALUE",
         dest="settings",
         help=f"change any setting of the plan, e.g. {example}; may be repeated",
+    )
+
+
+def _add_robot_choice(parser: argparse.ArgumentParser) -> None:
+    """`--robot X` is `--set robot=X`."""
+    parser.add_argument(
+        "--robot",
+        action="append",
+        default=[],
+        metavar="ROBOT",
+        type=lambda robot: f"robot={robot}",
+        dest="settings",
+        help="a shipped robot's name, or the path of one's own (see gaitforge robot check)",
     )
 
 
@@ -213,6 +227,7 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
         "gaitforge evaluate runs/fcnet --terrain flat,rough --skill run --episodes 64",
     )
     evaluate.add_argument("policy_run", metavar="RUN", type=Path, help="folder of a training run")
+    _add_robot_choice(evaluate)
     _add_grid(evaluate)
     evaluate.set_defaults(run="commands:evaluate")
 
@@ -240,7 +255,7 @@ def _add_grid(parser: argparse.ArgumentParser) -> None:
 
 def _add_expert(commands: argparse._SubParsersAction) -> None:
     expert = _command(
-        commands, "expert", "list, train and evaluate experts", "gaitforge expert list --json"
+        commands, "expert", "list, train, evaluate and film experts", "gaitforge expert list --json"
     )
     actions = expert.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = _command(actions, "list", "list the shipped experts", "gaitforge expert list")
@@ -251,9 +266,10 @@ def _add_expert(commands: argparse._SubParsersAction) -> None:
         actions,
         "train",
         "train an expert with PPO, or go on with a training",
-        "gaitforge expert train --out runs/expert --steps 20000000",
+        "gaitforge expert train --out runs/expert --steps 20000000 --robot my_robot",
     )
     train.add_argument("--out", type=Path, required=True, help="folder of the training")
+    _add_robot_choice(train)
     train.add_argument("--steps", type=_positive, help="environment steps in all")
     train.add_argument("--robots", type=_positive, help="simulated at once")
     train.add_argument("--seed", type=_whole, help="of everything random")
@@ -270,6 +286,44 @@ def _add_expert(commands: argparse._SubParsersAction) -> None:
     evaluate.add_argument("--expert", help="a shipped expert's name, or its .safetensors file")
     _add_grid(evaluate)
     evaluate.set_defaults(run="expert_commands:evaluate")
+
+    film = _command(
+        actions,
+        "film",
+        "draw an expert's skills as contact sheets and animations",
+        "gaitforge expert film --skill crawl,tilt --out runs/film --format png,webp",
+    )
+    film.add_argument("--expert", help="a shipped expert's name, or its .safetensors file")
+    film.add_argument("--skill", type=_names, help="skills, comma-separated")
+    film.add_argument("--terrain", type=_names, help="terrains to choose the hardest from")
+    film.add_argument("--level", type=_whole, help="terrain level, 0-9 (default: 4)")
+    film.add_argument("--seed", type=_whole, help="of the held-out episodes")
+    film.add_argument("--out", type=Path, default=Path("runs/film"), help="folder")
+    film.add_argument("--format", type=_names, default=("gif", "png"), help="gif, png, webp")
+    film.add_argument("--renderer", choices=("auto", "mujoco", "side"), default="auto")
+    film.set_defaults(run="picture_commands:film")
+
+
+def _add_robot(commands: argparse._SubParsersAction) -> None:
+    robot = _command(commands, "robot", "list and check robots", "gaitforge robot check my_robot")
+    actions = robot.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = _command(actions, "list", "list the shipped robots", "gaitforge robot list --json")
+    _add_json(listing)
+    listing.set_defaults(run="robot_commands:list_them")
+
+    check = _command(
+        actions,
+        "check",
+        "check a robot's card and MJCF, and let it stand for two seconds",
+        "gaitforge robot check my_robot",
+    )
+    check.add_argument(
+        "robot",
+        metavar="PATH",
+        help="a folder with robot.json and the MJCF that it names, a card, or a shipped robot",
+    )
+    _add_json(check)
+    check.set_defaults(run="robot_commands:check")
 
 
 def _add_bench(commands: argparse._SubParsersAction) -> None:

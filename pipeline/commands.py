@@ -24,6 +24,7 @@ from flows.train import SelectPlan, TrainPlan, run_training
 from learners.registry import PRESETS, build_network, count_parameters, preset
 from learners.tokens import TokenLayout
 from learners.training_config import TrainConfig
+from pipeline.pictures import make_run_sheets
 from pipeline.progress import TerminalReporter
 from pipeline.report import write_report
 from pipeline.settings import override
@@ -40,6 +41,7 @@ def demo(arguments: argparse.Namespace) -> int:
         summary = run_demo_flow(plan, arguments.out, reporter)
     else:
         summary = run_demo(plan, arguments.out, reporter)
+    make_run_sheets(arguments.out, reporter.say)
     report = write_report(arguments.out)
     if arguments.json:
         show_one(summary, as_json=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from collectors.experts import DEFAULT_EXPERT, EXPERTS, list_experts, load_expert
+from collectors.robot_check import check_robot
+from collectors.robots import absolute_robot, load_robot
 from flows.evaluate import PolicySource
 from pipeline.commands import show_evaluation
 from pipeline.progress import TerminalReporter
@@ -41,6 +44,10 @@ def train(arguments: argparse.Namespace) -> int:
     chosen = {name: getattr(arguments, name) for name in ("steps", "robots", "seed", "threads")}
     config = replace(ExpertTrainingConfig(), **{k: v for k, v in chosen.items() if v is not None})
     config = override(config, arguments.settings)
+    # The expert's card will name the robot, and is read from other working directories.
+    config = replace(config, robot=absolute_robot(config.robot))
+    for warning in check_robot(load_robot(config.robot)).warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     print(run_expert_training(config, arguments.out, TerminalReporter()))
     return 0
 

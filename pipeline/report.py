@@ -17,6 +17,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from datasets.files import write_bytes_durably
 from pipeline import charts
+from pipeline.report_card import card_table
+from pipeline.report_sheets import drawn_by, sheet_figures
 from pipeline.run_files import EXPERT, Record, RunFiles, TrainingRun, read_run
 
 REPORT_NAME = "report.html"
@@ -168,6 +170,9 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "abstract": _abstract(summary),
         "summary": summary,
         "learned": [name for name in summary["policies"] if name != EXPERT],
+        "sheets": sheet_figures(run),
+        "sheets_drawn_by": drawn_by(run),
+        "card": card_table(run),
         "dataset": dataset,
         "dataset_heat": [
             _dataset_heat(dataset["groups"], "episodes", "Episodes", 0),

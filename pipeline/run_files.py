@@ -11,6 +11,9 @@ from typing import Any
 Record = Mapping[str, Any]
 
 EXPERT = "expert"
+PICTURES = Path("pictures")
+PICTURE_INDEX = "pictures.json"
+EXPERT_CARD = Path("expert.json")
 
 _SUMMARY_KEYS = (
     "dataset",
@@ -43,6 +46,7 @@ _POLICY_KEYS = (
 )
 _CELL_KEYS = ("policy", "terrain", "skill", "level", "return", "success", "survival", "episodes")
 _GROUP_KEYS = ("terrain", "skill", "episodes", "steps", "return", "success", "survival")
+_SHEET_KEYS = ("file", "skill", "terrain", "level", "command", "success", "succeeded", "episodes")
 _HISTORY_KEYS = ("step", "loss", "validation_loss", "lr", "steps_per_s", "elapsed_s")
 
 
@@ -57,13 +61,18 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """All that a report is made from, as read; `paths` are the files, relative to `root`."""
+    """All that a report is made from, as read; `paths` are the files, relative to `root`.
+
+    `pictures` is None where none were drawn, `expert` where the run holds no card of its expert.
+    """
 
     root: Path
     summary: Record
     dataset: Record
     plan: Record
     training: tuple[TrainingRun, ...]
+    pictures: Record | None
+    expert: Record | None
     paths: tuple[Path, ...]
 
 
@@ -98,7 +107,32 @@ def read_run(run_dir: Path) -> RunFiles:
     paths = [Path("summary.json"), Path("dataset.json"), Path("plan.json")]
     for policy in learned:
         paths += [_history_path(policy), _config_path(policy)]
-    return RunFiles(run_dir, summary, dataset, plan, training, tuple(paths))
+    pictures = _read_pictures(run_dir)
+    if pictures is not None:
+        sheets = [PICTURES / sheet["file"] for sheet in pictures["sheets"]]
+        paths += [PICTURES / PICTURE_INDEX, *sheets]
+    expert = None
+    if (run_dir / EXPERT_CARD).is_file():
+        expert = _read_object(run_dir, EXPERT_CARD, ("robot",))
+        cells = expert.get("evaluation", {}).get("cells", [])
+        _check_records(cells, (*_CELL_KEYS, "episodes"), f"{EXPERT_CARD}: cells")
+        paths.append(EXPERT_CARD)
+    return RunFiles(run_dir, summary, dataset, plan, training, pictures, expert, tuple(paths))
+
+
+def _read_pictures(run_dir: Path) -> Record | None:
+    path = PICTURES / PICTURE_INDEX
+    if not (run_dir / path).is_file():
+        return None
+    record = _read_object(run_dir, path, ("renderer", "sheets"))
+    _check_records(record["sheets"], _SHEET_KEYS, f"{path}: sheets")
+    for sheet in record["sheets"]:
+        if Path(sheet["file"]).name != sheet["file"]:
+            raise ValueError(f"{path}: '{sheet['file']}' is not the name of a file beside it")
+        if not (run_dir / PICTURES / sheet["file"]).is_file():
+            name = PICTURES / sheet["file"]
+            raise ValueError(f"the report needs {name}, which {run_dir} does not have")
+    return record
 
 
 def _history_path(policy: str) -> Path:

@@ -8,9 +8,6 @@ from collectors.physics.interface import InitialState, PhysicsBackend, PhysicsSt
 from collectors.robots import RobotCard
 
 BACKENDS = {"mujoco": ("collectors.physics.mujoco_cpu", "MujocoBackend")}
-DECIMATION = 4
-SUBSTEP_S = 0.005
-CONTROL_DT_S = DECIMATION * SUBSTEP_S
 
 
 def make_backend(name: str, robot: RobotCard, num_robots: int, threads: int) -> PhysicsBackend:
@@ -29,9 +26,6 @@ def make_backend(name: str, robot: RobotCard, num_robots: int, threads: int) -> 
 
 __all__ = [
     "BACKENDS",
-    "CONTROL_DT_S",
-    "DECIMATION",
-    "SUBSTEP_S",
     "InitialState",
     "PhysicsBackend",
     "PhysicsState",

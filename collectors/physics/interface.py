@@ -9,11 +9,13 @@ card's order; world frame for everything else. One control step is `decimation` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from collectors.passages import Barrier
 from collectors.terrains import TerrainTile
 
 
@@ -22,8 +24,9 @@ class PhysicsState:
     """What the task may read after a step; float64, first axis the robot.
 
     base_pos (N, 3) is unwrapped: it runs on when the robot crosses the seam of its periodic tile.
-    Contact forces are those of the ground on the part. Foot and contact quantities and torques are
-    of the last substep's start.
+    Foot, trunk and knee forces (N, ..., 3) are those of the ground on the part; `barrier_force`
+    (N,) is how hard barriers press on any part of the robot, `barrier_body_force` (N,) on its trunk
+    and hips. Foot and contact quantities and torques are of the last substep's start.
     """
 
     base_pos: np.ndarray
@@ -38,6 +41,8 @@ class PhysicsState:
     foot_force: np.ndarray
     trunk_force: np.ndarray
     knee_force: np.ndarray
+    barrier_force: np.ndarray
+    barrier_body_force: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,18 @@ class PhysicsBackend(Protocol):
     num_robots: int
     state: PhysicsState
 
-    def reset(self, index: int, tile: TerrainTile, draws: np.ndarray, start: InitialState) -> None:
-        """Put robot `index` on a tile, with its draws and in a state; the others are untouched."""
+    def reset(
+        self,
+        index: int,
+        tile: TerrainTile,
+        barriers: Sequence[Barrier],
+        draws: np.ndarray,
+        start: InitialState,
+    ) -> None:
+        """Put robot `index` on a tile among barriers, with its draws and in a state.
+
+        The others are untouched. Barriers do not repeat with the tile.
+        """
         ...
 
     def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:

@@ -6,20 +6,21 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import mujoco
 import numpy as np
 from mujoco.rollout import Rollout
 
-from collectors.physics import DECIMATION, SUBSTEP_S
+from collectors.passages import Barrier
 from collectors.physics.interface import InitialState, PhysicsState
+from collectors.physics.mujoco_model import build_model, sensor_slices, write_barriers, write_tile
 from collectors.randomisation import COM_OFFSET, DRAW_INDEX, JOINT_OFFSET
 from collectors.robots import N_JOINTS, RobotCard
-from collectors.terrains import GRID, TerrainTile
+from collectors.terrains import TerrainTile
+from collectors.timing import DECIMATION
 
 _FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
-_MAX_EXTENT_M = 10.0
-_MAX_RELIEF_M = 4.0
 
 
 class MujocoBackend:
@@ -36,12 +37,10 @@ class MujocoBackend:
     def __init__(self, robot: RobotCard, num_robots: int, threads: int):
         self.num_robots = num_robots
         self._robot = robot
-        nominal = _compile(robot)
+        nominal = build_model(robot)
         self._nominal = nominal
-        self._trunk = nominal.body("trunk").id
-        self._feet = [nominal.geom(f"{leg}_foot").id for leg in robot.legs]
-        self._foot_sites = [nominal.site(f"{leg}_foot").id for leg in robot.legs]
-        self._ground = nominal.geom("terrain").id
+        self._trunk = nominal.body(robot.trunk_body).id
+        self._feet = [nominal.geom(name).id for name in robot.foot_geoms]
         self._models = [copy.copy(nominal) for _ in range(num_robots)]
         self._datas = [mujoco.MjData(nominal) for _ in range(threads)]
         self._scratch = mujoco.MjData(nominal)
@@ -59,16 +58,26 @@ class MujocoBackend:
         self._period = np.ones((num_robots, 1))
         self._origin = np.zeros((num_robots, 2))
         self._origin_of_sensors = np.zeros((num_robots, 2))
-        self._slices = _sensor_slices(nominal, robot)
+        self._slices = sensor_slices(nominal)
         # FULLPHYSICS starts with the time, then qpos and qvel.
         self._pos = self._full[:, 1 : 1 + nominal.nq]
         self._vel = self._full[:, 1 + nominal.nq : 1 + nominal.nq + nominal.nv]
+        self._qpos = [int(nominal.joint(name).qposadr[0]) for name in robot.joint_names]
+        self._qvel = [int(nominal.joint(name).dofadr[0]) for name in robot.joint_names]
         self.state = self._read()
 
-    def reset(self, index: int, tile: TerrainTile, draws: np.ndarray, start: InitialState) -> None:
+    def reset(
+        self,
+        index: int,
+        tile: TerrainTile,
+        barriers: Sequence[Barrier],
+        draws: np.ndarray,
+        start: InitialState,
+    ) -> None:
         """See `PhysicsBackend.reset`."""
         self._apply_draws(self._models[index], draws)
-        _write_tile(self._models[index], self._ground, tile)
+        write_tile(self._models[index], tile)
+        write_barriers(self._models[index], barriers)
         # Derived constants last: they hold the total mass, and whether the ground shares the
         # world's frame.
         mujoco.mj_setConst(self._models[index], self._scratch)
@@ -81,7 +90,7 @@ class MujocoBackend:
         self._full[index] = 0.0
         self._pos[index, :3] = start.base_pos
         self._pos[index, 3:7] = start.base_quat
-        self._pos[index, 7:] = start.joint_pos
+        self._pos[index, self._qpos] = start.joint_pos
         self._vel[index, :6] = start.base_vel
         self._sensors[index] = 0.0
         self._read_start(index)
@@ -148,14 +157,16 @@ class MujocoBackend:
         state.base_quat[index] = self._pos[index, 3:7]
         state.base_lin_vel_world[index] = self._vel[index, :3]
         state.base_ang_vel_body[index] = self._vel[index, 3:6]
-        state.joint_pos[index] = self._pos[index, 7:]
+        state.joint_pos[index] = self._pos[index, self._qpos]
         state.joint_vel[index] = 0.0
         state.joint_torque[index] = 0.0
-        state.foot_pos[index] = data.site_xpos[self._foot_sites]
+        state.foot_pos[index] = data.geom_xpos[self._feet]
         state.foot_vel[index] = 0.0
         state.foot_force[index] = 0.0
         state.trunk_force[index] = 0.0
         state.knee_force[index] = 0.0
+        state.barrier_force[index] = 0.0
+        state.barrier_body_force[index] = 0.0
 
     def _read(self) -> PhysicsState:
         last = self._sensors[:, -1]
@@ -173,70 +184,20 @@ class MujocoBackend:
             base_quat=self._pos[:, 3:7].copy(),
             base_lin_vel_world=self._vel[:, :3].copy(),
             base_ang_vel_body=self._vel[:, 3:6].copy(),
-            joint_pos=self._pos[:, 7:].copy(),
-            joint_vel=self._vel[:, 6:].copy(),
+            joint_pos=self._pos[:, self._qpos],
+            joint_vel=self._vel[:, self._qvel],
             joint_torque=last[:, self._slices["torque"]].copy(),
             foot_pos=foot_pos,
             foot_vel=sensor("foot_vel").copy(),
             # The sensor reports the force of the foot on the ground.
-            foot_force=-sensor("foot_contact"),
-            trunk_force=-sensor("trunk_contact")[:, 0],
-            knee_force=-sensor("knee_contact"),
+            foot_force=-sensor("foot_force"),
+            trunk_force=-sensor("trunk_force")[:, 0],
+            knee_force=-sensor("knee_force"),
+            barrier_force=_total(sensor("barrier_force")),
+            barrier_body_force=_total(sensor("barrier_body_force")),
         )
 
 
-def _compile(robot: RobotCard) -> mujoco.MjModel:
-    """The robot's MJCF on a height field of the fixed grid, with room for the largest tile."""
-    spec = mujoco.MjSpec.from_file(str(robot.mjcf_path))
-    side = GRID + 1
-    spec.add_hfield(
-        name="terrain",
-        nrow=side,
-        ncol=side,
-        size=[_MAX_EXTENT_M, _MAX_EXTENT_M, _MAX_RELIEF_M, 0.5],
-        userdata=np.zeros(side * side),
-    )
-    spec.worldbody.add_geom(
-        name="terrain",
-        type=mujoco.mjtGeom.mjGEOM_HFIELD,
-        hfieldname="terrain",
-        contype=1,
-        conaffinity=0,
-    )
-    spec.option.timestep = SUBSTEP_S
-    model = spec.compile()
-    model.actuator_forcerange[:, 0] = -robot.torque_limit_nm
-    model.actuator_forcerange[:, 1] = robot.torque_limit_nm
-    return model
-
-
-def _write_tile(model: mujoco.MjModel, ground: int, tile: TerrainTile) -> None:
-    """Write a tile into the height field, whose data run from 0 to 1 over `hfield_size[2]`."""
-    low = float(tile.heights.min())
-    relief = max(float(tile.heights.max()) - low, 0.01)
-    model.hfield_size[0, :3] = tile.extent_m, tile.extent_m, relief
-    model.hfield_data[:] = ((tile.heights - low) / relief).ravel()
-    model.geom_pos[ground, 2] = low
-
-
-def _sensor_slices(model: mujoco.MjModel, robot: RobotCard) -> dict[str, slice]:
-    """Where each block of sensors lies, checked to be contiguous and in the card's order."""
-    blocks = {
-        "foot_contact": [f"{leg}_foot_contact" for leg in robot.legs],
-        "trunk_contact": ["trunk_contact"],
-        "knee_contact": [f"{leg}_knee_contact" for leg in robot.legs],
-        "foot_pos": [f"{leg}_foot_pos" for leg in robot.legs],
-        "foot_vel": [f"{leg}_foot_vel" for leg in robot.legs],
-        "torque": [f"{name.removesuffix('_joint')}_torque" for name in robot.joint_names],
-    }
-    slices = {}
-    for kind, names in blocks.items():
-        start = int(model.sensor(names[0]).adr[0])
-        stop = start
-        for name in names:
-            sensor = model.sensor(name)
-            if int(sensor.adr[0]) != stop:
-                raise ValueError(f"{robot.mjcf_path.name}: sensor {name} is out of order")
-            stop += int(sensor.dim[0])
-        slices[kind] = slice(start, stop)
-    return slices
+def _total(forces: np.ndarray) -> np.ndarray:
+    """(N, K, 3) net forces on K parts to the sum of their sizes, (N,)."""
+    return np.linalg.norm(forces, axis=2).sum(axis=1)

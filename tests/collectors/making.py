@@ -15,7 +15,7 @@ from collectors.physics import InitialState, PhysicsBackend
 from collectors.policies import Observation
 from collectors.randomisation import DRAW_INDEX, nominal_draws
 from collectors.rewards import StepView
-from collectors.robots import N_JOINTS, load_robot
+from collectors.robots import N_JOINTS, RobotCard, load_robot
 from collectors.rotations import from_yaw
 from collectors.terrains import TerrainTile, make_tile
 
@@ -27,6 +27,26 @@ STANDING_HEIGHT_M = float(
 LEGS_UP = np.tile([0.0, 3.0, -2.0], 4)
 """(12,) a pose with all feet above the trunk, in which a robot lies on its belly."""
 FLAT = make_tile("flat", 0, 0)
+
+
+def similar_robot(factor: float) -> RobotCard:
+    """Aliengo with every length times a factor, as far as commands and passages go."""
+    lengths = {
+        "foot_radius_m",
+        "thigh_offset_m",
+        "thigh_length_m",
+        "calf_length_m",
+        "nominal_height_m",
+        "width_m",
+    }
+    shorter: dict[str, Any] = {name: factor * getattr(ROBOT, name) for name in lengths}
+    for name in ("hip_offset_m", "trunk_half_size_m"):
+        shorter[name] = tuple(factor * length for length in getattr(ROBOT, name))
+    return replace(ROBOT, name="similar", **shorter)
+
+
+SMALL_ROBOT = similar_robot(0.8)
+"""With legs of 0.4 m, like A1's."""
 
 
 def _firm_stance() -> np.ndarray:
@@ -121,6 +141,8 @@ def perfect_view(command: np.ndarray) -> StepView:
         robot=ROBOT,
         command=command[None],
         lin_vel_body=np.array([[command[0], command[1], 0.0]]),
+        lin_vel_heading=command[None, :2],
+        yaw_rate=command[2:3],
         ang_vel_body=np.array([[0.0, 0.0, command[2]]]),
         gravity=gravity,
         desired_gravity=gravity.copy(),
@@ -133,6 +155,8 @@ def perfect_view(command: np.ndarray) -> StepView:
         stance_width_m=command[6:7],
         knee_force_n=np.zeros((1, 4)),
         trunk_force_n=np.zeros(1),
+        barrier_force_n=np.zeros(1),
+        barrier_body_force_n=np.zeros(1),
         action=rows,
         last_action=rows,
     )

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.commands import SKILLS, C
+from collectors.commands import SKILLS
 from collectors.episodes import (
     ACTION_NOISE_CORRELATION,
-    EPISODE_STEPS,
     HELD_OUT_VARIANTS,
     PUSH_CHANCE,
     PUSH_SPEED_MS,
     PUSH_STEPS,
     TRAIN_VARIANTS,
     EpisodeDraws,
-    commanded_distance_m,
     draw_episode,
 )
 from collectors.observations import NOISE_DIM
-from collectors.physics import CONTROL_DT_S
 from collectors.robots import N_JOINTS
-from tests.collectors.making import spec
+from collectors.timing import EPISODE_STEPS
+from tests.collectors.making import ROBOT, spec
+
+
+def drawn(**changes: Any) -> EpisodeDraws:
+    return draw_episode(spec(**changes), ROBOT)
 
 
 def assert_same(first: EpisodeDraws, second: EpisodeDraws) -> None:
@@ -38,38 +41,38 @@ def assert_same(first: EpisodeDraws, second: EpisodeDraws) -> None:
 @given(st.integers(0, 2**63 - 1), st.sampled_from(sorted(SKILLS)), st.floats(0.0, 1.0))
 def test_the_same_spec_draws_the_same_episode(seed: int, skill: str, noise: float) -> None:
     episode = spec(seed=seed, skill=skill, action_noise=noise)
-    assert_same(draw_episode(episode), draw_episode(episode))
+    assert_same(draw_episode(episode, ROBOT), draw_episode(episode, ROBOT))
 
 
 def test_other_seeds_draw_other_episodes() -> None:
-    first, second = draw_episode(spec(seed=1)), draw_episode(spec(seed=2))
+    first, second = drawn(seed=1), drawn(seed=2)
     assert (first.draws != second.draws).any()
     assert (first.command != second.command).any()
     assert (first.observation_noise != second.observation_noise).any()
 
 
 def test_the_index_of_an_episode_draws_nothing() -> None:
-    assert_same(draw_episode(spec(index=1, seed=5)), draw_episode(spec(index=2, seed=5)))
+    assert_same(drawn(index=1, seed=5), drawn(index=2, seed=5))
 
 
 def test_held_out_episodes_stand_on_tiles_that_are_never_collected_on() -> None:
-    collected = {draw_episode(spec(seed=seed)).terrain_variant for seed in range(60)}
-    held_out = {draw_episode(spec(seed=seed, held_out=True)).terrain_variant for seed in range(60)}
+    collected = {drawn(seed=seed).terrain_variant for seed in range(60)}
+    held_out = {drawn(seed=seed, held_out=True).terrain_variant for seed in range(60)}
     assert collected == set(range(*TRAIN_VARIANTS))
     assert held_out == set(range(*HELD_OUT_VARIANTS))
     assert not collected & held_out
 
 
 def test_about_half_of_the_episodes_hold_one_push_early_enough_to_recover() -> None:
-    drawn = [draw_episode(spec(seed=seed)) for seed in range(300)]
-    pushed = [draws for draws in drawn if draws.push_step >= 0]
-    assert len(pushed) / len(drawn) == pytest.approx(PUSH_CHANCE, abs=0.1)
+    draws_of = [drawn(seed=seed) for seed in range(300)]
+    pushed = [draws for draws in draws_of if draws.push_step >= 0]
+    assert len(pushed) / len(draws_of) == pytest.approx(PUSH_CHANCE, abs=0.1)
     assert all(PUSH_STEPS[0] <= draws.push_step < PUSH_STEPS[1] for draws in pushed)
     assert all(np.abs(draws.push_velocity).max() <= PUSH_SPEED_MS for draws in pushed)
 
 
 def test_observation_noise_is_within_its_bounds_and_has_no_mean() -> None:
-    noise = np.concatenate([draw_episode(spec(seed=seed)).observation_noise for seed in range(20)])
+    noise = np.concatenate([drawn(seed=seed).observation_noise for seed in range(20)])
     assert noise.shape == (20 * (EPISODE_STEPS + 1), NOISE_DIM)
     assert np.abs(noise).max() <= 1.0
     # The mean of n uniform draws on [-1, 1] has a standard deviation of 1 / sqrt(3 n).
@@ -79,9 +82,7 @@ def test_observation_noise_is_within_its_bounds_and_has_no_mean() -> None:
 
 @pytest.mark.parametrize("std", [0.1, 0.3])
 def test_action_noise_has_the_stated_strength_and_correlation(std: float) -> None:
-    noise = np.stack(
-        [draw_episode(spec(seed=seed, action_noise=std)).action_noise for seed in range(40)]
-    )
+    noise = np.stack([drawn(seed=seed, action_noise=std).action_noise for seed in range(40)])
     assert noise.shape == (40, EPISODE_STEPS, N_JOINTS)
     assert noise.std() == pytest.approx(std, rel=0.05)
     assert noise[:, 0].std() == pytest.approx(std, rel=0.15), "from the first step on"
@@ -92,12 +93,12 @@ def test_action_noise_has_the_stated_strength_and_correlation(std: float) -> Non
 
 
 def test_without_action_noise_there_is_none() -> None:
-    assert not draw_episode(spec()).action_noise.any()
+    assert not drawn().action_noise.any()
 
 
 @pytest.mark.parametrize("steps", [10, 300])
 def test_noise_is_as_long_as_the_episode(steps: int) -> None:
-    draws = draw_episode(spec(), steps)
+    draws = draw_episode(spec(), ROBOT, steps)
     assert len(draws.observation_noise) == steps + 1
     assert len(draws.action_noise) == steps
 
@@ -114,10 +115,3 @@ def test_noise_is_as_long_as_the_episode(steps: int) -> None:
 def test_an_impossible_episode_is_refused(changes: dict, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         spec(**changes)
-
-
-def test_the_commanded_distance_is_that_of_the_ramp() -> None:
-    command = np.zeros(16)
-    command[C.VEL_X], command[C.ACCEL_LIMIT] = 1.0, 2.0
-    whole = EPISODE_STEPS * CONTROL_DT_S
-    assert commanded_distance_m(command) == pytest.approx(whole - 0.25, abs=0.02)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +17,19 @@ from collectors.experts import (
     DEFAULT_EXPERT,
     EXPERTS,
     FEATURE_DIM,
+    ExpertFeatures,
     ExpertPolicy,
     list_experts,
     load_expert,
 )
 from collectors.gait import GaitReference
+from collectors.observations import POLICY_SLICES
 from collectors.policies import Observation
 from collectors.robots import N_JOINTS
 from tests.collectors.making import ROBOT, spec
+
+KNOWN = (POLICY_SLICES["last_action"][0], POLICY_SLICES["command"][1])
+"""Where the last action and the command lie in the observation."""
 
 
 @pytest.fixture
@@ -107,6 +113,22 @@ def test_an_expert_without_corrections_is_the_gait(observation: Observation) -> 
     np.testing.assert_allclose(action, expected, atol=1e-5)
 
 
+def test_features_are_what_is_known_and_the_truth_without_the_noise(
+    observation: Observation,
+) -> None:
+    gait = GaitReference(ROBOT)
+    made = ExpertFeatures.of(observation, ROBOT, gait)
+    known = observation.policy[:, slice(*KNOWN)]
+    parts = [known, observation.privileged, made.reference]
+    np.testing.assert_array_equal(made.features, np.concatenate(parts, axis=1))
+    assert made.features.shape == (3, FEATURE_DIM)
+    assert made.features.dtype == np.float32
+    measured = observation.policy.copy()
+    measured[:, : KNOWN[0]] += np.random.default_rng(0).normal(size=(3, KNOWN[0]))
+    noisier = replace(observation, policy=measured)
+    np.testing.assert_array_equal(ExpertFeatures.of(noisier, ROBOT, gait).features, made.features)
+
+
 def test_an_unknown_expert_is_refused_with_the_shipped_ones() -> None:
     assert f"no expert 'nobody'; shipped experts: {DEFAULT_EXPERT}" in refusal("nobody")
 
@@ -127,7 +149,9 @@ def test_a_missing_card_is_refused(copied: Path) -> None:
         (b"\xff", "mine.safetensors cannot be read"),
         (b"[]", "its card mine.json names no robot"),
         (b"{}", "its card mine.json names no robot"),
-        (b'{"robot": "spot"}', "unknown robot 'spot'"),
+        (b'{"robot": ""}', "its card mine.json names no robot"),
+        (b'{"robot": 3}', "its card mine.json names no robot"),
+        (b'{"robot": "spot"}', "expert mine.safetensors: its robot 'spot' is neither shipped"),
     ],
 )
 def test_a_card_that_does_not_name_a_known_robot_is_refused(
@@ -135,6 +159,21 @@ def test_a_card_that_does_not_name_a_known_robot_is_refused(
 ) -> None:
     copied.with_suffix(".json").write_bytes(card)
     assert complaint in refusal(copied)
+
+
+def test_a_robot_of_ones_own_may_move_together_with_its_expert(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    shutil.copytree(ROBOT.path.parent, first / "mine")
+    card = json.loads(ROBOT.path.read_text())
+    (first / "mine" / "robot.json").write_text(json.dumps(card | {"name": "mine"}))
+    save_file(weights(), first / "expert.safetensors")
+    for named in ("mine", str(first / "mine"), str(first / "mine" / "robot.json")):
+        (first / "expert.json").write_text(json.dumps({"robot": named}))
+        assert load_expert(str(first / "expert.safetensors")).policy.robot.name == "mine"
+        first.rename(second)
+        moved = load_expert(str(second / "expert.safetensors"))
+        assert moved.policy.robot.path == second / "mine" / "robot.json"
+        second.rename(first)
 
 
 @pytest.mark.parametrize("kept", [0, 7, 100, 0.5])

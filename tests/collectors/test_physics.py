@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
 from collectors.kinematics import LegKinematics
+from collectors.passages import Passage, place_barriers
 from collectors.physics import (
     BACKENDS,
-    CONTROL_DT_S,
-    SUBSTEP_S,
     InitialState,
     PhysicsBackend,
+    PhysicsState,
     make_backend,
 )
 from collectors.randomisation import draw_randomisation, nominal_draws
 from collectors.robots import N_JOINTS
 from collectors.rotations import from_yaw, rotate, rotate_inverse
 from collectors.terrains import TERRAINS, TerrainTile, make_tile
+from collectors.timing import CONTROL_DT_S, SUBSTEP_S
 from tests.collectors.making import (
     DEFAULT_POSE,
     FIRM_STANCE,
@@ -34,20 +36,7 @@ from tests.collectors.making import (
 )
 
 GRAVITY_MS2 = 9.81
-STATE_NAMES = (
-    "base_pos",
-    "base_quat",
-    "base_lin_vel_world",
-    "base_ang_vel_body",
-    "joint_pos",
-    "joint_vel",
-    "joint_torque",
-    "foot_pos",
-    "foot_vel",
-    "foot_force",
-    "trunk_force",
-    "knee_force",
-)
+STATE_NAMES = tuple(field.name for field in fields(PhysicsState))
 
 Make = Callable[..., PhysicsBackend]
 
@@ -71,7 +60,7 @@ def start_all(
 ) -> PhysicsBackend:
     """Put every robot, without randomisation, in the same state."""
     for index in range(backend.num_robots):
-        backend.reset(index, tile, nominal_draws(), start)
+        backend.reset(index, tile, (), nominal_draws(), start)
     return backend
 
 
@@ -124,7 +113,7 @@ def test_reset_shows_the_start(make: Make) -> None:
     start = in_the_air(
         x=0.3, y=-0.2, yaw=0.7, lin_vel=(1, 2, 3), ang_vel=(0.1, 0.2, 0.3), joint_pos=joint_pos
     )
-    backend.reset(1, FLAT, nominal_draws(), start)
+    backend.reset(1, FLAT, (), nominal_draws(), start)
     state = backend.state
     np.testing.assert_array_equal(state.base_pos[1], [0.3, -0.2, 50.0])
     np.testing.assert_allclose(state.base_quat[1], from_yaw(np.array(0.7)))
@@ -149,7 +138,7 @@ def test_feet_stand_on_the_ground_of_every_terrain(make: Make, seam: bool) -> No
         under = np.stack(np.meshgrid(x + np.arange(-0.4, 0.5, 0.1), y + np.arange(-0.3, 0.4, 0.1)))
         ground = height_between(tile, under.reshape(2, -1).T).max()
         start = start_at(x, y, z=float(ground) + STANDING_HEIGHT_M + 0.01)
-        backend.reset(index, tile, nominal_draws(), start)
+        backend.reset(index, tile, (), nominal_draws(), start)
     hold(backend, 40, FIRM_STANCE)
     state = backend.state
     for index, (name, tile) in enumerate(zip(names, tiles, strict=True)):
@@ -227,13 +216,19 @@ def test_a_push_adds_world_velocity_to_the_robots_it_names(make: Make) -> None:
 
 
 def randomised(backend: PhysicsBackend, indices: list[int]) -> None:
-    """Reset each robot by the number that `indices` gives it: tile, draws and start follow it."""
+    """Reset each robot by the number that `indices` gives it, which tells all about its start.
+
+    Odd numbers stand so close between walls that they bump into them.
+    """
     names = sorted(TERRAINS)
     for robot, number in enumerate(indices):
         rng = np.random.default_rng(number)
         tile = make_tile(names[number % len(names)], 3, number)
-        start = start_at(z=STANDING_HEIGHT_M + 0.1, yaw=rng.uniform(-3, 3))
-        backend.reset(robot, tile, draw_randomisation(rng), start)
+        yaw = rng.uniform(-3, 3)
+        walls = place_barriers(Passage("walls", 0.0, 0.6, 0.32), tile, np.zeros(2), yaw)
+        start = start_at(z=STANDING_HEIGHT_M + 0.1, yaw=yaw)
+        barriers = walls if number % 2 else ()
+        backend.reset(robot, tile, barriers, draw_randomisation(rng), start)
 
 
 def wave(backend: PhysicsBackend, steps: int) -> None:
@@ -258,6 +253,7 @@ def test_robots_depend_on_neither_threads_nor_neighbours_nor_place(make: Make) -
     assert_equal_rows(runs["one thread"], runs["two threads"])
     assert_equal_rows(runs["one thread"], runs["reversed"], numbers, numbers[::-1])
     assert_equal_rows(runs["alone"], runs["one thread"], [0], [3])
+    assert (runs["one thread"]["barrier_force"][1::2] > 0).any(), "some bumped into their walls"
 
 
 def test_a_partial_reset_leaves_the_others_bit_identical(make: Make) -> None:
@@ -266,7 +262,7 @@ def test_a_partial_reset_leaves_the_others_bit_identical(make: Make) -> None:
         randomised(backend, [0, 1, 2, 3])
         wave(backend, 10)
     before = everything(partly)
-    partly.reset(1, make_tile("stairs", 7, 0), nominal_draws(), in_the_air())
+    partly.reset(1, make_tile("stairs", 7, 0), (), nominal_draws(), in_the_air())
     others = [0, 2, 3]
     assert_equal_rows(everything(partly), before, others)
     wave(whole, 10)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collectors.physics import BACKENDS, PhysicsBackend, make_backend
-from collectors.robots import N_JOINTS
+from collectors.robots import LEGS, N_JOINTS
 from collectors.terrains import make_tile, tile_heights
 from tests.collectors.making import (
     DEFAULT_POSE,
@@ -36,7 +36,7 @@ def make_with(request: pytest.FixtureRequest) -> Iterator[MakeWith]:
         backend = make_backend(request.param, ROBOT, len(values), 1)
         made.append(backend)
         for index, value in enumerate(values):
-            backend.reset(index, FLAT, draws_with(**{draw: value}), in_the_air())
+            backend.reset(index, FLAT, (), draws_with(**{draw: value}), in_the_air())
         return backend
 
     yield new
@@ -47,7 +47,7 @@ def make_with(request: pytest.FixtureRequest) -> Iterator[MakeWith]:
 def settle(backend: PhysicsBackend, draw: str, values: list[float]) -> None:
     """Let the robots stand on flat ground instead."""
     for index, value in enumerate(values):
-        backend.reset(index, FLAT, draws_with(**{draw: value}), start_at(joint_pos=FIRM_STANCE))
+        backend.reset(index, FLAT, (), draws_with(**{draw: value}), start_at(joint_pos=FIRM_STANCE))
     hold(backend, 60, FIRM_STANCE)
 
 
@@ -113,7 +113,7 @@ def test_the_centre_of_mass_loads_the_feet_it_moves_to(
     values = [-0.03, 0.03]
     backend = make_with(draw, values)
     settle(backend, draw, values)
-    feet = [leg in loaded.split() for leg in ROBOT.legs]
+    feet = [leg in loaded.split() for leg in LEGS]
     away, towards = backend.state.foot_force[:, feet, 2].sum(axis=1)
     assert towards > away + 20.0
 
@@ -125,7 +125,7 @@ def test_a_spinning_robot_turns_about_its_raised_or_lowered_centre_of_mass(
     backend = make_with("com_offset_z_m", values)
     for index, value in enumerate(values):
         start = in_the_air(ang_vel=(3.0, 0.0, 0.0))
-        backend.reset(index, FLAT, draws_with(com_offset_z_m=value), start)
+        backend.reset(index, FLAT, (), draws_with(com_offset_z_m=value), start)
     hold(backend, 25)
     # The origin, at rest at first, circles a point r above it: y = r (sin wt - wt).
     low, high = backend.state.base_pos[:, 1]
@@ -140,7 +140,7 @@ def test_little_friction_slides_down_a_steep_slope_and_much_holds(make_with: Mak
     for index, friction in enumerate(frictions):
         ground = float(tile_heights(tile, np.array([[2.5, 0.0]]))[0])
         start = start_at(x=2.5, z=ground + 0.45, joint_pos=FIRM_STANCE)
-        backend.reset(index, tile, draws_with(friction=friction), start)
+        backend.reset(index, tile, (), draws_with(friction=friction), start)
     hold(backend, 25, FIRM_STANCE)
     landed = backend.state.foot_pos.copy()
     hold(backend, 25, FIRM_STANCE)
@@ -152,7 +152,7 @@ def test_little_friction_slides_down_a_steep_slope_and_much_holds(make_with: Mak
 def test_draws_replace_the_ones_before(make_with: MakeWith) -> None:
     backend = make_with("base_mass_offset_kg", [3.0, 0.0])
     for index in range(2):
-        backend.reset(index, FLAT, draws_with(), in_the_air())
+        backend.reset(index, FLAT, (), draws_with(), in_the_air())
     response = calf_response(backend, 3)
     assert response[0] == response[1]
     np.testing.assert_array_equal(backend.state.joint_vel[0], backend.state.joint_vel[1])

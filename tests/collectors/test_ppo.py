@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
-from collectors.commands import SKILLS
+from collectors.commands import SKILL_NAMES, SKILLS
+from collectors.episodes import EpisodeSpec
+from collectors.expert_task import CRITIC_DIM, TERRAIN_SHARES, ExpertTask
 from collectors.experts import FEATURE_DIM, ExpertPolicy, load_expert
-from collectors.ppo import ExpertTask, ExpertTrainingConfig, train_expert
+from collectors.ppo import ExpertTrainingConfig, train_expert
+from collectors.robots import N_JOINTS
 from collectors.terrains import TERRAINS
-from tests.collectors.making import ROBOT
+from collectors.timing import EPISODE_STEPS
+from tests.collectors.making import FIRM_STANCE, ROBOT
 
 PER_UPDATE = 64 * 24
 TINY = ExpertTrainingConfig(
@@ -134,13 +139,123 @@ def test_another_configuration_in_the_folder_is_refused(
 
 
 def test_the_task_gives_rsl_rl_what_it_reads() -> None:
-    task = ExpertTask(replace(TINY, robots=40))
+    task = ExpertTask(ROBOT, 40, 1, 0)
     try:
         observations = task.get_observations()
         assert observations["features"].shape == (40, FEATURE_DIM)
+        assert observations["critic"].shape == (40, CRITIC_DIM)
         observations, reward, done, extras = task.step(torch.zeros(40, 12))
         assert reward.shape == done.shape == extras["time_outs"].shape == (40,)
         assert torch.isfinite(observations["features"]).all()
         assert ((task.levels >= 0) & (task.levels <= 9)).all()
     finally:
         task.close()
+
+
+SLOTS = 80
+
+
+@pytest.fixture
+def task() -> Iterator[ExpertTask]:
+    """Slots with every terrain and skill among them."""
+    made = ExpertTask(ROBOT, SLOTS, 1, 0)
+    yield made
+    made.close()
+
+
+def specs_of(task: ExpertTask) -> list[EpisodeSpec]:
+    return [spec for spec in task._env.specs if spec is not None]
+
+
+def test_the_critic_alone_sees_the_time_left_the_cell_and_the_forces(task: ExpertTask) -> None:
+    # Legs thrown up, so that some start again; then the gait, so that they stand.
+    for correction, steps in ((6.0, 20), (0.0, 10)):
+        for _ in range(steps):
+            task.step(torch.full((SLOTS, N_JOINTS), correction))
+    seen = task.get_observations()["critic"].numpy()
+    time_left, level, terrain, skill, feet, barriers = np.split(seen, [1, 2, 7, 13, 17], axis=1)
+    assert len(np.unique(task._env.step_count)) > 1
+    np.testing.assert_allclose(
+        time_left[:, 0], 1.0 - task._env.step_count / EPISODE_STEPS, rtol=1e-6
+    )
+    for row, spec in enumerate(specs_of(task)):
+        assert level[row, 0] == pytest.approx(spec.level / 9)
+        assert terrain[row].tolist() == [float(name == spec.terrain) for name in TERRAIN_SHARES]
+        assert skill[row].tolist() == [float(name == spec.skill) for name in SKILL_NAMES]
+    state = task._env.physics.state
+    weight_n = ROBOT.mass_kg * 9.81
+    expected = np.linalg.norm(state.foot_force, axis=2) / weight_n
+    np.testing.assert_allclose(feet, expected, rtol=1e-5)
+    assert 0.2 < np.median(feet.sum(axis=1)) < 2.0, "feet carry about the weight"
+    np.testing.assert_allclose(barriers[:, 0], state.barrier_force / weight_n, rtol=1e-5)
+
+
+def stand_still(task: ExpertTask) -> torch.Tensor:
+    """(N, 12) corrections that keep a firm stance whatever the gait does."""
+    action = (FIRM_STANCE - ROBOT.default_joint_pos_rad) / ROBOT.action_scale_rad
+    return torch.from_numpy((action - task._inputs.reference).astype(np.float32))
+
+
+def test_levels_rise_with_the_way_walked_and_fall_with_falls_each_skill_for_itself(
+    task: ExpertTask,
+) -> None:
+    """All slots stand still: who is asked to stand has done it, who is asked to walk has not."""
+    stand = SKILL_NAMES.index("stand")
+    task.levels[::2, stand] = 9
+    moved, mastered = [], []
+    for _ in range(EPISODE_STEPS):
+        before, specs = task.levels.copy(), specs_of(task)
+        whole = task._env.step_count == EPISODE_STEPS - 1
+        _, _, done, extras = task.step(stand_still(task))
+        fell = done.numpy() * (1 - extras["time_outs"].numpy()) > 0
+        expected = before.copy()
+        for row in np.flatnonzero(whole | fell):
+            skill = SKILL_NAMES.index(specs[row].skill)
+            change = 1 if skill == stand and not fell[row] else -1
+            expected[row, skill] = max(0, before[row, skill] + change)
+            moved.append((bool(fell[row]), change))
+            if expected[row, skill] == 10:
+                # Who masters the hardest level goes on at a random one.
+                mastered.append(int(task.levels[row, skill]))
+                expected[row, skill] = mastered[-1]
+        # Windows that were cut short say nothing.
+        np.testing.assert_array_equal(task.levels, expected)
+    assert set(moved) == {(True, -1), (False, -1), (False, 1)}
+    assert len(task.finished) == len(moved)
+    assert mastered
+    assert all(0 <= level <= 9 for level in mastered)
+
+
+def test_falls_go_down_to_the_easiest_level_and_slots_keep_their_terrain(task: ExpertTask) -> None:
+    terrains = [spec.terrain for spec in specs_of(task)]
+    for name, share in TERRAIN_SHARES.items():
+        assert terrains.count(name) == pytest.approx(share * SLOTS, abs=1)
+    start = task.levels.copy()
+    falls = np.zeros_like(start)
+    for _ in range(40):
+        specs = specs_of(task)
+        _, _, done, extras = task.step(torch.full((SLOTS, N_JOINTS), 6.0))
+        for row in np.flatnonzero(done.numpy() * (1 - extras["time_outs"].numpy())):
+            falls[row, SKILL_NAMES.index(specs[row].skill)] += 1
+    assert falls.max() >= 2
+    np.testing.assert_array_equal(task.levels, np.maximum(start - falls, 0))
+    assert [spec.terrain for spec in specs_of(task)] == terrains
+
+
+def test_a_checkpoint_brings_the_levels_back(tmp_path: Path) -> None:
+    train_expert(replace(TINY, steps=PER_UPDATE), tmp_path, lambda summary: None)
+    record = json.loads((tmp_path / "training.json").read_text())
+    path = tmp_path / record["tensors"]
+    tensors = load_file(path)
+    assert tensors["levels"].shape == (TINY.robots, len(SKILLS))
+    tensors["levels"] = 4 + np.arange(tensors["levels"].size).reshape(tensors["levels"].shape) % 5
+    save_file(tensors, path)
+    summaries: list[dict[str, Any]] = []
+    train_expert(replace(TINY, steps=2 * PER_UPDATE), tmp_path, summaries.append)
+    record = json.loads((tmp_path / "training.json").read_text())
+    after = load_file(tmp_path / record["tensors"])["levels"]
+    # In half a second a slot ends no window, but it may fall.
+    fallen = tensors["levels"] - after
+    assert set(np.unique(fallen)) <= {0, 1}
+    assert fallen.mean() < 0.1
+    assert summaries[0]["level"] == pytest.approx(float(after.mean()))

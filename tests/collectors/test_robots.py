@@ -1,10 +1,12 @@
-"""The robot card against its MJCF, and closed-form leg kinematics against both."""
+"""Robot cards, what is refused of them, and closed-form leg kinematics against the MJCF."""
 
 from __future__ import annotations
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
-from dataclasses import replace
+import json
+from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -13,8 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.kinematics import LegKinematics
-from collectors.robots import N_JOINTS, N_LEGS, check_robot, load_robot
+from collectors.robots import (
+    CARD_FILE,
+    CARD_KEYS,
+    N_JOINTS,
+    N_LEGS,
+    RobotError,
+    absolute_robot,
+    find_robot,
+    list_robots,
+    load_robot,
+)
 from tests.collectors.making import DEFAULT_POSE, ROBOT, STANDING_HEIGHT_M
+from tests.collectors.robot_folders import GO1, MISSING, changed, robot_folder
 
 KINEMATICS = LegKinematics(ROBOT)
 REACH_M = ROBOT.thigh_length_m + ROBOT.calf_length_m
@@ -43,38 +56,20 @@ def feet_below_hips() -> st.SearchStrategy[np.ndarray]:
     )
 
 
-def test_the_card_weighs_what_the_model_weighs(model: mujoco.MjModel) -> None:
-    assert float(model.body_mass.sum()) == pytest.approx(ROBOT.mass_kg, abs=1e-3)
-    assert ROBOT.mass_kg == pytest.approx(24.64, abs=0.01)
+def test_the_shipped_robots_load_by_name() -> None:
+    assert {"aliengo", "go1"} <= set(list_robots())
+    for name in list_robots():
+        robot = load_robot(name)
+        assert robot.name == name
+        assert robot.source
+    assert load_robot().name == "aliengo"
 
 
-def test_the_card_names_the_models_joints_in_its_order(model: mujoco.MjModel) -> None:
-    hinges = [model.joint(i) for i in range(model.njnt) if model.jnt_type[i] == 3]
-    assert tuple(joint.name for joint in hinges) == ROBOT.joint_names
-    driven = [model.joint(int(model.actuator(i).trnid[0])).name for i in range(model.nu)]
-    assert tuple(driven) == ROBOT.joint_names
-    assert [name[:2] for name in ROBOT.joint_names[::3]] == list(ROBOT.legs)
-
-
-def test_the_cards_joint_limits_are_the_models(model: mujoco.MjModel) -> None:
-    ranges = np.array([model.joint(name).range for name in ROBOT.joint_names])
-    np.testing.assert_allclose(ranges[:, 0], ROBOT.joint_lower_rad)
-    np.testing.assert_allclose(ranges[:, 1], ROBOT.joint_upper_rad)
-
-
-def test_the_cards_torque_limits_and_gains_are_the_models(model: mujoco.MjModel) -> None:
-    np.testing.assert_allclose(model.actuator_forcerange[:, 1], ROBOT.torque_limit_nm)
-    np.testing.assert_allclose(model.actuator_forcerange[:, 0], -ROBOT.torque_limit_nm)
-    np.testing.assert_allclose(model.actuator_gainprm[:, 0], ROBOT.kp_nm_per_rad)
-    np.testing.assert_allclose(model.actuator_biasprm[:, 2], -ROBOT.kd_nms_per_rad)
-
-
-def test_the_cards_feet_are_the_models(model: mujoco.MjModel) -> None:
-    for leg in ROBOT.legs:
-        foot = model.geom(f"{leg}_foot")
-        assert float(foot.size[0]) == pytest.approx(ROBOT.foot_radius_m)
-        np.testing.assert_allclose(foot.pos, model.site(f"{leg}_foot").pos)
-        assert foot.priority[0] == 1, "the foot's friction decides over the ground's"
+def test_go1_is_smaller_than_aliengo() -> None:
+    assert pytest.approx(13.10, abs=0.01) == GO1.mass_kg
+    assert pytest.approx(0.426) == GO1.leg_length_m
+    assert (GO1.torque_limit_nm < ROBOT.torque_limit_nm).all()
+    assert set(GO1.torque_limit_nm) == {23.7, 35.55}
 
 
 def test_the_default_pose_stands_at_39_cm() -> None:
@@ -89,8 +84,8 @@ def test_forward_kinematics_agrees_with_the_model(
     data.qpos[:7] = [0, 0, 0, 1, 0, 0, 0]
     data.qpos[7:] = joint_pos[0]
     mujoco.mj_kinematics(model, data)
-    sites = np.array([data.site(f"{leg}_foot").xpos for leg in ROBOT.legs])
-    np.testing.assert_allclose(KINEMATICS.foot_positions(joint_pos)[0], sites, atol=1e-9)
+    feet = np.array([data.geom(name).xpos for name in ROBOT.foot_geoms])
+    np.testing.assert_allclose(KINEMATICS.foot_positions(joint_pos)[0], feet, atol=1e-9)
 
 
 @given(feet_below_hips())
@@ -125,31 +120,140 @@ def test_a_target_out_of_reach_gets_the_straight_leg_that_points_at_it(
     np.testing.assert_allclose(reached, np.tile(REACH_M * direction, (N_LEGS, 1)), atol=1e-9)
 
 
-@given(joint_angles())
-def test_the_height_gradient_is_the_derivative_of_the_feets_height(joint_pos: np.ndarray) -> None:
-    gradient = KINEMATICS.height_gradient(joint_pos)[0]
+@given(joint_angles(), st.floats(-0.5, 0.5), st.floats(-0.5, 0.5))
+def test_the_rise_gradient_is_the_derivative_of_the_feets_height(
+    joint_pos: np.ndarray, lean_x: float, lean_y: float
+) -> None:
+    up = np.array([lean_x, lean_y, 1.0]) / np.linalg.norm([lean_x, lean_y, 1.0])
+    gradient = KINEMATICS.rise_gradient(joint_pos, up[None, None])[0]
     step = 1e-6
     for joint in range(N_JOINTS):
         nudge = np.zeros((1, N_JOINTS))
         nudge[0, joint] = step
-        above = KINEMATICS.foot_positions(joint_pos + nudge)[0, joint // 3, 2]
-        below = KINEMATICS.foot_positions(joint_pos - nudge)[0, joint // 3, 2]
+        above = KINEMATICS.foot_positions(joint_pos + nudge)[0, joint // 3] @ up
+        below = KINEMATICS.foot_positions(joint_pos - nudge)[0, joint // 3] @ up
         assert gradient[joint] == pytest.approx((above - below) / (2 * step), abs=1e-7)
 
 
-def test_an_unknown_robot_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown robot 'spot'; available robots: aliengo"):
-        load_robot("spot")
+def refusal(robot: Path | str) -> str:
+    with pytest.raises(RobotError) as caught:
+        load_robot(str(robot))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_robot_is_a_name_a_folder_or_a_card(tmp_path: Path) -> None:
+    folder = robot_folder(tmp_path / "mine")
+    for place in (folder, folder / CARD_FILE):
+        robot = load_robot(str(place))
+        assert robot.name == "mine"
+        assert robot.path == folder / CARD_FILE
+        np.testing.assert_array_equal(robot.kp_nm_per_rad, GO1.kp_nm_per_rad)
+    (folder / CARD_FILE).rename(folder / "other.json")
+    assert load_robot(str(folder / "other.json")).name == "mine"
+
+
+def test_an_absolute_robot_is_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    robot_folder(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    names = [absolute_robot(robot) for robot in ("go1", "mine", "mine/robot.json")]
+    assert names == ["go1", str(tmp_path / "mine"), str(tmp_path / "mine")]
+    monkeypatch.chdir("/")
+    assert [load_robot(name).name for name in names] == ["go1", "mine", "mine"]
+    with pytest.raises(RobotError, match="no robot 'mine'"):
+        absolute_robot("mine")
+
+
+def test_a_gain_given_once_holds_for_every_joint(tmp_path: Path) -> None:
+    gains = np.linspace(20, 40, N_JOINTS).tolist()
+    folder = robot_folder(tmp_path, {"kp_nm_per_rad": gains, "kd_nms_per_rad": 0.7})
+    robot = load_robot(str(folder))
+    np.testing.assert_array_equal(robot.kp_nm_per_rad, gains)
+    np.testing.assert_array_equal(robot.kd_nms_per_rad, np.full(N_JOINTS, 0.7))
+
+
+def test_what_is_no_robot_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "no robot 'spot'; shipped robots: aliengo, go1" in refusal("spot")
+    assert "no robot ''" in refusal("")
+    assert f"{tmp_path / 'empty'} holds no robot.json" in refusal(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("content", "complaint"),
     [
-        ({"joint_names": ROBOT.joint_names[:11]}, "11 joints on 4 legs"),
-        ({"joint_lower_rad": np.zeros(3)}, "joint_lower_rad needs 12 numbers"),
-        ({"default_joint_pos_rad": DEFAULT_POSE + 5.0}, "FL_hip_joint is outside its limits"),
+        (b"<mujoco/>", "cannot be read as JSON"),
+        (b"\xff\xfe\x00", "cannot be read as JSON"),
+        (b'["aliengo"]', "has to be a JSON object"),
     ],
 )
-def test_a_card_that_contradicts_itself_is_refused(changes: dict, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        check_robot(replace(ROBOT, **changes))
+def test_a_card_that_is_none_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+    (tmp_path / CARD_FILE).write_bytes(content)
+    assert complaint in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("key", CARD_KEYS)
+def test_a_card_without_an_entry_is_refused(tmp_path: Path, key: str) -> None:
+    assert f"its card robot.json lacks {key}" in refusal(robot_folder(tmp_path, {key: MISSING}))
+
+
+JOINTS = list(GO1.joint_names)
+
+
+@pytest.mark.parametrize(
+    ("card", "complaint"),
+    [
+        ({"speed": 3}, "holds the unknown speed; a card holds name, mjcf"),
+        ({"name": 3}, "name has to be a text"),
+        ({"name": "my robot"}, "name has to consist of letters, digits"),
+        ({"name": "aliengo"}, "that is a shipped robot's name"),
+        ({"trunk_body": ""}, "trunk_body has to be a text"),
+        ({"mjcf": "gone.xml"}, "gone.xml does not exist"),
+        ({"joint_names": JOINTS[:11]}, "joint_names needs 12 names, not 11"),
+        ({"joint_names": [*JOINTS[:11], JOINTS[0]]}, "names FL_hip_joint more than once"),
+        ({"joint_names": "FL_hip_joint"}, "joint_names has to be a list of names"),
+        ({"foot_geoms": ["FL_foot", "FR_foot"]}, "foot_geoms needs 4 names, not 2"),
+        ({"knee_geoms": [*GO1.knee_geoms[:3], ""]}, "knee_geoms has to be a list of names"),
+        ({"kp_nm_per_rad": [35.0] * 11}, "kp_nm_per_rad needs 1 or 12 numbers, not 11"),
+        ({"kd_nms_per_rad": []}, "kd_nms_per_rad needs 1 or 12 numbers, not 0"),
+        ({"kp_nm_per_rad": "35"}, "kp_nm_per_rad has to be a number or a list of numbers"),
+        ({"kp_nm_per_rad": True}, "kp_nm_per_rad has to be a number"),
+        ({"kp_nm_per_rad": [[35.0] * 12]}, "kp_nm_per_rad has to be a number"),
+        ({"kp_nm_per_rad": -35.0}, "kp_nm_per_rad has to be positive"),
+        ({"mass_kg": float("nan")}, "mass_kg has to be a number or a list of numbers, all finite"),
+        ({"mass_kg": 10**400}, "mass_kg has to be a number or a list of numbers, all finite"),
+        ({"mass_kg": None}, "mass_kg has to be a number"),
+        ({"mass_kg": [13.1, 13.1]}, "mass_kg needs one number, not 2"),
+        ({"hip_offset_m": 0.19}, "hip_offset_m needs 2 numbers, not 1"),
+        ({"trunk_half_size_m": [0.3, 0.1, -0.1]}, "trunk_half_size_m has to be positive"),
+        ({"torque_limit_nm": 23.7}, "torque_limit_nm needs 12 numbers, not 1"),
+        (changed("torque_limit_nm", 4, 0.0), "torque_limit_nm has to be positive"),
+        (
+            changed("joint_lower_rad", 3, 2.0),
+            "the lower limit of FR_hip_joint, 2, is not below the upper, 1.047",
+        ),
+        (
+            changed("default_joint_pos_rad", 7, 3.5),
+            "the default position of RL_thigh_joint, 3.5, is outside its limits -0.663 to 2.967",
+        ),
+        (
+            changed("default_joint_pos_rad", 2, 0.5) | changed("joint_upper_rad", 2, 1.0),
+            "the default position of FL_calf_joint, 0.5, is not below 0: knees",
+        ),
+        ({"nominal_height_m": 0.5}, "nominal_height_m 0.5 is out of reach: the legs are 0.426"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_card_that_cannot_be_is_refused(
+    tmp_path: Path, card: dict[str, Any], complaint: str
+) -> None:
+    message = refusal(robot_folder(tmp_path, card))
+    assert message.startswith("robot '")
+    assert complaint in message
+
+
+def test_the_shipped_cards_are_complete_json() -> None:
+    for name in list_robots():
+        assert set(json.loads(find_robot(name).read_text())) == set(CARD_KEYS)

@@ -9,22 +9,24 @@ import pytest
 
 from collectors.commands import COMMAND_NAMES, SKILLS
 from collectors.environment import LeggedEnvironment
-from collectors.episodes import EPISODE_STEPS, EpisodeSpec
+from collectors.episodes import EpisodeSpec
 from collectors.evaluation import EvaluationGrid, evaluate
 from collectors.experts import load_expert
 from collectors.legged_data import CollectionGrid, legged_schema, part_arrays, part_catalog
 from collectors.observations import OBS_DIM, POLICY_SLICES
+from collectors.passages import Passage
 from collectors.policies import Policy
 from collectors.randomisation import DRAW_NAMES
 from collectors.robots import N_JOINTS
 from collectors.rollout import STATE_DIM, EpisodeRecord, EpisodeResult, run_episodes
+from collectors.timing import EPISODE_STEPS
 from datasets import Store
 from tests.collectors.making import ROBOT, Constant
 
 LAST_ACTION = slice(*POLICY_SLICES["last_action"])
 COMMAND = slice(*POLICY_SLICES["command"])
 
-# More episodes than robots, on every terrain, with and without action noise.
+# More episodes than robots, on every terrain, with and without action noise; one steers to a bar.
 SPECS = [
     EpisodeSpec(
         100 - k,
@@ -36,6 +38,7 @@ SPECS = [
     )
     for k in range(7)
 ]
+SPECS.append(EpisodeSpec(90, "rough", 6, "crawl", seed=2000, action_noise=0.3))
 
 
 def run(policy: Policy, specs: list[EpisodeSpec], robots: int) -> list[EpisodeResult]:
@@ -111,7 +114,7 @@ def test_the_executed_action_is_the_next_observations_last_action(
         assert noisy == (result.spec.action_noise > 0)
 
 
-@pytest.mark.parametrize("number", [0, 1, 3, 6])
+@pytest.mark.parametrize("number", [0, 1, 3, 6, 7])
 def test_an_episode_alone_is_the_same_episode_among_others_bit_for_bit(
     results: list[EpisodeResult], number: int
 ) -> None:
@@ -192,6 +195,20 @@ def test_a_part_survives_the_store(
         np.testing.assert_allclose(found, mean_command, atol=1e-5)
     for name, values in {**steps, **per_episode}.items():
         np.testing.assert_array_equal(store.select(part="a").read(name), values)
+
+
+def test_the_catalog_tells_what_stood_in_the_way() -> None:
+    specs = [
+        EpisodeSpec(k, "flat", 5, skill, seed=k)
+        for k, skill in enumerate(("crawl", "squeeze", "tilt", "run"))
+    ]
+    fallen = run(Constant(8.0), specs, robots=4)
+    rows = part_catalog(fallen, ROBOT, ("mujoco", "0"), ("constant", "abc"))
+    assert rows["passage"] == ["bar", "walls", "walls", "none"]
+    for number, result in enumerate(sorted(fallen, key=lambda r: r.spec.index)):
+        passage = result.draws.passage or Passage("none", 0.0, 0.0, 0.0)
+        found = [rows[f"passage_{name}_m"][number] for name in ("start", "depth", "opening")]
+        assert found == [passage.start_m, passage.depth_m, passage.opening_m]
 
 
 def test_the_plan_covers_every_pair_of_terrain_and_skill_and_every_level() -> None:
@@ -277,6 +294,9 @@ def test_evaluation_uses_held_out_episodes_and_sums_up_every_cell() -> None:
     }
     for cell in cells:
         assert (cell.policy, cell.episodes, cell.success, cell.survival) == ("constant", 2, 0, 0)
+        # The legs are thrown up in one step, by 8 x 0.25 rad in 0.02 s, and then held there.
+        assert cell.action_rate_p99 <= 100.0
+        assert 0.0 < cell.torque_p99 <= ROBOT.torque_limit_nm.max() + 1e-3
         record = cell.as_record()
         assert record["return"] == cell.episode_return
         assert "episode_return" not in record

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from collectors.episodes import EPISODE_STEPS
 from collectors.experts import DEFAULT_EXPERT, EXPERTS
+from collectors.timing import EPISODE_STEPS
 from datasets import Store, open_store
 from flows.collect import (
     CollectPlan,

@@ -1,4 +1,4 @@
-"""Control latency, measured the same way for every policy."""
+"""Closed-loop evaluation of policies, and their control latency."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ import numpy as np
 import torch
 
 from collectors.evaluation import EvaluationGrid
-from collectors.experts import load_expert
+from collectors.experts import DEFAULT_EXPERT, load_expert
 from collectors.policies import Observation
-from flows.evaluate import EvaluatePlan, control_latency, robot_observations
+from collectors.robots import load_robot
+from flows.evaluate import (
+    EvaluatePlan,
+    Evaluation,
+    PolicySource,
+    control_latency,
+    evaluate_policy,
+    robot_observations,
+)
+from flows.progress import Silent
 
+ROBOT = load_robot()
 PLAN = EvaluatePlan(grid=EvaluationGrid(("flat",), ("stand",), (0,), episodes=1))
 
 
@@ -33,15 +43,35 @@ class Sleeper:
 
 def test_latency_is_that_of_one_act_and_leaves_the_threads_alone() -> None:
     threads, sleeper = torch.get_num_threads(), Sleeper()
-    median, p99 = control_latency(sleeper, robot_observations(PLAN, count=4), repeats=20)
+    median, p99 = control_latency(sleeper, robot_observations(PLAN, ROBOT, count=4), repeats=20)
     assert 2_000 <= median <= p99
     assert sleeper.resets == 1
     assert torch.get_num_threads() == threads
 
 
 def test_an_expert_is_timed_on_observations_of_one_real_robot() -> None:
-    seen = robot_observations(PLAN, count=3)
+    seen = robot_observations(PLAN, ROBOT, count=3)
     assert [o.policy.shape for o in seen] == [(1, 70)] * 3
     assert not np.array_equal(seen[0].policy, seen[2].policy)
     median, p99 = control_latency(load_expert().policy, seen, repeats=20)
     assert 0 < median <= p99
+
+
+def _expert_cells(robots: int = 4) -> Evaluation:
+    grid = EvaluationGrid(("flat", "rough"), ("stand", "tilt"), (1,), episodes=3, seed=5)
+    plan = EvaluatePlan(grid=grid, robots=robots)
+    return evaluate_policy(PolicySource("expert", expert=DEFAULT_EXPERT), plan, Silent())
+
+
+def test_the_same_seed_and_card_give_the_same_table() -> None:
+    first, second = _expert_cells(), _expert_cells()
+    assert first.cells == second.cells
+    assert len(first.cells) == 4
+
+
+def test_cells_tell_speed_error_torque_and_action_rate() -> None:
+    for cell in _expert_cells().as_record()["cells"]:
+        assert 0 <= cell["vx_error"] < 3
+        assert 0 < cell["torque_p99"] <= ROBOT.torque_limit_nm.max() + 1e-3
+        assert 0 < cell["action_rate_p99"] < 500
+        assert {"terrain", "skill", "level", "return", "success", "survival"} <= set(cell)

@@ -36,6 +36,7 @@ def write_run_folder(root: Path) -> Path:
     write_json(root / "summary.json", summary(rng))
     write_json(root / "dataset.json", dataset(rng))
     write_json(root / "plan.json", plan())
+    write_json(root / "expert.json", expert_card())
     for policy, (fidelity, _, train_s, _) in POLICIES.items():
         if policy != "expert":
             folder = root / "train" / policy
@@ -48,6 +49,28 @@ def write_run_folder(root: Path) -> Path:
 def write_json(path: Path, value: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=2))
+
+
+def expert_card() -> dict[str, Any]:
+    cells = [
+        {
+            "policy": "expert",
+            "terrain": terrain,
+            "skill": skill,
+            "level": level,
+            "return": 11.0,
+            "success": 0.99 - level / 100,
+            "survival": 1.0,
+            "episodes": 200,
+            "vx_error": 0.125,
+            "torque_p99": 33.3,
+            "action_rate_p99": 27.7,
+        }
+        for terrain in ("flat", "rough")
+        for skill in SKILLS
+        for level in (1, 4, 8)
+    ]
+    return {"robot": "aliengo", "steps": 20_000_000, "evaluation": {"cells": cells}}
 
 
 def summary(rng: np.random.Generator) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from pipeline.charts import heat_colours
 from pipeline.report import count, duration, fixed, size, write_report
@@ -31,6 +33,7 @@ class PageReader(HTMLParser):
         self.loads: list[str] = []
         self.ids: list[str] = []
         self.unnamed_charts = 0
+        self.pictures: dict[str, str] = {}
         self._open: list[str] = []
         self._cell: list[str] | None = None
         self.feed(page)
@@ -41,11 +44,14 @@ class PageReader(HTMLParser):
         values = dict(attrs)
         if tag not in VOID_TAGS:
             self._open.append(tag)
-        if tag in LOADING_TAGS:
+        embedded = tag == "img" and (values.get("src") or "").startswith("data:image/png;base64,")
+        if tag in LOADING_TAGS and not embedded:
             self.loads.append(tag)
         for name in ("src", "href", "xlink:href", "data", "action", "srcset"):
-            if name in values and not (values[name] or "").startswith("#"):
+            if name in values and not (embedded or (values[name] or "").startswith("#")):
                 self.loads.append(f"{tag} {name}={values[name]}")
+        if embedded:
+            self.pictures[values.get("alt") or ""] = (values["src"] or "").partition(",")[2]
         if tag == "svg" and not values.get("aria-label"):
             self.unnamed_charts += 1
         if tag == "section":
@@ -144,11 +150,70 @@ def first_table(fragment: str) -> dict[str, list[str]]:
 def test_page_has_every_section_and_names_its_sources(page: str) -> None:
     reader = PageReader(page)
     assert reader.ids == [
-        "result", "dataset", "randomisation", "spectra", "training", "evaluation", "latency",
-        "repeat",
+        "result", "expert", "dataset", "randomisation", "spectra", "training", "evaluation",
+        "latency", "repeat",
     ]  # fmt: skip
     for section in page.split("<section")[1:]:
-        assert re.search(r"(summary|dataset|plan)\.json|history\.jsonl", section)
+        assert re.search(r"(summary|dataset|plan|pictures)\.json|history\.jsonl", section)
+
+
+def add_pictures(run_dir: Path) -> dict[str, bytes]:
+    """Two sheets in a run folder; returns their bytes by skill."""
+    folder = run_dir / "pictures"
+    folder.mkdir()
+    sheets, contents = [], {}
+    for skill, colour in (("crawl", "#e69f00"), ("run", "#0072b2")):
+        Image.new("RGB", (40, 20), colour).save(folder / f"{skill}.png")
+        contents[skill] = (folder / f"{skill}.png").read_bytes()
+        sheets.append(
+            {"file": f"{skill}.png", "skill": skill, "terrain": "rough", "level": 4,
+             "command": "0.5 m/s", "success": skill == "run", "succeeded": 3, "episodes": 5}
+        )  # fmt: skip
+    write_json(folder / "pictures.json", {"renderer": "side", "sheets": sheets})
+    return contents
+
+
+def test_page_embeds_every_contact_sheet_whole(run_dir: Path) -> None:
+    contents = add_pictures(run_dir)
+    page = write_report(run_dir).read_text()
+    reader = PageReader(page)
+    assert reader.loads == []
+    shown = {alt.split()[0]: b64decode(data) for alt, data in reader.pictures.items()}
+    assert shown == contents
+    assert "no success, 3 of 5 episodes succeed" in page
+    assert "without a renderer" in page
+    assert "<code>pictures/crawl.png</code>" in page
+
+
+def test_a_run_without_pictures_says_so(page: str) -> None:
+    assert PageReader(page).pictures == {}
+    assert "No pictures were drawn in this run" in page
+
+
+def test_the_experts_card_is_a_row_a_terrain_and_skill(run_dir: Path) -> None:
+    reader = PageReader(write_report(run_dir).read_text())
+    row = ["rough", "crawl", "0.98", "0.95", "0.91", "1.00", "11.00", "0.12", "33.3", "27.7"]
+    assert row in reader.rows
+    (run_dir / "expert.json").unlink()
+    assert row not in PageReader(write_report(run_dir).read_text()).rows
+
+
+def test_a_missing_sheet_is_one_clear_line(run_dir: Path) -> None:
+    add_pictures(run_dir)
+    (run_dir / "pictures" / "crawl.png").unlink()
+    with pytest.raises(ValueError, match=re.escape("the report needs pictures/crawl.png")):
+        write_report(run_dir)
+
+
+def test_sheets_are_only_read_from_the_pictures_folder(run_dir: Path) -> None:
+    add_pictures(run_dir)
+
+    def point_outside(index: dict[str, Any]) -> None:
+        index["sheets"][0]["file"] = "../summary.json"
+
+    edit(run_dir / "pictures" / "pictures.json", point_outside)
+    with pytest.raises(ValueError, match="is not the name of a file beside it"):
+        write_report(run_dir)
 
 
 def test_mode_cut_stands_at_the_frequency_of_the_last_kept_mode(page: str) -> None:

@@ -1,0 +1,8 @@
+"""The clock of the task: physics substeps, control steps, episodes."""
+
+DECIMATION = 4
+SUBSTEP_S = 0.005
+CONTROL_DT_S = DECIMATION * SUBSTEP_S
+
+EPISODE_STEPS = 192
+"""The paper's average trajectory length; 3.84 s at 50 Hz."""

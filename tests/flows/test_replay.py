@@ -1,0 +1,63 @@
+"""Stored episodes simulated again: bit for bit, and every kind of difference is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectors.legged_data import CollectionGrid
+from datasets import open_store
+from flows.collect import CollectPlan, collect
+from flows.progress import Silent
+from flows.replay import replay
+
+GRID = CollectionGrid(
+    terrains=("flat", "stairs"), skills=("stand", "tilt", "rush"), parts=2, episodes_per_part=10
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("replay") / "legged.zarr"
+    collect(CollectPlan(grid=GRID, robots=10), path, Silent())
+    return path
+
+
+def test_a_store_repeats_bit_for_bit_whatever_runs_beside_an_episode(store: Path) -> None:
+    assert replay(store, 20, 0, Silent()) == []
+    assert replay(store, 1, 3, Silent()) == []
+
+
+def _rewritten(store: Path, tmp_path: Path, field: str) -> Path:
+    """A copy of the store, made by the writer itself, with one number of one field changed."""
+    from datasets import Store
+
+    source = open_store(store)
+    copy = Store.create(tmp_path / "copy.zarr", source.schema)
+    selection = source.select()
+    table = selection.episodes()
+    part = table.column("part").to_pylist()[0]
+    rows = [i for i, name in enumerate(table.column("part").to_pylist()) if name == part]
+    episodes = [selection.episode(i) for i in rows]
+    steps = {
+        name: np.concatenate([episode[name] for episode in episodes])
+        for name in ("obs", "action", "reward", "state")
+    }
+    final = {"final_obs": np.stack([episode["final_obs"] for episode in episodes])}
+    first = steps[field].reshape(len(steps[field]), -1)
+    first[30, 0] = np.nextafter(first[30, 0], np.float32(9))
+    own = set(table.column_names) - {"part", "start"}
+    columns = {name: table.column(name).take(rows).to_pylist() for name in own}
+    copy.write_part(part, steps, columns, final)
+    return copy.path
+
+
+@pytest.mark.parametrize("field", ["obs", "action", "reward"])
+def test_one_flipped_bit_is_found_and_named(store: Path, tmp_path: Path, field: str) -> None:
+    faults = replay(_rewritten(store, tmp_path, field), 10, 0, Silent())
+    assert len(faults) == 1
+    assert f"{field} of step" in str(faults[0])
+    assert "part " in str(faults[0])
+    assert "\n" not in str(faults[0])
