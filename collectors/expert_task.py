@@ -23,14 +23,14 @@ from collectors.robots import N_JOINTS, N_LEGS, RobotCard
 from collectors.terrains import N_LEVELS, difficulty
 from collectors.timing import EPISODE_STEPS
 
-TERRAIN_SHARES = {"flat": 0.3, "rough": 0.35, "slope": 0.15, "stairs": 0.1, "obstacles": 0.1}
+TERRAIN_SHARES = {"flat": 0.2, "rough": 0.22, "slope": 0.23, "stairs": 0.23, "obstacles": 0.12}
 SKILL_SHARES = {
-    "stand": 0.15,
-    "rush": 0.2,
-    "crawl": 0.12,
+    "stand": 0.12,
+    "rush": 0.24,
+    "crawl": 0.1,
     "squeeze": 0.12,
-    "tilt": 0.19,
-    "run": 0.22,
+    "tilt": 0.14,
+    "run": 0.28,
 }
 MAX_RESIDUAL = 6.0
 CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1

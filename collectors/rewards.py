@@ -161,7 +161,7 @@ REWARDS: dict[str, RewardTerm] = {
         RewardTerm(action_rate, -0.01),
         RewardTerm(foot_slip, -0.04),
         RewardTerm(knee_collision, -0.5),
-        RewardTerm(barrier_contact, -0.5),
+        RewardTerm(barrier_contact, -1.0),
         RewardTerm(unrest, -1.0),
         RewardTerm(joint_limits, -2.0),
     )
