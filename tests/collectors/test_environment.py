@@ -69,7 +69,7 @@ def test_a_perfect_step_earns_the_stated_maximum() -> None:
             2e-5 * 1200 + 2e-5 * 600,
         ),
         ({"action": np.full((1, N_JOINTS), 0.5)}, 0.01 * 3),
-        ({"barrier_force_n": np.array([1.1])}, 0.5),
+        ({"barrier_force_n": np.array([1.1])}, 1.0),
         ({"barrier_force_n": np.array([0.9])}, 0.0),
         ({"foot_vel": np.full((1, 4, 3), 0.5)}, 0.04 * 2),
         ({"knee_force_n": np.array([[2.0, 0.5, 0.0, 3.0]])}, 1.0),
