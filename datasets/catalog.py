@@ -1,22 +1,18 @@
-"""The catalog: one Parquet file a part with a row an episode, and the snapshot readers share."""
+"""The catalog: all committed episodes at one moment; a column is read when it is used."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from datasets.arrow_values import array_to_numpy, one_table, to_numpy
 from datasets.errors import DatasetError, listed
-from datasets.files import fsync_path
 from datasets.manifest import Manifest
 
 REQUIRED_COLUMNS: dict[str, pa.DataType] = {
@@ -41,190 +37,252 @@ REQUIRED_COLUMNS: dict[str, pa.DataType] = {
 STORE_COLUMNS: dict[str, pa.DataType] = {"part": pa.string(), "start": pa.int64()}
 """Columns the store adds: the part, and the episode's first row in the part's step arrays."""
 
-_COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+CODED = pa.dictionary(pa.int32(), pa.string())
+"""In-memory type of text columns: few distinct values, compared and grouped as integers."""
 
 
-def episode_table(
-    episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table, part_id: str
-) -> pa.Table:
-    """The catalog rows of a part, checked and in canonical types, ``part`` and ``start`` added.
+class Source(Protocol):
+    """Where rows of the catalog come from: a table in memory, or the index file."""
 
-    Args:
-        episodes: column -> one value an episode, in the order of the step arrays.
-        part_id: the part they belong to.
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, text as ``CODED``."""
+        ...
 
-    Raises:
-        DatasetError: a required column is missing, a type or value is not allowed, the lengths of
-            columns differ, or an episode id repeats.
-    """
-    columns: dict[str, Any] = (
-        dict(episodes)
-        if isinstance(episodes, Mapping)
-        else {name: episodes.column(name) for name in episodes.column_names}
-    )
-    _check_names(list(columns))
-    arrays = {name: _column(name, columns[name]) for name in (*REQUIRED_COLUMNS, *columns)}
-    sizes = {len(array) for array in arrays.values()}
-    if len(sizes) != 1:
-        raise DatasetError("every episode column needs the same number of rows")
-    if sizes == {0}:
-        raise DatasetError("a part needs at least one episode")
-    lengths = arrays["length"].to_numpy()
-    if lengths.min() < 1:
-        raise DatasetError("column length: every episode needs at least one step")
-    if pc.count_distinct(arrays["episode"]).as_py() != len(lengths):  # type: ignore[attr-defined]
-        raise DatasetError("column episode: the ids of a part must differ")
-    starts = np.cumsum(lengths) - lengths
-    return pa.table(
-        {"part": pa.array([part_id] * len(lengths)), "start": pa.array(starts), **arrays}
-    )
-
-
-def episodes_digest(table: pa.Table) -> str:
-    """SHA-256 of a catalog table's names, types and values, in the order of the column names."""
-    digest = hashlib.sha256()
-    for name in sorted(table.column_names):
-        column = table.column(name).combine_chunks()
-        digest.update(f"{name} {column.type} {len(column)}\n".encode())
-        valid = np.asarray(pc.is_valid(column))  # type: ignore[attr-defined]
-        digest.update(valid.tobytes())
-        if pa.types.is_string(column.type):
-            digest.update(json.dumps(column.to_pylist()).encode())
-        else:
-            empty = pa.scalar(False if pa.types.is_boolean(column.type) else 0, column.type)
-            digest.update(np.asarray(column.fill_null(empty)).tobytes())
-    return digest.hexdigest()
-
-
-def write_catalog_file(path: Path, table: pa.Table, manifest: Manifest) -> None:
-    """Write and flush a catalog file; its rename into the catalog is the part's commit."""
-    pq.write_table(
-        table.replace_schema_metadata(manifest.to_metadata()),
-        path,
-        compression="zstd",
-        write_page_checksum=True,
-    )
-    fsync_path(path)
-
-
-def read_catalog_file(path: Path) -> tuple[Manifest, pa.Table]:
-    """The commit record and the episodes of one part.
-
-    Raises:
-        DatasetError: the file is truncated, fails a page checksum, or describes another part.
-    """
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as stored:
-            table = stored.read(use_threads=False)
-        manifest = Manifest.from_metadata(table.schema.metadata or {})
-        _check_stored(manifest, table, path.stem)
-    except (pa.ArrowException, OSError, DatasetError) as error:
-        reason = str(error).splitlines()[0] if str(error) else repr(error)
-        raise DatasetError(f"part {path.stem}: catalog file {path} is damaged: {reason}") from error
-    return manifest, table.replace_schema_metadata(None)
+    def column(self, name: str) -> pa.ChunkedArray:
+        """All values of one column."""
+        ...
 
 
 @dataclass(frozen=True)
+class CommittedFile:
+    """One catalog file: its commit record, and where its episodes are in memory or in the index.
+
+    Attributes:
+        stem: name of the catalog file and of the part's folder.
+        manifest: the commit record.
+        source: holds the rows, from row ``first`` on.
+    """
+
+    stem: str
+    manifest: Manifest
+    source: Source
+    first: int
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a part's arrays lie: a folder below ``parts/``, and its first rows therein."""
+
+    folder: str
+    first_step: int
+    first_episode: int
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The episodes of one part as it was collected."""
+
+    manifest: Manifest
+    location: Location
+    source: Source
+    first: int
+
+
 class Catalog:
-    """All committed episodes at one moment, in the order of (part, start).
+    """All committed episodes, ordered by the part they were collected in, and within it as stored.
+
+    Parts that were merged appear as they were collected, so nothing here changes with ``compact``.
 
     Attributes:
         manifests: part id -> commit record, in the order of the rows.
-        table: one row an episode.
-        part_bounds: part id -> (first, stop) row of the table.
-        starts: (E,) first step row within the part.
-        lengths: (E,) steps.
+        locations: part id -> where its arrays lie.
+        part_bounds: part id -> (first, stop) row.
+        num_rows: episodes.
+        schema: names and plain types of the columns.
     """
 
-    manifests: Mapping[str, Manifest]
-    table: pa.Table
-    part_bounds: Mapping[str, tuple[int, int]]
-    starts: np.ndarray
-    lengths: np.ndarray
+    def __init__(self, files: Sequence[CommittedFile]) -> None:
+        self._set_pieces(_collected_pieces(files))
 
-    @classmethod
-    def join(cls, parts: Sequence[tuple[Manifest, pa.Table]]) -> Catalog:
-        """Put the parts' tables, sorted by part id, under each other."""
-        empty = pa.schema(STORE_COLUMNS | REQUIRED_COLUMNS).empty_table()
-        try:
-            table = pa.concat_tables(
-                [empty, *(table for _, table in parts)], promote_options="permissive"
-            ).combine_chunks()
-        except pa.ArrowException as error:
-            reason = str(error).splitlines()[0]
-            raise DatasetError(f"the parts' catalog columns do not agree: {reason}") from error
-        stops = np.cumsum([manifest.episodes for manifest, _ in parts], dtype=np.int64).tolist()
-        bounds = {
-            manifest.part_id: (stop - manifest.episodes, stop)
-            for (manifest, _), stop in zip(parts, stops, strict=True)
+    def _set_pieces(self, pieces: Sequence[_Piece]) -> None:
+        self._pieces = list(pieces)
+        self.manifests = {piece.manifest.part_id: piece.manifest for piece in pieces}
+        self.locations = {piece.manifest.part_id: piece.location for piece in pieces}
+        stops = np.cumsum([piece.manifest.episodes for piece in pieces], dtype=np.int64).tolist()
+        self.part_bounds = {
+            piece.manifest.part_id: (stop - piece.manifest.episodes, stop)
+            for piece, stop in zip(pieces, stops, strict=True)
         }
-        return cls(
-            manifests={manifest.part_id: manifest for manifest, _ in parts},
-            table=table,
-            part_bounds=bounds,
-            starts=table.column("start").to_numpy(),
-            lengths=table.column("length").to_numpy(),
+        self.num_rows: int = stops[-1] if stops else 0
+        self.schema = _common_schema(pieces)
+        self._columns: dict[str, pa.ChunkedArray] = {}
+        self._codes: dict[str, tuple[np.ndarray, list[Any]]] = {}
+        self._lock = threading.Lock()
+
+    def restricted(self, content_hashes: Mapping[str, str]) -> Catalog:
+        """The catalog of just the given parts (part id -> content hash).
+
+        Raises:
+            DatasetError: one of them is absent or has other content.
+        """
+        for part_id, content_hash in content_hashes.items():
+            manifest = self.manifests.get(part_id)
+            if manifest is None or manifest.content_hash != content_hash:
+                state = "absent" if manifest is None else "not as it was"
+                raise DatasetError(f"part {part_id} is {state}")
+        catalog = Catalog.__new__(Catalog)
+        catalog._set_pieces(
+            [piece for piece in self._pieces if piece.manifest.part_id in content_hashes]
         )
+        return catalog
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns in order."""
+        return self.schema.names
 
     def check_column(self, name: str) -> str:
         """Return ``name`` if it is a column; DatasetError lists the columns there are."""
-        if name not in self.table.column_names:
-            raise DatasetError(
-                f"unknown column {name!r}; columns: {listed(self.table.column_names, 80)}"
-            )
+        if name not in self.schema.names:
+            raise DatasetError(f"unknown column {name!r}; columns: {listed(self.column_names, 80)}")
         return name
 
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """(E,) first step row of each episode within its part as it was collected."""
+        return self.numbers("start")
 
-def _check_names(names: list[str]) -> None:
-    if missing := [name for name in REQUIRED_COLUMNS if name not in names]:
-        raise DatasetError(f"episode columns are missing: {listed(missing)}")
-    if taken := [name for name in names if name in STORE_COLUMNS]:
-        raise DatasetError(
-            f"episode columns {listed(taken)} are added by the store: leave them out"
-        )
-    if odd := [name for name in names if not _COLUMN_NAME.fullmatch(name)]:
-        raise DatasetError(
-            f"episode column names {odd} are not allowed: letters, digits and underscores only"
-        )
-    if len({name.lower() for name in names}) != len(names):
-        raise DatasetError("episode column names must differ in more than upper and lower case")
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """(E,) steps of each episode."""
+        return self.numbers("length")
+
+    def numbers(self, name: str) -> np.ndarray:
+        """(E,) values of a column of numbers or booleans without missing values."""
+        return to_numpy(self._column(name))
+
+    def codes(self, name: str) -> tuple[np.ndarray, list[Any]]:
+        """A column as (E,) integer codes and the distinct values they stand for.
+
+        A missing value is the value None with a code of its own.
+        """
+        if name not in self._codes:
+            self._codes[name] = _coded(self._column(name))
+        return self._codes[name]
+
+    def stored(self, names: Iterable[str]) -> pa.Table:
+        """The given columns, text coded."""
+        return one_table({name: self._column(name) for name in names})
+
+    @property
+    def table(self) -> pa.Table:
+        """Every column in its plain type; large, so that queries do without it."""
+        return self.rows(None)
+
+    def rows(self, rows: np.ndarray | None, names: Sequence[str] | None = None) -> pa.Table:
+        """Some rows (all if None) of some columns (all if None), in plain types."""
+        wanted = self.column_names if names is None else list(names)
+        table = self.stored(self.check_column(name) for name in wanted)
+        if rows is not None:
+            table = table.take(pa.array(rows))
+        return table.cast(pa.schema([self.schema.field(name) for name in wanted])).combine_chunks()
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        self.check_column(name)
+        with self._lock:
+            if name not in self._columns:
+                self._columns[name] = self._joined(name)
+            return self._columns[name]
+
+    def _joined(self, name: str) -> pa.ChunkedArray:
+        kind = stored_type(self.schema.field(name).type)
+        chunks: list[pa.Array] = []
+        for source, first, count in _runs(self._pieces):
+            if name in source.schema.names:
+                values = source.column(name).slice(first, count)
+                chunks += (values if values.type == kind else values.cast(kind)).chunks
+            else:
+                chunks.append(pa.nulls(count, kind))
+        return pa.chunked_array(chunks, kind)
 
 
-def _column(name: str, values: Any) -> pa.Array:
+def stored_type(plain: pa.DataType) -> pa.DataType:
+    """The type in which a column is held: ``CODED`` for text."""
+    return CODED if pa.types.is_string(plain) else plain
+
+
+def coded(table: pa.Table) -> pa.Table:
+    """The table with its text columns as ``CODED``."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            column = table.column(number).dictionary_encode()
+            table = table.set_column(number, field.name, column)
+    return table
+
+
+def common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """Columns of all the given schemas; DatasetError when their types cannot be reconciled."""
     try:
-        array = values if isinstance(values, pa.ChunkedArray | pa.Array) else pa.array(values)
-        if isinstance(array, pa.ChunkedArray):
-            array = array.combine_chunks()
-        array = array.cast(REQUIRED_COLUMNS.get(name) or _carried_type(name, array.type))
-    except (pa.ArrowException, TypeError, ValueError) as error:
+        return pa.unify_schemas(
+            [schema.remove_metadata() for schema in schemas], promote_options="permissive"
+        )
+    except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
-        raise DatasetError(f"episode column {name}: {reason}") from error
-    if name in REQUIRED_COLUMNS:
-        if array.null_count:
-            raise DatasetError(f"episode column {name}: a value is missing")
-        if pa.types.is_floating(array.type) and not np.isfinite(array.to_numpy()).all():
-            raise DatasetError(f"episode column {name}: every value must be finite")
-    return array
+        raise DatasetError(f"the parts' catalog columns do not agree: {reason}") from error
 
 
-def _carried_type(name: str, given: pa.DataType) -> pa.DataType:
-    value = given.value_type if pa.types.is_dictionary(given) else given
-    if pa.types.is_floating(value):
-        return pa.float64()
-    if pa.types.is_integer(value):
-        return pa.int64()
-    if pa.types.is_boolean(value):
-        return value
-    if pa.types.is_string(value) or pa.types.is_large_string(value):
-        return pa.string()
-    raise DatasetError(f"episode column {name}: type {given} is not allowed; use numbers or text")
+def _common_schema(pieces: Sequence[_Piece]) -> pa.Schema:
+    empty = pa.schema(STORE_COLUMNS | REQUIRED_COLUMNS)
+    held = pa.schema([(field.name, stored_type(field.type)) for field in empty])
+    sources = {id(piece.source): piece.source for piece in pieces}
+    joined = common_schema([held, *(source.schema for source in sources.values())])
+    plain = [(each.name, pa.string() if each.type == CODED else each.type) for each in joined]
+    return pa.schema(plain)
 
 
-def _check_stored(manifest: Manifest, table: pa.Table, part_id: str) -> None:
-    if manifest.part_id != part_id:
-        raise DatasetError(f"it describes part {manifest.part_id}")
-    if table.num_rows != manifest.episodes:
-        raise DatasetError(f"{table.num_rows} episodes, recorded {manifest.episodes}")
-    for name, kind in (STORE_COLUMNS | REQUIRED_COLUMNS).items():
-        if name not in table.column_names or table.schema.field(name).type != kind:
-            raise DatasetError(f"column {name} is absent or not of type {kind}")
+def _collected_pieces(files: Sequence[CommittedFile]) -> list[_Piece]:
+    """A piece for each collected part, sorted; one both alone and merged counts once, as merged."""
+    pieces: dict[str, _Piece] = {}
+    for file in sorted(files, key=lambda each: len(each.manifest.members)):
+        step = episode = 0
+        for manifest in file.manifest.collected:
+            location = Location(file.stem, step, episode)
+            known = pieces.get(manifest.part_id)
+            if known is not None and known.manifest.content_hash != manifest.content_hash:
+                raise DatasetError(
+                    f"part {manifest.part_id} is committed twice with other content: by catalog "
+                    f"files {known.location.folder} and {file.stem}"
+                )
+            pieces[manifest.part_id] = _Piece(manifest, location, file.source, file.first + episode)
+            step += manifest.steps
+            episode += manifest.episodes
+    return [pieces[part_id] for part_id in sorted(pieces)]
+
+
+def _runs(pieces: Sequence[_Piece]) -> list[tuple[Source, int, int]]:
+    """(source, first row, rows) of neighbouring pieces that also lie side by side in a source."""
+    runs: list[tuple[Source, int, int]] = []
+    for piece in pieces:
+        count = piece.manifest.episodes
+        if runs and runs[-1][0] is piece.source and sum(runs[-1][1:]) == piece.first:
+            runs[-1] = (piece.source, runs[-1][1], runs[-1][2] + count)
+        else:
+            runs.append((piece.source, piece.first, count))
+    return runs
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
+    if column.null_count == 0 and not pa.types.is_dictionary(column.type):
+        values, codes = np.unique(to_numpy(column), return_inverse=True)
+        return codes, values.tolist()
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    encoded = encoded.unify_dictionaries()
+    if encoded.num_chunks == 0:
+        return np.zeros(0, np.int64), []
+    values = encoded.chunk(0).dictionary.to_pylist()
+    if column.null_count == 0:
+        codes = [array_to_numpy(chunk.indices) for chunk in encoded.chunks]
+        return np.concatenate(codes).astype(np.int64), values
+    codes = [array_to_numpy(chunk.indices.fill_null(len(values))) for chunk in encoded.chunks]
+    return np.concatenate(codes).astype(np.int64), [*values, None]

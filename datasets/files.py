@@ -48,6 +48,23 @@ def write_bytes_durably(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def create_durably(path: Path, content: bytes) -> bool:
+    """Write a new file in one step; False, and nothing written, when ``path`` already exists."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.link(temporary, path)  # unlike a rename, never replaces
+        fsync_path(path.parent)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     digest = hashlib.sha256()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from datasets.errors import DatasetError
@@ -36,7 +37,10 @@ class Manifest:
         episodes: rows of the catalog file.
         episodes_digest: digest of the catalog's values.
         arrays: field -> digest of the uncompressed array.
-        objects: object name below the part's folder -> (bytes, SHA-256).
+        objects: object name below the part's folder -> (bytes, SHA-256); of a member, those of the
+            folder that it was merged into.
+        members: the records of the parts that were merged into this one, in the order of its rows;
+            empty for a part as it was collected.
     """
 
     part_id: str
@@ -46,10 +50,11 @@ class Manifest:
     episodes_digest: str
     arrays: Mapping[str, str]
     objects: Mapping[str, tuple[int, str]]
+    members: tuple[Manifest, ...] = ()
 
-    @property
+    @cached_property
     def content_hash(self) -> str:
-        """Hash of what the part holds, independent of compression and Parquet encoding."""
+        """Hash of what the part holds, independent of compression, merging and Parquet encoding."""
         content = {
             "part_id": self.part_id,
             "schema_hash": self.schema_hash,
@@ -58,18 +63,50 @@ class Manifest:
             "episodes_digest": self.episodes_digest,
             "arrays": dict(self.arrays),
         }
-        return hashlib.sha256(_canonical(content)).hexdigest()
+        return hashlib.sha256(canonical_json(content)).hexdigest()
+
+    @property
+    def collected(self) -> tuple[Manifest, ...]:
+        """The records of the parts as they were collected: the members, or this one."""
+        return self.members or (self,)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the objects in the part's folder."""
+        return sum(size for size, _ in self.objects.values())
 
     @property
     def record(self) -> PartRecord:
         """The summary that callers get."""
-        total = sum(size for size, _ in self.objects.values())
-        return PartRecord(self.part_id, self.steps, self.episodes, total, self.content_hash)
+        return PartRecord(
+            self.part_id, self.steps, self.episodes, self.stored_bytes, self.content_hash
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A tree of JSON values that ``from_json`` turns back into an equal record."""
+        tree = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "members"
+        }
+        if self.members:
+            tree["members"] = [replace(member, objects={}).to_json() for member in self.members]
+        return tree
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Manifest:
+        """Rebuild a record; DatasetError when it is not one."""
+        try:
+            objects = {name: (int(size), sha) for name, (size, sha) in tree["objects"].items()}
+            members = tuple(
+                replace(cls.from_json(member), objects=objects)
+                for member in tree.get("members", ())
+            )
+            return cls(**{**tree, "objects": objects, "members": members})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DatasetError(f"its commit record is damaged: {error!r}") from error
 
     def to_metadata(self) -> dict[bytes, bytes]:
         """Parquet key-value metadata: the record and its digest."""
-        tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        content = _canonical(tree)
+        content = canonical_json(self.to_json())
         return {
             MANIFEST_KEY: content,
             DIGEST_KEY: hashlib.sha256(content).hexdigest().encode(),
@@ -81,10 +118,9 @@ class Manifest:
         content = metadata.get(MANIFEST_KEY, b"")
         if hashlib.sha256(content).hexdigest().encode() != metadata.get(DIGEST_KEY):
             raise DatasetError("its commit record is absent or damaged")
-        tree: dict[str, Any] = json.loads(content)
-        tree["objects"] = {name: (size, sha) for name, (size, sha) in tree["objects"].items()}
-        return cls(**tree)
+        return cls.from_json(json.loads(content))
 
 
-def _canonical(tree: object) -> bytes:
+def canonical_json(tree: object) -> bytes:
+    """The one JSON text of a tree, for hashing."""
     return json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()

@@ -1,7 +1,8 @@
 """The order of windows in an epoch: a pure function of the selection, the seed and the epoch.
 
 Windows tile each episode. Reading happens by unit (episodes that start in one shard of one part);
-shuffled units fill pools of bounded size, and the windows of a pool are shuffled.
+shuffled units fill pools of bounded size, and the windows of a pool are shuffled. Only one pool's
+windows exist at a time, so that an order takes memory by the episode and not by the window.
 """
 
 from __future__ import annotations
@@ -13,32 +14,74 @@ import numpy as np
 
 from datasets.hashing import hashed
 
-ORDER_VERSION = 1
+ORDER_VERSION = 2
 """Changes when the same (seed, epoch) would give another order; part of the stream's state."""
 
 _PHASE, _UNIT, _WINDOW = 1, 2, 3
 
 
 @dataclass(frozen=True)
-class EpochOrder:
-    """All windows of one epoch in their global order.
+class Windows:
+    """Windows in their order.
 
     Attributes:
         episode: (W,) row of the selection.
         offset: (W,) first step within the episode.
         length: (W,) real steps of the window, 1..context_len.
-        pool_bounds: (P + 1,) window positions at which pools begin and end.
-        pool_units: for each pool the units it needs, ascending.
     """
 
     episode: np.ndarray
     offset: np.ndarray
     length: np.ndarray
-    pool_bounds: np.ndarray
-    pool_units: tuple[tuple[int, ...], ...]
 
     def __len__(self) -> int:
         return len(self.episode)
+
+    def __getitem__(self, chosen: slice) -> Windows:
+        return Windows(self.episode[chosen], self.offset[chosen], self.length[chosen])
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """All windows of one epoch in their global order, made a pool at a time.
+
+    A visit is one pass over one episode; each episode has one, unless selections are mixed.
+
+    Attributes:
+        context_len: K, most steps of a window.
+        seed, epoch: of the order.
+        episode: (V,) row of the selection that each visit passes over, ascending.
+        length: (V,) its steps.
+        first: (V,) length of the visit's first window, 1..K.
+        window_bounds: (V + 1,) number of windows before each visit, in reading order.
+        unit_visits: (U + 1,) first visit of each reading unit.
+        pool_units: for each pool the units it needs, ascending.
+        pool_bounds: (P + 1,) positions in the order at which pools begin and end.
+    """
+
+    context_len: int
+    seed: int
+    epoch: int
+    episode: np.ndarray
+    length: np.ndarray
+    first: np.ndarray
+    window_bounds: np.ndarray
+    unit_visits: np.ndarray
+    pool_units: tuple[tuple[int, ...], ...]
+    pool_bounds: np.ndarray
+
+    def __len__(self) -> int:
+        return int(self.pool_bounds[-1])
+
+    def windows(self, pool: int) -> Windows:
+        """The windows of one pool, in their order."""
+        ranges = [self.unit_visits[unit : unit + 2] for unit in self.pool_units[pool]]
+        visits = np.concatenate([np.arange(first, stop) for first, stop in ranges])
+        numbers = np.concatenate([np.arange(*self.window_bounds[each]) for each in ranges])
+        visit, offset, length = tile(self.length[visits], self.first[visits], self.context_len)
+        shuffled = _permutation(hashed(self.seed, self.epoch, _WINDOW, numbers))
+        episode = self.episode[visits][visit]
+        return Windows(episode[shuffled], offset[shuffled], length[shuffled])
 
 
 def tile(
@@ -54,7 +97,7 @@ def tile(
     Returns:
         (W,) episode, (W,) offset, (W,) length; every step lies in exactly one window.
     """
-    counts = 1 + np.maximum(0, -(-(lengths - first) // context_len))
+    counts = _window_counts(lengths, first, context_len)
     episode = np.repeat(np.arange(len(lengths)), counts)
     position = np.arange(len(episode)) - np.repeat(np.cumsum(counts) - counts, counts)
     stop = np.minimum(first[episode] + position * context_len, lengths[episode])
@@ -68,41 +111,63 @@ def epoch_order(
     unit_bounds: Sequence[int] | np.ndarray,
     *,
     context_len: int,
-    pool_windows: int,
+    pool_steps: int,
     seed: int,
     epoch: int,
+    visits: np.ndarray | None = None,
 ) -> EpochOrder:
-    """The windows of one epoch.
+    """The order of one epoch.
 
     Args:
-        episode_ids: (E,) global ids; each episode's phase depends on its id only.
+        episode_ids: (E,) global ids; the phase of an episode's windows depends on its id only.
         lengths: (E,) steps an episode; one that fits a window is not cut.
         unit_bounds: (U + 1,) first selection row of each reading unit, ascending.
         context_len: K, the steps of a window.
-        pool_windows: windows a pool may hold; one unit with more makes a pool by itself.
+        pool_steps: steps a pool may hold; one unit with more makes a pool by itself.
         seed: of the whole training run.
         epoch: of this pass.
+        visits: (E,) how often each episode is passed over, each time with a phase of its own; None
+            for once each. A unit without visits is not read.
     """
-    first = (hashed(seed, epoch, _PHASE, episode_ids) % np.uint64(context_len)).astype(np.int64) + 1
-    first[lengths <= context_len] = context_len  # a window that holds the whole episode
-    episode, offset, length = tile(lengths, first, context_len)
-    window_bounds = np.searchsorted(episode, unit_bounds)
-    windows_of_unit = np.diff(window_bounds)
-    unit_order = _permutation(hashed(seed, epoch, _UNIT, np.arange(len(windows_of_unit))))
-    pools = _pools(unit_order, windows_of_unit, pool_windows)
-    shuffled = []
-    for units in pools:
-        ranges = [np.arange(window_bounds[unit], window_bounds[unit + 1]) for unit in units]
-        windows = np.concatenate(ranges)
-        shuffled.append(windows[_permutation(hashed(seed, epoch, _WINDOW, windows))])
-    order = np.concatenate(shuffled)
-    return EpochOrder(
-        episode=episode[order],
-        offset=offset[order],
-        length=length[order],
-        pool_bounds=np.cumsum([0, *(len(windows) for windows in shuffled)]),
-        pool_units=pools,
+    if visits is None:
+        visits = np.ones(len(lengths), np.int64)
+    episode = np.repeat(np.arange(len(lengths)), visits)
+    turn = np.arange(len(episode)) - np.repeat(np.cumsum(visits) - visits, visits)
+    phase = hashed(seed, epoch, _PHASE, episode_ids[episode], turn) % np.uint64(context_len)
+    visited = lengths[episode]
+    first = np.where(visited <= context_len, context_len, phase.astype(np.int64) + 1)
+    counts = _window_counts(visited, first, context_len)
+    window_bounds = np.concatenate(([0], np.cumsum(counts)))
+    unit_visits = np.searchsorted(episode, unit_bounds)
+    unit_windows = np.diff(window_bounds[unit_visits])
+    pools = _pools(
+        _permutation(hashed(seed, epoch, _UNIT, np.arange(len(unit_windows)))),
+        np.maximum(_sums(lengths, unit_bounds), _sums(visited, unit_visits)),
+        np.flatnonzero(unit_windows),
+        pool_steps,
     )
+    sizes = [int(unit_windows[list(units)].sum()) for units in pools]
+    return EpochOrder(
+        context_len=context_len,
+        seed=seed,
+        epoch=epoch,
+        episode=episode,
+        length=visited,
+        first=first,
+        window_bounds=window_bounds,
+        unit_visits=unit_visits,
+        pool_units=pools,
+        pool_bounds=np.cumsum([0, *sizes]),
+    )
+
+
+def _window_counts(lengths: np.ndarray, first: np.ndarray, context_len: int) -> np.ndarray:
+    return 1 + np.maximum(0, -(-(lengths - first) // context_len))
+
+
+def _sums(values: np.ndarray, bounds: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Sum of the values between each two bounds."""
+    return np.diff(np.concatenate(([0], np.cumsum(values)))[bounds])
 
 
 def _permutation(keys: np.ndarray) -> np.ndarray:
@@ -117,15 +182,16 @@ def _permutation(keys: np.ndarray) -> np.ndarray:
 
 
 def _pools(
-    unit_order: np.ndarray, windows_of_unit: np.ndarray, pool_windows: int
+    unit_order: np.ndarray, unit_steps: np.ndarray, wanted: np.ndarray, pool_steps: int
 ) -> tuple[tuple[int, ...], ...]:
+    """Fill pools with the wanted units in the given order."""
     pools: list[list[int]] = []
     room = 0
-    for unit in unit_order.tolist():
-        needed = int(windows_of_unit[unit])
+    for unit in unit_order[np.isin(unit_order, wanted)].tolist():
+        needed = int(unit_steps[unit])
         if not pools or needed > room:
             pools.append([])
-            room = pool_windows
+            room = pool_steps
         pools[-1].append(unit)
         room -= needed
     return tuple(tuple(sorted(units)) for units in pools)

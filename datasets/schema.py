@@ -1,4 +1,4 @@
-"""What a store holds: its fields with shapes, units and named slices, and the schema's version."""
+"""What a store holds: its fields with shapes, units and named slices."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from typing import Any, Literal
 import numpy as np
 
 from datasets.errors import DatasetError, listed
-
-SCHEMA_VERSION = 1
-"""Version of the store's layout that this program writes and reads."""
 
 DTYPES = (
     "float32",
@@ -142,8 +139,12 @@ class Schema:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the canonical JSON form."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        """SHA-256 of the canonical JSON form, the same in every version of the store's layout.
+
+        The form is version 1's, whose number it therefore holds: a migration changes no hash.
+        """
+        tree = {"schema_version": 1, **self.to_json()}
+        text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def names(self, per: Literal["step", "episode"] | None = None) -> list[str]:
@@ -158,9 +159,8 @@ class Schema:
         raise DatasetError(f"unknown field {name!r}; fields: {listed(self.names())}")
 
     def to_json(self) -> dict[str, Any]:
-        """A tree of JSON values, schema version included."""
+        """A tree of JSON values that ``from_json`` turns back into an equal schema."""
         return {
-            "schema_version": SCHEMA_VERSION,
             "fields": [each.to_json() for each in self.fields],
             "control_dt_s": self.control_dt_s,
             "robot": self.robot,
@@ -169,13 +169,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Schema:
-        """Rebuild a schema; DatasetError for another schema version or a damaged tree."""
-        version = tree.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise DatasetError(
-                f"schema version {version} is not supported; this program reads version "
-                f"{SCHEMA_VERSION}"
-            )
+        """Rebuild a schema; DatasetError for a damaged tree."""
         try:
             return cls(
                 fields=tuple(Field.from_json(each) for each in tree["fields"]),
@@ -183,5 +177,5 @@ class Schema:
                 robot=tree["robot"],
                 attributes=tree["attributes"],
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise DatasetError(f"the stored schema is damaged: {error!r}") from error

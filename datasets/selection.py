@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datasets.catalog import Catalog
-from datasets.conditions import matching_rows
-from datasets.errors import DatasetError, listed
-from datasets.files import write_bytes_durably
+from datasets.errors import DatasetError
+from datasets.grouping import grouped_outcomes
 from datasets.hashing import hashed
-from datasets.parts import SHARD_STEPS
-from datasets.shards import row_runs
+from datasets.layout import SHARD_STEPS
+from datasets.quantiles import DEFAULT_QUANTILES, channel_quantiles
 from datasets.spectrum import SpectralEnergy, spectral_energy
 from datasets.statistics import ChannelStatistics, channel_statistics
 
 if TYPE_CHECKING:
+    import dask.array
+    import xarray
+
+    from datasets.dask_arrays import Scheduler
+    from datasets.materialise import Materialised
     from datasets.store import Store
     from datasets.stream import WindowStream
+    from datasets.stream_config import StreamSettings
 
-SAVED_VERSION = 1
-DEFAULT_POOL_WINDOWS = 16_384
 _SPLIT = 4
 
 
@@ -88,14 +88,14 @@ class Selection:
     def hash(self) -> str:
         """SHA-256 of the selected rows and of the content of their parts, and of nothing else."""
         digest = hashlib.sha256()
-        for part_id, rows in self._rows_by_part():
+        for part_id, rows in self.rows_by_part():
             digest.update(f"{self.catalog.manifests[part_id].content_hash}\n".encode())
             digest.update(rows.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def episodes(self) -> pa.Table:
         """The catalog's columns, one row an episode."""
-        return self.catalog.table.take(pa.array(self.rows))
+        return self.catalog.rows(self.rows)
 
     def where(self, condition: str) -> Selection:
         """Those episodes for which one boolean SQL expression over the columns is true.
@@ -103,7 +103,9 @@ class Selection:
         Raises:
             DatasetError: anything but such an expression; see ``conditions.matching_rows``.
         """
-        matching = matching_rows(self.catalog.table, condition)
+        from datasets.conditions import matching_rows  # inside: DuckDB is slow to import
+
+        matching = matching_rows(self.catalog, condition)
         kept = np.isin(self.rows, matching, assume_unique=True)
         return self._refined(np.flatnonzero(kept))
 
@@ -117,30 +119,8 @@ class Selection:
         Raises:
             DatasetError: unknown column.
         """
-        if len(self) == 0:
-            return []
         names = [self.catalog.check_column(name) for name in group_by]
-        columns = list(dict.fromkeys([*names, "length", "return", "success", "terminated"]))
-        table = self.catalog.table.select(columns).take(pa.array(self.rows))
-        for flag in ("success", "terminated"):  # Arrow has no mean of booleans
-            table = table.append_column(f"{flag} as number", table.column(flag).cast(pa.int8()))
-        means = ("return", "success as number", "terminated as number")
-        aggregates = [("length", "count"), ("length", "sum"), *((name, "mean") for name in means)]
-        groups = table.group_by(names).aggregate(aggregates)
-        if names:
-            groups = groups.sort_by([(name, "ascending") for name in names])
-        return [
-            dict.fromkeys(names)
-            | {
-                "episodes": row["length_count"],
-                "steps": row["length_sum"],
-                "return": row["return_mean"],
-                "success": row["success as number_mean"],
-                "survival": 1.0 - row["terminated as number_mean"],
-            }
-            | {name: row[name] for name in names}
-            for row in groups.to_pylist()
-        ]
+        return grouped_outcomes(self.catalog, self.rows, list(dict.fromkeys(names)))
 
     def split(self, fraction: float, seed: int) -> tuple[Selection, Selection]:
         """Split into (rest, held out) by a hash of each episode's id and the seed.
@@ -159,22 +139,13 @@ class Selection:
 
     def episode_ids(self) -> np.ndarray:
         """(E,) global episode ids from the collection plan."""
-        return self.catalog.table.column("episode").to_numpy()[self.rows]
+        return self.catalog.numbers("episode")[self.rows]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the selection as a JSON file: its hash, its parts' hashes, and row ranges."""
-        parts = {
-            part_id: {
-                "content_hash": self.catalog.manifests[part_id].content_hash,
-                "rows": row_runs(rows, np.ones_like(rows)),
-            }
-            for part_id, rows in self._rows_by_part()
-        }
-        tree = {"selection_version": SAVED_VERSION, "hash": self.hash, "parts": parts}
-        try:
-            write_bytes_durably(Path(path), json.dumps(tree, indent=1).encode())
-        except OSError as error:
-            raise DatasetError(f"cannot write the selection to {path}: {error.strerror}") from error
+        from datasets.saved import save_selection
+
+        save_selection(self, path)
 
     @classmethod
     def load(cls, store: Store, path: str | os.PathLike[str]) -> Selection:
@@ -183,30 +154,11 @@ class Selection:
         Raises:
             DatasetError: not a saved selection, or its parts are not in the store as they were.
         """
-        try:
-            tree = json.loads(Path(path).read_bytes())
-            if tree["selection_version"] != SAVED_VERSION:
-                raise DatasetError(
-                    f"{path}: selection version {tree['selection_version']}; this program reads "
-                    f"version {SAVED_VERSION}"
-                )
-            parts = {
-                part: (each["content_hash"], each["rows"]) for part, each in tree["parts"].items()
-            }
-            recorded = tree["hash"]
-        except (OSError, KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise DatasetError(f"{path} is not a saved selection") from error
+        from datasets.saved import saved_rows
+
         catalog = store.catalog()
-        rows: list[np.ndarray] = [np.zeros(0, np.int64)]
-        for part_id, (content_hash, runs) in parts.items():
-            manifest = catalog.manifests.get(part_id)
-            if manifest is None or manifest.content_hash != content_hash:
-                raise DatasetError(
-                    f"{path}: part {part_id} is not in {store.path} as it was when it was selected"
-                )
-            first, _ = catalog.part_bounds[part_id]
-            rows += [first + np.arange(start, stop) for start, stop in runs]
-        loaded = cls(store, catalog, np.concatenate(rows))
+        rows, recorded = saved_rows(store, catalog, path)
+        loaded = cls(store, catalog, rows)
         if loaded.hash != recorded:
             raise DatasetError(f"{path} is damaged: its rows do not have the recorded hash")
         return loaded
@@ -245,7 +197,7 @@ class Selection:
         """The reading units in order; together they hold every selected episode once."""
         units: list[Unit] = []
         first = 0
-        for part_id, rows in self._rows_by_part():
+        for part_id, rows in self.rows_by_part():
             stop = first + len(rows)
             shards = self.starts[first:stop] // SHARD_STEPS
             cuts = first + 1 + np.flatnonzero(np.diff(shards))
@@ -268,54 +220,73 @@ class Selection:
         self._read_runs(field, unit, out)
         return out
 
-    def statistics(self, field: str) -> ChannelStatistics:
+    def statistics(self, field: str, scheduler: Scheduler = None) -> ChannelStatistics:
         """Count, mean, std, min and max of every channel of one field, in float64."""
-        return channel_statistics(self, field)
+        return channel_statistics(self, field, scheduler)
 
-    def spectral_energy(self, field: str, n: int = 128) -> SpectralEnergy:
-        """Energy share per mode and channel over windows of ``n`` steps; see ``spectrum``."""
-        return spectral_energy(self, field, n)
+    def quantiles(
+        self,
+        field: str,
+        quantiles: Sequence[float] = DEFAULT_QUANTILES,
+        scheduler: Scheduler = None,
+    ) -> np.ndarray:
+        """(Q, *shape) exact quantiles of every channel of one field; see ``quantiles``."""
+        return channel_quantiles(self, field, quantiles, scheduler)
+
+    def spectral_energy(
+        self, field: str, n: int = 128, scheduler: Scheduler = None
+    ) -> SpectralEnergy:
+        """Energy per mode and channel over windows of ``n`` steps; see ``spectrum``."""
+        return spectral_energy(self, field, n, scheduler)
+
+    def dask(self, field: str) -> dask.array.Array:
+        """One field as a lazy Dask array; see ``dask_arrays.selection_array``."""
+        from datasets.dask_arrays import selection_array
+
+        return selection_array(self, field)
+
+    def to_xarray(self, fields: Sequence[str] | None = None) -> xarray.Dataset:
+        """All or some fields as a lazy xarray Dataset; see ``xarray_view.selection_dataset``."""
+        from datasets.xarray_view import selection_dataset
+
+        return selection_dataset(self, fields)
 
     def windows(
         self,
         context_len: int = 64,
         batch_size: int = 1024,
-        fields: Sequence[str] = ("obs", "action"),
-        seed: int = 0,
-        epoch: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        return_to_go: bool = False,
-        drop_last: bool = False,
-        pool_windows: int = DEFAULT_POOL_WINDOWS,
-        prefetch: int = 2,
+        **settings: Unpack[StreamSettings],
     ) -> WindowStream:
-        """Stream shuffled windows as batches of torch tensors; see ``stream.WindowStream``.
+        """Stream shuffled windows as batches of torch tensors.
 
-        The import is inside because it imports torch, which nothing else here needs.
+        Args:
+            context_len: K, steps of a window.
+            batch_size: windows of a batch on each rank.
+            **settings: ``fields``, ``seed``, ``epoch``, ``rank``, ``world_size`` and the others of
+                ``stream_config.StreamConfig``.
+
+        Raises:
+            DatasetError: see ``stream.WindowStream``.
         """
-        from datasets.stream import StreamConfig, WindowStream
+        from datasets.pool import SelectionSource
+        from datasets.stream import StreamConfig, WindowStream  # inside: torch is slow to import
 
-        config = StreamConfig(
-            context_len=context_len,
-            batch_size=batch_size,
-            fields=tuple(fields),
-            seed=seed,
-            epoch=epoch,
-            rank=rank,
-            world_size=world_size,
-            return_to_go=return_to_go,
-            drop_last=drop_last,
-            pool_windows=pool_windows,
-            prefetch=prefetch,
-        )
-        return WindowStream(self, config)
+        config = StreamConfig(context_len=context_len, batch_size=batch_size, **settings)
+        return WindowStream(SelectionSource(self), config)
+
+    def materialise(
+        self, directory: str | os.PathLike[str], fields: Sequence[str] = ("obs", "action")
+    ) -> Materialised:
+        """Copy some fields to a node-local memory map; see ``materialise.materialise``."""
+        from datasets.materialise import materialise
+
+        return materialise(self, directory, fields)
 
     def _refined(self, positions: np.ndarray) -> Selection:
         return Selection(self.store, self.catalog, self.rows[positions])
 
-    def _rows_by_part(self) -> list[tuple[str, np.ndarray]]:
-        """The parts with selected episodes, and their rows counted from the part's first."""
+    def rows_by_part(self) -> list[tuple[str, np.ndarray]]:
+        """The parts with selected episodes, and their rows there, counted from the part's first."""
         found = []
         for part_id, (first, stop) in self.catalog.part_bounds.items():
             low, high = np.searchsorted(self.rows, (first, stop))
@@ -332,34 +303,11 @@ class Selection:
         return rows, np.ones_like(rows)
 
     def _read_runs(self, field: str, unit: Unit, out: np.ndarray) -> None:
+        from datasets.shards import row_runs  # inside: queries need none of its codecs
+
         runs = row_runs(*self._field_rows(field, unit))
         with self.store.array_reader(self.catalog, unit.part_id, field) as reader:
             reader.read_runs(runs, out)
-
-
-def select_rows(catalog: Catalog, wanted: Mapping[str, Any], path: Path) -> np.ndarray:
-    """Rows of the catalog whose columns take one of the wanted values.
-
-    Args:
-        catalog: the episodes.
-        wanted: column -> a value or several.
-        path: of the store, for messages.
-
-    Raises:
-        DatasetError: an unknown column, or a value that no episode has.
-    """
-    keep = np.ones(catalog.table.num_rows, bool)
-    for name, value in wanted.items():
-        column = catalog.table.column(catalog.check_column(name))
-        values = _as_list(value)
-        present = set(pc.unique(column).to_pylist())  # type: ignore[attr-defined]
-        for each in values:
-            if each not in present:
-                allowed = sorted(present - {None}, key=lambda one: (str(type(one)), one))
-                raise DatasetError(f"no {name} {each!r} in {path}; there is: {listed(allowed)}")
-        chosen = pa.array(values, column.type)
-        keep &= np.asarray(pc.is_in(column, value_set=chosen))  # type: ignore[attr-defined]
-    return np.flatnonzero(keep)
 
 
 def query(
@@ -382,9 +330,3 @@ def query(
     if where is not None:
         selection = selection.where(where)
     return selection.describe(group_by)
-
-
-def _as_list(value: Any) -> list[Any]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        return [value]
-    return list(value)

@@ -89,11 +89,12 @@ class ArrayReader:
         self._label = label
         self._shard = -1
         self._descriptor = -1
-        self._index: list[tuple[int, int]] = []
+        self._index: list[list[int]] = []
         self._chunk = -1
         decoded_shape = (*layout.row_shape, layout.chunk_rows)
         self._decoded = np.empty(decoded_shape, layout.dtype)
         self._decoded_rows = np.moveaxis(self._decoded, -1, 0)
+        self._stored = np.empty(0, np.uint8)
 
     def __enter__(self) -> ArrayReader:
         return self
@@ -155,8 +156,7 @@ class ArrayReader:
             raise self._fault(shard, f"{size} bytes, recorded {self._sizes.get(key)}")
         length = per_shard * INDEX_ENTRY_BYTES + CRC_BYTES
         stored = self._checked_read(size - length, length, shard, "the shard index")
-        numbers = struct.unpack(f"<{2 * per_shard}Q", stored)
-        self._index = list(zip(numbers[::2], numbers[1::2], strict=True))
+        self._index = stored.view("<u8").reshape(per_shard, 2).tolist()
         self._shard = shard
 
     def _close_shard(self) -> None:
@@ -164,9 +164,17 @@ class ArrayReader:
             os.close(self._descriptor)
         self._descriptor = self._shard = self._chunk = -1
 
-    def _checked_read(self, offset: int, length: int, shard: int, what: str) -> bytes:
-        content = os.pread(self._descriptor, length - CRC_BYTES, offset)
-        recorded = os.pread(self._descriptor, CRC_BYTES, offset + length - CRC_BYTES)
+    def _checked_read(self, offset: int, length: int, shard: int, what: str) -> np.ndarray:
+        """The bytes before the CRC32C at the end, valid until the next read.
+
+        They go into memory that is kept: touching fresh pages costs more than decoding.
+        """
+        if len(self._stored) < length:
+            self._stored = np.empty(length + length // 4, np.uint8)
+        stored = self._stored[:length]
+        if os.preadv(self._descriptor, [stored.data], offset) != length:
+            raise self._fault(shard, f"{what} is cut short")
+        content, recorded = stored[:-CRC_BYTES], stored[-CRC_BYTES:].tobytes()
         if struct.pack("<I", google_crc32c.value(content)) != recorded:
             raise self._fault(shard, f"{what} fails its CRC32C")
         return content

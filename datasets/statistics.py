@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datasets.errors import DatasetError
-
 if TYPE_CHECKING:
+    from datasets.dask_arrays import Scheduler
     from datasets.selection import Selection
 
 BLOCK_ROWS = 1 << 12
@@ -62,18 +61,24 @@ class ChannelStatistics:
         )
 
 
-def channel_statistics(selection: Selection, field: str) -> ChannelStatistics:
-    """Statistics of one field over the selection's rows, one unit in memory at a time.
+def channel_statistics(
+    selection: Selection, field: str, scheduler: Scheduler = None
+) -> ChannelStatistics:
+    """Statistics of one field over the selection's rows; see ``dask_arrays.reduce_units``.
+
+    The import is inside because a query, which needs no Dask, must start at once.
 
     Raises:
         DatasetError: an empty selection or an unknown field.
     """
-    if len(selection) == 0:
-        raise DatasetError("statistics of an empty selection; select at least one episode")
+    from datasets.dask_arrays import reduce_units
+
+    return reduce_units(selection, field, _of_unit, ChannelStatistics.merge, scheduler)
+
+
+def _of_unit(rows: np.ndarray, _lengths: np.ndarray) -> ChannelStatistics:
     blocks = (
         ChannelStatistics.of(rows[start : start + BLOCK_ROWS])
-        for unit in selection.units()
-        for rows in [selection.read_unit(field, unit)]
         for start in range(0, len(rows), BLOCK_ROWS)
     )
     return reduce(ChannelStatistics.merge, blocks)

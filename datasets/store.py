@@ -4,40 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import zarr
-from zarr.storage import LocalStore
 
-from datasets.catalog import (
-    Catalog,
-    episode_table,
-    episodes_digest,
-    read_catalog_file,
-    write_catalog_file,
-)
+from datasets.bucket import is_bucket_url
+from datasets.catalog import Catalog
+from datasets.catalog_files import CatalogFolder
 from datasets.errors import DatasetError
-from datasets.files import exclusive_lock, fsync_path, fsync_tree, replace_durably, sha256_file
-from datasets.integrity import remove_uncommitted, verify_store
-from datasets.layout import ATTRIBUTE, CATALOG, PARTS, STAGING
+from datasets.files import exclusive_lock, replace_durably
+from datasets.grouping import select_rows
+from datasets.layout import MERGED_PREFIX, SHARD_STEPS, STAGING
 from datasets.manifest import Manifest, PartRecord
-from datasets.parts import array_digest, check_arrays, object_hashes, write_arrays
-from datasets.schema import SCHEMA_VERSION, Schema
-from datasets.selection import Selection, select_rows
-from datasets.shards import ArrayLayout, ArrayReader, sizes_below
+from datasets.root import SCHEMA_VERSION, RootRecord, plain_plan, read_root, write_skeleton
+from datasets.schema import Schema
+from datasets.selection import Selection
+from datasets.tags import Tag, read_tag, tag_names, write_tag
 
-CATALOG_READ_THREADS = 4
+if TYPE_CHECKING:
+    from datasets.shards import ArrayReader
+
+# Imports inside the functions that write or read arrays: Zarr alone takes longer to import than a
+# query needs to answer.
 
 _PART_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 
@@ -46,31 +42,54 @@ class Store:
     """A dataset on a local file system; make one with ``create`` or ``open``.
 
     Layout: ``zarr.json`` (a Zarr v3 group whose attributes hold the schema), ``parts/<id>/`` (a
-    group a part), ``catalog/<id>.parquet`` (an episode a row; its appearance is the commit).
+    group a part), ``catalog/<id>.parquet`` (an episode a row; its appearance is the commit),
+    ``tags/<name>.json``.
+
+    Attributes:
+        path: its folder.
+        schema: its fields.
+        plan: the collection plan as JSON values that was given at its creation, or None.
+        tag_name: the tag it was opened at, or None: what ``select`` and ``info`` show.
+        files: its committed catalog files.
     """
 
-    def __init__(self, path: Path, schema: Schema) -> None:
+    def __init__(self, path: Path, record: RootRecord, tag: Tag | None = None) -> None:
         self.path = path
-        self.schema = schema
-        self._files: dict[str, tuple[tuple[int, int], Manifest, pa.Table]] = {}
-        self._catalog: Catalog | None = None
-        self._layouts: dict[tuple[str, str], ArrayLayout] = {}
+        self.schema = record.schema
+        self.plan = record.plan
+        self.tag_name = tag.name if tag else None
+        self.files = CatalogFolder(path, record.schema.hash)
+        self._version = record.version
+        self._tag = tag
+        self._tagged: tuple[Catalog, Catalog] | None = None
+        self._layouts: dict[tuple[str, str], Any] = {}
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], schema: Schema) -> Store:
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        schema: Schema,
+        plan: Mapping[str, Any] | None = None,
+    ) -> Store:
         """Create a store, or open the one there if it has an equal schema.
+
+        Args:
+            path: of the new folder.
+            schema: the fields.
+            plan: JSON values to keep with it; a store that exists keeps its own.
 
         Raises:
             DatasetError: another schema is there, the path is something else, or cannot be written;
                 nothing is left behind.
         """
         root = Path(path)
+        record = RootRecord(schema, plain_plan(plan))
         if _is_there(root):
             return cls._open_equal(root, schema)
         temporary = root.with_name(f".{root.name}.{uuid.uuid4().hex}.tmp")
         try:
             root.parent.mkdir(parents=True, exist_ok=True)
-            _write_skeleton(temporary, schema)
+            write_skeleton(temporary, record)
             replace_durably(temporary, root)
         except OSError as error:
             if _is_there(root):  # another process was faster
@@ -81,30 +100,18 @@ class Store:
             ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        return cls(root, schema)
+        return cls(root, record)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Store:
-        """Open an existing store.
+    def open(cls, path: str | os.PathLike[str], tag: str | None = None) -> Store:
+        """Open an existing store, at one of its tags if ``tag`` is given.
 
         Raises:
-            DatasetError: nothing there, not a store, or a schema version this program cannot read.
+            DatasetError: nothing there, not a store, a schema version this program cannot read, or
+                no such tag.
         """
         root = Path(path)
-        if not root.exists():
-            raise DatasetError(f"no store at {root}; give the path of an existing store")
-        try:
-            tree = json.loads((root / "zarr.json").read_bytes())
-            attributes = tree["attributes"][ATTRIBUTE]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DatasetError(
-                f"{root} is not a store of this program; give a folder that holds a zarr.json with "
-                f"the attribute {ATTRIBUTE!r}"
-            ) from error
-        try:
-            return cls(root, Schema.from_json(attributes))
-        except DatasetError as error:
-            raise DatasetError(f"store {root}: {error}") from error
+        return cls(root, read_root(root), None if tag is None else read_tag(root, tag))
 
     @classmethod
     def _open_equal(cls, root: Path, schema: Schema) -> Store:
@@ -113,11 +120,12 @@ class Store:
             raise DatasetError(
                 f"store {root} has another schema; open it with its own, or give a new path"
             )
+        store._check_writable()
         return store
 
     def parts(self) -> list[str]:
-        """Ids of the committed parts, sorted."""
-        return sorted(path.stem for path in (self.path / CATALOG).glob("*.parquet"))
+        """Ids of the committed parts as they were collected, sorted."""
+        return self.files.part_ids() if self._tag is None else sorted(self._tag.parts)
 
     def missing(self, part_ids: Iterable[str]) -> list[str]:
         """Those of ``part_ids`` that are not committed, in the given order."""
@@ -144,9 +152,15 @@ class Store:
             DatasetError: the input does not fit the schema (nothing is written), or the disk
                 refuses (nothing is committed).
         """
-        if not _PART_ID.fullmatch(part_id):
+        from datasets.commit import commit_part
+        from datasets.episodes import episode_table
+        from datasets.parts import check_arrays
+
+        self._check_writable()
+        if not _PART_ID.fullmatch(part_id) or part_id.startswith(MERGED_PREFIX):
             raise DatasetError(
-                f"part id {part_id!r} is not allowed: use up to 120 letters, digits, '_', '-', '.'"
+                f"part id {part_id!r} is not allowed: use up to 120 letters, digits, '_', '-', "
+                f"'.', not beginning with {MERGED_PREFIX!r}"
             )
         try:
             table = episode_table(episodes, part_id)
@@ -158,109 +172,109 @@ class Store:
         except DatasetError as error:
             raise DatasetError(f"part {part_id}: {error}") from error
         try:
-            (self.path / STAGING).mkdir(exist_ok=True)
             with self.part_lock(part_id):
                 if self.missing([part_id]):
-                    self._commit(part_id, table, arrays, total)
-                return self._catalog_file(part_id)[0].record
+                    return commit_part(self.path, self.schema, part_id, table, arrays).record
+                return self.files.find(part_id).record
         except OSError as error:
             raise DatasetError(
                 f"part {part_id} was not committed to {self.path}: {error.strerror or error}"
             ) from error
 
-    def _commit(
-        self, part_id: str, table: pa.Table, arrays: Mapping[str, np.ndarray], total: int
-    ) -> None:
-        staged = self.path / STAGING / part_id
-        staged_catalog = staged.with_name(f"{part_id}.parquet")
-        target = self.path / PARTS / part_id
-        try:
-            shutil.rmtree(staged, ignore_errors=True)
-            write_arrays(staged, self.schema, part_id, arrays)
-            fsync_tree(staged)
-            manifest = Manifest(
-                part_id=part_id,
-                schema_hash=self.schema.hash,
-                steps=total,
-                episodes=table.num_rows,
-                episodes_digest=episodes_digest(table),
-                arrays={name: array_digest(array) for name, array in arrays.items()},
-                objects=object_hashes(staged),
-            )
-            write_catalog_file(staged_catalog, table, manifest)
-            if target.exists():  # left by a writer that died before its commit
-                shutil.rmtree(target)
-            replace_durably(staged, target)
-            replace_durably(staged_catalog, self.path / CATALOG / f"{part_id}.parquet")
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
-            staged_catalog.unlink(missing_ok=True)
-
     @contextlib.contextmanager
     def part_lock(self, part_id: str, *, wait: bool = True) -> Iterator[bool]:
         """Hold the right to write ``part_id``; yields False if another process has it."""
+        (self.path / STAGING).mkdir(exist_ok=True)
         with exclusive_lock(self.path / STAGING / f"{part_id}.lock", wait=wait) as held:
             yield held
 
     def catalog(self) -> Catalog:
-        """All committed episodes; files that did not change are not read again.
+        """All committed episodes, or the tag's; files that did not change are not read again.
 
         Raises:
-            DatasetError: a catalog file is damaged or from another schema.
+            DatasetError: a catalog file is damaged or from another schema, or a part of the tag is
+                absent.
         """
-        names = self.parts()
-        with ThreadPoolExecutor(CATALOG_READ_THREADS) as threads:
-            loaded = list(threads.map(self._catalog_file, names))
-        if self._catalog is None or list(self._catalog.manifests.values()) != [
-            manifest for manifest, _ in loaded
-        ]:
-            self._catalog = Catalog.join(loaded)
-        return self._catalog
-
-    def _catalog_file(self, part_id: str) -> tuple[Manifest, pa.Table]:
-        path = self.path / CATALOG / f"{part_id}.parquet"
-        try:
-            status = path.stat()
-        except FileNotFoundError as error:
-            raise DatasetError(f"no part {part_id} in {self.path}") from error
-        stamp = (status.st_mtime_ns, status.st_size)
-        known = self._files.get(part_id)
-        if known is None or known[0] != stamp:
-            manifest, table = read_catalog_file(path)
-            if manifest.schema_hash != self.schema.hash:
-                raise DatasetError(f"part {part_id} of {self.path} is of another schema")
-            known = self._files[part_id] = (stamp, manifest, table)
-        return known[1], known[2]
+        catalog = self.files.catalog()
+        if self._tag is None:
+            return catalog
+        if self._tagged is None or self._tagged[0] is not catalog:
+            try:
+                self._tagged = catalog, catalog.restricted(self._tag.parts)
+            except DatasetError as error:
+                raise DatasetError(f"tag {self.tag_name} of {self.path}: {error}") from error
+        return self._tagged[1]
 
     def info(self) -> dict[str, Any]:
         """Version hash, sizes and schema version: what identifies the dataset.
 
-        ``hash`` covers the schema and the content hashes of the committed parts; ``bytes`` counts
-        the parts' objects and the catalog files.
+        ``hash`` covers the schema and the contents (every value of every field and catalog column)
+        of the committed parts as they were collected, and nothing else: not the files that hold
+        them, nor compression, nor whether parts were merged. ``parts`` counts them as collected;
+        ``bytes`` counts the folders and catalog files that readers use.
         """
-        manifests = list(self.catalog().manifests.values())
-        content = [self.schema.hash, *(manifest.content_hash for manifest in manifests)]
-        files = [self.path / CATALOG / f"{each.part_id}.parquet" for each in manifests]
+        catalog = self.catalog()
+        manifests = list(catalog.manifests.values())
+        folders = {
+            location.folder: catalog.manifests[part_id].stored_bytes
+            for part_id, location in catalog.locations.items()
+        }
         return {
-            "hash": hashlib.sha256("\n".join(content).encode()).hexdigest(),
+            "hash": dataset_hash(self.schema, manifests),
             "steps": sum(each.steps for each in manifests),
             "episodes": sum(each.episodes for each in manifests),
             "parts": len(manifests),
-            "bytes": sum(each.record.bytes for each in manifests)
-            + sum(file.stat().st_size for file in files),
-            "schema_version": SCHEMA_VERSION,
+            "bytes": sum(folders.values())
+            + sum(self.files.path(folder).stat().st_size for folder in folders),
+            "schema_version": self._version,
         }
+
+    def tag(self, name: str) -> Tag:
+        """Keep the committed parts as the version ``name``; the same again changes nothing.
+
+        Raises:
+            DatasetError: a name that is not allowed, or was given to another version.
+        """
+        self._check_writable()
+        catalog, info = self.catalog(), self.info()
+        hashes = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
+        sizes = info["hash"], info["steps"], info["episodes"]
+        return write_tag(self.path, Tag(name, *sizes, hashes))
+
+    def tags(self) -> list[Tag]:
+        """The named versions, sorted by name; DatasetError when one's file is damaged."""
+        return [read_tag(self.path, name) for name in tag_names(self.path)]
 
     def verify(self) -> list[str]:
         """Faults of the store, a line each that names the part; empty when all is as written."""
+        from datasets.integrity import verify_store
+
         return verify_store(self)
 
     def gc(self) -> list[str]:
-        """Remove what uncommitted writers left; returns the removed paths below the store.
+        """Remove what uncommitted writers left, and parts that ``compact`` replaced.
 
-        A part that another process is writing at this moment is left alone.
+        A part that another process is writing at this moment is left alone. Readers that opened the
+        store before a compaction find the merged parts by themselves.
+
+        Returns:
+            The removed paths below the store.
+
+        Raises:
+            DatasetError: the folder cannot be written, or a merged part is damaged, so that the
+                parts it replaces must stay.
         """
-        return remove_uncommitted(self)
+        from datasets.integrity import remove_leftovers
+
+        self._check_writable()
+        return remove_leftovers(self)
+
+    def compact(self, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
+        """Merge small parts and bring the catalog index up to date; see ``compaction``."""
+        from datasets.compaction import compact_store
+
+        self._check_writable()
+        return compact_store(self, target_steps)
 
     def select(
         self,
@@ -281,31 +295,60 @@ class Store:
         return Selection(self, catalog, select_rows(catalog, given, self.path))
 
     def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
-        """A reader of one field's rows in one part; use it as a context manager.
+        """A reader of one field's rows in one part as collected; use it as a context manager.
 
         Raises:
             DatasetError: unknown field, or the array's metadata is missing or damaged.
         """
-        self.schema.field(field)
-        manifest = catalog.manifests[part_id]
-        folder = self.path / PARTS / part_id / field
-        label = f"part {part_id} of {self.path}, field {field}"
-        key = (manifest.content_hash, field)
-        if key not in self._layouts:
-            path = folder / "zarr.json"
-            try:
-                damaged = sha256_file(path) != manifest.objects[f"{field}/zarr.json"][1]
-            except OSError as error:
-                raise DatasetError(f"{label}: zarr.json is missing") from error
-            if damaged:
-                raise DatasetError(f"{label}: zarr.json is not the file that was written")
-            self._layouts[key] = ArrayLayout.parse(path.read_bytes())
-        return ArrayReader(folder, self._layouts[key], sizes_below(manifest.objects, field), label)
+        from datasets.part_arrays import open_array
+
+        return open_array(self, catalog, part_id, field, self._layouts)
+
+    def _check_writable(self) -> None:
+        if self._tag is not None:
+            raise DatasetError(
+                f"store {self.path} was opened at tag {self.tag_name}, which never changes; open "
+                "it without a tag to write to it"
+            )
+        if self._version != SCHEMA_VERSION:
+            raise DatasetError(
+                f"store {self.path} has schema version {self._version} and can only be read; "
+                f"migrate it to version {SCHEMA_VERSION} to write to it (datasets.migrate_store)"
+            )
 
 
-def open_store(path: str | os.PathLike[str]) -> Store:
-    """Open an existing store; see ``Store.open``."""
-    return Store.open(path)
+def open_store(address: str | os.PathLike[str], tag: str | None = None) -> Store:
+    """Open an existing store, at one of its tags if ``tag`` is given; see ``Store.open``.
+
+    Args:
+        address: a folder, or ``s3://bucket/prefix``.
+    """
+    return _kind_of(address).open(address, tag)
+
+
+def create_store(
+    address: str | os.PathLike[str], schema: Schema, plan: Mapping[str, Any] | None = None
+) -> Store:
+    """Create a store, or open the one there if it has an equal schema; see ``Store.create``.
+
+    Args:
+        address: a folder, or ``s3://bucket/prefix``.
+    """
+    return _kind_of(address).create(address, schema, plan)
+
+
+def _kind_of(address: str | os.PathLike[str]) -> type[Store]:
+    if not is_bucket_url(address):
+        return Store
+    from datasets.object_store import RemoteStore
+
+    return RemoteStore
+
+
+def dataset_hash(schema: Schema, manifests: Iterable[Manifest]) -> str:
+    """SHA-256 of a schema and the content hashes of parts as collected, in the order of names."""
+    content = [schema.hash, *(each.content_hash for each in manifests)]
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
 def _is_there(root: Path) -> bool:
@@ -315,14 +358,3 @@ def _is_there(root: Path) -> bool:
         return False
     except OSError as error:
         raise DatasetError(f"cannot read {root}: {error.strerror}") from error
-
-
-def _write_skeleton(folder: Path, schema: Schema) -> None:
-    folder.mkdir()
-    zarr.create_group(
-        LocalStore(folder), zarr_format=3, attributes={ATTRIBUTE: schema.to_json()}
-    ).create_group(PARTS)
-    (folder / CATALOG).mkdir()
-    (folder / STAGING).mkdir()
-    fsync_tree(folder)
-    fsync_path(folder.parent)

@@ -6,99 +6,79 @@ The only module of this package that imports torch.
 from __future__ import annotations
 
 import os
-import queue
-import threading
+import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from datasets.errors import DatasetError, listed
-from datasets.order import ORDER_VERSION, EpochOrder, epoch_order
-from datasets.pool import RETURN_TO_GO, REWARD, Pool, PoolReader
-from datasets.selection import DEFAULT_POOL_WINDOWS, Selection
+from datasets.errors import DatasetError
+from datasets.order import ORDER_VERSION, EpochOrder, Windows, epoch_order
+from datasets.pool import Column, StepReader, Steps, StepSource, gather
+from datasets.prefetch import Ahead, PoolsAhead
+from datasets.returns import check_complete
+from datasets.stream_config import StreamConfig
 
-THREAD_NAME = "window-stream"
-POLL_S = 0.05
+BATCH_KEYS = ("mask", "episode", "offset", "ending")
+"""Names that a batch adds to the fields."""
 
 Batch = dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class StreamConfig:
-    """How a selection is streamed.
+class Schedule(Protocol):
+    """How often an epoch visits each episode; see ``mixing.Mixture``."""
 
-    Attributes:
-        context_len: K, steps of a window; 1 gives single steps.
-        batch_size: windows of a batch on each rank.
-        fields: fields a step to put into the batches.
-        seed, epoch: of the order; it depends on nothing else but the selection, ``context_len``
-            and ``pool_windows``.
-        rank, world_size: ranks take every ``world_size``-th window of one global order.
-        return_to_go: add ``return_to_go`` (B, K) from the field ``reward``; see ``returns``.
-        drop_last: leave out what does not fill a batch on every rank.
-        pool_windows: windows that are shuffled together. Memory is bounded by two pools of
-            ``pool_windows * context_len`` steps (or of one shard's episodes, if that is more) and
-            ``prefetch + 2`` batches.
-        prefetch: batches kept ready.
-    """
+    hash: str
 
-    context_len: int = 64
-    batch_size: int = 1024
-    fields: tuple[str, ...] = ("obs", "action")
-    seed: int = 0
-    epoch: int = 0
-    rank: int = 0
-    world_size: int = 1
-    return_to_go: bool = False
-    drop_last: bool = False
-    pool_windows: int = DEFAULT_POOL_WINDOWS
-    prefetch: int = 2
-
-    def __post_init__(self) -> None:
-        positive = ("context_len", "batch_size", "world_size", "pool_windows", "prefetch")
-        for name in positive:
-            if getattr(self, name) < 1:
-                raise DatasetError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        if self.seed < 0 or self.epoch < 0:
-            raise DatasetError(f"seed and epoch must be 0 or more, not {self.seed}, {self.epoch}")
-        if not 0 <= self.rank < self.world_size:
-            raise DatasetError(f"rank must be in 0..{self.world_size - 1}, not {self.rank}")
+    def visits(self, seed: int, epoch: int) -> np.ndarray:
+        """(E,) visits."""
+        ...
 
 
 class WindowStream:
-    """Batches of windows, an epoch an iteration; made by ``Selection.windows``.
+    """Batches of windows, an epoch an iteration; made by ``windows`` of a selection and its kin.
 
     A batch holds each field as (B, K, *shape), ``mask`` (B, K) bool (True for real steps; padding
     is zero and at the end, so position 0 is always real), ``episode`` (B,) int64 row of
-    ``selection.episodes()``, ``offset`` (B,) int64 first step within the episode, and
-    ``return_to_go`` (B, K) float32 if asked for. Windows tile each episode; the first one is
-    shortened by a phase drawn anew for each episode and epoch.
+    ``selection.episodes()``, ``offset`` (B,) int64 first step within the episode, and, if returns
+    were asked for, ``return_to_go`` (B, K) float32 and ``ending`` (B,) uint8 (see ``returns``).
+    Half floats come as float32. Windows tile each episode; the first one is shortened by a phase
+    drawn anew for each episode and epoch.
 
     Every rank gets the same number of batches, each with one window or more. Iterating goes on
     where the stream stands and ends with the epoch; the next iteration is the next epoch. Only one
-    iteration runs at a time: a new one ends the old one.
+    iteration runs at a time: a new one ends the old one. A batch is the caller's for as long as
+    anything refers to it; its memory is used again afterwards.
 
     Raises:
-        DatasetError: an empty selection, unknown fields, a batch that cannot be served (fewer
-            windows than ranks), iteration in a forked process or in a DataLoader's worker.
+        DatasetError: an empty selection, unknown fields, returns of episodes that were cut off, a
+            batch that cannot be served (fewer windows than ranks), iteration in a forked process or
+            in a DataLoader's worker, page-locked memory without an accelerator.
     """
 
-    def __init__(self, selection: Selection, config: StreamConfig) -> None:
-        _check_fields(selection, config)
-        self.selection = selection
+    def __init__(
+        self, source: StepSource, config: StreamConfig, schedule: Schedule | None = None
+    ) -> None:
+        if len(source.lengths) == 0:
+            raise DatasetError("the selection is empty; select at least one episode to stream")
         self.config = config
+        self._source = source
+        self._schedule = schedule
+        self._columns = source.columns(config.fields, config.return_to_go)
+        if taken := set(self._columns) & set(BATCH_KEYS):
+            raise DatasetError(f"field {taken.pop()!r} has the name of a batch's own entry")
+        self._ending = source.ending() if config.return_to_go else None
+        if self._ending is not None and not config.partial_returns:
+            check_complete(self._ending)
+        self._buffers = _Buffers(self._columns, config)
         self._process = os.getpid()
-        self._reader = PoolReader(selection, config.fields, config.context_len, config.return_to_go)
-        self._pools = (Pool(), Pool())
         self._epoch = config.epoch
         self._first = self._cursor = 0
         self._order: tuple[int, EpochOrder] | None = None
+        self._reader: tuple[int, StepReader] | None = None
         self._iteration: Callable[[], Generator[Batch, None, None] | None] = _nothing
 
     def __len__(self) -> int:
@@ -158,9 +138,9 @@ class WindowStream:
     def _identity(self) -> dict[str, Any]:
         return {
             "order_version": ORDER_VERSION,
-            "selection": self.selection.hash,
+            "selection": (self._schedule or self._source).hash,
             "context_len": self.config.context_len,
-            "pool_windows": self.config.pool_windows,
+            "pool_steps": self.config.pool_steps,
             "seed": self.config.seed,
         }
 
@@ -178,14 +158,16 @@ class WindowStream:
 
     def _current_order(self) -> EpochOrder:
         if self._order is None or self._order[0] != self._epoch:
+            seed, source, schedule = self.config.seed, self._source, self._schedule
             order = epoch_order(
-                self.selection.episode_ids(),
-                self.selection.lengths,
-                self._reader.unit_bounds,
+                source.episode_ids,
+                source.lengths,
+                source.unit_bounds,
                 context_len=self.config.context_len,
-                pool_windows=self.config.pool_windows,
-                seed=self.config.seed,
+                pool_steps=self.config.pool_steps,
+                seed=seed,
                 epoch=self._epoch,
+                visits=schedule.visits(seed, self._epoch) if schedule else None,
             )
             self._order = (self._epoch, order)
         return self._order[1]
@@ -219,122 +201,118 @@ class WindowStream:
             self._begin(self._epoch + 1)
             return
         batches = self._batches(self._current_order(), bounds)
-        with _Producer(batches, self.config.prefetch) as producer:
+        with Ahead(batches, self.config.prefetch if self.config.workers else 0) as producer:
             for _, stop in bounds:
                 self._check_process()
-                arrays = producer.get()
+                batch = producer.get()
                 self._cursor = stop
                 if stop == bounds[-1][1]:
                     self._begin(self._epoch + 1)
-                yield {name: torch.from_numpy(array) for name, array in arrays.items()}
+                yield batch
+                del batch  # the generator must not be what keeps its memory from being used again
 
     def _begin(self, epoch: int) -> None:
         self._epoch, self._first, self._cursor = epoch, 0, 0
 
     def _batches(
         self, order: EpochOrder, bounds: list[tuple[int, int]]
-    ) -> Generator[dict[str, np.ndarray], None, None]:
-        """Gather this rank's batches, reading one pool ahead."""
+    ) -> Generator[Batch, None, None]:
+        """Gather this rank's batches, while the pool after is being read."""
         step, rank = self.config.world_size, self.config.rank
-        starts = _pools_between(order, bounds)
-        with ThreadPoolExecutor(1, THREAD_NAME + "-read") as reader:
-            pools = _read_ahead(
-                lambda number: self._reader.fill(self._pools[number % 2], order.pool_units[number]),
-                starts,
-                reader,
-            )
-            current, pool = next(pools)
+        with PoolsAhead(order, self._prepared_reader(order), self.config.workers) as pools:
             for start, stop in bounds:
-                positions = np.arange(start + rank, stop, step)
-                owners = np.searchsorted(order.pool_bounds, positions, side="right") - 1
-                pieces = []
-                for owner in np.unique(owners).tolist():
-                    while current < owner:
-                        current, pool = next(pools)
-                    pieces.append(self._reader.gather(pool, order, positions[owners == owner]))
-                yield _joined(pieces)
+                first = start + rank
+                batch, arrays = self._buffers.batch(len(range(first, stop, step)))
+                filled = 0
+                for pool in _pools_between(order, first, stop):
+                    low, high = (int(bound) for bound in order.pool_bounds[pool : pool + 2])
+                    begin = first + max(0, -(-(low - first) // step)) * step
+                    if begin >= min(stop, high):
+                        continue
+                    steps, windows = pools.get(pool)
+                    chosen = windows[begin - low : min(stop, high) - low : step]
+                    part = slice(filled, filled + len(chosen))
+                    self._gather(steps, chosen, {name: arrays[name][part] for name in arrays})
+                    filled += len(chosen)
+                del arrays
+                yield batch
+                del batch
+
+    def _gather(self, steps: Steps, windows: Windows, into: dict[str, np.ndarray]) -> None:
+        gather(steps, windows, self.config.context_len, into)
+        into["episode"][:] = windows.episode
+        into["offset"][:] = windows.offset
+        if self._ending is not None:
+            into["ending"][:] = self._ending[windows.episode]
+
+    def _prepared_reader(self, order: EpochOrder) -> StepReader:
+        """A reader whose pools hold any of the order's; kept from epoch to epoch."""
+        unit_steps = np.add.reduceat(self._source.lengths, self._source.unit_bounds[:-1])
+        rows = max(int(unit_steps[list(units)].sum()) for units in order.pool_units)
+        if self._reader is None or self._reader[0] < rows:
+            self._reader = None  # free its pools before allocating their successors
+            self._reader = (rows, self._source.reader(self._columns, rows))
+        return self._reader[1]
 
 
-class _Producer:
-    """Runs an iterator in a thread; ``get`` gives its items or raises its error."""
+class _Buffers:
+    """Batches whose memory is used again once nothing refers to it any more.
 
-    def __init__(self, items: Generator[dict[str, np.ndarray], None, None], depth: int) -> None:
-        self._items = items
-        self._queue: queue.Queue[dict[str, np.ndarray] | BaseException] = queue.Queue(depth)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=THREAD_NAME, daemon=True)
+    Fresh memory is given by the operating system page by page, which takes longer than filling it.
+    Page-locked memory comes from torch, which keeps it in the same way and also waits for copies to
+    the accelerator.
+    """
 
-    def __enter__(self) -> _Producer:
-        self._thread.start()
-        return self
+    IDLE_REFERENCES = 3
+    """The list's, the loop's, and that of the argument of ``getrefcount``."""
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    def __init__(self, columns: Mapping[str, Column], config: StreamConfig) -> None:
+        if config.pin_memory and not torch.accelerator.is_available():
+            raise DatasetError(
+                "pin_memory needs an accelerator that torch can use; there is none, so leave it off"
+            )
+        steps = (config.context_len,)
+        self._rows: dict[str, tuple[tuple[int, ...], np.dtype]] = {
+            name: (steps + column.shape, column.streamed_dtype) for name, column in columns.items()
+        }
+        self._rows["mask"] = (steps, np.dtype("bool"))
+        self._rows["episode"] = self._rows["offset"] = ((), np.dtype("int64"))
+        if config.return_to_go:
+            self._rows["ending"] = ((), np.dtype("uint8"))
+        self._pinned = config.pin_memory
+        self._most_windows = config.batch_size + 1
+        self._kept = config.prefetch + 3
+        self._arrays: dict[str, list[np.ndarray]] = {name: [] for name in self._rows}
 
-    def get(self) -> dict[str, np.ndarray]:
-        item = self._queue.get()
-        if isinstance(item, BaseException):
-            raise item
-        return item
+    def batch(self, windows: int) -> tuple[Batch, dict[str, np.ndarray]]:
+        """A batch as tensors, and the same memory as arrays, to be filled."""
+        if self._pinned:
+            tensors = {name: self._page_locked(name, windows) for name in self._rows}
+            return tensors, {name: tensor.numpy() for name, tensor in tensors.items()}
+        arrays = {name: self._idle(name)[:windows] for name in self._rows}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}, arrays
 
-    def _work(self) -> None:
-        try:
-            for item in self._items:
-                if not self._put(item):
-                    break
-        except BaseException as error:
-            self._put(error)
-        finally:
-            self._items.close()
+    def _page_locked(self, name: str, windows: int) -> torch.Tensor:
+        shape, dtype = self._rows[name]
+        kind = torch.from_numpy(np.empty(0, dtype)).dtype
+        return torch.empty((windows, *shape), dtype=kind, pin_memory=True)
 
-    def _put(self, item: dict[str, np.ndarray] | BaseException) -> bool:
-        while not self._stop.is_set():
-            try:
-                self._queue.put(item, timeout=POLL_S)
-            except queue.Full:
-                continue
-            return True
-        return False
+    def _idle(self, name: str) -> np.ndarray:
+        for array in self._arrays[name]:
+            if sys.getrefcount(array) == self.IDLE_REFERENCES:
+                return array
+        shape, dtype = self._rows[name]
+        fresh = np.empty((self._most_windows, *shape), dtype)
+        if len(self._arrays[name]) < self._kept:
+            self._arrays[name].append(fresh)
+        return fresh
 
 
 def _nothing() -> None:
     return None
 
 
-def _read_ahead(
-    fill: Callable[[int], Pool], numbers: range, reader: ThreadPoolExecutor
-) -> Iterator[tuple[int, Pool]]:
-    """Pools in order; the one after is being read while the caller uses the one before."""
-    coming = reader.submit(fill, numbers[0])
-    for number in numbers:
-        pool = coming.result()
-        if number + 1 in numbers:
-            coming = reader.submit(fill, number + 1)
-        yield number, pool
-
-
-def _pools_between(order: EpochOrder, bounds: list[tuple[int, int]]) -> range:
-    first, last = np.searchsorted(
-        order.pool_bounds, (bounds[0][0], bounds[-1][1] - 1), side="right"
-    )
-    return range(int(first) - 1, int(last))
-
-
-def _joined(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    if len(pieces) == 1:
-        return pieces[0]
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-
-
-def _check_fields(selection: Selection, config: StreamConfig) -> None:
-    if len(selection) == 0:
-        raise DatasetError("the selection is empty; select at least one episode to stream")
-    schema = selection.store.schema
-    allowed = schema.names("step")
-    if not config.fields or not set(config.fields) <= set(allowed):
-        raise DatasetError(f"stream fields {list(config.fields)}: choose from {listed(allowed)}")
-    if config.return_to_go and (REWARD not in allowed or schema.field(REWARD).shape != ()):
-        raise DatasetError(
-            f"{RETURN_TO_GO} needs a scalar field {REWARD!r} a step; fields: {listed(allowed)}"
-        )
+def _pools_between(order: EpochOrder, first: int, stop: int) -> range:
+    """The pools that hold the positions ``first`` to ``stop - 1`` of the order."""
+    low, high = np.searchsorted(order.pool_bounds, (first, stop - 1), side="right")
+    return range(int(low) - 1, int(high))

@@ -188,10 +188,22 @@ def test_loading_refuses_changed_or_foreign_files(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="part-000 is not in"):
         Selection.load(other, path)
     tree = json.loads(path.read_text())
-    tree["parts"]["part-000"]["rows"] = [[0, 2]]
-    path.write_text(json.dumps(tree))
-    with pytest.raises(DatasetError, match="damaged"):
-        Selection.load(store, path)
+    (run,) = tree["parts"]["part-000"]["rows"][-1:]
+    for rows, message in (
+        ([[0, 2]], "damaged: its rows do not have the recorded hash"),
+        ([run, [10**6, 10**6 + 1]], "damaged: part part-000 has 3 episodes, not 1000001"),
+        ([[0, 10**15]], "damaged: part part-000 has 3 episodes"),
+        ([[-1, 2]], "not a saved selection"),
+        ([[2, 1]], "not a saved selection"),
+        ([[0, 1], [1, 2]], "not a saved selection"),
+        ([[0, 1.0]], "not a saved selection"),
+        ([], "not a saved selection"),
+        ({"0": 1}, "not a saved selection"),
+    ):
+        tree["parts"]["part-000"]["rows"] = rows
+        path.write_text(json.dumps(tree))
+        with pytest.raises(DatasetError, match=message):
+            Selection.load(store, path)
     path.write_text("[]")
     with pytest.raises(DatasetError, match="not a saved selection"):
         Selection.load(store, path)

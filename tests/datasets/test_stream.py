@@ -1,67 +1,34 @@
-"""The window stream: exact coverage, order, padding, returns, resumption, and its threads."""
+"""The window stream: order, tiling, padding, resumption, and the memory it takes."""
 
-import gc
-import multiprocessing
 import subprocess
 import sys
-import tempfile
-import threading
-from collections import Counter
+import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, IterableDataset
 
-from datasets import DatasetError, Selection, Store
+from datasets import DatasetError, Field, Schema, Selection, Store
 from datasets.order import epoch_order, tile
-from datasets.returns import returns_to_go
-from datasets.stream import THREAD_NAME, WindowStream
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
-
-PARTS = [(5, 1, 9, 40), (130, 64), (17, 17, 3), (1,), (80, 2)]
+from tests.datasets.streaming import (
+    PARTS,
+    all_windows,
+    every_step,
+    same_batches,
+    steps_of,
+    windows_of,
+)
 
 
 @pytest.fixture(scope="module")
 def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
     return small_store(tmp_path_factory.mktemp("stream") / "s", PARTS).select()
-
-
-def steps_of(batches: list[dict[str, torch.Tensor]]) -> Counter[tuple[int, int]]:
-    """(episode, step) -> how often it was streamed."""
-    seen: Counter[tuple[int, int]] = Counter()
-    for batch in batches:
-        for episode, offset, mask in zip(
-            batch["episode"].tolist(), batch["offset"].tolist(), batch["mask"], strict=True
-        ):
-            seen.update((episode, offset + k) for k in range(int(mask.sum())))
-    return seen
-
-
-def every_step(selection: Selection) -> Counter[tuple[int, int]]:
-    return Counter(
-        (episode, step)
-        for episode, length in enumerate(selection.lengths.tolist())
-        for step in range(length)
-    )
-
-
-def windows_of(stream: WindowStream) -> list[tuple[int, int, int]]:
-    return [
-        (episode, offset, int(mask.sum()))
-        for batch in stream
-        for episode, offset, mask in zip(
-            batch["episode"].tolist(), batch["offset"].tolist(), batch["mask"], strict=True
-        )
-    ]
-
-
-def live_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if THREAD_NAME in thread.name]
 
 
 @given(
@@ -85,62 +52,9 @@ def test_windows_tile_episodes(lengths: list[int], context_len: int, data: st.Da
     )
 
 
-@settings(max_examples=25)
-@given(
-    context_len=st.integers(1, 70),
-    batch_size=st.integers(1, 9),
-    world_size=st.integers(1, 4),
-    pool_windows=st.integers(1, 40),
-    seed=st.integers(0, 2**40),
-    epoch=st.integers(0, 5),
-)
-def test_every_step_once_whatever_the_ranks(
-    selection: Selection,
-    context_len: int,
-    batch_size: int,
-    world_size: int,
-    pool_windows: int,
-    seed: int,
-    epoch: int,
-) -> None:
-    streams = [
-        selection.windows(
-            context_len,
-            batch_size,
-            seed=seed,
-            epoch=epoch,
-            rank=rank,
-            world_size=world_size,
-            pool_windows=pool_windows,
-        )
-        for rank in range(world_size)
-    ]
-    counts = {len(stream) for stream in streams}
-    batches = [list(stream) for stream in streams]
-    assert {len(of_rank) for of_rank in batches} == counts
-    assert len(counts) == 1
-    assert steps_of([batch for of_rank in batches for batch in of_rank]) == every_step(selection)
-    assert all(batch["mask"][:, 0].all() for of_rank in batches for batch in of_rank)
-    assert all(len(batch["mask"]) == batch_size for of_rank in batches for batch in of_rank[:-1])
-
-
-def test_ranks_stride_one_global_order(selection: Selection) -> None:
-    whole = windows_of(selection.windows(8, 12, seed=5, pool_windows=20))
-    for world_size in (2, 3, 4):
-        ranks = [
-            windows_of(
-                selection.windows(
-                    8, 12 // world_size, seed=5, pool_windows=20, rank=r, world_size=world_size
-                )
-            )
-            for r in range(world_size)
-        ]
-        assert [ranks[i % world_size][i // world_size] for i in range(len(whole))] == whole
-
-
 def test_batches_hold_the_stored_values_and_zero_padding(selection: Selection) -> None:
     episodes = [selection.episode(index) for index in range(len(selection))]
-    for batch in selection.windows(16, 7, fields=("obs", "action", "reward"), pool_windows=5):
+    for batch in selection.windows(16, 7, fields=("obs", "action", "reward"), pool_steps=200):
         assert batch["obs"].dtype == torch.float32
         assert batch["reward"].shape == batch["mask"].shape
         for row in range(len(batch["mask"])):
@@ -166,11 +80,11 @@ def test_order_is_a_function_of_seed_and_epoch(selection: Selection) -> None:
 
 def test_phases_change_between_epochs_and_follow_the_episode_id() -> None:
     ids, lengths = np.arange(1000), np.full(1000, 100)
-    arguments = {"context_len": 8, "pool_windows": 10**6, "seed": 3}
-    first = epoch_order(ids, lengths, [0, 1000], epoch=0, **arguments)
+    arguments: dict[str, Any] = {"context_len": 8, "pool_steps": 10**6, "seed": 3}
+    first = all_windows(epoch_order(ids, lengths, [0, 1000], epoch=0, **arguments))
     shares = np.bincount(first.length[first.offset == 0], minlength=9)[1:] / 1000
     assert np.abs(shares - 1 / 8).max() < 0.04
-    half = epoch_order(ids[500:], lengths[500:], [0, 500], epoch=0, **arguments)
+    half = all_windows(epoch_order(ids[500:], lengths[500:], [0, 500], epoch=0, **arguments))
     kept = first.episode >= 500
     whole = sorted(zip(first.episode[kept] - 500, first.offset[kept], strict=True))
     assert whole == sorted(zip(half.episode, half.offset, strict=True))
@@ -179,11 +93,12 @@ def test_phases_change_between_epochs_and_follow_the_episode_id() -> None:
 def test_an_episode_that_fits_a_window_is_not_cut() -> None:
     lengths = np.array([8, 3, 9, 1])
     order = epoch_order(
-        np.arange(4), lengths, [0, 4], context_len=8, pool_windows=100, seed=0, epoch=5
+        np.arange(4), lengths, [0, 4], context_len=8, pool_steps=100, seed=0, epoch=5
     )
-    whole = {int(e): int(n) for e, n in zip(order.episode, order.length, strict=True) if e != 2}
-    assert whole == {0: 8, 1: 3, 3: 1}
-    assert order.length[order.episode == 2].sum() == 9
+    windows = all_windows(order)
+    pairs = zip(windows.episode.tolist(), windows.length.tolist(), strict=True)
+    assert {episode: length for episode, length in pairs if episode != 2} == {0: 8, 1: 3, 3: 1}
+    assert windows.length[windows.episode == 2].sum() == 9
 
 
 def test_a_pool_mixes_its_units(tmp_path: Path) -> None:
@@ -193,55 +108,14 @@ def test_a_pool_mixes_its_units(tmp_path: Path) -> None:
     assert min(parts_seen[:-1]) >= 7
 
 
-@settings(max_examples=25)
-@given(
-    before=st.integers(1, 4),
-    after=st.integers(1, 4),
-    taken=st.integers(0, 6),
-    sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)),
-    pool_windows=st.integers(1, 40),
-)
-def test_resume_on_another_number_of_ranks(
-    selection: Selection,
-    before: int,
-    after: int,
-    taken: int,
-    sizes: tuple[int, int],
-    pool_windows: int,
-) -> None:
-    common: dict[str, Any] = {"context_len": 8, "seed": 9, "epoch": 1, "pool_windows": pool_windows}
-    seen: list[dict[str, torch.Tensor]] = []
-    states = []
-    for rank in range(before):
-        stream = selection.windows(batch_size=sizes[0], rank=rank, world_size=before, **common)
-        iteration = iter(stream)
-        seen += [next(iteration) for _ in range(min(taken, len(stream) - 1))]
-        states.append(stream.state_dict())
-    assert all(state == states[0] for state in states)
-    left = len(windows_of(selection.windows(**common))) - states[0]["cursor"]
-    for rank in range(after):
-        stream = selection.windows(batch_size=sizes[1], rank=rank, world_size=after, **common)
-        if left < after:
-            with pytest.raises(DatasetError, match=f"{left} windows are left"):
-                stream.load_state_dict(states[0])
-            return
-        stream.load_state_dict(states[0])
-        rest = len(stream)
-        batches = list(stream)
-        assert len(batches) == rest
-        assert stream.state_dict()["epoch"] == 2
-        seen += batches
-    assert steps_of(seen) == every_step(selection)
-
-
 def test_resumed_batches_are_those_that_would_have_come(selection: Selection) -> None:
-    whole = list(selection.windows(8, 6, seed=4, pool_windows=15))
-    stream = selection.windows(8, 6, seed=4, pool_windows=15)
+    whole = list(selection.windows(8, 6, seed=4, pool_steps=200))
+    stream = selection.windows(8, 6, seed=4, pool_steps=200)
     iteration = iter(stream)
     taken = [next(iteration) for _ in range(3)]
     assert torch.equal(taken[2]["obs"], whole[2]["obs"])
     state = stream.state_dict()
-    fresh = selection.windows(8, 6, seed=4, pool_windows=15)
+    fresh = selection.windows(8, 6, seed=4, pool_steps=200)
     fresh.load_state_dict(state)
     for expected, actual in zip(whole[3:], fresh, strict=True):
         assert all(torch.equal(expected[name], actual[name]) for name in expected)
@@ -252,7 +126,7 @@ def test_state_of_another_order_is_refused(selection: Selection) -> None:
     for other in (
         selection.windows(9),
         selection.windows(8, seed=1),
-        selection.windows(8, pool_windows=5),
+        selection.windows(8, pool_steps=5),
         selection.where("length > 3").windows(8),
     ):
         with pytest.raises(DatasetError, match="the stream's state has"):
@@ -290,128 +164,89 @@ def test_drop_last_leaves_only_full_batches(selection: Selection) -> None:
         len(selection.windows(8, 10_000, drop_last=True))
 
 
-@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=8), seed=st.integers(0, 99))
-def test_returns_to_go_equal_brute_force(lengths: list[int], seed: int) -> None:
-    rewards = np.random.default_rng(seed).normal(size=sum(lengths)).astype(np.float32)
-    sizes = np.array(lengths)
-    starts = np.cumsum(sizes) - sizes
-    expected = [
-        rewards[step : start + size].astype(np.float64).sum()
-        for start, size in zip(starts, sizes, strict=True)
-        for step in range(start, start + size)
-    ]
-    np.testing.assert_allclose(returns_to_go(rewards, starts, sizes), expected, atol=1e-5)
-
-
-def test_streamed_return_to_go_reaches_the_episodes_end(selection: Selection) -> None:
-    chosen = selection.where("level <> 1")
-    rewards = [chosen.episode(index)["reward"] for index in range(len(chosen))]
-    returns = chosen.episodes().column("return").to_pylist()
-    whole_episodes = 0
-    for batch in chosen.windows(8, 6, return_to_go=True, pool_windows=10):
-        for row in range(len(batch["mask"])):
-            episode, begin = int(batch["episode"][row]), int(batch["offset"][row])
-            for k in range(int(batch["mask"][row].sum())):
-                expected = rewards[episode][begin + k :].sum()
-                assert float(batch["return_to_go"][row, k]) == pytest.approx(expected, abs=1e-4)
-            if begin == 0:
-                whole_episodes += 1
-                start_return = float(batch["return_to_go"][row, 0])
-                assert start_return == pytest.approx(returns[episode], abs=1e-4)
-            assert not batch["return_to_go"][row][~batch["mask"][row]].any()
-    assert whole_episodes == len(chosen)
-
-
 def test_single_steps(selection: Selection) -> None:
-    batches = list(selection.windows(1, 50))
+    batches = list(selection.windows(1, 50, pool_steps=200))
     assert batches[0]["obs"].shape == (50, 1, 5)
     assert all(batch["mask"].all() for batch in batches)
     assert steps_of(batches) == every_step(selection)
+    order = windows_of(batches)
+    neighbours = [b == (a[0], a[1] + 1, 1) for a, b in pairwise(order)]
+    assert sum(neighbours) < 0.1 * len(order)
+
+
+def test_a_batch_is_not_changed_by_later_ones(selection: Selection) -> None:
+    stream = selection.windows(8, 6, workers=2)
+    first = next(iteration := iter(stream))
+    kept = {name: tensor.clone() for name, tensor in first.items()}
+    view = first.pop("obs")[2:, 1:].numpy()  # all that is left of the tensor
+    for _ in iteration:
+        pass
+    assert np.array_equal(view, kept["obs"][2:, 1:])
+    assert all(tensor.equal(kept[name]) for name, tensor in first.items())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_memory_of_released_batches_is_used_again(selection: Selection, workers: int) -> None:
+    stream = selection.windows(2, 2, workers=workers)
+    places = {batch["obs"].data_ptr() for _ in range(2) for batch in stream}
+    assert len(places) <= stream.config.prefetch + 3 < len(stream)
+
+
+def test_memory_is_bounded_by_pools_and_batches(tmp_path: Path) -> None:
+    width, part_steps, parts = 100, 4000, 12
+    store = Store.create(tmp_path / "s", Schema((Field("obs", (width,)),), 0.02, "aliengo"))
+    for number in range(parts):
+        episodes = part_input([100] * (part_steps // 100), 40 * number)["episodes"]
+        obs = np.full((part_steps, width), number, np.float32)
+        store.write_part(f"p{number:02d}", {"obs": obs}, episodes)
+    stream = store.select().windows(16, 64, fields=("obs",), pool_steps=part_steps)
+    row = 4 * width
+    pools, batches = 2 * part_steps * row, (stream.config.prefetch + 3) * 65 * 16 * row
+    chunks = 4 << 20  # a decoded chunk and its stored bytes for each of two workers
+    tracemalloc.start()
+    seen = sum(int(batch["mask"].sum()) for batch in stream)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert seen == part_steps * parts
+    assert peak < pools + batches + chunks < part_steps * parts * row
+
+
+def test_half_floats_are_handed_out_as_float32(tmp_path: Path) -> None:
+    fields = (Field("obs", (3, 2), "float16"), Field("flag", (), "bool"))
+    store = Store.create(tmp_path / "s", Schema(fields, 0.02, "aliengo"))
+    obs = np.random.default_rng(0).normal(size=(90, 3, 2)).astype(np.float16)
+    given_part = part_input([30, 60])
+    store.write_part("p", {"obs": obs, "flag": obs[:, 0, 0] > 0}, given_part["episodes"])
+    chosen = store.select()
+    for batch in chosen.windows(8, 6, fields=("obs", "flag")):
+        assert (batch["obs"].dtype, batch["flag"].dtype) == (torch.float32, torch.bool)
+        for episode, offset, length in windows_of([batch]):
+            at = (batch["episode"] == episode) & (batch["offset"] == offset)
+            first = int(chosen.starts[episode]) + offset
+            expected = torch.from_numpy(obs[first : first + length].astype(np.float32))
+            assert torch.equal(batch["obs"][at][0, :length], expected)
+            assert torch.equal(batch["flag"][at][0, :length], expected[:, 0, 0] > 0)
 
 
 def test_filtered_streams_hold_only_what_was_selected(selection: Selection) -> None:
     chosen = selection.where("length > 4 and level <> 2")
     assert 0 < len(chosen) < len(selection)
-    assert steps_of(list(chosen.windows(8, 6, pool_windows=10))) == every_step(chosen)
+    assert steps_of(list(chosen.windows(8, 6, pool_steps=100))) == every_step(chosen)
     rows = chosen.episodes().to_pylist()
     assert all(row["length"] > 4 and row["level"] != 2 for row in rows)
 
 
-def test_leaving_early_ends_the_threads(selection: Selection) -> None:
-    for _ in selection.windows(4, 1, pool_windows=5):
-        assert live_threads()
-        break
-    gc.collect()
-    assert live_threads() == []
-    stream = selection.windows(4, 1, pool_windows=5)
-    iteration = iter(stream)
-    next(iteration)
-    stream.close()
-    assert live_threads() == []
-    assert list(iteration) == []
-
-
-def test_a_new_iteration_goes_on_where_the_old_one_stood(selection: Selection) -> None:
-    stream = selection.windows(8, 6)
-    first = iter(stream)
-    seen = [next(first), next(first)]
-    second = iter(stream)
-    assert list(first) == []
-    assert steps_of(seen + list(second)) == every_step(selection)
-
-
-def test_errors_of_the_reading_thread_reach_the_consumer(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s", PARTS)
-    stream = store.select().windows(8, 2, pool_windows=3)
-    iteration = iter(stream)
-    next(iteration)
-    for path in store.path.glob("parts/*/obs/c/0/0"):
-        path.unlink()
-    with pytest.raises(DatasetError, match="missing"):
-        list(iteration)
-    del iteration
-    assert live_threads() == []
-
-
-def _iterate_in_child(stream: WindowStream, answers: multiprocessing.Queue) -> None:
-    try:
-        next(iter(stream))
-        answers.put("read")
-    except DatasetError as error:
-        answers.put(str(error))
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_reader_is_refused(selection: Selection) -> None:
-    stream = selection.windows(8, 6)
-    next(iter(stream))
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    child = context.Process(target=_iterate_in_child, args=(stream, answers))
-    child.start()
-    answer = answers.get(timeout=60)
-    child.join(60)
-    assert "forked reader is refused" in answer
-    assert child.exitcode == 0
-
-
-class _Wrapped(IterableDataset):
-    def __init__(self, selection: Selection) -> None:
-        self._selection = selection
-
-    def __iter__(self):
-        return iter(self._selection.windows(8, 6))
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_data_loader_workers_are_refused_and_none_are_needed(selection: Selection) -> None:
-    alone = DataLoader(_Wrapped(selection), batch_size=None)
-    assert steps_of(list(alone)) == every_step(selection)
-    loader = DataLoader(
-        _Wrapped(selection), batch_size=None, num_workers=1, multiprocessing_context="fork"
-    )
-    with pytest.raises(DatasetError, match="num_workers=0"):
-        next(iter(loader))
+def test_float32_is_rounded_into_half_float_fields(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s", Schema((Field("obs", (2,), "float16"),), 0.02, "aliengo"))
+    obs = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    store.write_part("p", {"obs": obs}, part_input([40])["episodes"])
+    (batch,) = list(store.select().windows(64, 8, fields=("obs",)))
+    error = np.abs(batch["obs"][0, :40].numpy() - obs)
+    assert (error <= np.maximum(np.abs(obs) * 2.0**-11, 2.0**-25)).all()
+    assert error.any()
+    obs[3, 1] = 70_000
+    with pytest.raises(DatasetError, match="float16 holds values up to 65504, not 70000"):
+        store.write_part("q", {"obs": obs}, part_input([40], 40)["episodes"])
 
 
 @pytest.mark.parametrize(
@@ -420,7 +255,8 @@ def test_data_loader_workers_are_refused_and_none_are_needed(selection: Selectio
         ({"context_len": 0}, "context_len must be 1 or more"),
         ({"batch_size": -1}, "batch_size must be 1 or more"),
         ({"prefetch": 0}, "prefetch must be 1 or more"),
-        ({"seed": -1}, "0 or more"),
+        ({"seed": -1}, "seed must be 0 or more"),
+        ({"workers": -1}, "workers must be 0 or more"),
         ({"rank": 2, "world_size": 2}, r"rank must be in 0\.\.1"),
         ({"fields": ("obs", "torque")}, "choose from obs, action, reward"),
         ({"fields": ("final_obs",)}, "choose from obs, action, reward"),
@@ -443,20 +279,33 @@ def test_what_cannot_be_streamed_is_refused(tmp_path: Path) -> None:
         list(full.select().windows(64, world_size=4))
 
 
-def test_return_to_go_needs_rewards() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        obs = small_schema().field("obs")
-        store = Store.create(Path(folder, "s"), small_schema(fields=(obs,)))
-        given_part = part_input((3,))
-        store.write_part("p", {"obs": given_part["steps"]["obs"]}, given_part["episodes"])
-        with pytest.raises(DatasetError, match="scalar field 'reward'"):
-            store.select().windows(fields=("obs",), return_to_go=True)
-        assert len(list(store.select().windows(fields=("obs",)))) == 1
+def test_a_field_must_not_hide_a_batch_entry(tmp_path: Path) -> None:
+    fields = (Field("ending"), Field("obs"))
+    store = Store.create(tmp_path / "s", small_schema(fields=fields))
+    values = np.zeros(3, np.float32)
+    steps = {"ending": values, "obs": values}
+    store.write_part("p", steps, part_input((3,))["episodes"])
+    with pytest.raises(DatasetError, match="'ending' has the name of a batch's own entry"):
+        store.select().windows(fields=("ending",))
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
+def test_page_locked_memory_needs_an_accelerator(selection: Selection) -> None:
+    with pytest.raises(DatasetError, match="pin_memory needs an accelerator"):
+        selection.windows(pin_memory=True)
+
+
+@pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
+def test_page_locked_batches_are_the_same(selection: Selection) -> None:
+    pinned = list(selection.windows(8, 6, pin_memory=True))
+    assert all(tensor.is_pinned() for tensor in pinned[0].values())
+    assert same_batches(pinned, selection.windows(8, 6))
 
 
 def test_only_the_stream_imports_torch() -> None:
     code = (
         "import sys, datasets, datasets.store, datasets.order, datasets.pool;"
+        "import datasets.materialise, datasets.mixing, datasets.stream_config;"
         "assert datasets.__gaitforge__ is True; sys.exit('torch' in sys.modules)"
     )
     root = Path(__file__).resolve().parents[2]

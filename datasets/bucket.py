@@ -1,0 +1,114 @@
+"""The few operations on object storage that a store needs, over obstore.
+
+Object storage has no rename and no lock. What it has since 2024 on S3, and before on Google's and
+Azure's, is the conditional write: a PUT with ``If-None-Match: *`` makes an object, whole, if there
+is none of its name, and otherwise changes nothing. Every object of a store is written that way, so
+that none is ever replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from datasets.errors import DatasetError
+
+_URL = re.compile(r"s3:/{1,2}(?P<bucket>[^/]+)/+(?P<prefix>[^/].*?)/*")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An object as a listing shows it: bytes, and when it was made (ns since 1970)."""
+
+    size: int
+    modified_ns: int
+
+
+def is_bucket_url(address: object) -> bool:
+    """Whether an address names object storage rather than a local path."""
+    return str(address).startswith("s3:/")
+
+
+class Bucket:
+    """The objects below one prefix of a bucket.
+
+    The endpoint, region and credentials come from the usual environment variables
+    (``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, …).
+
+    Args:
+        url: ``s3://bucket/prefix``.
+
+    Raises:
+        DatasetError: obstore is not installed, or the URL has no bucket or no prefix; in any
+            method, the storage refuses.
+    """
+
+    def __init__(self, url: str) -> None:
+        found = _URL.fullmatch(url)
+        if found is None:
+            raise DatasetError(f"{url} is no address of a store; use s3://bucket/path/of/the/store")
+        try:
+            import obstore
+            from obstore.store import S3Store
+        except ImportError as error:
+            raise DatasetError(
+                f"{url} needs obstore, which is not installed: pip install 'gaitforge[s3]'"
+            ) from error
+        self.url = f"s3://{found['bucket']}/{found['prefix']}"
+        self.endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+        options: Any = {"allow_http": self.endpoint.startswith("http://")}
+        self._objects: Any = obstore
+        self._store = S3Store(found["bucket"], prefix=found["prefix"], client_options=options)
+        self._refused = obstore.exceptions.BaseError
+        self._exists = obstore.exceptions.AlreadyExistsError
+
+    def list(self, prefix: str) -> dict[str, Listed]:
+        """Key -> what is known of it, for every object below ``prefix``, sorted by key."""
+        found: dict[str, Listed] = {}
+        try:
+            for page in self._objects.list(self._store, prefix=prefix):
+                for each in page:
+                    modified_ns = round(each["last_modified"].timestamp() * 1e3) * 1_000_000
+                    found[each["path"]] = Listed(each["size"], modified_ns)
+        except (self._refused, OSError) as error:
+            raise self._error("cannot be listed", error) from error
+        return dict(sorted(found.items()))
+
+    def read(self, key: str) -> bytes | None:
+        """An object's content; None if there is none of this name."""
+        try:
+            return bytes(self._objects.get(self._store, key).bytes())
+        except FileNotFoundError:
+            return None
+        except (self._refused, OSError) as error:
+            raise self._error(f"{key} cannot be read", error) from error
+
+    def create(self, key: str, content: bytes) -> bool:
+        """Make an object in one step; False, and nothing changed, if one of its name is there."""
+        try:
+            self._objects.put(self._store, key, content, mode="create", use_multipart=False)
+        except self._exists:
+            return False
+        except (self._refused, OSError) as error:
+            raise self._error(f"{key} cannot be written", error) from error
+        return True
+
+    def create_equal(self, key: str, content: bytes) -> bool:
+        """As ``create``, but True also where an equal object is there already."""
+        return self.create(key, content) or self.read(key) == content
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects; those that are not there do not matter."""
+        try:
+            self._objects.delete(self._store, list(keys))
+        except FileNotFoundError:
+            return
+        except (self._refused, OSError) as error:
+            raise self._error("objects cannot be removed", error) from error
+
+    def _error(self, what: str, error: Exception) -> DatasetError:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        return DatasetError(f"{self.url}: {what}: {reason}")

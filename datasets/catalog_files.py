@@ -1,0 +1,246 @@
+"""Catalog files: one Parquet file a part, whose appearance is the part's commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datasets.catalog import (
+    REQUIRED_COLUMNS,
+    STORE_COLUMNS,
+    Catalog,
+    CommittedFile,
+    coded,
+    common_schema,
+)
+from datasets.errors import DatasetError
+from datasets.files import fsync_path
+from datasets.index import CatalogIndex, Stamp, build_index
+from datasets.layout import CACHE, CATALOG, MERGED_PREFIX
+from datasets.manifest import Manifest
+
+READ_THREADS = 4
+INDEX_FROM = 16
+"""Fewest files outside the index for which it is made anew: reading one costs about 6 ms."""
+
+INDEX_FILE = "catalog.parquet"
+SUFFIX = ".parquet"
+
+
+def write_catalog_file(path: Path, table: pa.Table, manifest: Manifest) -> None:
+    """Write and flush a catalog file; its rename into the catalog is the part's commit."""
+    pq.write_table(
+        table.replace_schema_metadata(manifest.to_metadata()),
+        path,
+        compression="zstd",
+        write_page_checksum=True,
+    )
+    fsync_path(path)
+
+
+def read_catalog_file(path: Path) -> tuple[Manifest, pa.Table]:
+    """The commit record and the episodes of one part.
+
+    Raises:
+        DatasetError: the file is truncated, fails a page checksum, or describes another part.
+    """
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as stored:
+            table = stored.read(use_threads=False)
+        manifest = Manifest.from_metadata(table.schema.metadata or {})
+        _check_stored(manifest, table, path.stem)
+    except (pa.ArrowException, OSError, DatasetError) as error:
+        raise _damaged(path, error) from error
+    return manifest, table.replace_schema_metadata(None)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The commit record of one part; DatasetError when the file or the record is damaged."""
+    try:
+        manifest = Manifest.from_metadata(pq.read_schema(path).metadata or {})
+    except (pa.ArrowException, OSError, DatasetError) as error:
+        raise _damaged(path, error) from error
+    if manifest.part_id != path.stem:
+        raise _damaged(path, DatasetError(f"it describes part {manifest.part_id}"))
+    return manifest
+
+
+class CatalogFolder:
+    """The committed catalog files of a store, read once and again only when they change.
+
+    Args:
+        root: the store's folder.
+        schema_hash: of the schema that every part must have.
+    """
+
+    def __init__(self, root: Path, schema_hash: str) -> None:
+        self._root = root
+        self._schema_hash = schema_hash
+        self._tables: dict[str, tuple[Stamp, CommittedFile]] = {}
+        self._manifests: dict[str, tuple[Stamp, Manifest]] = {}
+        self._index: CatalogIndex | None = None
+        self._catalog: Catalog | None = None
+        self._catalog_stamps: Mapping[str, Stamp] | None = None
+
+    @property
+    def index_path(self) -> Path:
+        """The index: a pure cache of the catalog files."""
+        return self._root / CACHE / INDEX_FILE
+
+    def path(self, stem: str) -> Path:
+        """Path of a catalog file."""
+        return self._root / CATALOG / f"{stem}{SUFFIX}"
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Stem -> (bytes, modification time in ns) of every catalog file, sorted by stem."""
+        found = {}
+        with os.scandir(self._root / CATALOG) as entries:
+            for entry in entries:
+                if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
+                    status = entry.stat()
+                    found[entry.name.removesuffix(SUFFIX)] = (status.st_size, status.st_mtime_ns)
+        return dict(sorted(found.items()))
+
+    def part_ids(self) -> list[str]:
+        """Ids of the committed parts as they were collected, sorted; reads only merged files."""
+        ids: set[str] = set()
+        for stem in self.stamps():
+            if stem.startswith(MERGED_PREFIX):
+                ids.update(each.part_id for each in self.manifest(stem).collected)
+            else:
+                ids.add(stem)
+        return sorted(ids)
+
+    def manifest(self, stem: str) -> Manifest:
+        """Commit record of one catalog file; DatasetError if absent, damaged, of other schema."""
+        stamp = self._stamp(stem)
+        known = self._manifests.get(stem)
+        if known is None or known[0] != stamp:
+            manifest = read_manifest(self.path(stem))
+            self._check_schema(manifest)
+            known = self._manifests[stem] = (stamp, manifest)
+        return known[1]
+
+    def find(self, part_id: str) -> Manifest:
+        """Commit record of a part as it was collected; DatasetError if it is not committed."""
+        stems = self.stamps()
+        for stem in (name for name in stems if name.startswith(MERGED_PREFIX)):
+            for manifest in self.manifest(stem).collected:
+                if manifest.part_id == part_id:
+                    return manifest
+        return self.manifest(part_id)
+
+    def catalog(self) -> Catalog:
+        """All committed episodes, from the index as far as it holds them.
+
+        Raises:
+            DatasetError: a catalog file is damaged or from another schema.
+        """
+        while True:
+            stamps = self.stamps()
+            if self._catalog is not None and stamps == self._catalog_stamps:
+                return self._catalog
+            try:
+                self._catalog, self._catalog_stamps = self._read_all(stamps), stamps
+            except DatasetError:
+                if self.stamps() == stamps:
+                    raise  # otherwise parts were merged and removed under our hands: look again
+
+    def _read_all(self, stamps: Mapping[str, Stamp]) -> Catalog:
+        outside = self._outside_index(stamps)
+        if len(outside) >= INDEX_FROM and self.rebuild_index():
+            outside = self._outside_index(stamps)
+        indexed = self._index.files() if self._index is not None else {}
+        with ThreadPoolExecutor(READ_THREADS) as threads:
+            read = list(threads.map(self._file, outside))
+        kept = [indexed[stem] for stem in stamps if stem not in outside]
+        for file in kept:
+            self._check_schema(file.manifest)
+        return Catalog([*kept, *read])
+
+    def rebuild_index(self) -> bool:
+        """Write the index anew; False when it cannot be written, which costs only time.
+
+        Raises:
+            DatasetError: a catalog file is damaged.
+        """
+        stamps = self.stamps()
+        if not stamps:
+            return False
+        try:
+            self.index_path.parent.mkdir(exist_ok=True)
+            build_index(self.index_path, stamps, self._columns_of_all(stamps), self._read)
+        except OSError:
+            return False
+        self._index = None
+        self._tables.clear()
+        return True
+
+    def columns(self, stem: str) -> pa.Schema:
+        """Names and types of one catalog file's columns; DatasetError when it is damaged."""
+        try:
+            return pq.read_schema(self.path(stem)).remove_metadata()
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(self.path(stem), error) from error
+
+    def _columns_of_all(self, stems: Iterable[str]) -> pa.Schema:
+        distinct: list[pa.Schema] = []
+        for stem in stems:
+            schema = self.columns(stem)
+            if schema not in distinct:
+                distinct.append(schema)
+        return common_schema(distinct)
+
+    def _outside_index(self, stamps: Mapping[str, Stamp]) -> list[str]:
+        if self._index is None:
+            self._index = CatalogIndex.load(self.index_path)
+        known = self._index.stamps if self._index is not None else {}
+        outside = [stem for stem, stamp in stamps.items() if known.get(stem) != stamp]
+        if outside and self._index is not None and self._index.is_replaced():
+            self._index = None  # another process knows more by now
+            return self._outside_index(stamps)
+        return outside
+
+    def _file(self, stem: str) -> CommittedFile:
+        stamp = self._stamp(stem)
+        known = self._tables.get(stem)
+        if known is None or known[0] != stamp:
+            manifest, table = self._read(stem)
+            known = self._tables[stem] = (stamp, CommittedFile(stem, manifest, coded(table), 0))
+        return known[1]
+
+    def _read(self, stem: str) -> tuple[Manifest, pa.Table]:
+        manifest, table = read_catalog_file(self.path(stem))
+        self._check_schema(manifest)
+        return manifest, table
+
+    def _stamp(self, stem: str) -> Stamp:
+        try:
+            status = self.path(stem).stat()
+        except FileNotFoundError as error:
+            raise DatasetError(f"no part {stem} in {self._root}") from error
+        return status.st_size, status.st_mtime_ns
+
+    def _check_schema(self, manifest: Manifest) -> None:
+        if manifest.schema_hash != self._schema_hash:
+            raise DatasetError(f"part {manifest.part_id} of {self._root} is of another schema")
+
+
+def _check_stored(manifest: Manifest, table: pa.Table, part_id: str) -> None:
+    if manifest.part_id != part_id:
+        raise DatasetError(f"it describes part {manifest.part_id}")
+    if table.num_rows != manifest.episodes:
+        raise DatasetError(f"{table.num_rows} episodes, recorded {manifest.episodes}")
+    for name, kind in (STORE_COLUMNS | REQUIRED_COLUMNS).items():
+        if name not in table.column_names or table.schema.field(name).type != kind:
+            raise DatasetError(f"column {name} is absent or not of type {kind}")
+
+
+def _damaged(path: Path, error: Exception) -> DatasetError:
+    reason = str(error).splitlines()[0] if str(error) else repr(error)
+    return DatasetError(f"part {path.stem}: catalog file {path} is damaged: {reason}")

@@ -1,0 +1,31 @@
+"""Answers of a query as a Parquet file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datasets.errors import DatasetError
+from datasets.files import write_bytes_durably
+
+
+def write_parquet(rows: Sequence[dict[str, Any]] | pa.Table, path: str | os.PathLike[str]) -> None:
+    """Write groups (``Selection.describe``, ``query``) or episodes (``Selection.episodes``).
+
+    The file appears whole or not at all. Groups of nothing give a file without columns.
+
+    Raises:
+        DatasetError: the file cannot be written.
+    """
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
+    try:
+        write_bytes_durably(Path(path), buffer.getvalue().to_pybytes())
+    except OSError as error:
+        raise DatasetError(f"cannot write {path}: {error.strerror}") from error
