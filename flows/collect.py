@@ -18,9 +18,10 @@ from collectors.legged_data import CollectionGrid, legged_schema, part_arrays, p
 from collectors.physics import BACKENDS
 from collectors.rollout import run_episodes
 from collectors.timing import EPISODE_STEPS
-from datasets import Store
+from datasets import Store, create_store, open_store
+from datasets.bucket import Bucket, is_bucket_url
 from flows.progress import Advance, Reporter
-from flows.records import digest, provenance, read_record, write_record
+from flows.records import digest, provenance, read_record, to_tree, write_record
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,14 @@ class Collector:
 
 
 def collect(
-    plan: CollectPlan, store_path: Path, reporter: Reporter, parts: Sequence[str] | None = None
+    plan: CollectPlan,
+    store_path: Path | str,
+    reporter: Reporter,
+    parts: Sequence[str] | None = None,
 ) -> list[PartCollected]:
     """Collect the parts that the store lacks, of all or of the given ones.
+
+    The store is a folder, or `s3://bucket/prefix`.
 
     Every thread simulates a part of its own: what Python does for one overlaps with the physics of
     another. Interrupted, it loses the parts in work and nothing else. The plan and a record of
@@ -137,7 +143,7 @@ def collect(
         The records of what was collected now.
     """
     robot = load_expert(plan.expert).policy.robot
-    store = Store.create(store_path, legged_schema(robot))
+    store = create_store(store_path, legged_schema(robot), to_tree(asdict(plan)))
     wanted = list(plan.part_ids() if parts is None else parts)
     missing = store.missing(wanted)
     write_record(_plan_path(store_path, plan), {"plan": asdict(plan), **provenance()})
@@ -159,7 +165,7 @@ def collect(
                 raise
 
 
-def part_records(store_path: Path, parts: Sequence[str]) -> list[PartCollected]:
+def part_records(store_path: Path | str, parts: Sequence[str]) -> list[PartCollected]:
     """The records of the given parts of a store, in order; parts without one are left out."""
     found = (read_record(_record_path(store_path, part)) for part in parts)
     return [PartCollected(**record) for record in found if record is not None]
@@ -193,11 +199,11 @@ class _Stoppable:
 
 
 def _collect_share(
-    plan: CollectPlan, store_path: Path, threads: int, advance: Advance, parts: Sequence[str]
+    plan: CollectPlan, store_path: Path | str, threads: int, advance: Advance, parts: Sequence[str]
 ) -> list[PartCollected]:
     collected = []
     with Collector(plan, threads) as collector:
-        store = Store.open(store_path)
+        store = open_store(store_path)
         for part_id in parts:
             record = collector.collect(store, part_id, advance)
             write_record(_record_path(store_path, part_id), record)
@@ -205,9 +211,20 @@ def _collect_share(
     return collected
 
 
-def _plan_path(store_path: Path, plan: CollectPlan) -> Path:
-    return store_path.with_name(f"{store_path.name}.records") / f"plan-{digest(plan)}.json"
+def records_folder(store: Path | str) -> Path:
+    """Where a store's plans and part records lie: beside it, or beside a remote one's mirror."""
+    if is_bucket_url(store):
+        from datasets.object_store import default_mirror
+
+        place = default_mirror(Bucket(str(store)))
+    else:
+        place = Path(store)
+    return place.with_name(f"{place.name}.records")
 
 
-def _record_path(store_path: Path, part_id: str) -> Path:
-    return store_path.with_name(f"{store_path.name}.records") / f"{part_id}.json"
+def _plan_path(store: Path | str, plan: CollectPlan) -> Path:
+    return records_folder(store) / f"plan-{digest(plan)}.json"
+
+
+def _record_path(store: Path | str, part_id: str) -> Path:
+    return records_folder(store) / f"{part_id}.json"

@@ -37,7 +37,7 @@ class ReplayFault:
 
 
 def replay(
-    store_path: Path, count: int, seed: int, reporter: Reporter, robot: str = ""
+    store_path: Path | str, count: int, seed: int, reporter: Reporter, robot: str = ""
 ) -> list[ReplayFault]:
     """Simulate `count` random episodes of a store again and compare every step.
 

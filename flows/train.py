@@ -29,7 +29,7 @@ class SelectPlan:
     level: tuple[int, ...] = ()
     where: str = ""
 
-    def select(self, store_path: Path) -> Selection:
+    def select(self, store_path: Path | str) -> Selection:
         """Open the store and select.
 
         Raises:
@@ -55,7 +55,9 @@ class TrainPlan:
     config: TrainConfig = field(default_factory=TrainConfig)
 
 
-def run_training(plan: TrainPlan, store_path: Path, out: Path, reporter: Reporter) -> TrainResult:
+def run_training(
+    plan: TrainPlan, store_path: Path | str, out: Path, reporter: Reporter
+) -> TrainResult:
     """Train in `out`, or go on with the run that is there; a finished run returns at once."""
     selection = plan.select.select(store_path)
     preset(plan.config.model, plan.config.model_overrides)
@@ -63,7 +65,7 @@ def run_training(plan: TrainPlan, store_path: Path, out: Path, reporter: Reporte
     if not (out / PLAN).exists():
         record = {
             "plan": asdict(plan),
-            "store": store_path.name,
+            "store": Path(store_path).name,
             "selection": selection.hash,
             "robot": selection.store.schema.robot,
         }

@@ -26,7 +26,7 @@ from flows.records import provenance, write_record
 from learners.registry import PRESETS, build_network, preset
 from learners.tokens import TokenLayout
 from pipeline.progress import TerminalReporter
-from pipeline.tables import show
+from pipeline.tables import show, show_one
 
 THREADS = 2
 ROBOTS = 256
@@ -35,8 +35,13 @@ BATCH, WINDOW = 64, 64
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure everything; a table, and `bench.json` in the folder."""
+    """Measure everything, or the store beside its peers; a table, and JSON in the folder."""
     reporter = TerminalReporter()
+    if arguments.what == "store":
+        from pipeline.bench_store import run_store_bench
+
+        show_one(run_store_bench(arguments.out, reporter=reporter), arguments.json)
+        return 0
     rows = _simulation(reporter)
     with tempfile.TemporaryDirectory() as folder:
         rows += _collection(Path(folder) / "legged.zarr", reporter)

@@ -14,8 +14,6 @@ from collectors.evaluation import EvaluationGrid
 from collectors.legged_data import COLLECTION_PRESETS
 from collectors.observations import POLICY_SLICES
 from collectors.robots import N_JOINTS
-from datasets import open_store
-from datasets import query as query_store
 from flows.collect import CollectPlan, collection_rate, part_records
 from flows.collect import collect as run_collect
 from flows.demo import DemoPlan, run_demo
@@ -107,46 +105,6 @@ def _collect_plan(arguments: argparse.Namespace) -> CollectPlan:
 
 def _with_chosen(plan: Any, chosen: dict[str, Any]) -> Any:
     return replace(plan, **{name: value for name, value in chosen.items() if value is not None})
-
-
-def query(arguments: argparse.Namespace) -> int:
-    """Describe the episodes that match."""
-    rows = query_store(
-        open_store(arguments.store),
-        terrain=arguments.terrain,
-        skill=arguments.skill,
-        level=arguments.level,
-        where=arguments.where,
-        group_by=arguments.group_by,
-    )
-    show(rows, arguments.json)
-    return 0
-
-
-def info(arguments: argparse.Namespace) -> int:
-    """Show what identifies a store."""
-    show_one(open_store(arguments.store).info(), arguments.json)
-    return 0
-
-
-def verify(arguments: argparse.Namespace) -> int:
-    """Check every object of a store."""
-    store = open_store(arguments.store)
-    faults = store.verify()
-    if arguments.json:
-        show_one({"faults": faults, "parts": len(store.parts())}, as_json=True)
-    elif faults:
-        print("\n".join(faults))
-    else:
-        print(f"{arguments.store}: {len(store.parts())} parts, no fault")
-    return 1 if faults else 0
-
-
-def gc(arguments: argparse.Namespace) -> int:
-    """Remove what interrupted writers left."""
-    removed = open_store(arguments.store).gc()
-    show_one({"removed": removed}, arguments.json)
-    return 0
 
 
 def train(arguments: argparse.Namespace) -> int:

@@ -83,9 +83,7 @@ def tag(arguments: argparse.Namespace) -> int:
     """Name the store's present version, or list the names."""
     store = open_store(arguments.store)
     tags = [store.tag(arguments.name)] if arguments.name else store.tags()
-    rows = [
-        {"tag": t.name, "hash": t.hash, "steps": t.steps, "episodes": t.episodes} for t in tags
-    ]
+    rows = [{"tag": t.name, "hash": t.hash, "steps": t.steps, "episodes": t.episodes} for t in tags]
     show(rows, arguments.json)
     return 0
 
@@ -94,4 +92,13 @@ def migrate(arguments: argparse.Namespace) -> int:
     """Bring a store of an older version to this one's."""
     old = migrate_store(arguments.store)
     show_one({"from": old, "to": open_store(arguments.store).info()["schema_version"]}, False)
+    return 0
+
+
+def push(arguments: argparse.Namespace) -> int:
+    """Copy a local store's parts to object storage."""
+    from datasets.object_store import push_store
+
+    sent = push_store(open_store(arguments.store), arguments.url)
+    show_one({"url": arguments.url, "committed": sent}, arguments.json)
     return 0
