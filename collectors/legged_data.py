@@ -11,7 +11,12 @@ import numpy as np
 
 from collectors.commands import COMMAND_NAMES, COMMAND_UNITS, SKILLS, check_skill
 from collectors.episodes import EpisodeSpec
-from collectors.observations import OBS_DIM, POLICY_SLICES
+from collectors.observations import (
+    OBS_DIM,
+    POLICY_SLICES,
+    PRIVILEGED_DIM,
+    PRIVILEGED_SLICES,
+)
 from collectors.passages import OPEN_GROUND
 from collectors.randomisation import DRAW_NAMES, DRAWS
 from collectors.robots import N_JOINTS, RobotCard
@@ -21,47 +26,83 @@ from collectors.timing import CONTROL_DT_S
 from datasets import Field, Schema
 
 
-def legged_schema(robot: RobotCard) -> Schema:
+@dataclass(frozen=True)
+class StoredForm:
+    """What a store keeps of an episode beside observation, action and reward, and how exactly.
+
+    Attributes:
+        state: base pose and joint positions, for playback (a fifth of the size).
+        privileged: what the expert saw and a learner does not.
+        half: float16 instead of float32 for all but the reward: half the size, no exact replay.
+    """
+
+    state: bool = True
+    privileged: bool = False
+    half: bool = False
+
+
+def legged_schema(robot: RobotCard, form: StoredForm | None = None) -> Schema:
     """The store's schema.
 
-    The 70-number observation, action, reward, state for playback, and the final observation.
+    The 70-number observation, action, reward, the final observation, and what the form adds.
     """
+    form = form or StoredForm()
     joints = list(robot.joint_names)
-    return Schema(
-        fields=(
-            Field(
-                "obs",
-                (OBS_DIM,),
-                unit="SI (1, rad/s, rad, m/s)",
-                description="observation before the step: all that a learned policy sees",
-                slices=POLICY_SLICES,
-            ),
-            Field(
-                "action",
-                (N_JOINTS,),
-                unit=f"{robot.action_scale_rad} rad from the default pose",
-                description="joint position targets chosen by the policy, before any action noise",
-                slices={name: (i, i + 1) for i, name in enumerate(joints)},
-            ),
-            Field("reward", (), unit="1", description="reward of the step"),
+    dtype = "float16" if form.half else "float32"
+    fields = [
+        Field(
+            "obs",
+            (OBS_DIM,),
+            dtype,
+            unit="SI (1, rad/s, rad, m/s)",
+            description="observation before the step: all that a learned policy sees",
+            slices=POLICY_SLICES,
+        ),
+        Field(
+            "action",
+            (N_JOINTS,),
+            dtype,
+            unit=f"{robot.action_scale_rad} rad from the default pose",
+            description="joint position targets chosen by the policy, before any action noise",
+            slices={name: (i, i + 1) for i, name in enumerate(joints)},
+        ),
+        Field("reward", (), unit="1", description="reward of the step"),
+        Field(
+            "final_obs",
+            (OBS_DIM,),
+            dtype,
+            unit="SI (1, rad/s, rad, m/s)",
+            description="observation after the episode's last step",
+            slices=POLICY_SLICES,
+            per="episode",
+        ),
+    ]
+    if form.state:
+        fields.append(
             Field(
                 "state",
                 (STATE_DIM,),
+                dtype,
                 unit="m, 1, rad",
                 description=(
                     "base position (world), quaternion wxyz and joint positions before the step"
                 ),
                 slices={"base_pos": (0, 3), "base_quat": (3, 7), "joint_pos": (7, STATE_DIM)},
-            ),
+            )
+        )
+    if form.privileged:
+        fields.append(
             Field(
-                "final_obs",
-                (OBS_DIM,),
-                unit="SI (1, rad/s, rad, m/s)",
-                description="observation after the episode's last step",
-                slices=POLICY_SLICES,
-                per="episode",
-            ),
-        ),
+                "privileged",
+                (PRIVILEGED_DIM,),
+                dtype,
+                unit="SI",
+                description="what the expert saw and a learned policy does not, before the step",
+                slices=PRIVILEGED_SLICES,
+            )
+        )
+    return Schema(
+        fields=tuple(fields),
         control_dt_s=CONTROL_DT_S,
         robot=robot.name,
         attributes={
@@ -163,16 +204,16 @@ million."""
 
 
 def part_arrays(
-    results: Sequence[EpisodeResult],
+    results: Sequence[EpisodeResult], schema: Schema
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Steps {obs, action, reward, state} and per-episode {final_obs} of a part.
+    """The schema's fields of a part: {field: (T, ...)} of steps, {field: (E, ...)} of episodes.
 
     Episodes are in the plan's order.
     """
     records = [r.record for r in _ordered(results) if r.record is not None]
     steps = {
         name: np.concatenate([getattr(record, name) for record in records])
-        for name in ("obs", "action", "reward", "state")
+        for name in schema.names("step")
     }
     return steps, {"final_obs": np.stack([record.final_obs for record in records])}
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from collectors.environment import LeggedEnvironment
 from collectors.episodes import EpisodeDraws, EpisodeSpec
-from collectors.observations import OBS_DIM
+from collectors.observations import OBS_DIM, PRIVILEGED_DIM
 from collectors.policies import Observation, Policy
 from collectors.robots import N_JOINTS
 from collectors.skills import S
@@ -24,7 +24,8 @@ class EpisodeRecord:
     obs (T, 70) is what the policy saw, action (T, 12) what it chose; action noise, where the spec
     asks for it, is added to what is executed, and the executed action is the next observation's
     `last_action`. state (T, 19): base position, quaternion wxyz and joint positions before each
-    step, for playback. final_obs (70,) is the observation after the last.
+    step, for playback. privileged (T, P) is the expert's private block, recorded where asked for.
+    final_obs (70,) is the observation after the last.
     """
 
     obs: np.ndarray
@@ -32,6 +33,7 @@ class EpisodeRecord:
     reward: np.ndarray
     state: np.ndarray
     final_obs: np.ndarray
+    privileged: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ def run_episodes(
     policy: Policy,
     specs: Sequence[EpisodeSpec],
     record: bool = False,
+    privileged: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[EpisodeResult]:
     """Run every episode of `specs` once and yield results as episodes end.
@@ -87,10 +90,11 @@ def run_episodes(
     beside it.
 
     Args:
+        record, privileged: keep the episodes' arrays, and the expert's private block with them.
         progress: called after every control step with the number of robot steps it made.
     """
     slots = _Slots(env, policy, specs)
-    recorder = _Recorder(env) if record else None
+    recorder = _Recorder(env, privileged) if record else None
     returns = np.zeros(env.num_robots)
     slots.fill(np.arange(env.num_robots))
     observation = env.observe()
@@ -128,7 +132,7 @@ def _noise(env: LeggedEnvironment, running: np.ndarray) -> np.ndarray:
 class _Recorder:
     """Per-robot buffers of the running episodes."""
 
-    def __init__(self, env: LeggedEnvironment):
+    def __init__(self, env: LeggedEnvironment, privileged: bool):
         shape = (env.num_robots, env.episode_steps)
         self._env = env
         self._rows = np.arange(env.num_robots)
@@ -136,6 +140,9 @@ class _Recorder:
         self._action = np.zeros((*shape, N_JOINTS), dtype=np.float32)
         self._reward = np.zeros(shape, dtype=np.float32)
         self._state = np.zeros((*shape, STATE_DIM), dtype=np.float32)
+        self._privileged = (
+            np.zeros((*shape, PRIVILEGED_DIM), dtype=np.float32) if privileged else None
+        )
         self._step = np.zeros(env.num_robots, dtype=np.int64)
 
     def before_step(self, observation: Observation, action: np.ndarray) -> None:
@@ -146,6 +153,8 @@ class _Recorder:
         self._action[self._rows, self._step] = action
         state = np.concatenate([physics.base_pos, physics.base_quat, physics.joint_pos], axis=1)
         self._state[self._rows, self._step] = state
+        if self._privileged is not None:
+            self._privileged[self._rows, self._step] = observation.privileged
 
     def after_step(self, reward: np.ndarray) -> None:
         self._reward[self._rows, self._step] = reward
@@ -157,6 +166,9 @@ class _Recorder:
             reward=self._reward[index, :length].copy(),
             state=self._state[index, :length].copy(),
             final_obs=final_obs.copy(),
+            privileged=(
+                None if self._privileged is None else self._privileged[index, :length].copy()
+            ),
         )
 
 

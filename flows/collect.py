@@ -14,7 +14,13 @@ from types import TracebackType
 
 from collectors.environment import LeggedEnvironment
 from collectors.experts import DEFAULT_EXPERT, load_expert
-from collectors.legged_data import CollectionGrid, legged_schema, part_arrays, part_catalog
+from collectors.legged_data import (
+    CollectionGrid,
+    StoredForm,
+    legged_schema,
+    part_arrays,
+    part_catalog,
+)
 from collectors.physics import BACKENDS
 from collectors.rollout import run_episodes
 from collectors.timing import EPISODE_STEPS
@@ -30,10 +36,12 @@ class CollectPlan:
 
     Attributes:
         grid: the episodes; expert: name or file of the policy that acts; sim: physics back end.
+        form: which fields are kept, and how exactly.
         robots: most that are simulated at once; threads: that step them.
     """
 
     grid: CollectionGrid = field(default_factory=CollectionGrid)
+    form: StoredForm = field(default_factory=StoredForm)
     expert: str = DEFAULT_EXPERT
     sim: str = "mujoco"
     robots: int = 320
@@ -57,6 +65,7 @@ class CollectPlan:
             **asdict(replace(self.grid, parts=1)),
             "expert": load_expert(self.expert).hash,
             "sim": self.sim,
+            "form": asdict(self.form),
         }
         return self.grid.part_ids(digest(content)[:6])
 
@@ -106,10 +115,17 @@ class Collector:
         specs = self._plan.grid.part_specs(part_id)
         policy, physics = self._expert.policy, self._env.physics
         results = list(
-            run_episodes(self._env, policy, specs, record=True, progress=lambda n: advance(n, ""))
+            run_episodes(
+                self._env,
+                policy,
+                specs,
+                record=True,
+                privileged=self._plan.form.privileged,
+                progress=lambda n: advance(n, ""),
+            )
         )
         rolled_out = time.time()
-        steps, per_episode = part_arrays(results)
+        steps, per_episode = part_arrays(results, store.schema)
         simulator = (physics.name, physics.version)
         catalog = part_catalog(results, policy.robot, simulator, (policy.name, self._expert.hash))
         record = store.write_part(part_id, steps, catalog, per_episode)
@@ -143,7 +159,7 @@ def collect(
         The records of what was collected now.
     """
     robot = load_expert(plan.expert).policy.robot
-    store = create_store(store_path, legged_schema(robot), to_tree(asdict(plan)))
+    store = create_store(store_path, legged_schema(robot, plan.form), to_tree(asdict(plan)))
     wanted = list(plan.part_ids() if parts is None else parts)
     missing = store.missing(wanted)
     write_record(_plan_path(store_path, plan), {"plan": asdict(plan), **provenance()})

@@ -48,6 +48,8 @@ def replay(
         ValueError: no store, or one that was made by another simulator, version or robot.
     """
     store = open_store(store_path)
+    if any(field.dtype == "float16" for field in store.schema.fields):
+        raise ValueError(f"{store_path} holds half floats, which no replay can equal bit for bit")
     selection = store.select()
     count = min(count, len(selection))
     chosen = np.sort(np.random.default_rng(seed).choice(len(selection), count, replace=False))

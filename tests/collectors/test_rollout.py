@@ -151,7 +151,7 @@ def test_a_fall_ends_the_episode_and_is_recorded(falls: list[EpisodeResult]) -> 
 
 
 def test_parts_hold_the_episodes_in_the_plans_order(results: list[EpisodeResult]) -> None:
-    steps, per_episode = part_arrays(results)
+    steps, per_episode = part_arrays(results, legged_schema(ROBOT))
     ordered = sorted(results, key=lambda r: r.spec.index)
     ends = np.cumsum([r.length for r in ordered])
     assert {len(values) for values in steps.values()} == {int(ends[-1])}
@@ -166,10 +166,10 @@ def test_a_part_survives_the_store(
     results: list[EpisodeResult], falls: list[EpisodeResult], tmp_path: Path
 ) -> None:
     store = Store.create(tmp_path / "legged.zarr", legged_schema(ROBOT))
-    steps, per_episode = part_arrays(results)
+    steps, per_episode = part_arrays(results, legged_schema(ROBOT))
     catalog = part_catalog(results, ROBOT, ("mujoco", "0"), ("expert", "abc"))
     store.write_part("a", steps, catalog, per_episode)
-    steps_of_falls, final = part_arrays(falls)
+    steps_of_falls, final = part_arrays(falls, legged_schema(ROBOT))
     rows_of_falls = part_catalog(falls, ROBOT, ("mujoco", "0"), ("constant", "def"))
     rows_of_falls["episode"] = [1, 2]
     store.write_part("b", steps_of_falls, rows_of_falls, final)

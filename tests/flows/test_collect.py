@@ -6,10 +6,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from collectors.experts import DEFAULT_EXPERT, EXPERTS
+from collectors.legged_data import StoredForm
+from collectors.observations import POLICY_SLICES, PRIVILEGED_SLICES
 from collectors.timing import EPISODE_STEPS
 from datasets import Store, open_store
 from flows.collect import (
@@ -20,6 +23,7 @@ from flows.collect import (
     part_records,
 )
 from flows.progress import Silent
+from flows.replay import replay
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting, Stop
 
 WHOLE = GRID.parts * GRID.episodes_per_part * EPISODE_STEPS
@@ -168,3 +172,27 @@ def test_the_rate_counts_time_in_which_parts_overlap_once_and_pauses_not_at_all(
     assert collection_rate([record(0, 10, 100), record(5, 20, 100)]) == pytest.approx(10)
     assert collection_rate([record(0, 10, 100), record(2, 8, 100)]) == pytest.approx(20)
     assert collection_rate([record(100, 110, 100), record(0, 10, 100)]) == pytest.approx(10)
+
+
+def test_a_store_keeps_the_fields_that_its_form_asks_for(tmp_path: Path) -> None:
+    grid = replace(GRID, parts=1, episodes_per_part=4)
+    slim = replace(COLLECT, grid=grid, form=StoredForm(state=False, privileged=True))
+    collect(slim, tmp_path / "slim.zarr", Silent())
+    store = open_store(tmp_path / "slim.zarr")
+    assert set(store.schema.names("step")) == {"obs", "action", "reward", "privileged"}
+    start, stop = PRIVILEGED_SLICES["joint_vel"]
+    seen = store.select().episode(0)
+    noise = seen["privileged"][:, start:stop] - seen["obs"][:, slice(*POLICY_SLICES["joint_vel"])]
+    assert 0 < np.abs(noise).max() <= 1.5 + 1e-4, "the expert sees joint speeds without noise"
+
+
+def test_half_floats_are_the_same_episodes_rounded_and_cannot_replay(tmp_path: Path) -> None:
+    grid = replace(GRID, parts=1, episodes_per_part=4)
+    for name, form in (("full", StoredForm()), ("half", StoredForm(half=True))):
+        collect(replace(COLLECT, grid=grid, form=form), tmp_path / f"{name}.zarr", Silent())
+    full = open_store(tmp_path / "full.zarr").select().episode(2)
+    half = open_store(tmp_path / "half.zarr").select().episode(2)
+    np.testing.assert_array_equal(full["obs"].astype(np.float16), half["obs"])
+    np.testing.assert_array_equal(full["reward"], half["reward"])
+    with pytest.raises(ValueError, match="half floats"):
+        replay(tmp_path / "half.zarr", 2, 0, Silent())
