@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from collectors.commands import SKILLS
 from collectors.terrains import TERRAINS
-from datasets import open_store
+from datasets import Selection, open_store
 from pipeline.cli import build_parser, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -322,9 +323,54 @@ def test_json_and_tables_of_a_store(run: Run, store: Path) -> None:
     assert [g["skill"] for g in json.loads(chosen.out)] == ["run"]
     by_level = json.loads(run("query", store, "--group-by", "level", "--json").out)
     assert [g["level"] for g in by_level] == [2]
-    assert json.loads(run("verify", store, "--json").out) == {"faults": [], "parts": 1}
+    clean = {"faults": [], "parts": 1, "replayed": 0}
+    assert json.loads(run("verify", store, "--json").out) == clean
     assert "no fault" in run("verify", store).out
     assert json.loads(run("gc", store, "--json").out) == {"removed": []}
+
+
+def test_a_selection_is_saved_and_rows_go_to_parquet(
+    run: Run, store: Path, tmp_path: Path
+) -> None:
+    saved, rows = tmp_path / "runs.json", tmp_path / "rows.parquet"
+    shown = run("query", store, "--skill", "run", "--save", saved, "--parquet", rows, "--json")
+    assert pq.read_table(rows).to_pylist() == json.loads(shown.out)
+    opened = open_store(store)
+    assert Selection.load(opened, saved).hash == opened.select(skill="run").hash
+
+
+def test_versions_of_a_store_have_names(run: Run, store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tagged.zarr"
+    shutil.copytree(store, path)
+    named = json.loads(run("tag", path, "v1", "--json").out)
+    assert [tag["tag"] for tag in named] == ["v1"]
+    assert json.loads(run("tag", path, "--json").out) == named
+    assert json.loads(run("info", path, "--tag", "v1", "--json").out)["hash"] == named[0]["hash"]
+    assert run("query", path, "--tag", "v1", "--json").out == run("query", path, "--json").out
+    assert run("query", path, "--tag", "v2").code == 2
+
+
+def test_episodes_of_a_store_are_simulated_again(run: Run, store: Path) -> None:
+    shown = run("verify", store, "--replay", "2")
+    assert shown.code == 0
+    assert "2 episodes repeat bit for bit" in shown.out
+
+
+def test_a_card_is_written_beside_the_working_folder_or_where_asked(
+    run: Run, store: Path, tmp_path: Path
+) -> None:
+    run("card", store, "--out", tmp_path / "card")
+    assert {p.name for p in (tmp_path / "card").iterdir()} == {"card.html", "card.md", "card.json"}
+    assert "run" in (tmp_path / "card" / "card.md").read_text()
+
+
+def test_upkeep_leaves_the_dataset_as_it_is(run: Run, store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "kept.zarr"
+    shutil.copytree(store, path)
+    before = json.loads(run("info", path, "--json").out)["hash"]
+    for command in ("compact", "gc", "migrate"):
+        assert run(command, path).code == 0
+    assert json.loads(run("info", path, "--json").out)["hash"] == before
 
 
 def test_a_fault_in_a_store_is_shown_with_exit_code_1(
