@@ -21,13 +21,16 @@ PLAN = "plan.json"
 class SelectPlan:
     """Which episodes of a store; empty means all.
 
-    `where` is a boolean SQL expression over the catalog's columns.
+    `where` is a boolean SQL expression over the catalog's columns. `saved` is a file that
+    `Selection.save` wrote, in place of terrain, skill and level: the same episodes even after more
+    parts were added.
     """
 
     terrain: tuple[str, ...] = ()
     skill: tuple[str, ...] = ()
     level: tuple[int, ...] = ()
     where: str = ""
+    saved: str = ""
 
     def select(self, store_path: Path | str) -> Selection:
         """Open the store and select.
@@ -35,10 +38,19 @@ class SelectPlan:
         Raises:
             ValueError: no store, unknown values, a bad expression, or nothing selected.
         """
-        selection = open_store(store_path).select(
-            terrain=list(self.terrain) or None,
-            skill=list(self.skill) or None,
-            level=list(self.level) or None,
+        store = open_store(store_path)
+        if self.saved and (self.terrain or self.skill or self.level):
+            raise ValueError(
+                "a saved selection has its terrains, skills and levels; only --where narrows it"
+            )
+        selection = (
+            Selection.load(store, self.saved)
+            if self.saved
+            else store.select(
+                terrain=list(self.terrain) or None,
+                skill=list(self.skill) or None,
+                level=list(self.level) or None,
+            )
         )
         if self.where:
             selection = selection.where(self.where)

@@ -97,6 +97,9 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
     train.add_argument(
         "--where", default="", help="a boolean SQL expression over the catalog's columns"
     )
+    train.add_argument(
+        "--selection", type=Path, metavar="FILE", help="what gaitforge query --save kept"
+    )
     add_settings(train, "config.peak_lr=0.001")
     add_json(train)
     train.set_defaults(run="commands:train")

@@ -110,7 +110,11 @@ def _with_chosen(plan: Any, chosen: dict[str, Any]) -> Any:
 def train(arguments: argparse.Namespace) -> int:
     """Train a model, or go on with a run."""
     select = SelectPlan(
-        arguments.terrain or (), arguments.skill or (), arguments.level or (), arguments.where
+        arguments.terrain or (),
+        arguments.skill or (),
+        arguments.level or (),
+        arguments.where,
+        str(arguments.selection or ""),
     )
     config = TrainConfig(model=arguments.model, objective=arguments.objective)
     if arguments.steps is not None:

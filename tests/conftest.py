@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,3 +35,30 @@ os.environ["PREFECT_HOME"] = _prefect_home.name
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the run's own Prefect database."""
     _prefect_home.cleanup()
+
+
+BUCKET = "legged"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """Address of an S3 server on loopback with one bucket."""
+    from moto.server import ThreadedMotoServer
+
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    urlopen(Request(f"http://{host}:{port}/{BUCKET}", method="PUT"), timeout=10).close()
+    yield f"http://{host}:{port}"
+    moto.stop()
+
+
+@pytest.fixture
+def url(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An address that nothing is stored at, with an empty mirror."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return f"s3://{BUCKET}/{tmp_path.name}/legged.zarr"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
 import xarray
 import zarr
-from moto.server import ThreadedMotoServer
 from obstore.store import S3Store
 from zarr.storage import ObjectStore
 
@@ -23,30 +20,8 @@ from datasets.bucket import Bucket
 from datasets.dask_arrays import UnitReader
 from datasets.object_store import RemoteStore, push_store
 from datasets.store import open_store
+from tests.conftest import BUCKET
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
-
-BUCKET = "legged"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    urlopen(Request(f"http://{host}:{port}/{BUCKET}", method="PUT"), timeout=10).close()
-    yield f"http://{host}:{port}"
-    moto.stop()
-
-
-@pytest.fixture
-def url(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An address that nothing is stored at, with an empty mirror."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return f"s3://{BUCKET}/{tmp_path.name}/legged.zarr"
 
 
 def make(url: str, parts: tuple[tuple[int, ...], ...] = ((5, 1, 9), (130, 64))) -> RemoteStore:

@@ -24,6 +24,7 @@ from flows.collect import (
 )
 from flows.progress import Silent
 from flows.replay import replay
+from flows.train import SelectPlan
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting, Stop
 
 WHOLE = GRID.parts * GRID.episodes_per_part * EPISODE_STEPS
@@ -196,3 +197,18 @@ def test_half_floats_are_the_same_episodes_rounded_and_cannot_replay(tmp_path: P
     np.testing.assert_array_equal(full["reward"], half["reward"])
     with pytest.raises(ValueError, match="half floats"):
         replay(tmp_path / "half.zarr", 2, 0, Silent())
+
+
+def test_a_saved_selection_trains_on_the_same_episodes_after_more_were_added(
+    tmp_path: Path,
+) -> None:
+    path, saved = tmp_path / "legged.zarr", tmp_path / "runs.json"
+    collect(COLLECT, path, Silent(), COLLECT.part_ids()[:1])
+    chosen = open_store(path).select(skill="run")
+    chosen.save(saved)
+    collect(COLLECT, path, Silent(), COLLECT.part_ids()[1:2])
+    again = SelectPlan(saved=str(saved)).select(path)
+    assert again.hash == chosen.hash
+    assert len(SelectPlan(skill=("run",)).select(path)) > len(again)
+    with pytest.raises(ValueError, match="saved selection"):
+        SelectPlan(skill=("run",), saved=str(saved)).select(path)

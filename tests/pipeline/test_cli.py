@@ -329,9 +329,7 @@ def test_json_and_tables_of_a_store(run: Run, store: Path) -> None:
     assert json.loads(run("gc", store, "--json").out) == {"removed": []}
 
 
-def test_a_selection_is_saved_and_rows_go_to_parquet(
-    run: Run, store: Path, tmp_path: Path
-) -> None:
+def test_a_selection_is_saved_and_rows_go_to_parquet(run: Run, store: Path, tmp_path: Path) -> None:
     saved, rows = tmp_path / "runs.json", tmp_path / "rows.parquet"
     shown = run("query", store, "--skill", "run", "--save", saved, "--parquet", rows, "--json")
     assert pq.read_table(rows).to_pylist() == json.loads(shown.out)
