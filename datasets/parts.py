@@ -148,7 +148,7 @@ def write_arrays(
                 Crc32cCodec(),
             ],
             fill_value=np.nan if array.dtype.kind == "f" else 0,
-            dimension_names=_dimension_names(field),
+            dimension_names=field.dimensions,
             attributes={
                 "units": field.unit,
                 "description": field.description,
@@ -179,9 +179,3 @@ def _filters(field: Field) -> list[TransposeCodec]:
     if not field.shape:
         return []
     return [TransposeCodec(order=(*range(1, len(field.shape) + 1), 0))]
-
-
-def _dimension_names(field: Field) -> tuple[str, ...]:
-    if len(field.shape) == 1:
-        return field.per, f"{field.name}_channel"
-    return field.per, *(f"{field.name}_axis_{axis}" for axis in range(len(field.shape)))

@@ -55,6 +55,13 @@ class Field:
     slices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     per: Literal["step", "episode"] = "step"
 
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Names of the axes, in the Zarr arrays and in every view of them."""
+        if len(self.shape) == 1:
+            return self.per, f"{self.name}_channel"
+        return self.per, *(f"{self.name}_axis_{axis}" for axis in range(len(self.shape)))
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
         object.__setattr__(

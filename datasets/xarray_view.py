@@ -49,7 +49,7 @@ def selection_dataset(selection: Selection, fields: Sequence[str] | None = None)
     coordinates = _episode_coordinates(selection) | _step_coordinates(selection)
     for field in chosen:
         attributes = {"units": field.unit, "description": field.description}
-        dimensions = field_dimensions(field)
+        dimensions = field.dimensions
         variables[field.name] = (dimensions, selection_array(selection, field.name), attributes)
         if len(field.shape) == 1:
             coordinates[dimensions[1]] = (dimensions[1:], channel_names(field))
@@ -62,13 +62,6 @@ def selection_dataset(selection: Selection, fields: Sequence[str] | None = None)
             "selection": selection.hash,
         },
     )
-
-
-def field_dimensions(field: Field) -> tuple[str, ...]:
-    """Names of a field's axes, the same as in the store's Zarr arrays."""
-    if len(field.shape) == 1:
-        return field.per, f"{field.name}_channel"
-    return field.per, *(f"{field.name}_axis_{axis}" for axis in range(len(field.shape)))
 
 
 def channel_names(field: Field) -> list[str]:

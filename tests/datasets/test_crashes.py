@@ -202,7 +202,7 @@ def test_a_process_killed_while_tidying_loses_nothing(
     ]
 
 
-def _kill_at_random(path: Path, kills: int) -> None:
+def check_random_kills(path: Path, kills: int) -> None:
     """Kill a process that writes, tags, compacts and collects garbage, and check what is left."""
     rng = np.random.default_rng(kills)
     done: set[int] = set()
@@ -239,12 +239,12 @@ def _kill_at_random(path: Path, kills: int) -> None:
 
 
 def test_kill_at_random_moments_of_all_work(tmp_path: Path) -> None:
-    _kill_at_random(tmp_path / "s", kills=3)
+    check_random_kills(tmp_path / "s", kills=3)
 
 
 @pytest.mark.slow
 def test_fifty_kills_at_random_moments_of_all_work(tmp_path: Path) -> None:
-    _kill_at_random(tmp_path / "s", kills=50)
+    check_random_kills(tmp_path / "s", kills=50)
 
 
 TIDIES = """
