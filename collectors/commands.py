@@ -183,7 +183,7 @@ def draw_command(
         command[c] *= rng.choice([-1.0, 1.0])
     low = ranges[C.VEL_X][0]
     command[C.VEL_X] = low + speed_scale * (command[C.VEL_X] - low)
-    return command * _robot_scale(robot)
+    return command * command_scale(robot)
 
 
 def length_scale(robot: RobotCard) -> float:
@@ -191,7 +191,7 @@ def length_scale(robot: RobotCard) -> float:
     return robot.leg_length_m / 0.5
 
 
-def _robot_scale(robot: RobotCard) -> np.ndarray:
+def command_scale(robot: RobotCard) -> np.ndarray:
     """(16,) factors from Aliengo's commands to a robot's.
 
     Equal Froude numbers (Alexander and Jayes, 1983): lengths grow with the leg, speeds with its

@@ -36,6 +36,8 @@ MIN_UPRIGHT = 0.3
 """Cosine of the lean from the commanded attitude at which an episode ends: about 72 degrees (mjlab:
 70 from the vertical). It also ends when the trunk touches the ground."""
 MAX_ACTION = 12.0
+TARGET_MARGIN_RAD = 0.5
+"""How far beyond its limits a joint's target may lie: there the PD law pushes with full torque."""
 START_CLEARANCE_M = 0.01
 
 _FOOTPRINT = np.abs(SCAN_POINTS[:, 0]) <= 0.4
@@ -166,9 +168,11 @@ class LeggedEnvironment:
         return Transition(self._observation(geometry), reward, terminated, truncated)
 
     def joint_targets(self, action: np.ndarray) -> np.ndarray:
-        """(N, 12) rad: default pose plus scaled action, within the joint limits."""
-        targets = self.robot.default_joint_pos_rad + self.robot.action_scale_rad * action
-        return np.clip(targets, self.robot.joint_lower_rad - 0.5, self.robot.joint_upper_rad + 0.5)
+        """(N, 12) rad: default pose plus scaled action, within the joint limits and a margin."""
+        robot = self.robot
+        targets = robot.default_joint_pos_rad + robot.action_scale_rad * action
+        margin = TARGET_MARGIN_RAD
+        return np.clip(targets, robot.joint_lower_rad - margin, robot.joint_upper_rad + margin)
 
     def command(self) -> np.ndarray:
         """(N, 16) the command in force; where a passage stands, it steers along the track."""

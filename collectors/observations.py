@@ -21,6 +21,26 @@ POLICY_SLICES: dict[str, tuple[int, int]] = {
 command."""
 OBS_DIM = 70
 
+FIELD_UNITS: dict[str, str] = {
+    "projected_gravity": "1",
+    "joint_vel": "rad/s",
+    "sin_joint_pos": "1",
+    "cos_joint_pos": "1",
+    "base_ang_vel_body": "rad/s",
+    "last_action": "action",
+    "command": "see command",
+}
+FIELD_MEANINGS: dict[str, str] = {
+    "projected_gravity": "unit vector of gravity in the trunk's frame (x forward, y left, z up); "
+    "(0, 0, -1) when level",
+    "joint_vel": "joint velocities in joint order",
+    "sin_joint_pos": "sine of the joint positions in joint order",
+    "cos_joint_pos": "cosine of the joint positions in joint order",
+    "base_ang_vel_body": "angular velocity of the trunk in its own frame",
+    "last_action": "the action of the step before, clipped as it was executed; zeros at the start",
+    "command": "the command in force, after its ramps",
+}
+
 SCAN_X_M = np.array([-0.4, -0.2, 0.0, 0.2, 0.4, 0.6, 0.8])
 SCAN_Y_M = np.array([-0.3, -0.15, 0.0, 0.15, 0.3])
 SCAN_POINTS = np.stack(np.meshgrid(SCAN_X_M, SCAN_Y_M, indexing="ij"), axis=-1).reshape(-1, 2)

@@ -34,7 +34,7 @@ _WAY_SHARE = 0.85
 _BAR_MARGIN_M = (0.03, 0.06)
 _WALL_MARGIN_M = 0.025
 _FOOT_MARGIN_M = 0.02
-_ROLL_RAD = (0.3, 1.1)
+PASSAGE_ROLL_RAD = (0.3, 1.1)
 """1.1 rad is what the narrowest walls take; Aliengo's hips end at 1.22."""
 
 TRACK_HALF_WIDTH_M = 0.8
@@ -105,7 +105,8 @@ def draw_passage(
         under = opening - robot.trunk_half_size_m[2] - clearance - robot.nominal_height_m
         command[C.BODY_HEIGHT] = max(lowest, min(command[C.BODY_HEIGHT], under))
     elif skill == "tilt":
-        roll = np.clip(_roll_for_gap(robot, opening - 2 * scale * _WALL_MARGIN_M), *_ROLL_RAD)
+        roll = _roll_for_gap(robot, opening - 2 * scale * _WALL_MARGIN_M)
+        roll = np.clip(roll, *PASSAGE_ROLL_RAD)
         command[C.BODY_ROLL] = np.copysign(roll, command[C.BODY_ROLL])
         widest = opening - 2 * (robot.foot_radius_m + scale * _FOOT_MARGIN_M)
         command[C.STANCE_WIDTH] = min(command[C.STANCE_WIDTH], widest)

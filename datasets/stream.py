@@ -178,7 +178,8 @@ class WindowStream:
         total = len(self._current_order())
         starts = list(range(cursor, total, batch))
         rest = (total - cursor) % batch
-        if rest and (self.config.drop_last or (rest < ranks and len(starts) > 1)):
+        fewest = max(ranks, self.config.smallest_batch)
+        if rest and (self.config.drop_last or (rest < fewest and len(starts) > 1)):
             starts.pop()  # windows too few for all ranks join the batch before
         stops = [start + batch for start in starts]
         if stops and not self.config.drop_last:
@@ -280,7 +281,8 @@ class _Buffers:
         if config.return_to_go:
             self._rows["ending"] = ((), np.dtype("uint8"))
         self._pinned = config.pin_memory
-        self._most_windows = config.batch_size + 1
+        joined = max(config.world_size, config.smallest_batch) - 1
+        self._most_windows = config.batch_size + -(-joined // config.world_size)
         self._kept = config.prefetch + 3
         self._arrays: dict[str, list[np.ndarray]] = {name: [] for name in self._rows}
 

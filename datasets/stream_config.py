@@ -22,6 +22,7 @@ class StreamSettings(TypedDict, total=False):
     return_to_go: bool
     partial_returns: bool
     drop_last: bool
+    smallest_batch: int
     pool_steps: int
     workers: int
     prefetch: int
@@ -44,6 +45,9 @@ class StreamConfig:
             ``returns``.
         partial_returns: also take episodes that were cut off, with the sum of their stored rewards.
         drop_last: leave out what does not fill a batch on every rank.
+        smallest_batch: an epoch's last batch joins the one before if it has fewer windows than
+            this, or than there are ranks, over all ranks. With any number of ranks up to this,
+            the ranks' batches together are those of one rank.
         pool_steps: steps that are shuffled together. Memory is bounded by two pools of
             ``pool_steps`` (or of one shard's episodes, if that is more) and ``prefetch + 3``
             batches; a materialised selection needs no pools.
@@ -67,13 +71,15 @@ class StreamConfig:
     return_to_go: bool = False
     partial_returns: bool = False
     drop_last: bool = False
+    smallest_batch: int = 1
     pool_steps: int = DEFAULT_POOL_STEPS
     workers: int = 2
     prefetch: int = 2
     pin_memory: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("context_len", "batch_size", "world_size", "pool_steps", "prefetch"):
+        sizes = ("context_len", "batch_size", "smallest_batch", "pool_steps", "prefetch")
+        for name in (*sizes, "world_size"):
             if getattr(self, name) < 1:
                 raise DatasetError(f"{name} must be 1 or more, not {getattr(self, name)}")
         for name in ("seed", "epoch", "workers"):

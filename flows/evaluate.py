@@ -19,8 +19,9 @@ from collectors.robots import DEFAULT_ROBOT, RobotCard, load_robot
 from flows.progress import Reporter
 from flows.records import digest, provenance, read_record, write_record
 from flows.train import PLAN
-from learners.checkpoint import CHECKPOINT, load_policy
+from learners.checkpoint import checkpoint_path, load_policy
 from learners.control import LearnedPolicy
+from learners.onnx_policy import OnnxPolicy, is_exported_policy, read_description
 from learners.registry import count_parameters
 
 LATENCY_REPEATS = 1000
@@ -44,17 +45,24 @@ class EvaluatePlan:
 
 @dataclass(frozen=True)
 class PolicySource:
-    """Where a policy comes from: a training run's folder, or an expert's name or file."""
+    """Where a policy comes from: the folder of a training run or of an exported policy, or an
+    expert's name or file.
+
+    `which` of a run's checkpoints it is: "last", or "best" by the validation loss.
+    """
 
     name: str
     run: Path | None = None
     expert: str = ""
+    which: str = "last"
 
     def key(self) -> str:
         """Changes whenever the policy's weights do."""
         if self.run is None:
             return load_expert(self.expert).hash
-        return digest((self.run / CHECKPOINT).read_bytes().hex())
+        if is_exported_policy(self.run):
+            return digest(read_description(self.run)["files"])
+        return digest(checkpoint_path(self.run, self.which).read_bytes().hex())
 
 
 @dataclass(frozen=True)
@@ -177,8 +185,24 @@ def _load(source: PolicySource, robots: int, plan: EvaluatePlan) -> tuple[Policy
         expert.name = source.name
         robot = load_robot(plan.robot) if plan.robot else expert.robot
         return expert, expert.parameters(), robot
-    network = load_policy(source.run, obs_slices=POLICY_SLICES)
+    if is_exported_policy(source.run):
+        if source.which != "last":
+            raise ValueError(f"{source.run} is an exported policy, which has no other checkpoint")
+        return _load_exported(source.run, source.name, robots, plan)
+    network = load_policy(source.run, obs_slices=POLICY_SLICES, which=source.which)
     policy = LearnedPolicy(network, robots, source.name, plan.return_target)
     trained = read_record(source.run / PLAN) or {}
     robot = load_robot(plan.robot or trained.get("robot", DEFAULT_ROBOT))
     return policy, count_parameters(network), robot
+
+
+def _load_exported(
+    folder: Path, name: str, robots: int, plan: EvaluatePlan
+) -> tuple[Policy, int, RobotCard]:
+    policy = OnnxPolicy(folder, robots, name, plan.return_target)
+    fields = policy.description["observation"]["fields"]
+    slices = {field: (each["start"], each["stop"]) for field, each in fields.items()}
+    if slices != POLICY_SLICES:
+        raise ValueError(f"{folder} reads another observation layout than this program's")
+    robot = load_robot(plan.robot or policy.description["control"]["robot"])
+    return policy, policy.parameters, robot

@@ -10,6 +10,7 @@ from typing import Any
 from datasets import Selection, open_store
 from flows.progress import Reporter
 from flows.records import provenance, write_record
+from learners.distributed import process_rank
 from learners.registry import preset
 from learners.train import TrainResult, train
 from learners.training_config import TrainConfig
@@ -70,14 +71,20 @@ class TrainPlan:
 def run_training(
     plan: TrainPlan, store_path: Path | str, out: Path, reporter: Reporter
 ) -> TrainResult:
-    """Train in `out`, or go on with the run that is there; a finished run returns at once."""
+    """Train in `out`, or go on with the run that is there; a finished run returns at once.
+
+    Under `torchrun` every process calls this, and the first one alone writes.
+    """
     selection = plan.select.select(store_path)
     preset(plan.config.model, plan.config.model_overrides)
     # The trainer refuses a folder with another run; its plan must survive that.
-    if not (out / PLAN).exists():
+    if process_rank() == 0 and not (out / PLAN).exists():
+        version = selection.store.info()
         record = {
             "plan": asdict(plan),
             "store": Path(store_path).name,
+            "dataset": version["hash"],
+            "schema_version": version["schema_version"],
             "selection": selection.hash,
             "robot": selection.store.schema.robot,
         }
@@ -91,8 +98,7 @@ def _as_progress(advance: Callable[[int, str], None]) -> Callable[[int, int, dic
 
     def progress(done: int, total: int, info: dict[str, Any]) -> None:
         nonlocal shown
-        loss = info.get("loss")
-        advance(done - shown, f"loss {loss:.4f}" if loss is not None else "")
+        advance(done - shown, f"loss {info['loss']:.4f}, {info['steps_per_s']:,.0f} steps/s")
         shown = done
 
     return progress

@@ -1,32 +1,48 @@
-"""Body Transformer, hard-masked (BoT-Hard), Sferrazza et al. 2024, Section 4.
+"""Body Transformer, Sferrazza et al. 2024, Section 4: BoT-Hard, BoT-Mix, BoT-Soft and ablations.
 
 Every node of the embodiment graph is one token. Its own linear map embeds what is measured there,
-a transformer encoder lets a node attend to itself and its neighbours only (mask I + A in every
-layer), and its own linear map reads out the actions of that node. As in the published code the
-encoder is post-norm with ReLU and without dropout. Deviation: the published layers are copies of
-one and start out identical; these start independently.
+a transformer encoder lets the nodes attend to each other along the body, and its own linear map
+reads out the actions of that node. As in the published code the encoder is post-norm with ReLU,
+without dropout and without a final norm. Deviation: the published layers are copies of one and
+start out identical; these start independently.
 
 The paper's policy has no memory: every step of a sequence is treated on its own. Extension: with
 `history` above 1 each node's token holds what was measured there in the last steps as well, which
 a robot with noisy sensors and an unobserved gait phase needs; 1 is the paper's.
 
-Legend: B batch, T time, D observation, H history, A action, V nodes, E embedding.
+Legend: B batch, T time, D observation, H history, A action, V nodes, E embedding, N = B x T.
 """
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.graphs import EmbodimentGraph, quadruped_graph
+from learners.bodies import QUADRUPED, body_graph, check_body
+from learners.body_attention import AttentionMask, dense_attention, masked_attention
+from learners.body_policy import BodyPolicy, Detokenizer, Tokenizer
+from learners.config_checks import check_counts
+from learners.graphs import EmbodimentGraph
 from learners.tokens import TokenLayout
+
+MASKINGS = ("hard", "mix", "soft", "none", "random")
 
 
 @dataclass(frozen=True)
 class BoTConfig:
-    """Sizes; the defaults are the paper's for its Isaac Gym robots, with the A1 (Figure 12)."""
+    """Sizes; the defaults are the paper's for its Isaac Gym robots, with the A1 (Figure 12).
+
+    body: a name of `learners.bodies`.
+    masking: "hard", every layer attends along the body only, M = I + A (BoT-Hard); "mix", the
+        first, third, … layer does, the others attend to all nodes (BoT-Mix); "soft", all layers
+        attend to all nodes with one learned bias a hop distance, shared by heads and layers
+        (BoT-Soft); "none", the plain Transformer; "random", as hard with a random mask of the same
+        sparsity, drawn from mask_seed (BoT-Hard/Random).
+    fixed_std: standard deviation of a Gaussian policy around the actions, in normalised units;
+        None for a deterministic policy. The paper's stochastic variant has variance 0.01, 0.1 here.
+    Raises ValueError for sizes below 1, heads that do not divide the embedding, or unknown names.
+    """
 
     embed_dim: int = 64
     n_heads: int = 2
@@ -34,81 +50,31 @@ class BoTConfig:
     feedforward_dim: int = 128
     positional_embedding: bool = False
     history: int = 1
+    body: str = QUADRUPED
+    masking: str = "hard"
+    mask_seed: int = 0
+    fixed_std: float | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name != "positional_embedding" and value < 1:
-                raise ValueError(f"BoT {field.name} must be at least 1, got {value}")
+        sizes = ("embed_dim", "n_heads", "n_layers", "feedforward_dim", "history")
+        check_counts("BoT", self, *sizes)
         if self.embed_dim % self.n_heads:
             raise ValueError(
                 f"BoT embed_dim must be a multiple of n_heads ({self.n_heads}), "
                 f"got {self.embed_dim}"
             )
-
-
-def _node_of_index(groups: tuple[tuple[int, ...], ...]) -> Tensor:
-    """For each observation or action index the node that holds it."""
-    pairs = sorted((index, node) for node, group in enumerate(groups) for index in group)
-    return torch.tensor([node for _, node in pairs])
-
-
-def _linear_init(parameter: Tensor, fan_in: Tensor) -> None:
-    """The initial distribution of nn.Linear, with the fan-in of each row's own node."""
-    bound = fan_in.clamp(min=1).float().rsqrt()
-    with torch.no_grad():
-        parameter.copy_(torch.empty_like(parameter).uniform_(-1, 1) * bound[:, None])
-
-
-class Tokenizer(nn.Module):
-    """One linear map a node, (..., D) -> (..., V, E).
-
-    An observation belongs to one node, so its weights are one row (E); placed in that node's
-    columns, all maps are a single matrix product.
-    """
-
-    placement: Tensor
-
-    def __init__(self, graph: EmbodimentGraph, embed_dim: int) -> None:
-        super().__init__()
-        node = _node_of_index(graph.observations)
-        sizes = torch.tensor([len(group) for group in graph.observations])
-        self.weight = nn.Parameter(torch.empty(len(node), embed_dim))
-        self.bias = nn.Parameter(torch.empty(len(sizes), embed_dim))
-        _linear_init(self.weight, sizes[node])
-        _linear_init(self.bias, sizes)
-        placement = functional.one_hot(node, len(sizes)).float()[:, :, None]
-        self.register_buffer("placement", placement, persistent=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        matrix = (self.placement * self.weight[:, None]).flatten(1)
-        embedded = torch.addmm(self.bias.flatten(), tokens.flatten(0, -2), matrix)
-        return embedded.view(*tokens.shape[:-1], *self.bias.shape)
-
-
-class Detokenizer(nn.Module):
-    """One linear map a node, (..., V, E) -> (..., A); the mirror image of the tokenizer."""
-
-    placement: Tensor
-
-    def __init__(self, graph: EmbodimentGraph, embed_dim: int) -> None:
-        super().__init__()
-        node = _node_of_index(graph.actions)
-        self.weight = nn.Parameter(torch.empty(len(node), embed_dim))
-        self.bias = nn.Parameter(torch.empty(len(node)))
-        fan_in = torch.full((len(node),), embed_dim)
-        _linear_init(self.weight, fan_in)
-        _linear_init(self.bias[:, None], fan_in)
-        placement = functional.one_hot(node, len(graph.nodes)).float()[:, :, None]
-        self.register_buffer("placement", placement, persistent=False)
-
-    def forward(self, features: Tensor) -> Tensor:
-        matrix = (self.placement * self.weight[:, None]).flatten(1)
-        return functional.linear(features.flatten(-2), matrix, self.bias)
+        check_body(self.body)
+        if self.masking not in MASKINGS:
+            raise ValueError(f"no masking {self.masking!r}; known are {', '.join(MASKINGS)}")
+        if self.fixed_std is not None and not self.fixed_std > 0:
+            raise ValueError(f"BoT fixed_std must be above 0 or none, got {self.fixed_std}")
 
 
 class EncoderLayer(nn.Module):
-    """Post-norm transformer layer with ReLU and an additive attention mask (V, V)."""
+    """Post-norm transformer layer with ReLU, (N, V, E) -> (N, V, E).
+
+    Attends along an AttentionMask, or to all nodes with an additive bias (V, V) or with none.
+    """
 
     def __init__(self, embed_dim: int, n_heads: int, feedforward_dim: int) -> None:
         super().__init__()
@@ -123,30 +89,32 @@ class EncoderLayer(nn.Module):
         nn.init.zeros_(self.qkv.bias)
         nn.init.zeros_(self.out.bias)
 
-    def attend(self, x: Tensor, mask: Tensor) -> Tensor:
-        rows, nodes, width = x.shape
-        query, key, value = (
-            part.view(rows, nodes, self.n_heads, -1).transpose(1, 2)
-            for part in self.qkv(x).chunk(3, dim=-1)
-        )
-        pooled = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        return self.out(pooled.transpose(1, 2).reshape(rows, nodes, width))
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = self.attention_norm(x + self.attend(x, mask))
+    def forward(self, x: Tensor, mask: AttentionMask | Tensor | None) -> Tensor:
+        shape = x.shape
+        x = x.flatten(0, 1)
+        qkv = self.qkv(x).view(*shape[:2], 3, self.n_heads, -1)
+        if isinstance(mask, AttentionMask):
+            pooled = masked_attention(qkv, mask)
+        else:
+            pooled = dense_attention(qkv, mask)
+        x = self.attention_norm(_add_linear(x, pooled.reshape(x.shape), self.out))
         hidden = functional.relu(self.widen(x), inplace=True)
-        return self.feedforward_norm(x + self.narrow(hidden))
+        return self.feedforward_norm(_add_linear(x, hidden, self.narrow)).view(shape)
 
 
-class BoT(nn.Module):
+def _add_linear(x: Tensor, features: Tensor, linear: nn.Linear) -> Tensor:
+    """x + linear(features), rows by E: the product is added where the sum of the others is."""
+    return (x + linear.bias).addmm_(features, linear.weight.t())
+
+
+class BoT(BodyPolicy):
     """Body Transformer policy for one embodiment graph."""
 
-    mask: Tensor
+    hop_index: Tensor
 
     def __init__(self, config: BoTConfig, graph: EmbodimentGraph) -> None:
-        super().__init__()
+        super().__init__(graph, config.history)
         self.config = config
-        self.graph = graph
         self.tokenizer = Tokenizer(graph.with_history(config.history), config.embed_dim)
         self.layers = nn.ModuleList(
             EncoderLayer(config.embed_dim, config.n_heads, config.feedforward_dim)
@@ -156,44 +124,34 @@ class BoT(nn.Module):
         self.position = None
         if config.positional_embedding:
             self.position = nn.Parameter(torch.randn(len(graph.nodes), config.embed_dim) * 0.02)
-        allowed = graph.adjacency() | torch.eye(len(graph.nodes), dtype=torch.bool)
-        mask = torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf)
-        self.register_buffer("mask", mask, persistent=False)
+        self.mask = None
+        if config.masking in ("hard", "mix"):
+            self.mask = AttentionMask(graph.embodiment_mask())
+        elif config.masking == "random":
+            self.mask = AttentionMask(graph.random_mask(config.mask_seed))
+        self.hop_bias = None
+        if config.masking == "soft":
+            hops = graph.hop_distances()
+            self.hop_bias = nn.Parameter(torch.zeros(int(hops.max()) + 1))
+            self.register_buffer("hop_index", hops, persistent=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, A); steps before the sequence count as zero."""
-        past = self.config.history - 1
-        if past:
-            padded = functional.pad(tokens, (0, 0, past, 0))
-            # (B, T, D, H), oldest first, to (B, T, H x D)
-            tokens = padded.unfold(1, past + 1, 1).transpose(2, 3).flatten(2)
-        return self._encode(tokens)
+    def layer_masks(self) -> list[AttentionMask | Tensor | None]:
+        """What every layer attends along: a mask, a learned bias (V, V), or nothing."""
+        if self.hop_bias is not None:
+            return [self.hop_bias[self.hop_index]] * len(self.layers)
+        masked_every = 2 if self.config.masking == "mix" else 1
+        return [self.mask if i % masked_every == 0 else None for i in range(len(self.layers))]
 
-    def _encode(self, tokens: Tensor) -> Tensor:
+    def encode(self, tokens: Tensor) -> Tensor:
         """(..., H x D) -> (..., A)."""
-        x = self.tokenizer(tokens.flatten(0, -2))
+        x = self.tokenizer(tokens)
         if self.position is not None:
             x = x + self.position
-        for layer in self.layers:
-            x = layer(x, self.mask)
+        for layer, mask in zip(self.layers, self.layer_masks(), strict=True):
+            x = layer(x, mask)
         return self.detokenizer(x).view(*tokens.shape[:-1], -1)
-
-    def init_state(self, batch_size: int) -> Tensor:
-        """(B, H - 1, D) the last tokens, oldest first; zeros before an episode."""
-        width = sum(len(group) for group in self.graph.observations)
-        return torch.zeros(batch_size, self.config.history - 1, width)
-
-    @torch.no_grad()
-    def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One control step: token (B, D) -> action (B, A); the state is a new tensor."""
-        recent = torch.cat([state, token[:, None]], dim=1)
-        return self._encode(recent.flatten(1)), recent[:, 1:]
-
-    def reset_state(self, state: Tensor, rows: Tensor) -> None:
-        """Forget the history of some robots, in place."""
-        state[rows] = 0.0
 
 
 def build_bot(config: BoTConfig, layout: TokenLayout, act_dim: int) -> BoT:
-    """A BoT of these sizes for a quadruped with the tokens of `layout`."""
-    return BoT(config, quadruped_graph(layout.slices, action_dim=act_dim))
+    """A BoT of these sizes for its body with the tokens of `layout`."""
+    return BoT(config, body_graph(config.body, layout.slices, act_dim))

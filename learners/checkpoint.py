@@ -1,7 +1,9 @@
 """Checkpoints: one safetensors file that holds the weights and, in its header, a JSON card.
 
-Weights and card are one file so that they can never disagree; it is replaced atomically.
-`checkpoint.json` beside it is a copy of the card for people. Nothing is ever unpickled.
+Weights and card are one file so that they can never disagree; it is replaced atomically. Beside
+`checkpoint.safetensors`, from which a run goes on, lies `best.safetensors`: the policy with the
+lowest validation loss so far. The .json files beside them are copies of their cards for people.
+Nothing is ever unpickled.
 """
 
 import json
@@ -16,16 +18,20 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from datasets.files import write_bytes_durably
+from learners.gaussian import GaussianSpread
 from learners.normalisation import Normaliser
 from learners.policy_network import PolicyNetwork
 from learners.registry import ModelSpec, build_network, spec_from_json
 from learners.tokens import TokenLayout
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CHECKPOINT = "checkpoint.safetensors"
 CARD = "checkpoint.json"
+BEST = "best.safetensors"
+KEPT = {"last": CHECKPOINT, "best": BEST}
 
 _POLICY = "policy."
+_AVERAGE = "average."
 _OPTIMISER = "optimiser."
 
 
@@ -46,11 +52,13 @@ def git_revision() -> str:
 
 def policy_card(policy: PolicyNetwork, spec: ModelSpec) -> dict[str, Any]:
     """The part of a card from which the policy can be built again."""
+    gaussian = policy.gaussian
     return {
         "format_version": FORMAT_VERSION,
         "model": spec.to_json(),
         "tokens": {"kind": policy.layout.kind, "obs_slices": dict(policy.layout.obs_slices)},
         "act_dim": policy.action_normaliser.mean.numel(),
+        "gaussian": None if gaussian is None else {"fixed_std": gaussian.fixed_std},
     }
 
 
@@ -59,28 +67,48 @@ def save_checkpoint(
     policy: PolicyNetwork,
     optimiser: torch.optim.Optimizer | None,
     card: Mapping[str, Any],
+    averages: Mapping[str, Tensor] | None = None,
+    name: str = CHECKPOINT,
 ) -> None:
-    """Replace the run's checkpoint. `card` is `policy_card`'s and any further JSON values."""
-    tensors = {_POLICY + name: value for name, value in policy.state_dict().items()}
+    """Replace one of the run's checkpoints.
+
+    Args:
+        optimiser: None where no run will go on from the file.
+        card: `policy_card`'s and any further JSON values.
+        averages: parameter -> its moving average, if the run keeps one.
+        name: of the file; the card's copy has the same with .json.
+    """
+    tensors = {_POLICY + key: value for key, value in policy.state_dict().items()}
+    tensors |= {_AVERAGE + key: value for key, value in (averages or {}).items()}
     if optimiser is not None:
         for index, state in optimiser.state_dict()["state"].items():
-            for name, value in state.items():
-                tensors[f"{_OPTIMISER}{index}.{name}"] = value
+            for key, value in state.items():
+                tensors[f"{_OPTIMISER}{index}.{key}"] = value
     text = json.dumps(card, allow_nan=False)
-    contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
-    write_bytes_durably(run_dir / CHECKPOINT, to_safetensors(contiguous, {"card": text}))
-    write_bytes_durably(run_dir / CARD, (json.dumps(card, indent=2) + "\n").encode())
+    contiguous = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    path = run_dir / name
+    write_bytes_durably(path, to_safetensors(contiguous, {"card": text}))
+    write_bytes_durably(path.with_suffix(".json"), (json.dumps(card, indent=2) + "\n").encode())
 
 
-def read_checkpoint(run_dir: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """All tensors and the card.
+def checkpoint_path(run_dir: Path, which: str = "last") -> Path:
+    """Where a run's "last" or "best" checkpoint is; ValueError where there is none."""
+    if which not in KEPT:
+        raise ValueError(f"no checkpoint {which!r}; a run keeps {', '.join(KEPT)}")
+    path = run_dir / KEPT[which]
+    if not path.is_file():
+        kind = "no checkpoint" if which == "last" else f"no {which} checkpoint"
+        raise ValueError(f"{kind} in {run_dir}; give the folder of a training run")
+    return path
+
+
+def read_checkpoint(run_dir: Path, which: str = "last") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """All tensors and the card of the "last" or the "best" checkpoint.
 
     Raises:
         ValueError: there is none, or it is truncated, damaged, or of another program or version.
     """
-    path = run_dir / CHECKPOINT
-    if not path.is_file():
-        raise ValueError(f"no checkpoint in {run_dir}; give the folder of a training run")
+    path = checkpoint_path(run_dir, which)
     try:
         with safe_open(path, framework="pt") as stored:
             card = json.loads((stored.metadata() or {}).get("card", "null"))
@@ -96,26 +124,28 @@ def read_checkpoint(run_dir: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def policy_from(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> PolicyNetwork:
-    """Build the policy a card describes and give it its weights; ValueError if they do not fit."""
+    """Build the policy a card describes and give it its weights; ValueError if they do not fit.
+
+    Where the run keeps a moving average of the weights, the policy has that.
+    """
     spec = spec_from_json(card["model"])
     layout = TokenLayout(card["tokens"]["kind"], card["tokens"]["obs_slices"])
+    spread = card["gaussian"]
     policy = PolicyNetwork(
         build_network(spec, layout, card["act_dim"]),
         layout,
         Normaliser.identity(layout.obs_dim),
         Normaliser.identity(card["act_dim"]),
+        gaussian=None if spread is None else GaussianSpread(card["act_dim"], spread["fixed_std"]),
     )
-    load_weights(policy, tensors)
+    averaged = {_POLICY + name: value for name, value in averages_in(tensors).items()}
+    load_weights(policy, {**tensors, **averaged})
     return policy.eval()
 
 
 def load_weights(policy: PolicyNetwork, tensors: Mapping[str, Tensor]) -> None:
     """Copy a checkpoint's weights and normalisers into `policy`; ValueError if they do not fit."""
-    weights = {
-        name.removeprefix(_POLICY): value
-        for name, value in tensors.items()
-        if name.startswith(_POLICY)
-    }
+    weights = _with_prefix(tensors, _POLICY)
     expected = policy.state_dict()
     wrong = sorted(
         name
@@ -132,13 +162,17 @@ def load_weights(policy: PolicyNetwork, tensors: Mapping[str, Tensor]) -> None:
     policy.load_state_dict(weights)
 
 
+def averages_in(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Parameter -> its moving average; empty where the run keeps none."""
+    return _with_prefix(tensors, _AVERAGE)
+
+
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Give the optimiser the state that was saved with the weights."""
     state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith(_OPTIMISER):
-            index, name = key.removeprefix(_OPTIMISER).split(".", 1)
-            state.setdefault(int(index), {})[name] = value
+    for key, value in _with_prefix(tensors, _OPTIMISER).items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
     groups = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": state, "param_groups": groups})
 
@@ -147,6 +181,7 @@ def load_policy(
     run_dir: str | Path,
     kind: str | None = None,
     obs_slices: Mapping[str, tuple[int, int]] | None = None,
+    which: str = "last",
 ) -> PolicyNetwork:
     """The trained policy of a run, ready for control.
 
@@ -154,11 +189,12 @@ def load_policy(
         run_dir: the folder of a training run.
         kind: the kind of network the caller needs ("fcnet", "bot"), if it must be that one.
         obs_slices: the observation layout that the policy will be fed, to be checked.
+        which: "last", or "best" for the one with the lowest validation loss.
 
     Raises:
         ValueError: no usable checkpoint, another kind of network, or another observation layout.
     """
-    tensors, card = read_checkpoint(Path(run_dir))
+    tensors, card = read_checkpoint(Path(run_dir), which)
     try:
         policy = policy_from(tensors, card)
     except KeyError as error:
@@ -185,3 +221,11 @@ def check_layout(
                 f"{owner} was trained on another observation layout: {name} at "
                 f"{trained or 'no place'} there, at {offered or 'no place'} here"
             )
+
+
+def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -26,7 +26,8 @@ class LearnedPolicy:
     """A policy network that controls `num_robots` robots and keeps their histories.
 
     A return-conditioned network starts each episode with `return_target` (1.0 = the expert's mean
-    return) and counts the rewards received since.
+    return) and counts the rewards received since. With `sample` the actions are drawn from a
+    Gaussian network, the same ones for the same `seed`; without, they are its mean.
     """
 
     def __init__(
@@ -35,8 +36,11 @@ class LearnedPolicy:
         num_robots: int,
         name: str = "learned",
         return_target: float = 1.0,
+        sample: bool = False,
+        seed: int = 0,
     ) -> None:
-        """Raises ValueError unless num_robots >= 1 and return_target is finite."""
+        """Raises ValueError unless num_robots >= 1, return_target is finite, and a network to
+        sample from is Gaussian."""
         if num_robots < 1:
             raise ValueError(f"num_robots must be at least 1, got {num_robots}")
         if not np.isfinite(return_target):
@@ -47,7 +51,9 @@ class LearnedPolicy:
         self._target = np.float32(return_target * float(network.return_scale))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)
         self._first = np.ones(num_robots, dtype=bool)
+        self._generator = torch.Generator().manual_seed(seed)
         with torch.inference_mode():
+            self._std = network.action_std() if sample else None
             self._state = network.init_state(num_robots)
 
     def reset(self, ids: np.ndarray) -> None:
@@ -71,6 +77,9 @@ class LearnedPolicy:
             action, self._state = self._network.step(
                 obs, self._state, self._return_to_go(observation)
             )
+            if self._std is not None:
+                noise = torch.randn(action.shape, generator=self._generator)
+                action = action + self._std * noise
             return action.numpy()
 
     def _return_to_go(self, observation: ControlObservation) -> torch.Tensor | None:

@@ -10,7 +10,6 @@ Legend: B batch, T time, d channels, n lags, F frequencies. A spectrum stacks F 
 F imaginary parts along its frequency axis.
 """
 
-import math
 from functools import lru_cache
 from typing import Any
 
@@ -18,14 +17,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from learners.spectral_basis import dft_angles
+
 # Above this the quadratic cost of a dense DFT exceeds the transposes of a real FFT.
 _DENSE_DFT_MAX_STEPS = 256
-
-
-def dft_angles(rows: int, columns: int, period: int) -> Tensor:
-    """2 pi r c / period for r < rows and c < columns, float64; r c is first reduced exactly."""
-    product = torch.arange(rows)[:, None] * torch.arange(columns)[None, :]
-    return (2 * math.pi / period) * (product % period).double()
 
 
 @lru_cache(maxsize=32)

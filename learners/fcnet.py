@@ -9,20 +9,24 @@ Legend: B batch, T time, D observation, A action, d hidden channels, n context l
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.spectral import SpectralConv, SpectralState
+from learners.spectral import CONVOLUTIONS, SpectralConv, SpectralState
 from learners.tokens import TokenLayout
 
 
 @dataclass(frozen=True)
 class FCNetConfig:
-    """Sizes of an FCNet; the defaults are the paper's legged setting (Table 5)."""
+    """Sizes of an FCNet; the defaults are the paper's legged setting (Table 5).
+
+    convolution says how sequences are computed: "folded" (fast), "fft-modes" (the paper's
+    algorithm, Eq. 12) or "defining" (Eq. 5 to 7). Parameters and results are the same.
+    """
 
     obs_dim: int = 70
     act_dim: int = 12
@@ -31,39 +35,56 @@ class FCNetConfig:
     n_layers: int = 4
     n_modes: int = 10
     context_len: int = 64
+    convolution: str = "folded"
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value < 1:
-                raise ValueError(f"FCNet {field.name} must be at least 1, got {value}")
+        for name, value in asdict(self).items():
+            if name == "convolution":
+                if value not in CONVOLUTIONS:
+                    known = ", ".join(CONVOLUTIONS)
+                    raise ValueError(f"FCNet convolution must be one of {known}, got {value!r}")
+            elif value < 1:
+                raise ValueError(f"FCNet {name} must be at least 1, got {value}")
 
 
 @dataclass
 class FCNetState:
-    """Recurrent state of B robots: one spectral state a layer."""
+    """Recurrent state of B robots after some control steps; updated in place by `FCNet.step`.
+
+    layers: per layer the ring of the last n inputs of its spectral block (n, B, d), the modes of
+    the window and of the inputs since slot 0 (2m, 2, B, d), and the folded weights (2m, 1, d),
+    which are constants of the network at the time the state was made.
+    slot: steps taken modulo n, shared by all layers and robots: where the next input goes in the
+    rings. After the step at slot n - 1 the younger modes replace the window's (spectral.renew).
+
+    Zero rings and modes mean "nothing seen yet" at any slot, so one robot restarts by zeroing its
+    rows.
+    """
 
     layers: list[SpectralState]
+    slot: int = 0
 
 
 class FourierLayer(nn.Module):
     """Y = gelu(CSC(LN(X))) + X, then FFN(LN(Y)) + Y (Eq. 3)."""
 
-    def __init__(self, hidden_dim: int, n_modes: int, context_len: int) -> None:
+    def __init__(self, config: FCNetConfig) -> None:
         super().__init__()
-        self.spectral_norm = nn.LayerNorm(hidden_dim)
-        self.spectral = SpectralConv(hidden_dim, n_modes, context_len)
-        self.ffn_norm = nn.LayerNorm(hidden_dim)
-        self.ffn = nn.Sequential(
-            nn.Linear(hidden_dim, hidden_dim), nn.GELU(), nn.Linear(hidden_dim, hidden_dim)
-        )
+        d = config.hidden_dim
+        self.spectral_norm = nn.LayerNorm(d)
+        self.spectral = SpectralConv(d, config.n_modes, config.context_len, config.convolution)
+        self.ffn_norm = nn.LayerNorm(d)
+        self.ffn = nn.Sequential(nn.Linear(d, d), nn.GELU(), nn.Linear(d, d))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = functional.gelu(self.spectral(self.spectral_norm(x))) + x
-        return self.ffn(self.ffn_norm(y)) + y
+        return self.join(x, self.spectral(self.spectral_norm(x)))
 
-    def step(self, x: Tensor, state: SpectralState) -> Tensor:
-        y = functional.gelu(self.spectral.step(self.spectral_norm(x), state)) + x
+    def step(self, x: Tensor, state: SpectralState, slot: int) -> Tensor:
+        return self.join(x, self.spectral.step(self.spectral_norm(x), state, slot))
+
+    def join(self, x: Tensor, convolved: Tensor) -> Tensor:
+        """The layer's output (..., d) from its input and what its spectral block made of it."""
+        y = functional.gelu(convolved) + x
         return self.ffn(self.ffn_norm(y)) + y
 
 
@@ -74,10 +95,7 @@ class FCNet(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = nn.Linear(config.obs_dim, config.hidden_dim)
-        self.layers = nn.ModuleList(
-            FourierLayer(config.hidden_dim, config.n_modes, config.context_len)
-            for _ in range(config.n_layers)
-        )
+        self.layers = nn.ModuleList(FourierLayer(config) for _ in range(config.n_layers))
         self.decoder = nn.Sequential(
             nn.Linear(config.hidden_dim, config.decoder_dim),
             nn.GELU(),
@@ -96,17 +114,8 @@ class FCNet(nn.Module):
         return self.decoder(x)
 
     def init_state(self, batch_size: int) -> FCNetState:
-        """State before the first step. It holds folded weights: make a new one after training.
-
-        The layers renew their modes at different steps, so that no single step is much slower.
-        """
-        n, depth = self.config.context_len, self.config.n_layers
-        return FCNetState(
-            [
-                layer.spectral.init_state(batch_size, offset=index * n // depth)
-                for index, layer in enumerate(self._fourier_layers)
-            ]
-        )
+        """State before the first step. It holds folded weights: make a new one after training."""
+        return FCNetState([layer.spectral.init_state(batch_size) for layer in self._fourier_layers])
 
     @torch.no_grad()
     def step(self, token: Tensor, state: FCNetState) -> tuple[Tensor, FCNetState]:
@@ -116,7 +125,8 @@ class FCNet(nn.Module):
         """
         x = self.encoder(token)
         for layer, layer_state in zip(self._fourier_layers, state.layers, strict=True):
-            x = layer.step(x, layer_state)
+            x = layer.step(x, layer_state, state.slot)
+        state.slot = (state.slot + 1) % self.config.context_len
         return self.decoder(x), state
 
     def reset_state(self, state: FCNetState, rows: Tensor) -> None:

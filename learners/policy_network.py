@@ -5,6 +5,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from learners.gaussian import GaussianSpread
 from learners.normalisation import Normaliser
 from learners.tokens import TokenLayout
 
@@ -27,6 +28,9 @@ class PolicyNetwork(nn.Module):
     The network works in normalised units on both sides. Return-to-go is given in units of the
     stored reward and divided by `return_scale`, the mean return of a whole expert episode, so that
     the network sees 1.0 at the start of an average expert episode.
+
+    With `gaussian` the policy is a Gaussian around the network's output, which stays the action of
+    `forward` and `step`; without, it is that action.
     """
 
     return_scale: Tensor
@@ -38,18 +42,34 @@ class PolicyNetwork(nn.Module):
         obs_normaliser: Normaliser,
         action_normaliser: Normaliser,
         return_scale: float = 1.0,
+        gaussian: GaussianSpread | None = None,
     ) -> None:
         super().__init__()
         self.network = network
         self.layout = layout
         self.obs_normaliser = obs_normaliser
         self.action_normaliser = action_normaliser
+        self.gaussian = gaussian
         self.register_buffer("return_scale", torch.tensor(return_scale, dtype=torch.float32))
 
     @property
     def conditioned(self) -> bool:
         """Whether the policy takes a return-to-go."""
         return self.layout.kind == "return"
+
+    @property
+    def log_std(self) -> Tensor:
+        """(A,) of a Gaussian policy, in normalised units; ValueError for a deterministic one."""
+        if self.gaussian is None:
+            raise ValueError(
+                "this policy is deterministic: it has no distribution to sample from; "
+                "train one with the objective gaussian-bc"
+            )
+        return self.gaussian.log_std()
+
+    def action_std(self) -> Tensor:
+        """(A,) of a Gaussian policy, in the units of the data; ValueError as `log_std`."""
+        return self.log_std.exp() * self.action_normaliser.std
 
     def tokens(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
         """obs (..., Do) and, for return tokens, return_to_go (...) -> normalised (..., D)."""

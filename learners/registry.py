@@ -3,11 +3,12 @@
 Nothing heavy is imported until a model is asked for.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from typing import Any
 
+from learners.presets import PRESETS
 from learners.tokens import TokenLayout
 
 
@@ -19,6 +20,11 @@ class ModelKind:
     config_class: str
     build_function: str
 
+    def settings(self) -> dict[str, Any]:
+        """The config's fields and their defaults."""
+        config_class = getattr(import_module(self.module), self.config_class)
+        return {field.name: field.default for field in fields(config_class)}
+
     def config(self, **values: Any) -> Any:
         """A new config of this kind."""
         return getattr(import_module(self.module), self.config_class)(**values)
@@ -27,6 +33,14 @@ class ModelKind:
 KINDS: dict[str, ModelKind] = {
     "fcnet": ModelKind("learners.fcnet", "FCNetConfig", "build_fcnet"),
     "bot": ModelKind("learners.bot", "BoTConfig", "build_bot"),
+    "body-mlp": ModelKind("learners.body_mlp", "BodyMLPConfig", "build_body_mlp"),
+    "transformer": ModelKind("learners.transformer", "TransformerConfig", "build_transformer"),
+    "dt": ModelKind(
+        "learners.decision_transformer", "DecisionTransformerConfig", "build_decision_transformer"
+    ),
+    "retnet": ModelKind("learners.retnet", "RetNetConfig", "build_retnet"),
+    "history-mlp": ModelKind("learners.mlp", "HistoryMLPConfig", "build_history_mlp"),
+    "mlp": ModelKind("learners.mlp", "MLPConfig", "build_mlp"),
 }
 
 
@@ -42,40 +56,20 @@ class ModelSpec:
         return {"kind": self.kind, "config": asdict(self.config)}
 
 
-def _fcnet() -> ModelSpec:
-    return ModelSpec("fcnet", KINDS["fcnet"].config(hidden_dim=128, decoder_dim=64))
-
-
-def _fcnet_legged() -> ModelSpec:
-    return ModelSpec("fcnet", KINDS["fcnet"].config())
-
-
-def _bot() -> ModelSpec:
-    return ModelSpec(
-        "bot", KINDS["bot"].config(embed_dim=32, feedforward_dim=64, n_layers=6, history=8)
-    )
-
-
-PRESETS: dict[str, Callable[[], ModelSpec]] = {
-    "fcnet": _fcnet,
-    "fcnet-legged": _fcnet_legged,
-    "bot": _bot,
-}
-
-
 def preset(name: str, overrides: Mapping[str, Any] | None = None) -> ModelSpec:
     """A fresh spec by name, with some of its config's fields replaced.
 
-    Raises ValueError for an unknown name or field.
+    Raises ValueError for an unknown name or field, or sizes that the kind refuses.
     """
     if name not in PRESETS:
         raise ValueError(f"no model {name!r}; known are {', '.join(PRESETS)}")
-    spec = PRESETS[name]()
-    known = [field.name for field in fields(spec.config)]
+    kind = KINDS[PRESETS[name].kind]
+    known = kind.settings()
     for field in overrides or {}:
         if field not in known:
             raise ValueError(f"model {name} has no setting {field!r}; it has {', '.join(known)}")
-    return replace(spec, config=replace(spec.config, **(overrides or {})))
+    config = kind.config(**(dict(PRESETS[name].values) | dict(overrides or {})))
+    return ModelSpec(PRESETS[name].kind, config)
 
 
 def build_network(spec: ModelSpec, layout: TokenLayout, act_dim: int) -> Any:

@@ -13,83 +13,61 @@ and (13), X_k(t) = sum_tau x_{t-tau} u_k^(tau+1) with u_k = exp(2 pi i k / n), t
 causal convolution with the kernel h[tau, c] = Re sum_k r[c, k] u_k^(tau+1).
 
 Deviation from the paper: Eq. (12) convolves every mode on its own and then mixes; the folded
-kernel gives the same numbers with m times fewer products. Eq. (8) as printed puts absolute time
-in the exponent; the window-relative form of Eq. (9) and (13) is the one that is meant.
+kernel gives the same numbers with m times fewer products. `spectral_reference` keeps the paper's
+form, and a block computes by it when asked to.
 
 Legend: B batch, T time, d channels, n context length, m modes.
 """
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
-from learners.convolution import causal_convolution, dft_angles
+from learners.convolution import causal_convolution
+from learners.spectral_basis import SpectralBasis, spectral_basis
+from learners.spectral_reference import defining_convolution, fft_modes_convolution
 
-
-def synthesis_weights(n_modes: int, context_len: int) -> Tensor:
-    """Weight e_j of each mode in the inverse DFT at index n-1, Eq. (6) and (7); complex128 (m,).
-
-    Modes and their mirror images add up to twice the real part; mode 0 and, where it is kept, the
-    Nyquist mode n/2 have no mirror image.
-    """
-    mode = torch.arange(n_modes)
-    phase = (2 * math.pi / context_len) * ((mode * (context_len - 1)) % context_len).double()
-    unpaired = (mode == 0) | (2 * mode == context_len)
-    magnitude = torch.where(unpaired, 1.0, 2.0).double() / context_len
-    return torch.polar(magnitude, phase)
-
-
-@dataclass(frozen=True)
-class SpectralBasis:
-    """Constants of (m, n) as real matrices; mode vectors hold m real, then m imaginary parts.
-
-    synthesis (2, 2m): mixed modes to the folded weight. analysis (n, 2m): folded weights to the
-    kernel. rotation (2m, 2m): multiply mode k by u_k. ring_dft (2m, n): full ring to its modes.
-    """
-
-    synthesis: Tensor
-    analysis: Tensor
-    rotation: Tensor
-    ring_dft: Tensor
-
-
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)  # a constant made during control must also serve training
-def spectral_basis(
-    n_modes: int, context_len: int, dtype: torch.dtype, device: torch.device
-) -> SpectralBasis:
-    """The constants in the wanted precision, computed in float64."""
-    e = synthesis_weights(n_modes, context_len)
-    angles = dft_angles(n_modes, context_len + 1, context_len)
-    lags, slots = angles[:, 1:], angles[:, :-1]
-    turn_re, turn_im = torch.diag(angles[:, 1].cos()), torch.diag(angles[:, 1].sin())
-    matrices = (
-        torch.stack([torch.cat([e.real, -e.imag]), torch.cat([e.imag, e.real])]),
-        torch.cat([lags.cos(), -lags.sin()]).T.contiguous(),
-        torch.cat([torch.cat([turn_re, -turn_im], dim=1), torch.cat([turn_im, turn_re], dim=1)]),
-        torch.cat([slots.cos(), -slots.sin()]),
-    )
-    return SpectralBasis(*(matrix.to(device, dtype) for matrix in matrices))
+REFERENCES = {"fft-modes": fft_modes_convolution, "defining": defining_convolution}
+CONVOLUTIONS = ("folded", *REFERENCES)
 
 
 @dataclass
 class SpectralState:
-    """Recurrent state of one block for B robots. All zero means: nothing was seen yet.
+    """Recurrent state of one block for B robots. Zero ring and modes: nothing was seen yet.
 
-    ring (n, B, d): the last n inputs, slot = time modulo n (plus the block's fixed offset).
-    modes (2m, B * d): X_k of the current window, real parts first, then imaginary parts.
+    ring (n, B, d): the last n inputs.
+    modes (2m, 2, B, d): real parts first, then imaginary parts. [:, 0] is X_k of the current
+    window; [:, 1] is X_k of the inputs since the ring last came round to slot 0 (see `renew`).
     readout (2m, 1, d): folded weights taken from the block when the state was made, imaginary parts
-    negated, so that the output is a plain product and sum.
+    negated, so that the output is a plain product and sum. Constant.
     """
 
     ring: Tensor
     modes: Tensor
     readout: Tensor
-    basis: SpectralBasis
-    slot: int
+
+
+def slide(modes: Tensor, x: Tensor, oldest: Tensor, rotation: Tensor) -> Tensor:
+    """Eq. (13) for both transforms: x (B, d) enters, `oldest` (B, d) leaves the window's.
+
+    Returns the modes after the step; `modes` (2m, 2, B, d) is used up.
+    """
+    modes[: modes.shape[0] // 2] += torch.stack([x - oldest, x])
+    return rotation.mm(modes.flatten(1)).view_as(modes)
+
+
+def renew(modes: Tensor) -> Tensor:
+    """The modes once the ring has come round: the younger transform takes the window's place.
+
+    Because |u_k| = 1, the rounding errors of a sliding DFT add up for ever. The transform that
+    started from zero n steps ago only ever added, and by now holds exactly the window's inputs: it
+    replaces the other, and the next one starts from zero. So no mode carries the errors of more
+    than 2 n steps, and every step costs the same.
+    """
+    younger = modes[:, 1:]
+    return torch.cat([younger, torch.zeros_like(younger)], dim=1)
 
 
 class SpectralConv(nn.Module):
@@ -99,8 +77,14 @@ class SpectralConv(nn.Module):
     the published code's: complex normal divided by m.
     """
 
-    def __init__(self, channels: int, n_modes: int, context_len: int) -> None:
-        """Raises ValueError unless context_len >= 1 and 1 <= n_modes <= context_len // 2 + 1."""
+    def __init__(
+        self, channels: int, n_modes: int, context_len: int, convolution: str = "folded"
+    ) -> None:
+        """`convolution`: how `forward` computes, one of CONVOLUTIONS; the numbers are the same.
+
+        Raises ValueError unless context_len >= 1, 1 <= n_modes <= context_len // 2 + 1, and the
+        convolution is known.
+        """
         super().__init__()
         if context_len < 1:
             raise ValueError(f"context_len must be at least 1, got {context_len}")
@@ -109,9 +93,12 @@ class SpectralConv(nn.Module):
                 f"n_modes must lie in 1..{context_len // 2 + 1} (context_len // 2 + 1), "
                 f"got {n_modes}"
             )
+        if convolution not in CONVOLUTIONS:
+            raise ValueError(f"no convolution {convolution!r}; known are {', '.join(CONVOLUTIONS)}")
         self.channels = channels
         self.n_modes = n_modes
         self.context_len = context_len
+        self.convolution = convolution
         spread = 1.0 / (n_modes * math.sqrt(2.0))
         self.weight = nn.Parameter(torch.randn(2, n_modes, n_modes, channels) * spread)
 
@@ -130,40 +117,42 @@ class SpectralConv(nn.Module):
         return self.basis().analysis @ self.readout()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, d) -> (B, T, d) for any T; inputs before the first step count as zero."""
-        return causal_convolution(x, self.kernel())
+        """(B, T, d) -> (B, T, d) for any T; inputs before the first step count as zero.
 
-    def init_state(self, batch_size: int, offset: int = 0) -> SpectralState:
-        """State before the first step; `offset` chooses at which steps the modes are renewed."""
+        Computed in the weight's precision, also under autocast: half precision would spread the
+        rounding errors of the large frequencies over all times.
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            return self._convolved(x.to(self.weight.dtype)).to(x.dtype)
+
+    def _convolved(self, x: Tensor) -> Tensor:
+        if self.convolution == "folded":
+            return causal_convolution(x, self.kernel())
+        return REFERENCES[self.convolution](x, self.weight, self.context_len)
+
+    def init_state(self, batch_size: int) -> SpectralState:
+        """State before the first step."""
         readout = self.readout().detach()
         readout[self.n_modes :].neg_()
+        size = (batch_size, self.channels)
         return SpectralState(
-            ring=self.weight.new_zeros(self.context_len, batch_size, self.channels),
-            modes=self.weight.new_zeros(2 * self.n_modes, batch_size * self.channels),
+            ring=self.weight.new_zeros(self.context_len, *size),
+            modes=self.weight.new_zeros(2 * self.n_modes, 2, *size),
             readout=readout[:, None],
-            basis=self.basis(),
-            slot=offset % self.context_len,
         )
 
-    def step(self, x: Tensor, state: SpectralState) -> Tensor:
+    def step(self, x: Tensor, state: SpectralState, slot: int) -> Tensor:
         """One step of the sliding DFT, Eq. (13): x (B, d) -> y (B, d); updates `state` in place.
 
-        Because |u_k| = 1 rounding errors would add up for ever. The modes are therefore computed
-        afresh from the ring whenever it has been filled once round, every n steps.
+        slot counts the steps modulo n, from 0.
         """
-        oldest = state.ring[state.slot]
-        difference = x - oldest
+        oldest = state.ring[slot]
+        modes = slide(state.modes, x, oldest, self.basis().rotation)
         oldest.copy_(x)
-        state.slot += 1
-        if state.slot == self.context_len:
-            state.slot = 0
-            state.modes = state.basis.ring_dft.mm(state.ring.view(self.context_len, -1))
-        else:
-            state.modes[: self.n_modes] += difference.view(-1)
-            state.modes = state.basis.rotation.mm(state.modes)
-        return (state.modes.view(-1, *x.shape) * state.readout).sum(0)
+        state.modes = renew(modes) if slot == self.context_len - 1 else modes
+        return (state.modes[:, 0] * state.readout).sum(0)
 
     def reset_state(self, state: SpectralState, rows: Tensor) -> None:
         """Forget what the robots `rows` (indices) have seen, in place."""
         state.ring[:, rows] = 0.0
-        state.modes.view(2 * self.n_modes, -1, self.channels)[:, rows] = 0.0
+        state.modes[:, :, rows] = 0.0

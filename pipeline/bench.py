@@ -17,14 +17,14 @@ from collectors.episodes import EpisodeSpec
 from collectors.experts import load_expert
 from collectors.legged_data import CollectionGrid
 from collectors.observations import POLICY_SLICES
-from collectors.robots import N_JOINTS
 from collectors.terrains import TERRAINS
 from datasets import Selection, open_store, query
 from flows.collect import CollectPlan, collect, collection_rate
 from flows.progress import Reporter
 from flows.records import provenance, write_record
-from learners.registry import PRESETS, build_network, preset
-from learners.tokens import TokenLayout
+from learners.presets import PRESETS
+from learners.registry import build_network, preset
+from learners.spaces import SPACES
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
 
@@ -145,12 +145,14 @@ def _copy_rate(selection: Selection) -> float:
 
 
 def _learners() -> list[dict[str, Any]]:
-    """Training and control of every preset, untrained: the numbers do not depend on the weights."""
-    layout = TokenLayout("obs", POLICY_SLICES)
+    """Training and control of the legged presets, untrained: the weights do not matter."""
     rows = []
     torch.set_num_threads(THREADS)
-    for name in PRESETS:
-        network = build_network(preset(name), layout, N_JOINTS)
+    for name, entry in PRESETS.items():
+        layout, act_dim = SPACES[entry.space].layout, SPACES[entry.space].act_dim
+        if layout.obs_slices != POLICY_SLICES:
+            continue
+        network = build_network(preset(name), layout, act_dim)
         tokens = torch.randn(BATCH, WINDOW, layout.dim)
 
         def update(network: Any = network, tokens: torch.Tensor = tokens) -> None:

@@ -57,11 +57,20 @@ _TICK_STEPS = (1, 2, 2.5, 5, 10)
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a chart; `y` has the length of `x`."""
+    """A line of a chart; `y` has the length of `x`. Lines of one label look the same."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
+
+
+@dataclass(frozen=True)
+class BarSeries:
+    """One bar in every group, with its spread to either side; None where there is none."""
+
+    label: str
+    values: Sequence[float | None]
+    spread: Sequence[float | None]
 
 
 @dataclass(frozen=True)
@@ -140,11 +149,14 @@ def spectrum(
 
 def curves(lines: Sequence[Curve], xlabel: str, ylabel: str, alt: str) -> str:
     """Lines over one logarithmic y axis, told apart by colour and dash; the legend is above."""
+    labels = list(dict.fromkeys(line.label for line in lines))
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(400, 280)
-        for index, line in enumerate(lines):
+        for number, line in enumerate(lines):
+            index = labels.index(line.label)
+            first = all(each.label != line.label for each in lines[:number])
             axes.plot(
-                line.x, line.y, label=line.label, lw=1.6,
+                line.x, line.y, label=line.label if first else None, lw=1.6,
                 color=SERIES_COLOURS[index % len(SERIES_COLOURS)],
                 ls=SERIES_DASHES[index % len(SERIES_DASHES)],
                 marker="o" if len(line.x) <= _FEW_POINTS else "", ms=3.5,
@@ -157,6 +169,33 @@ def curves(lines: Sequence[Curve], xlabel: str, ylabel: str, alt: str) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=_TICK_STEPS, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(_short_count))
         figure.legend(loc="outside upper left", ncols=3, handlelength=2.4, borderaxespad=0.2)
+        return _svg(figure, alt)
+
+
+def grouped_bars(
+    groups: Sequence[str], series: Sequence[BarSeries], reference: float, ylabel: str, alt: str
+) -> str:
+    """For every group a bar of each series, side by side; a dashed line at the reference."""
+    width = 0.8 / len(series)
+    with mpl.rc_context(_STYLE):
+        figure, axes = _figure(400, 260)
+        for index, each in enumerate(series):
+            places = np.arange(len(groups)) + (index - (len(series) - 1) / 2) * width
+            values = np.array([np.nan if value is None else value for value in each.values])
+            spread = np.array([0.0 if value is None else value for value in each.spread])
+            colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
+            axes.bar(places, values, width=0.92 * width, color=colour, label=each.label)
+            shown = spread > 0
+            axes.errorbar(
+                places[shown], values[shown], yerr=spread[shown],
+                fmt="none", ecolor=INK, elinewidth=1, capsize=2,
+            )  # fmt: skip
+        axes.axhline(reference, color=INK, lw=1, ls=(0, (4, 3)))
+        axes.set_xticks(range(len(groups)), groups)
+        axes.tick_params(axis="x", length=0, labelcolor=INK)
+        axes.set_ylabel(ylabel)
+        axes.grid(axis="y")
+        figure.legend(loc="outside upper left", ncols=3, handlelength=1.2, borderaxespad=0.2)
         return _svg(figure, alt)
 
 

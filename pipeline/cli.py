@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from learners.interrupts import INTERRUPTED, Stopped
 from pipeline.arguments import (
     WRONG_INPUT,
     Parser,
@@ -23,10 +24,11 @@ from pipeline.arguments import (
     positive,
     store_address,
 )
+from pipeline.comparison_parser import add_compare
 from pipeline.expert_parser import add_expert, add_robot
+from pipeline.export_parser import add_export
 from pipeline.store_parser import add_store_commands
 
-INTERRUPTED = 130
 _ENVIRONMENT = {
     # Pools of threads that wait by spinning take the cores from those that work.
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -52,6 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     add_store_commands(commands)
     _add_learning_commands(commands)
+    add_compare(commands)
+    add_export(commands)
     add_expert(commands)
     add_robot(commands)
     _add_bench(commands)
@@ -90,9 +94,15 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
     train.add_argument(
         "--model", default="fcnet", help="see gaitforge models (default: %(default)s)"
     )
-    train.add_argument("--objective", default="bc", help="bc or return (default: %(default)s)")
+    train.add_argument(
+        "--objective", default="bc", help="bc, gaussian-bc or return (default: %(default)s)"
+    )
     train.add_argument("--out", type=Path, required=True, help="folder of the run")
     train.add_argument("--steps", type=positive, help="optimiser steps")
+    train.add_argument("--batch-size", type=positive, help="windows a step, over all processes")
+    train.add_argument("--optimiser", help="adamw, adam or lion")
+    train.add_argument("--seed", type=int, help="of the weights and the data's order")
+    train.add_argument("--device", help="cpu or cuda")
     add_cells(train)
     train.add_argument(
         "--where", default="", help="a boolean SQL expression over the catalog's columns"
@@ -110,7 +120,15 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
         "run a trained policy in closed loop on held-out episodes",
         "gaitforge evaluate runs/fcnet --terrain flat,rough --skill run --episodes 64",
     )
-    evaluate.add_argument("policy_run", metavar="RUN", type=Path, help="folder of a training run")
+    evaluate.add_argument(
+        "policy_run", metavar="RUN", type=Path, help="folder of a training run or exported policy"
+    )
+    evaluate.add_argument(
+        "--checkpoint",
+        choices=("last", "best"),
+        default="last",
+        help="of a training run (default: %(default)s)",
+    )
     add_robot_choice(evaluate)
     add_grid(evaluate)
     evaluate.set_defaults(run="commands:evaluate")
@@ -176,9 +194,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f" ({error.filename})" if error.filename else ""
         print(f"gaitforge: error: {error.strerror or error}{where}", file=sys.stderr)
         return WRONG_INPUT
-    except KeyboardInterrupt:
-        print("gaitforge: interrupted; the same command goes on from here", file=sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as stop:
+        if not isinstance(stop, Stopped) or stop.exit_code == INTERRUPTED:
+            print("gaitforge: interrupted; the same command goes on from here", file=sys.stderr)
+            return INTERRUPTED
+        _say_stopped(stop)
+        return stop.exit_code
+
+
+def _say_stopped(stop: Stopped) -> None:
+    from learners.distributed import process_rank  # inside: torch is slow to import
+
+    if process_rank() == 0:
+        print(f"gaitforge: {stop}; the same command goes on from here", file=sys.stderr)
 
 
 def _check_packages() -> None:

@@ -12,15 +12,14 @@ from typing import Any
 
 from collectors.evaluation import EvaluationGrid
 from collectors.legged_data import COLLECTION_PRESETS
-from collectors.observations import POLICY_SLICES
-from collectors.robots import N_JOINTS
 from flows.collect import CollectPlan, collection_rate, part_records
 from flows.collect import collect as run_collect
 from flows.demo import DemoPlan, run_demo
 from flows.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from flows.progress import Silent
 from flows.train import SelectPlan, TrainPlan, run_training
-from learners.registry import PRESETS, build_network, count_parameters, preset
-from learners.tokens import TokenLayout
+from learners.distributed import process_rank
+from learners.sizes import describe_models
 from learners.training_config import TrainConfig
 from pipeline.pictures import make_run_sheets
 from pipeline.progress import TerminalReporter
@@ -116,12 +115,17 @@ def train(arguments: argparse.Namespace) -> int:
         arguments.where,
         str(arguments.selection or ""),
     )
-    config = TrainConfig(model=arguments.model, objective=arguments.objective)
-    if arguments.steps is not None:
-        config = replace(config, steps=arguments.steps)
+    names = ("steps", "batch_size", "optimiser", "seed", "device")
+    config = _with_chosen(
+        TrainConfig(model=arguments.model, objective=arguments.objective),
+        {name: getattr(arguments, name) for name in names},
+    )
     plan = override(TrainPlan(select, config), arguments.settings)
-    result = run_training(plan, arguments.store, arguments.out, TerminalReporter())
-    show_one({**asdict(result), "run_dir": str(result.run_dir)}, arguments.json)
+    leads = process_rank() == 0  # of the processes that torchrun may have started
+    reporter = TerminalReporter() if leads else Silent()
+    result = run_training(plan, arguments.store, arguments.out, reporter)
+    if leads:
+        show_one({**asdict(result), "run_dir": str(result.run_dir)}, arguments.json)
     return 0
 
 
@@ -129,7 +133,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate a trained run."""
     if not arguments.policy_run.is_dir():
         raise ValueError(f"no training run at {arguments.policy_run}; `gaitforge train` makes one")
-    source = PolicySource(arguments.policy_run.resolve().name, run=arguments.policy_run)
+    run = arguments.policy_run
+    source = PolicySource(run.resolve().name, run=run, which=arguments.checkpoint)
     return show_evaluation(source, arguments)
 
 
@@ -156,15 +161,6 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def models(arguments: argparse.Namespace) -> int:
-    """List the models, sized for the legged observation."""
-    layout = TokenLayout("obs", POLICY_SLICES)
-    rows = [
-        {
-            "model": name,
-            "kind": preset(name).kind,
-            "parameters": count_parameters(build_network(preset(name), layout, N_JOINTS)),
-        }
-        for name in PRESETS
-    ]
-    show(rows, arguments.json)
+    """List the models, each sized for its own space."""
+    show(describe_models(), arguments.json)
     return 0

@@ -9,6 +9,7 @@ import torch
 
 from datasets import Field, Schema, Selection, Store
 from datasets.selection import Unit
+from learners.gaussian import GaussianSpread
 from learners.normalisation import Normaliser
 from learners.policy_network import PolicyNetwork
 from learners.registry import build_network, preset
@@ -42,9 +43,17 @@ class SpoiledSelection(Selection):
 
 
 def make_selection(
-    path: Path, episodes: int = 24, spoil: str | None = None, seed: int = 3
+    path: Path,
+    episodes: int = 24,
+    spoil: str | None = None,
+    seed: int = 3,
+    expert_std: float | None = None,
 ) -> Selection:
-    """All episodes of a new store; `spoil` names a field that is read with a NaN."""
+    """All episodes of a new store.
+
+    `spoil` names a field that is read with a NaN. With `expert_std` the action is the mean of an
+    expert's Gaussian, which is stored as well.
+    """
     rng = np.random.default_rng(seed)
     lengths = rng.integers(5, 40, episodes)
     steps = int(lengths.sum())
@@ -52,13 +61,13 @@ def make_selection(
     action = np.tanh(walk[:, 3:15] + walk[:, 15:27]).astype(np.float32)
     reward = rng.uniform(0, 1, steps).astype(np.float32)
     fields = {"obs": walk, "action": action, "reward": reward}
+    described = [Field("obs", (70,), slices=OBS_SLICES), Field("action", (12,)), Field("reward")]
+    if expert_std is not None:
+        fields |= {"action_mean": action, "action_std": np.full_like(action, expert_std)}
+        described += [Field("action_mean", (12,)), Field("action_std", (12,))]
     ends = np.cumsum(lengths)
     schema = Schema(
-        fields=(
-            Field("obs", (70,), slices=OBS_SLICES),
-            Field("action", (12,)),
-            Field("reward"),
-        ),
+        fields=tuple(described),
         control_dt_s=0.02,
         robot="aliengo",
     )
@@ -91,7 +100,11 @@ def make_selection(
 
 
 def make_policy(
-    model: str = "fcnet", tokens: str = "obs", return_scale: float = 1.0, seed: int = 0
+    model: str = "fcnet",
+    tokens: str = "obs",
+    return_scale: float = 1.0,
+    seed: int = 0,
+    gaussian: GaussianSpread | None = None,
 ) -> PolicyNetwork:
     """A small untrained policy with uneven normalisers."""
     layout = TokenLayout(tokens, OBS_SLICES)
@@ -105,4 +118,5 @@ def make_policy(
         Normaliser(ramp - 1.0, ramp),
         Normaliser(ramp[:12], ramp[:12]),
         return_scale,
+        gaussian,
     )

@@ -8,18 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from learners.bot import BoT, BoTConfig, EncoderLayer
+from learners.body_attention import AttentionMask
+from learners.bot import BoT, BoTConfig, build_bot
 from learners.graphs import QUADRUPED_JOINTS, EmbodimentGraph, quadruped_graph
-from learners.registry import count_parameters
 from learners.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES
-
-# Observations and actions of each body part of the CMU humanoid, as in the published code: trunk,
-# two legs, spine and head, two arms.
-LEG_OBS, ARM_OBS = (35, 44, 38, 45, 39), (35, 41, 47, 41, 38, 42, 39)
-MOCAPACT_OBS = (13, *LEG_OBS, *LEG_OBS, *[44] * 6, *ARM_OBS, 42, 41, 47, 41, 38, 42, 39, 42)
-LEG_ACTIONS, ARM_ACTIONS = (0, 3, 1, 2, 1), (2, 3, 1, 1, 2, 1, 2)
-MOCAPACT_ACTIONS = (0, *LEG_ACTIONS, *LEG_ACTIONS, *[3] * 6, 0, *ARM_ACTIONS, *ARM_ACTIONS)
 
 
 def consecutive(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -110,17 +103,82 @@ def test_joint_order_is_taken_from_the_names() -> None:
     assert distances.tolist() == [1] * 4 + [2] * 4 + [3] * 4
 
 
-def test_published_mocapact_size() -> None:
-    graph = EmbodimentGraph(
-        nodes=tuple(map(str, range(32))),
-        edges=tuple((index, index + 1) for index in range(31)),
-        observations=consecutive(MOCAPACT_OBS),
-        actions=consecutive(MOCAPACT_ACTIONS),
+@pytest.mark.parametrize(
+    ("masking", "n_masked"), [("hard", 5), ("mix", 3), ("soft", 0), ("none", 0), ("random", 5)]
+)
+def test_layers_attend_as_the_masking_says(masking: str, n_masked: int) -> None:
+    torch.manual_seed(0)
+    net = BoT(
+        BoTConfig(embed_dim=8, n_layers=5, feedforward_dim=8, masking=masking), chain_graph(6)
     )
-    encoder = 16 * count_parameters(EncoderLayer(320, n_heads=5, feedforward_dim=1024))
-    net = BoT(BoTConfig(embed_dim=320, n_heads=5, n_layers=1), graph)
-    ends = count_parameters(net) - count_parameters(net.layers)
-    assert encoder + ends == 17_544_120
+    masks = net.layer_masks()
+    masked = [isinstance(mask, AttentionMask) for mask in masks]
+    assert sum(masked) == n_masked
+    assert masked[0] == (masking in ("hard", "mix", "random"))
+    if masking == "mix":
+        assert masked == [True, False, True, False, True]
+    assert net(torch.randn(2, 3, 12)).shape == (2, 3, 6)
+
+
+def test_soft_bias_is_one_number_a_hop_and_starts_as_the_plain_transformer() -> None:
+    graph, tokens = chain_graph(5), torch.randn(2, 3, 10)
+    torch.manual_seed(0)
+    plain = BoT(BoTConfig(embed_dim=8, n_layers=2, masking="none"), graph)
+    torch.manual_seed(0)
+    soft = BoT(BoTConfig(embed_dim=8, n_layers=2, masking="soft"), graph)
+    torch.testing.assert_close(soft(tokens), plain(tokens))
+    assert soft.hop_bias is not None
+    assert soft.hop_bias.shape == (5,)
+    soft(tokens).square().sum().backward()
+    assert soft.hop_bias.grad is not None
+    assert (soft.hop_bias.grad != 0).all()
+    with torch.no_grad():
+        soft.hop_bias[2:] = -1e9  # only neighbours left: the hard mask
+    torch.manual_seed(0)
+    hard = BoT(BoTConfig(embed_dim=8, n_layers=2), graph)
+    torch.testing.assert_close(soft(tokens), hard(tokens))
+
+
+@settings(max_examples=25)
+@given(nodes=st.integers(2, 20), seed=st.integers(0, 2**20))
+def test_random_mask_has_the_sparsity_of_the_body(nodes: int, seed: int) -> None:
+    graph = chain_graph(nodes)
+    mask = graph.random_mask(seed)
+    assert torch.equal(mask, mask.T)
+    assert mask.diagonal().all()
+    assert mask.sum() == graph.embodiment_mask().sum()
+    assert torch.equal(mask, graph.random_mask(seed))
+
+
+def test_random_masks_follow_the_seed() -> None:
+    graph = chain_graph(12)
+    masks = [
+        BoT(BoTConfig(n_layers=1, masking="random", mask_seed=seed), graph).layer_masks()[0]
+        for seed in (1, 1, 2)
+    ]
+    first, again, other = (mask.allowed for mask in masks if isinstance(mask, AttentionMask))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, graph.embodiment_mask())
+
+
+def test_masks_are_not_part_of_the_weights() -> None:
+    names = {
+        masking: set(BoT(BoTConfig(n_layers=1, masking=masking), chain_graph(3)).state_dict())
+        for masking in ("hard", "mix", "none", "random", "soft")
+    }
+    assert names["hard"] == names["mix"] == names["none"] == names["random"]
+    assert names["soft"] - names["hard"] == {"hop_bias"}
+
+
+def test_the_root_takes_the_return_and_every_limb_reacts_within_reach() -> None:
+    torch.manual_seed(0)
+    layout = TokenLayout("return", OBS_SLICES)
+    net = build_bot(BoTConfig(embed_dim=8, n_layers=3, feedforward_dim=8), layout, act_dim=12)
+    tokens = torch.randn(1, 1, layout.dim)
+    more = tokens.clone()
+    more[..., layout.slices["return_to_go"][0]] += 1.0
+    assert (net(tokens) != net(more)).all()
 
 
 def test_tokenizer_and_detokenizer_are_linear_maps_of_each_node() -> None:
@@ -191,6 +249,12 @@ def test_wrong_sizes_are_refused() -> None:
         BoTConfig(n_layers=0)
     with pytest.raises(ValueError, match="multiple of n_heads"):
         BoTConfig(embed_dim=10, n_heads=4)
+    with pytest.raises(ValueError, match="no masking 'firm'; known are hard, mix"):
+        BoTConfig(masking="firm")
+    with pytest.raises(ValueError, match="no body 'snake'; known are quadruped"):
+        BoTConfig(body="snake")
+    with pytest.raises(ValueError, match="fixed_std must be above 0"):
+        BoTConfig(fixed_std=0.0)
 
 
 def history_bot(history: int) -> BoT:

@@ -45,6 +45,16 @@ def test_saving_leaves_only_the_checkpoint_and_its_card(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {CHECKPOINT, CARD}
 
 
+def test_a_moving_average_is_what_acts(tmp_path: Path) -> None:
+    policy, averaged = make_policy(), make_policy(seed=1)
+    card = policy_card(policy, preset("fcnet", SMALL["fcnet"]))
+    averages = dict(averaged.named_parameters())
+    save_checkpoint(tmp_path, policy, None, card, averages)
+    obs = torch.randn(2, 9, 70)
+    with torch.no_grad():
+        assert torch.equal(load_policy(tmp_path)(obs), averaged(obs))
+
+
 @pytest.mark.parametrize("kept", [0, 4, 100, -1])
 def test_a_truncated_file_is_refused(kept: int, tmp_path: Path) -> None:
     save(tmp_path)

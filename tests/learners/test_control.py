@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from learners.control import LearnedPolicy
+from learners.gaussian import GaussianSpread
 from tests.learners.making import make_policy
 
 
@@ -80,11 +81,28 @@ def test_the_target_changes_what_a_conditioned_policy_does() -> None:
     assert not np.allclose(low, high)
 
 
+def test_a_gaussian_policy_acts_by_its_mean_unless_asked_to_sample() -> None:
+    network = make_policy(gaussian=GaussianSpread(12, fixed_std=0.1))
+    each = observations(1, 2000)[0]
+    mean = LearnedPolicy(network, num_robots=2000).act(each)
+    assert np.array_equal(mean, LearnedPolicy(make_policy(), num_robots=2000).act(each))
+    drawn, again, other = (
+        LearnedPolicy(network, num_robots=2000, sample=True, seed=seed).act(each)
+        for seed in (1, 1, 2)
+    )
+    assert np.array_equal(drawn, again)
+    assert not np.array_equal(drawn, other)
+    spread = (drawn - mean).std(axis=0) / network.action_normaliser.std.numpy()
+    np.testing.assert_allclose(spread, 0.1, rtol=0.1)
+
+
 def test_wrong_use_is_refused() -> None:
     network = make_policy()
     with pytest.raises(ValueError, match="num_robots"):
         LearnedPolicy(network, num_robots=0)
     with pytest.raises(ValueError, match="return_target"):
         LearnedPolicy(network, num_robots=1, return_target=float("nan"))
+    with pytest.raises(ValueError, match="deterministic: it has no distribution"):
+        LearnedPolicy(network, num_robots=1, sample=True)
     with pytest.raises(ValueError, match=r"shape \(2, 70\)"):
         LearnedPolicy(network, num_robots=2).act(observations(1, 3)[0])

@@ -1,4 +1,4 @@
-"""Tokens, normalisation, the objective and the registry."""
+"""Tokens, normalisation and the objective."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 
 from learners.normalisation import Normaliser
 from learners.objectives import masked_mse
-from learners.registry import PRESETS, build_network, count_parameters, preset, spec_from_json
 from learners.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES, make_policy
 
@@ -108,27 +107,3 @@ def test_padding_gets_no_gradient() -> None:
     assert predicted.grad is not None
     assert (predicted.grad[0, 2:] == 0).all()
     assert (predicted.grad[0, :2] != 0).all()
-
-
-def test_presets_are_fresh_buildable_and_survive_json() -> None:
-    layout = TokenLayout("obs", OBS_SLICES)
-    sizes = {}
-    for name in PRESETS:
-        spec = preset(name)
-        assert spec == preset(name)
-        assert spec_from_json(spec.to_json()) == spec
-        sizes[name] = count_parameters(build_network(spec, layout, 12))
-    assert sizes["fcnet-legged"] == 787_852
-    assert 200_000 < sizes["fcnet"] < 300_000
-    assert 50_000 < sizes["bot"] < 100_000
-
-
-def test_unknown_models_and_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="known are fcnet, fcnet-legged, bot"):
-        preset("mamba")
-    with pytest.raises(ValueError, match="has no setting 'depth'"):
-        preset("fcnet", {"depth": 3})
-    with pytest.raises(ValueError, match="no kind of model"):
-        spec_from_json({"kind": "mamba", "config": {}})
-    with pytest.raises(ValueError, match="do not fit"):
-        spec_from_json({"kind": "bot", "config": {"depth": 3}})

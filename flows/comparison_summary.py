@@ -1,0 +1,102 @@
+"""What a comparison's runs come to: a row a run, and for every model means over its seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+GROUPINGS = {"cells": ("terrain", "skill", "level"), "terrains": ("terrain",), "skills": ("skill",)}
+_OUTCOMES = ("return", "success", "survival")
+_LATENCIES = ("latency_us_median", "latency_us_p99")
+_RUN_MEASURES = ("train_s", "test_mse", *_OUTCOMES, "return_fraction", *_LATENCIES)
+
+Row = dict[str, Any]
+
+
+def summarise(models: Sequence[str], runs: Sequence[Row], expert: Row) -> Row:
+    """The rows of a comparison.
+
+    Args:
+        models: in the order of the table.
+        runs: for every run `model`, `seed`, its training's numbers, and under `evaluation` the
+            record of its evaluation.
+        expert: the record of the expert's evaluation on the same episodes.
+
+    Returns:
+        {"expert", "models", "runs"}. Each row has the outcomes over all cells and, under the names
+        of GROUPINGS, those of every cell, terrain and skill; every cell counts the same. A model's
+        measures are {"mean", "std"} over its seeds, std the sample standard deviation, None for one
+        seed. `return_fraction` is the mean return over the expert's on the same cells, None where
+        the expert's is not above 0.
+    """
+    rows = [_run_row(run, expert) for run in runs]
+    return {
+        "expert": _outcomes(expert, expert) | {"parameters": expert["parameters"]},
+        "models": [_model_row([row for row in rows if row["model"] == model]) for model in models],
+        "runs": rows,
+    }
+
+
+def _run_row(run: Row, expert: Row) -> Row:
+    training = {name: value for name, value in run.items() if name != "evaluation"}
+    return training | _outcomes(run["evaluation"], expert)
+
+
+def _outcomes(evaluation: Row, expert: Row) -> Row:
+    row = {name: evaluation[name] for name in (*_OUTCOMES, *_LATENCIES)}
+    row["return_fraction"] = _fraction(evaluation["return"], expert["return"])
+    for name, by in GROUPINGS.items():
+        row[name] = _grouped(evaluation["cells"], expert["cells"], by)
+    return row
+
+
+def _grouped(cells: Sequence[Row], expert_cells: Sequence[Row], by: Sequence[str]) -> list[Row]:
+    rows = []
+    for key in dict.fromkeys(_key(cell, by) for cell in cells):
+        own = [cell for cell in cells if _key(cell, by) == key]
+        row = dict(zip(by, key, strict=True)) | {"episodes": sum(cell["episodes"] for cell in own)}
+        row |= {name: fmean(cell[name] for cell in own) for name in _OUTCOMES}
+        of_expert = fmean(cell["return"] for cell in expert_cells if _key(cell, by) == key)
+        rows.append(row | {"return_fraction": _fraction(row["return"], of_expert)})
+    return rows
+
+
+def _model_row(runs: Sequence[Row]) -> Row:
+    row = {
+        "model": runs[0]["model"],
+        "seeds": [run["seed"] for run in runs],
+        "parameters": runs[0]["parameters"],
+        "steps": runs[0]["steps"],
+        "control_steps": fmean(run["control_steps"] for run in runs),
+        **_over_seeds(runs, _RUN_MEASURES),
+    }
+    for name, by in GROUPINGS.items():
+        row[name] = [
+            dict(zip(by, _key(group[0], by), strict=True))
+            | {"episodes": group[0]["episodes"]}
+            | _over_seeds(group, (*_OUTCOMES, "return_fraction"))
+            for group in zip(*(run[name] for run in runs), strict=True)
+        ]
+    return row
+
+
+def _over_seeds(rows: Sequence[Row], measures: Iterable[str]) -> Row:
+    return {name: mean_and_std([row[name] for row in rows]) for name in measures}
+
+
+def mean_and_std(values: Sequence[float | None]) -> dict[str, float | None]:
+    """Mean and sample standard deviation; None where a value is missing, or for too few values."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known or len(known) < len(values):
+        return {"mean": None, "std": None}
+    return {"mean": fmean(known), "std": stdev(known) if len(known) > 1 else None}
+
+
+def _fraction(value: float, of: float) -> float | None:
+    return value / of if of > 0 else None
+
+
+def _key(cell: Row, by: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(cell[name] for name in by)

@@ -1,0 +1,69 @@
+"""A fresh policy for a selection of episodes."""
+
+from typing import Any
+
+import torch
+
+from datasets.selection import Selection
+from learners.checkpoint import policy_card
+from learners.gaussian import GaussianSpread
+from learners.nonfinite import NonFiniteError
+from learners.normalisation import Normaliser
+from learners.objectives import OBJECTIVES
+from learners.policy_network import PolicyNetwork
+from learners.registry import build_network, preset
+from learners.tokens import TokenLayout
+from learners.training_config import TrainConfig
+
+
+def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwork, dict[str, Any]]:
+    """A fresh policy with the selection's statistics, and the card that describes it.
+
+    A Gaussian policy learns its standard deviation, unless the network's own settings have a
+    `fixed_std`, as BoT's stochastic variant does.
+
+    Raises:
+        ValueError: an unknown model or setting, observations without named slices, or
+            (NonFiniteError) statistics that are not finite.
+    """
+    objective = OBJECTIVES[config.objective]
+    layout = TokenLayout(objective.tokens, selection.store.schema.field("obs").slices)
+    spec = preset(config.model, config.model_overrides)
+    normalisers = {name: _normaliser(name, selection) for name in ("obs", "action")}
+    act_dim = normalisers["action"].mean.numel()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        network = build_network(spec, layout, act_dim)
+    policy = PolicyNetwork(
+        network,
+        layout,
+        normalisers["obs"],
+        normalisers["action"],
+        _return_scale(config, selection),
+        GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
+        if objective.gaussian
+        else None,
+    )
+    return policy, policy_card(policy, spec)
+
+
+def _normaliser(name: str, selection: Selection) -> Normaliser:
+    statistics = selection.statistics(name)
+    try:
+        return Normaliser(statistics.mean, statistics.std)
+    except ValueError as error:
+        raise NonFiniteError(f"field {name}: {error}") from error
+
+
+def _return_scale(config: TrainConfig, selection: Selection) -> float:
+    """Mean return of an episode, or what the config says; 1 where returns are not used."""
+    if OBJECTIVES[config.objective].tokens != "return":
+        return 1.0
+    returns = selection.episodes().column("return").to_numpy()
+    scale = float(returns.mean()) if config.return_scale is None else config.return_scale
+    if not scale > 0:
+        raise ValueError(
+            f"the episodes' mean return is {scale}, but the return objective needs a positive "
+            "scale; set return_scale"
+        )
+    return scale

@@ -1,0 +1,38 @@
+"""The spread of a Gaussian policy: one standard deviation an action, the same in every state."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# In normalised action units: a likelihood without a floor grows for ever on data without noise.
+MIN_LOG_STD = math.log(0.01)
+
+
+class GaussianSpread(nn.Module):
+    """log std (A,) in normalised action units: learned, or held at `fixed_std`.
+
+    The learned one starts at std 1 and has a smooth floor, log std = floor + softplus(x - floor),
+    as the variances of Chua et al. 2018 (PETS, appendix A.1) have.
+
+    Raises:
+        ValueError: fixed_std is not above 0.
+    """
+
+    def __init__(self, act_dim: int, fixed_std: float | None = None) -> None:
+        super().__init__()
+        if fixed_std is not None and not (math.isfinite(fixed_std) and fixed_std > 0):
+            raise ValueError(f"fixed_std must be above 0, got {fixed_std}")
+        self.fixed_std = fixed_std
+        if fixed_std is None:
+            start = MIN_LOG_STD + math.log(math.expm1(-MIN_LOG_STD))
+            self.unbounded = nn.Parameter(torch.full((act_dim,), start))
+        else:
+            self.register_buffer("fixed", torch.full((act_dim,), math.log(fixed_std)))
+
+    def log_std(self) -> Tensor:
+        """(A,) in normalised action units."""
+        if self.fixed_std is not None:
+            return self.get_buffer("fixed")
+        return MIN_LOG_STD + functional.softplus(self.unbounded - MIN_LOG_STD)

@@ -1,0 +1,47 @@
+"""Lion, the optimiser of Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of the paper: the sign of an interpolated momentum, with decoupled weight decay.
+
+    Args:
+        betas: (b1, b2); b1 mixes the update, b2 keeps the momentum.
+        weight_decay: multiplied by the rate, as in AdamW.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> Any:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            beta_update, beta_momentum = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                momentum = self._momentum(parameter)
+                direction = momentum.lerp(parameter.grad, 1.0 - beta_update).sign_()
+                parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
+                parameter.add_(direction, alpha=-group["lr"])
+                momentum.lerp_(parameter.grad, 1.0 - beta_momentum)
+        return loss
+
+    def _momentum(self, parameter: Tensor) -> Tensor:
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        return state["momentum"]

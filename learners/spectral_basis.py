@@ -1,0 +1,63 @@
+"""Constants of the causal spectral convolution: DFT angles, inverse-DFT weights, real matrices.
+
+Source: Tan et al. 2024, "Fourier Controller Networks", Eq. (6), (7), (9) and (13). All constants
+are computed in float64 and rounded once.
+
+Legend: n context length, m modes, u_k = exp(2 pi i k / n).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+def dft_angles(rows: int, columns: int, period: int) -> Tensor:
+    """2 pi r c / period for r < rows and c < columns, float64; r c is first reduced exactly."""
+    product = torch.arange(rows)[:, None] * torch.arange(columns)[None, :]
+    return (2 * math.pi / period) * (product % period).double()
+
+
+def synthesis_weights(n_modes: int, context_len: int) -> Tensor:
+    """Weight e_j of each mode in the inverse DFT at index n-1, Eq. (6) and (7); complex128 (m,).
+
+    Modes and their mirror images add up to twice the real part; mode 0 and, where it is kept, the
+    Nyquist mode n/2 have no mirror image.
+    """
+    mode = torch.arange(n_modes)
+    phase = (2 * math.pi / context_len) * ((mode * (context_len - 1)) % context_len).double()
+    unpaired = (mode == 0) | (2 * mode == context_len)
+    magnitude = torch.where(unpaired, 1.0, 2.0).double() / context_len
+    return torch.polar(magnitude, phase)
+
+
+@dataclass(frozen=True)
+class SpectralBasis:
+    """Constants of (m, n) as real matrices; mode vectors hold m real, then m imaginary parts.
+
+    synthesis (2, 2m): mixed modes to the folded weight. analysis (n, 2m): folded weights to the
+    kernel. rotation (2m, 2m): multiply mode k by u_k.
+    """
+
+    synthesis: Tensor
+    analysis: Tensor
+    rotation: Tensor
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # a constant made during control must also serve training
+def spectral_basis(
+    n_modes: int, context_len: int, dtype: torch.dtype, device: torch.device
+) -> SpectralBasis:
+    """The constants in the wanted precision, computed in float64."""
+    e = synthesis_weights(n_modes, context_len)
+    lags = dft_angles(n_modes, context_len + 1, context_len)[:, 1:]
+    turn_re, turn_im = torch.diag(lags[:, 0].cos()), torch.diag(lags[:, 0].sin())
+    matrices = (
+        torch.stack([torch.cat([e.real, -e.imag]), torch.cat([e.imag, e.real])]),
+        torch.cat([lags.cos(), -lags.sin()]).T.contiguous(),
+        torch.cat([torch.cat([turn_re, -turn_im], dim=1), torch.cat([turn_im, turn_re], dim=1)]),
+    )
+    return SpectralBasis(*(matrix.to(device, dtype) for matrix in matrices))

@@ -1,0 +1,134 @@
+"""A training run's export: what the simulator sees of it is what was trained."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from collectors.evaluation import EvaluationGrid
+from collectors.robots import load_robot
+from flows.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from flows.export import ExportPlan, robot_facts, run_export
+from flows.progress import Silent
+from flows.train import SelectPlan, TrainPlan, run_training
+from learners.checkpoint import CHECKPOINT, read_checkpoint
+from learners.export import ExportOptions
+from learners.training_config import TrainConfig
+from tests.learners.exporting import export_small
+from tests.learners.making import SMALL, make_selection
+
+ONNX_ONLY = ExportPlan(options=ExportOptions(("onnx",), batch_size=2))
+PT2_ONLY = ExportPlan(options=ExportOptions(("pt2",)))
+
+
+@dataclass
+class Listening(Silent):
+    """A reporter that keeps what is said."""
+
+    said: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        """See `flows.progress.Reporter.say`."""
+        self.said.append(text)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few steps of training of a small return-conditioned FCNet."""
+    folder = tmp_path_factory.mktemp("export")
+    make_selection(folder / "walks.zarr")
+    config = TrainConfig(
+        model="fcnet",
+        model_overrides=SMALL["fcnet"],
+        objective="return",
+        steps=3,
+        batch_size=4,
+        window_len=8,
+        held_out_fraction=0.5,
+        validation_batches=1,
+    )
+    plan = TrainPlan(SelectPlan(), config)
+    run_training(plan, folder / "walks.zarr", folder / "run", Silent())
+    return folder / "run"
+
+
+def test_the_exported_policy_does_in_the_simulator_what_the_run_does(
+    run: Path, tmp_path: Path
+) -> None:
+    run_export(ONNX_ONLY, run, tmp_path / "out", Silent())
+    grid = EvaluationGrid(("flat",), ("stand", "run"), (2,), episodes=2)
+    plan = EvaluatePlan(grid=grid, robots=3, threads=1)
+    trained, exported = (
+        evaluate_policy(PolicySource("it", run=folder), plan, Silent())
+        for folder in (run, tmp_path / "out")
+    )
+    assert exported.parameters == trained.parameters
+    for one, other in zip(trained.cells, exported.cells, strict=True):
+        expected, found = one.as_record(), other.as_record()
+        labels = ("policy", "terrain", "skill")
+        assert [found.pop(name) for name in labels] == [expected.pop(name) for name in labels]
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_the_key_of_an_exported_policy_changes_with_its_weights(tmp_path: Path) -> None:
+    for name in ("mlp", "history-mlp"):
+        export_small(tmp_path / name, name, options=PT2_ONLY.options)
+    mlp, again, other = (
+        PolicySource("it", run=tmp_path / name).key() for name in ("mlp", "mlp", "history-mlp")
+    )
+    assert mlp == again != other
+
+
+def test_the_description_says_where_the_policy_comes_from(run: Path, tmp_path: Path) -> None:
+    listening = Listening()
+    run_export(PT2_ONLY, run, tmp_path / "out", listening)
+    description = json.loads((tmp_path / "out" / "policy.json").read_text())
+    _, card = read_checkpoint(run)
+    source = description["source"]
+    assert source["dataset_hash"] == card["dataset_hash"]
+    assert (source["run"], source["store"], source["step"]) == ("run", "walks.zarr", 3)
+    assert len(source["dataset_version"]) == len(source["checkpoint_sha256"]) == 64
+    assert description["parameters"] == card["parameters"]
+    assert description["return_to_go"]["expert_return"] > 0
+    assert description["control"]["robot"] == "aliengo"
+    assert listening.said == []
+    assert run_export(PT2_ONLY, run, tmp_path / "out", listening).already_there
+
+
+def test_an_unfinished_run_is_exported_with_a_note(run: Path, tmp_path: Path) -> None:
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    _, card = read_checkpoint(run)
+    header = {"card": json.dumps(card | {"finished": False})}
+    save_file(load_file(run / CHECKPOINT), unfinished / CHECKPOINT, header)
+    listening = Listening()
+    run_export(PT2_ONLY, unfinished, tmp_path / "out", listening)
+    assert listening.said == ["unfinished is unfinished: exporting its last checkpoint, step 3"]
+
+
+def test_what_cannot_be_exported_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no training run at"):
+        run_export(PT2_ONLY, tmp_path / "nowhere", tmp_path / "out", Silent())
+    with pytest.raises(ValueError, match="no checkpoint in"):
+        run_export(PT2_ONLY, tmp_path, tmp_path / "out", Silent())
+    with pytest.raises(ValueError, match="no robot 'nobody'"):
+        run_export(replace(PT2_ONLY, robot="nobody"), run, tmp_path / "out", Silent())
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / CHECKPOINT).write_bytes((run / CHECKPOINT).read_bytes()[:500])
+    with pytest.raises(ValueError, match="truncated or damaged"):
+        run_export(PT2_ONLY, tmp_path / "cut", tmp_path / "out", Silent())
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_facts_are_those_of_the_simulated_robot() -> None:
+    robot = load_robot()
+    facts = robot_facts(robot)
+    assert facts.joint_names == robot.joint_names
+    assert facts.kd_nms_per_rad == tuple(robot.kd_nms_per_rad)
+    widths = [each.stop - each.start for each in facts.observation.values()]
+    assert sum(widths) == 70
+    assert {each.name for each in facts.command} >= {"vel_x", "gait_duty", "locomote"}
