@@ -19,9 +19,10 @@ from pipeline.arguments import (
     add_json,
     add_robot_choice,
     add_settings,
+    add_store,
+    add_where,
     command,
     positive,
-    store_address,
 )
 from pipeline.expert_parser import add_expert, add_robot
 from pipeline.store_parser import add_store_commands
@@ -86,7 +87,7 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
         "train a model on a selection of a store, or go on with a run",
         "gaitforge train legged.zarr --model fcnet --terrain flat,rough --out runs/fcnet",
     )
-    train.add_argument("store", type=store_address)
+    add_store(train)
     train.add_argument(
         "--model", default="fcnet", help="see gaitforge models (default: %(default)s)"
     )
@@ -94,9 +95,7 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
     train.add_argument("--out", type=Path, required=True, help="folder of the run")
     train.add_argument("--steps", type=positive, help="optimiser steps")
     add_cells(train)
-    train.add_argument(
-        "--where", default="", help="a boolean SQL expression over the catalog's columns"
-    )
+    add_where(train)
     train.add_argument(
         "--selection", type=Path, metavar="FILE", help="what gaitforge query --save kept"
     )
