@@ -43,8 +43,12 @@ def write_catalog_file(path: Path, table: pa.Table, manifest: Manifest) -> None:
     fsync_path(path)
 
 
-def read_catalog_file(path: Path) -> tuple[Manifest, pa.Table]:
+def read_catalog_file(path: Path, address: str) -> tuple[Manifest, pa.Table]:
     """The commit record and the episodes of one part.
+
+    Args:
+        path: of the file.
+        address: what messages call it.
 
     Raises:
         DatasetError: the file is truncated, fails a page checksum, or describes another part.
@@ -55,18 +59,19 @@ def read_catalog_file(path: Path) -> tuple[Manifest, pa.Table]:
         manifest = Manifest.from_metadata(table.schema.metadata or {})
         _check_stored(manifest, table, path.stem)
     except (pa.ArrowException, OSError, DatasetError) as error:
-        raise _damaged(path, error) from error
+        raise _damaged(path.stem, address, error) from error
     return manifest, table.replace_schema_metadata(None)
 
 
-def read_manifest(path: Path) -> Manifest:
-    """The commit record of one part; DatasetError when the file or the record is damaged."""
+def read_manifest(path: Path, address: str) -> Manifest:
+    """The commit record of one part, without the episodes; as ``read_catalog_file``."""
     try:
         manifest = Manifest.from_metadata(pq.read_schema(path).metadata or {})
     except (pa.ArrowException, OSError, DatasetError) as error:
-        raise _damaged(path, error) from error
+        raise _damaged(path.stem, address, error) from error
     if manifest.part_id != path.stem:
-        raise _damaged(path, DatasetError(f"it describes part {manifest.part_id}"))
+        wrong = DatasetError(f"it describes part {manifest.part_id}")
+        raise _damaged(path.stem, address, wrong)
     return manifest
 
 
@@ -76,10 +81,12 @@ class CatalogFolder:
     Args:
         root: the store's folder.
         schema_hash: of the schema that every part must have.
+        address: what messages call the store.
     """
 
-    def __init__(self, root: Path, schema_hash: str) -> None:
+    def __init__(self, root: Path, schema_hash: str, address: str) -> None:
         self._root = root
+        self._address = address
         self._schema_hash = schema_hash
         self._tables: dict[str, tuple[Stamp, CommittedFile]] = {}
         self._manifests: dict[str, tuple[Stamp, Manifest]] = {}
@@ -121,7 +128,7 @@ class CatalogFolder:
         stamp = self._stamp(stem)
         known = self._manifests.get(stem)
         if known is None or known[0] != stamp:
-            manifest = read_manifest(self.path(stem))
+            manifest = read_manifest(self.path(stem), self._file_address(stem))
             self._check_schema(manifest)
             known = self._manifests[stem] = (stamp, manifest)
         return known[1]
@@ -174,7 +181,7 @@ class CatalogFolder:
             return False
         try:
             self.index_path.parent.mkdir(exist_ok=True)
-            build_index(self.index_path, stamps, self._columns_of_all(stamps), self._read)
+            build_index(self.index_path, stamps, self._columns_of_all(stamps), self._read_checked)
         except OSError:
             return False
         self._index = None
@@ -186,7 +193,11 @@ class CatalogFolder:
         try:
             return pq.read_schema(self.path(stem)).remove_metadata()
         except (pa.ArrowException, OSError) as error:
-            raise _damaged(self.path(stem), error) from error
+            raise _damaged(stem, self._file_address(stem), error) from error
+
+    def read(self, stem: str) -> tuple[Manifest, pa.Table]:
+        """Commit record and episodes of one catalog file; DatasetError when it is damaged."""
+        return read_catalog_file(self.path(stem), self._file_address(stem))
 
     def _columns_of_all(self, stems: Iterable[str]) -> pa.Schema:
         distinct: list[pa.Schema] = []
@@ -210,12 +221,12 @@ class CatalogFolder:
         stamp = self._stamp(stem)
         known = self._tables.get(stem)
         if known is None or known[0] != stamp:
-            manifest, table = self._read(stem)
+            manifest, table = self._read_checked(stem)
             known = self._tables[stem] = (stamp, CommittedFile(stem, manifest, coded(table), 0))
         return known[1]
 
-    def _read(self, stem: str) -> tuple[Manifest, pa.Table]:
-        manifest, table = read_catalog_file(self.path(stem))
+    def _read_checked(self, stem: str) -> tuple[Manifest, pa.Table]:
+        manifest, table = self.read(stem)
         self._check_schema(manifest)
         return manifest, table
 
@@ -223,12 +234,15 @@ class CatalogFolder:
         try:
             status = self.path(stem).stat()
         except FileNotFoundError as error:
-            raise DatasetError(f"no part {stem} in {self._root}") from error
+            raise DatasetError(f"no part {stem} in {self._address}") from error
         return status.st_size, status.st_mtime_ns
+
+    def _file_address(self, stem: str) -> str:
+        return f"{self._address}/{CATALOG}/{stem}{SUFFIX}"
 
     def _check_schema(self, manifest: Manifest) -> None:
         if manifest.schema_hash != self._schema_hash:
-            raise DatasetError(f"part {manifest.part_id} of {self._root} is of another schema")
+            raise DatasetError(f"part {manifest.part_id} of {self._address} is of another schema")
 
 
 def _check_stored(manifest: Manifest, table: pa.Table, part_id: str) -> None:
@@ -241,6 +255,6 @@ def _check_stored(manifest: Manifest, table: pa.Table, part_id: str) -> None:
             raise DatasetError(f"column {name} is absent or not of type {kind}")
 
 
-def _damaged(path: Path, error: Exception) -> DatasetError:
+def _damaged(part_id: str, address: str, error: Exception) -> DatasetError:
     reason = str(error).splitlines()[0] if str(error) else repr(error)
-    return DatasetError(f"part {path.stem}: catalog file {path} is damaged: {reason}")
+    return DatasetError(f"part {part_id}: catalog file {address} is damaged: {reason}")

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.catalog import Catalog
-from datasets.catalog_files import read_catalog_file
 from datasets.commit import commit_part
 from datasets.episodes import episodes_digest
 from datasets.errors import DatasetError
@@ -55,11 +54,13 @@ def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRec
     try:
         with store.part_lock(COMPACT_LOCK, wait=False) as held:
             if not held:
-                raise DatasetError(f"store {store.path} is being compacted by another process")
+                raise DatasetError(f"store {store.address} is being compacted by another process")
             merged = [_merge(store, group) for group in _groups(store, target_steps)]
             store.files.rebuild_index()
     except OSError as error:
-        raise DatasetError(f"store {store.path} cannot be compacted: {error.strerror}") from error
+        raise DatasetError(
+            f"store {store.address} cannot be compacted: {error.strerror}"
+        ) from error
     return merged
 
 
@@ -85,7 +86,7 @@ def _groups(store: Store, target_steps: int) -> list[list[str]]:
 
 def _merge(store: Store, stems: list[str]) -> PartRecord:
     catalog = store.files.catalog()
-    small = [_Small(*read_catalog_file(store.files.path(stem))) for stem in stems]
+    small = [_Small(*store.files.read(stem)) for stem in stems]
     members = tuple(member for each in small for member in each.manifest.collected)
     table = pa.concat_tables(each.table for each in small).combine_chunks()
     _check_episodes(members, table)
@@ -97,7 +98,7 @@ def _merge(store: Store, stems: list[str]) -> PartRecord:
             return commit_part(store.path, store.schema, merged_id, table, arrays, members).record
         except OSError as error:
             raise DatasetError(
-                f"parts {stems[0]} to {stems[-1]} of {store.path} were not merged: "
+                f"parts {stems[0]} to {stems[-1]} of {store.address} were not merged: "
                 f"{error.strerror or error}"
             ) from error
 

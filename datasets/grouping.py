@@ -7,7 +7,6 @@ of thousands of episodes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,13 @@ from datasets.catalog import Catalog
 from datasets.errors import DatasetError, listed
 
 
-def select_rows(catalog: Catalog, wanted: Mapping[str, Any], path: Path) -> np.ndarray:
+def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np.ndarray:
     """Rows of the catalog whose columns take one of the wanted values.
 
     Args:
         catalog: the episodes.
         wanted: column -> a value or several.
-        path: of the store, for messages.
+        address: of the store, for messages.
 
     Raises:
         DatasetError: an unknown column, or a value that no episode has.
@@ -38,7 +37,7 @@ def select_rows(catalog: Catalog, wanted: Mapping[str, Any], path: Path) -> np.n
             except (KeyError, TypeError):
                 allowed = sorted(numbers, key=lambda one: (str(type(one)), one))
                 raise DatasetError(
-                    f"no {name} {each!r} in {path}; there is: {listed(allowed)}"
+                    f"no {name} {each!r} in {address}; there is: {listed(allowed)}"
                 ) from None
         if len(values):
             keep &= chosen[codes]

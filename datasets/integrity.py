@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog_files import read_catalog_file
 from datasets.episodes import episodes_digest
 from datasets.errors import DatasetError, listed
 from datasets.files import files_under, fsync_path, sha256_file
@@ -44,7 +43,7 @@ def verify_store(store: Store, object_faults: ObjectFaults | None = None) -> lis
     contents: dict[str, str] = {}
     for stem in store.files.stamps():
         try:
-            manifest, table = read_catalog_file(store.files.path(stem))
+            manifest, table = store.files.read(stem)
         except DatasetError as error:
             faults.append(str(error))
             continue
@@ -75,7 +74,7 @@ def remove_leftovers(store: Store) -> list[str]:
     try:
         return [*_remove_replaced(store), *_remove_uncommitted(store)]
     except OSError as error:
-        raise DatasetError(f"store {store.path} cannot be cleaned: {error.strerror}") from error
+        raise DatasetError(f"store {store.address} cannot be cleaned: {error.strerror}") from error
 
 
 def _remove_uncommitted(store: Store) -> list[str]:
@@ -140,7 +139,7 @@ def _remove(root: Path, paths: list[Path]) -> list[str]:
 
 def _root_faults(store: Store) -> Iterator[str]:
     try:
-        if read_root(store.path).schema != store.schema:
+        if read_root(store.path, store.address).schema != store.schema:
             yield "zarr.json: the schema is not the one this store was opened with"
     except DatasetError as error:
         yield str(error)
@@ -194,7 +193,7 @@ def _index_faults(store: Store) -> Iterator[str]:
         return
     for file in used:
         try:
-            _, table = read_catalog_file(store.files.path(file.stem))
+            _, table = store.files.read(file.stem)
         except DatasetError:
             continue  # a fault of its own, found above
         rows = held.select(table.column_names).slice(file.first, table.num_rows)
@@ -208,7 +207,7 @@ def _index_faults(store: Store) -> Iterator[str]:
 def _tag_faults(store: Store, contents: dict[str, str]) -> Iterator[str]:
     for name in tag_names(store.path):
         try:
-            tag = read_tag(store.path, name)
+            tag = read_tag(store.path, name, store.address)
         except DatasetError as error:
             yield str(error)
             continue

@@ -148,8 +148,8 @@ def _check_weights(selections: Mapping[str, Selection], weights: Mapping[str, fl
             raise DatasetError(f"selection {name} is empty; leave it out")
         if each.store.path != first.store.path:
             raise DatasetError(
-                f"selection {name} is of store {each.store.path}; a mixture takes selections of "
-                f"one store, {first.store.path}"
+                f"selection {name} is of store {each.store.address}; a mixture takes selections of "
+                f"one store, {first.store.address}"
             )
         if list(each.catalog.manifests) != list(first.catalog.manifests):
             raise DatasetError(

@@ -17,6 +17,7 @@ record's SHA-256 on arrival and stay in the mirror, which any number of processe
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -33,7 +34,6 @@ import pyarrow as pa
 from datasets.bucket import Bucket, Listed
 from datasets.catalog import Catalog
 from datasets.errors import DatasetError
-from datasets.files import files_under
 from datasets.integrity import verify_store
 from datasets.layout import CATALOG, PARTS, SHARD_STEPS, TAGS
 from datasets.manifest import Manifest, PartRecord
@@ -63,7 +63,7 @@ class RemoteStore(Store):
     def __init__(
         self, bucket: Bucket, mirror: Path, record: RootRecord, tag: Tag | None = None
     ) -> None:
-        super().__init__(mirror, record, tag)
+        super().__init__(mirror, record, tag, bucket.url)
         self.url = bucket.url
         self._bucket = bucket
 
@@ -110,8 +110,8 @@ class RemoteStore(Store):
                 raise DatasetError(f"no store at {bucket.url}; give the URL of an existing store")
             _keep(mirror / key, content)
         _refresh(bucket, mirror)
-        kept = None if tag is None else read_tag(mirror, tag)
-        return cls(bucket, mirror, read_root(mirror), kept)
+        kept = None if tag is None else read_tag(mirror, tag, bucket.url)
+        return cls(bucket, mirror, read_root(mirror, bucket.url), kept)
 
     def parts(self) -> list[str]:
         """As ``Store.parts``, as of now."""
@@ -136,6 +136,7 @@ class RemoteStore(Store):
             return self.files.find(part_id).record
         with tempfile.TemporaryDirectory(prefix="gaitforge-part-") as folder:
             scratch = Store.create(Path(folder, "store.zarr"), self.schema)
+            scratch.address = f"{self.url} by way of {scratch.path}"
             scratch.write_part(part_id, steps, episodes, per_episode)
             _publish(self._bucket, scratch, part_id)
         _refresh(self._bucket, self.path)
@@ -251,15 +252,18 @@ def push_store(store: Store, url: str) -> list[str]:
     """Copy a local store's parts to object storage; what is there already is not sent again.
 
     Args:
-        store: the local store.
+        store: the local store; a mirror of a remote one lacks objects.
         url: ``s3://bucket/prefix``; made if absent.
 
     Returns:
         The catalog files (by name) that were committed now.
 
     Raises:
-        DatasetError: another schema or other content is there, or the storage refuses.
+        DatasetError: the store is not local or lacks an object, another schema or other content is
+            there, or the storage refuses.
     """
+    if isinstance(store, RemoteStore):
+        raise DatasetError(f"{store.url} is on object storage already; push a local store")
     target = RemoteStore.create(url, store.schema, store.plan)
     there = set(target.files.stamps())
     used = dict.fromkeys(each.folder for each in store.catalog().locations.values())
@@ -295,9 +299,15 @@ def _publish(bucket: Bucket, source: Store, stem: str) -> None:
     catalog_key = f"{CATALOG}/{stem}.parquet"
 
     def send(name: str) -> bool:
-        return bucket.create_equal(f"{PARTS}/{stem}/{name}", (folder / name).read_bytes())
+        try:
+            content = (folder / name).read_bytes()
+        except OSError as error:
+            raise DatasetError(
+                f"part {stem} of {source.address}: object {name} cannot be read: {error.strerror}"
+            ) from error
+        return bucket.create_equal(f"{PARTS}/{stem}/{name}", content)
 
-    names = files_under(folder)
+    names = sorted(source.files.manifest(stem).objects)
     with ThreadPoolExecutor(PARALLEL_REQUESTS) as threads:
         sent = dict(zip(names, threads.map(send, names), strict=True))
     there = bucket.list(f"{PARTS}/{stem}/")
@@ -320,7 +330,8 @@ def _refresh(bucket: Bucket, mirror: Path, anew: bool = False) -> None:
     """
     wanted: dict[str, Listed] = {}
     for folder in (CATALOG, TAGS):
-        (mirror / folder).mkdir(parents=True, exist_ok=True)
+        with _mirroring(mirror / folder):
+            (mirror / folder).mkdir(parents=True, exist_ok=True)
         # Before the listing: what another process mirrors meanwhile is newer than that.
         copies = [path for path in (mirror / folder).iterdir() if path.name[0] != "."]
         wanted |= bucket.list(f"{folder}/")
@@ -355,14 +366,26 @@ def _has(path: Path, size: int) -> bool:
 
 def _keep(path: Path, content: bytes, modified_ns: int | None = None) -> None:
     """Put a copy into the mirror in one step; threads and processes may do so at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with _mirroring(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+            if modified_ns is not None:
+                os.utime(temporary, ns=(modified_ns, modified_ns))
+            os.replace(temporary, path)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def _mirroring(folder: Path) -> Iterator[None]:
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        if modified_ns is not None:
-            os.utime(temporary, ns=(modified_ns, modified_ns))
-        os.replace(temporary, path)
+        yield
     except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise DatasetError(f"cannot keep a copy in {path.parent}: {error.strerror}") from error
+        raise DatasetError(
+            f"cannot keep copies of a remote store in {folder}: {error.strerror}; set "
+            "XDG_CACHE_HOME to a folder that can be written"
+        ) from error

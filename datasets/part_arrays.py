@@ -62,7 +62,7 @@ def open_array(
     per = store.schema.field(field).per
     manifest, location = _where(store, catalog, part_id)
     folder = store.path / PARTS / location.folder / field
-    label = f"part {part_id} of {store.path}, field {field}"
+    label = f"part {part_id} of {store.address}, field {field}"
     recorded = manifest.objects[f"{field}/zarr.json"][1]
     key = (f"{location.folder} {recorded}", field)
     if key not in layouts:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datasets.bucket import is_bucket_url
 from datasets.errors import DatasetError
 from datasets.files import fsync_path, fsync_tree, write_bytes_durably
 from datasets.layout import ATTRIBUTE, CATALOG, PARTS, STAGING
@@ -92,28 +93,29 @@ def migrated(tree: Mapping[str, Any]) -> dict[str, Any]:
     return current
 
 
-def read_root(root: Path) -> RootRecord:
-    """The record of the store at ``root``.
+def read_root(root: Path, address: str = "") -> RootRecord:
+    """The record of the store at ``root``, which messages call by ``address`` if one is given.
 
     Raises:
         DatasetError: nothing there, not a store, or a version this program cannot read.
     """
+    shown = address or root
     if not root.exists():
-        raise DatasetError(f"no store at {root}; give the path of an existing store")
+        raise DatasetError(f"no store at {shown}; give the path of an existing store")
     try:
         tree = json.loads((root / ROOT_FILE).read_bytes())
         attribute = tree["attributes"][ATTRIBUTE]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(
-            f"{root} is not a store of this program; give a folder that holds a {ROOT_FILE} with "
+            f"{shown} is not a store of this program; give a folder that holds a {ROOT_FILE} with "
             f"the attribute {ATTRIBUTE!r}"
         ) from error
     if not isinstance(attribute, dict):
-        raise DatasetError(f"store {root}: the stored schema is damaged: {attribute!r:.80}")
+        raise DatasetError(f"store {shown}: the stored schema is damaged: {attribute!r:.80}")
     try:
         return RootRecord.from_json(attribute)
     except DatasetError as error:
-        raise DatasetError(f"store {root}: {error}") from error
+        raise DatasetError(f"store {shown}: {error}") from error
 
 
 def migrate_store(path: str | os.PathLike[str]) -> int:
@@ -123,8 +125,13 @@ def migrate_store(path: str | os.PathLike[str]) -> int:
     new one. The dataset's hash stays the same. Programs of the old version refuse it afterwards.
 
     Raises:
-        DatasetError: as ``read_root``, or the file cannot be written.
+        DatasetError: as ``read_root``, or the file cannot be written or is on object storage.
     """
+    if is_bucket_url(path):
+        raise DatasetError(
+            f"{path} is on object storage and is not migrated in place: migrate a local copy and "
+            "push that to a new address"
+        )
     root = Path(path)
     record = read_root(root)
     if record.version != SCHEMA_VERSION:

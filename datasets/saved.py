@@ -53,7 +53,7 @@ def saved_rows(
         manifest = catalog.manifests.get(part_id)
         if manifest is None or manifest.content_hash != content_hash:
             raise DatasetError(
-                f"{path}: part {part_id} is not in {store.path} as it was when it was selected"
+                f"{path}: part {part_id} is not in {store.address} as it was when it was selected"
             )
         if runs[-1][1] > manifest.episodes:
             raise DatasetError(

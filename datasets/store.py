@@ -47,18 +47,22 @@ class Store:
 
     Attributes:
         path: its folder.
+        address: what messages call it: its folder, or its URL.
         schema: its fields.
         plan: the collection plan as JSON values that was given at its creation, or None.
         tag_name: the tag it was opened at, or None: what ``select`` and ``info`` show.
         files: its committed catalog files.
     """
 
-    def __init__(self, path: Path, record: RootRecord, tag: Tag | None = None) -> None:
+    def __init__(
+        self, path: Path, record: RootRecord, tag: Tag | None = None, address: str = ""
+    ) -> None:
         self.path = path
+        self.address = address or str(path)
         self.schema = record.schema
         self.plan = record.plan
         self.tag_name = tag.name if tag else None
-        self.files = CatalogFolder(path, record.schema.hash)
+        self.files = CatalogFolder(path, record.schema.hash, self.address)
         self._version = record.version
         self._tag = tag
         self._tagged: tuple[Catalog, Catalog] | None = None
@@ -178,7 +182,7 @@ class Store:
                 return self.files.find(part_id).record
         except OSError as error:
             raise DatasetError(
-                f"part {part_id} was not committed to {self.path}: {error.strerror or error}"
+                f"part {part_id} was not committed to {self.address}: {error.strerror or error}"
             ) from error
 
     @contextlib.contextmanager
@@ -202,7 +206,7 @@ class Store:
             try:
                 self._tagged = catalog, catalog.restricted(self._tag.parts)
             except DatasetError as error:
-                raise DatasetError(f"tag {self.tag_name} of {self.path}: {error}") from error
+                raise DatasetError(f"tag {self.tag_name} of {self.address}: {error}") from error
         return self._tagged[1]
 
     def info(self) -> dict[str, Any]:
@@ -239,11 +243,11 @@ class Store:
         catalog, info = self.catalog(), self.info()
         hashes = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
         sizes = info["hash"], info["steps"], info["episodes"]
-        return write_tag(self.path, Tag(name, *sizes, hashes))
+        return write_tag(self.path, Tag(name, *sizes, hashes), self.address)
 
     def tags(self) -> list[Tag]:
         """The named versions, sorted by name; DatasetError when one's file is damaged."""
-        return [read_tag(self.path, name) for name in tag_names(self.path)]
+        return [read_tag(self.path, name, self.address) for name in tag_names(self.path)]
 
     def verify(self) -> list[str]:
         """Faults of the store, a line each that names the part; empty when all is as written."""
@@ -292,7 +296,7 @@ class Store:
         wanted = {"terrain": terrain, "skill": skill, "level": level, "part": part, **equals}
         catalog = self.catalog()
         given = {name: value for name, value in wanted.items() if value is not None}
-        return Selection(self, catalog, select_rows(catalog, given, self.path))
+        return Selection(self, catalog, select_rows(catalog, given, self.address))
 
     def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
         """A reader of one field's rows in one part as collected; use it as a context manager.
@@ -307,12 +311,12 @@ class Store:
     def _check_writable(self) -> None:
         if self._tag is not None:
             raise DatasetError(
-                f"store {self.path} was opened at tag {self.tag_name}, which never changes; open "
-                "it without a tag to write to it"
+                f"store {self.address} was opened at tag {self.tag_name}, which never changes; "
+                "open it without a tag to write to it"
             )
         if self._version != SCHEMA_VERSION:
             raise DatasetError(
-                f"store {self.path} has schema version {self._version} and can only be read; "
+                f"store {self.address} has schema version {self._version} and can only be read; "
                 f"migrate it to version {SCHEMA_VERSION} to write to it (datasets.migrate_store)"
             )
 

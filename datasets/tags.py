@@ -37,8 +37,13 @@ class Tag:
     parts: Mapping[str, str]
 
 
-def write_tag(root: Path, tag: Tag) -> Tag:
+def write_tag(root: Path, tag: Tag, address: str = "") -> Tag:
     """Keep a tag; the same again is accepted, and another under the same name is not.
+
+    Args:
+        root: the store's folder.
+        tag: the version.
+        address: what messages call the store, if not by its folder.
 
     Raises:
         DatasetError: a name that is not allowed or taken, or the folder cannot be written.
@@ -57,18 +62,21 @@ def write_tag(root: Path, tag: Tag) -> Tag:
         created = create_durably(path, json.dumps(content, indent=1).encode())
     except OSError as error:
         raise DatasetError(f"tag {tag.name} cannot be written: {error.strerror}") from error
-    if not created and read_tag(root, tag.name) != tag:
+    if not created and read_tag(root, tag.name, address) != tag:
         raise DatasetError(
-            f"tag {tag.name} of {root} exists with other content, and tags never change: give "
-            "another name"
+            f"tag {tag.name} of {address or root} exists with other content, and tags never "
+            "change: give another name"
         )
     return tag
 
 
-def read_tag(root: Path, name: str) -> Tag:
-    """A kept tag; DatasetError when there is none of this name, or its file is damaged."""
+def read_tag(root: Path, name: str, address: str = "") -> Tag:
+    """A kept tag; DatasetError when there is none of this name, or its file is damaged.
+
+    The arguments are as for ``write_tag``.
+    """
     if not _NAME.fullmatch(name) or not _path(root, name).is_file():
-        raise DatasetError(f"no tag {name!r} in {root}; tags: {listed(tag_names(root))}")
+        raise DatasetError(f"no tag {name!r} in {address or root}; tags: {listed(tag_names(root))}")
     try:
         body = json.loads(_path(root, name).read_bytes())
         recorded = body.pop("sha256")
@@ -78,7 +86,7 @@ def read_tag(root: Path, name: str) -> Tag:
             raise ValueError(f"version {version}; this program reads version {TAG_VERSION}")
         return Tag(**body)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DatasetError(f"tag {name} of {root} cannot be read: {error}") from error
+        raise DatasetError(f"tag {name} of {address or root} cannot be read: {error}") from error
 
 
 def tag_names(root: Path) -> list[str]:

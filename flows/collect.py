@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import ceil
@@ -24,7 +25,7 @@ from collectors.legged_data import (
 from collectors.physics import BACKENDS
 from collectors.rollout import run_episodes
 from collectors.timing import EPISODE_STEPS
-from datasets import Store, create_store, open_store
+from datasets import DatasetError, Store, create_store, open_store
 from datasets.bucket import Bucket, is_bucket_url
 from flows.progress import Advance, Reporter
 from flows.records import digest, provenance, read_record, to_tree, write_record
@@ -153,7 +154,8 @@ def collect(
 
     Every thread simulates a part of its own: what Python does for one overlaps with the physics of
     another. Interrupted, it loses the parts in work and nothing else. The plan and a record of
-    every part lie beside the store, in `<store>.records`.
+    every part lie beside the store, in `<store>.records`. Whoever commits the plan's last part also
+    makes the catalog's index, if the store can still be written.
 
     Returns:
         The records of what was collected now.
@@ -175,10 +177,20 @@ def collect(
                 # A worker that fails is told at once, not after those before it have finished.
                 for share in wait(shares, return_when=FIRST_EXCEPTION).done:
                     share.result()
-                return [record for share in shares for record in share.result()]
+                collected = [record for share in shares for record in share.result()]
             except BaseException:
                 shared.stop()
                 raise
+    if collected and not store.missing(plan.part_ids()):
+        _index(store)
+    return collected
+
+
+def _index(store: Store) -> None:
+    """Spare the first query the reading of all catalog files; the collection does not need it."""
+    # A part of an earlier collection that is damaged is for `verify` and for queries to name.
+    with suppress(DatasetError):
+        store.files.rebuild_index()
 
 
 def part_records(store_path: Path | str, parts: Sequence[str]) -> list[PartCollected]:

@@ -105,6 +105,28 @@ def add_cells(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", type=numbers, help="terrain levels, e.g. 0,2,5-9")
 
 
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """The store that a command is on: a folder or an address."""
+    parser.add_argument("store", type=store_address, help="folder, or s3://bucket/prefix")
+
+
+def add_where(parser: argparse.ArgumentParser) -> None:
+    """`--where`."""
+    parser.add_argument("--where", help="a boolean SQL expression over the catalog's columns")
+
+
+def add_simulation(parser: argparse.ArgumentParser) -> None:
+    """`--robots`, `--seed` and `--threads`: what a simulation on many robots runs with."""
+    parser.add_argument("--robots", type=positive, help="simulated at once")
+    parser.add_argument("--seed", type=whole, help="of everything random")
+    parser.add_argument("--threads", type=positive, help="that step the simulator")
+
+
+def add_expert_choice(parser: argparse.ArgumentParser) -> None:
+    """`--expert`."""
+    parser.add_argument("--expert", help="a shipped expert's name, or its .safetensors file")
+
+
 def add_grid(parser: argparse.ArgumentParser) -> None:
     """What an evaluation runs on."""
     add_cells(parser)

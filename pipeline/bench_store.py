@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from collectors.legged_data import CollectionGrid
+from collectors.legged_data import CollectionGrid, StoredForm
 from datasets import Schema, Selection, Store, open_store, query
 from flows.collect import CollectPlan, collect, collection_rate
 from flows.progress import Reporter, Silent
@@ -118,7 +118,8 @@ def run_store_bench(
 
 def _collected(path: Path, config: StoreBenchConfig) -> dict[str, Any]:
     """Simulate, act and write."""
-    done = collect(CollectPlan(grid=config.collected, threads=config.threads), path, Silent())
+    plan = CollectPlan(grid=config.collected, form=StoredForm(state=True), threads=config.threads)
+    done = collect(plan, path, Silent())
     busy = sum(each.ended - each.started for each in done)
     return {
         "collect_steps_per_s": collection_rate(done),

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from datasets import Selection
 from datasets.card import card_record
 from datasets.files import write_bytes_durably
@@ -22,7 +20,9 @@ from datasets.store import open_store
 from flows.records import read_record
 from pipeline import card_charts
 from pipeline.card_markdown import card_markdown
+from pipeline.pages import page_template
 from pipeline.report import count, fixed, size, words
+from pipeline.store_commands import cells_of, chosen_episodes
 
 PAGE_NAME = "card.html"
 MARKDOWN_NAME = "card.md"
@@ -67,12 +67,9 @@ class Grid:
 
 def card(arguments: argparse.Namespace) -> int:
     """Write the card of a store, or of what matches the filters."""
-    store = open_store(arguments.store)
-    cells = {name: getattr(arguments, name) for name in ("terrain", "skill", "level")}
-    selection = store.select(**cells)
-    if arguments.where:
-        selection = selection.where(arguments.where)
-    given = [f"{name}={','.join(map(str, chosen))}" for name, chosen in cells.items() if chosen]
+    selection = chosen_episodes(open_store(arguments.store), arguments)
+    cells = cells_of(arguments).items()
+    given = [f"{name}={','.join(map(str, chosen))}" for name, chosen in cells if chosen]
     filters = "; ".join([*given, *([arguments.where] if arguments.where else [])])
     folder = arguments.out or Path(f"{Path(arguments.store).name}.card")
     written = write_card(selection, folder, filters=filters, channels=not arguments.no_channels)
@@ -133,17 +130,8 @@ def collection_origins(store_path: Path) -> list[dict[str, Any]]:
 
 def card_page(record: Mapping[str, Any]) -> str:
     """The page of a card's record, as text."""
-    environment = Environment(
-        loader=PackageLoader("pipeline"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        fixed=fixed, count=count, size=size, words=words, short=card_charts.short
-    )
-    return environment.get_template("card.html").render(
+    filters = {"fixed": fixed, "count": count, "size": size, "words": words}
+    return page_template("card.html", **filters, short=card_charts.short).render(
         card=record,
         schema=record["schema"],
         total=record["total"][0],

@@ -20,9 +20,10 @@ from pipeline.arguments import (
     add_json,
     add_robot_choice,
     add_settings,
+    add_store,
+    add_where,
     command,
     positive,
-    store_address,
 )
 from pipeline.comparison_parser import add_compare
 from pipeline.expert_parser import add_expert, add_robot
@@ -90,7 +91,7 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
         "train a model on a selection of a store, or go on with a run",
         "gaitforge train legged.zarr --model fcnet --terrain flat,rough --out runs/fcnet",
     )
-    train.add_argument("store", type=store_address)
+    add_store(train)
     train.add_argument(
         "--model", default="fcnet", help="see gaitforge models (default: %(default)s)"
     )
@@ -104,9 +105,7 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
     train.add_argument("--seed", type=int, help="of the weights and the data's order")
     train.add_argument("--device", help="cpu or cuda")
     add_cells(train)
-    train.add_argument(
-        "--where", default="", help="a boolean SQL expression over the catalog's columns"
-    )
+    add_where(train)
     train.add_argument(
         "--selection", type=Path, metavar="FILE", help="what gaitforge query --save kept"
     )

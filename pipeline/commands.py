@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.evaluation import EvaluationGrid
-from collectors.legged_data import COLLECTION_PRESETS
+from collectors.legged_data import COLLECTION_PRESETS, StoredForm
 from flows.collect import CollectPlan, collection_rate, part_records
 from flows.collect import collect as run_collect
 from flows.demo import DemoPlan, run_demo
@@ -98,8 +98,10 @@ def _collect_plan(arguments: argparse.Namespace) -> CollectPlan:
         "seed": arguments.seed,
     }
     grid = _with_chosen(COLLECTION_PRESETS[arguments.preset], chosen)
+    kept = {name: getattr(arguments, name) for name in ("state", "privileged", "half")}
     top = {name: getattr(arguments, name) for name in ("expert", "sim", "robots", "threads")}
-    return override(_with_chosen(CollectPlan(grid=grid), top), arguments.settings)
+    plan = CollectPlan(grid=grid, form=_with_chosen(StoredForm(), kept))
+    return override(_with_chosen(plan, top), arguments.settings)
 
 
 def _with_chosen(plan: Any, chosen: dict[str, Any]) -> Any:
@@ -112,7 +114,7 @@ def train(arguments: argparse.Namespace) -> int:
         arguments.terrain or (),
         arguments.skill or (),
         arguments.level or (),
-        arguments.where,
+        arguments.where or "",
         str(arguments.selection or ""),
     )
     names = ("steps", "batch_size", "optimiser", "seed", "device")

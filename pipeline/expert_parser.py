@@ -6,10 +6,12 @@ import argparse
 from pathlib import Path
 
 from pipeline.arguments import (
+    add_expert_choice,
     add_grid,
     add_json,
     add_robot_choice,
     add_settings,
+    add_simulation,
     command,
     names,
     positive,
@@ -36,9 +38,7 @@ def add_expert(commands: argparse._SubParsersAction) -> None:
     train.add_argument("--out", type=Path, required=True, help="folder of the training")
     add_robot_choice(train)
     train.add_argument("--steps", type=positive, help="environment steps in all")
-    train.add_argument("--robots", type=positive, help="simulated at once")
-    train.add_argument("--seed", type=whole, help="of everything random")
-    train.add_argument("--threads", type=positive, help="that step the simulator")
+    add_simulation(train)
     add_settings(train, "entropy=0.005")
     train.set_defaults(run="expert_commands:train")
 
@@ -48,7 +48,7 @@ def add_expert(commands: argparse._SubParsersAction) -> None:
         "run an expert in closed loop on held-out episodes",
         "gaitforge expert evaluate --terrain flat --skill run,stand --level 0-9",
     )
-    evaluate.add_argument("--expert", help="a shipped expert's name, or its .safetensors file")
+    add_expert_choice(evaluate)
     add_grid(evaluate)
     evaluate.set_defaults(run="expert_commands:evaluate")
 
@@ -58,7 +58,7 @@ def add_expert(commands: argparse._SubParsersAction) -> None:
         "draw an expert's skills as contact sheets and animations",
         "gaitforge expert film --skill crawl,tilt --out runs/film --format png,webp",
     )
-    film.add_argument("--expert", help="a shipped expert's name, or its .safetensors file")
+    add_expert_choice(film)
     film.add_argument("--skill", type=names, help="skills, comma-separated")
     film.add_argument("--terrain", type=names, help="terrains to choose the hardest from")
     film.add_argument("--level", type=whole, help="terrain level, 0-9 (default: 4)")

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from datasets.files import write_bytes_durably
 from pipeline import charts
+from pipeline.pages import page_template
 from pipeline.report_card import card_table
 from pipeline.report_sheets import drawn_by, sheet_figures
 from pipeline.run_files import EXPERT, Record, RunFiles, TrainingRun, read_run
@@ -95,14 +94,8 @@ def write_report(run_dir: Path) -> Path:
 
 def render_report(run: RunFiles) -> str:
     """The page as text."""
-    environment = Environment(
-        loader=PackageLoader("pipeline"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
+    template = page_template(
+        "report.html",
         fixed=fixed,
         count=count,
         duration=duration,
@@ -111,7 +104,7 @@ def render_report(run: RunFiles) -> str:
         policy=policy_name,
         flattened=flattened,
     )
-    return environment.get_template("report.html").render(_context(run))
+    return template.render(_context(run))
 
 
 def fixed(value: float | None, digits: int = 2) -> str:

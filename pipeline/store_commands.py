@@ -7,30 +7,33 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from typing import Any
 
-from datasets import migrate_store, open_store, write_parquet
-from datasets import query as query_store
+from datasets import Selection, Store, migrate_store, open_store, write_parquet
 from pipeline.tables import show, show_one
 
 
 def query(arguments: argparse.Namespace) -> int:
     """Describe the episodes that match; write them to Parquet or save the selection if asked."""
-    store = open_store(arguments.store, tag=arguments.tag)
-    chosen = {
-        "terrain": arguments.terrain,
-        "skill": arguments.skill,
-        "level": arguments.level,
-    }
-    rows = query_store(store, **chosen, where=arguments.where, group_by=arguments.group_by)
+    selection = chosen_episodes(open_store(arguments.store, tag=arguments.tag), arguments)
+    rows = selection.describe(arguments.group_by)
     if arguments.parquet is not None:
         write_parquet(rows, arguments.parquet)
     if arguments.save is not None:
-        selection = store.select(**chosen)
-        if arguments.where:
-            selection = selection.where(arguments.where)
         selection.save(arguments.save)
     show(rows, arguments.json)
     return 0
+
+
+def cells_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The terrains, skills and levels that were asked for, as `Store.select` takes them."""
+    return {name: getattr(arguments, name) for name in ("terrain", "skill", "level")}
+
+
+def chosen_episodes(store: Store, arguments: argparse.Namespace) -> Selection:
+    """The episodes of the cells that were asked for, and of `--where`."""
+    selection = store.select(**cells_of(arguments))
+    return selection if arguments.where is None else selection.where(arguments.where)
 
 
 def info(arguments: argparse.Namespace) -> int:

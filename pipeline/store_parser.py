@@ -7,13 +7,15 @@ from pathlib import Path
 
 from pipeline.arguments import (
     add_cells,
+    add_expert_choice,
     add_json,
     add_settings,
+    add_simulation,
+    add_store,
+    add_where,
     command,
     names,
     numbers,
-    positive,
-    store_address,
     whole,
 )
 
@@ -34,18 +36,38 @@ def _add_collect(commands: argparse._SubParsersAction) -> None:
         "collect the parts of a plan that a store lacks",
         "gaitforge collect data/legged.zarr --preset legged-1m9",
     )
-    collect.add_argument("store", type=store_address)
+    add_store(collect)
     collect.add_argument("--preset", default="demo", help="size of the plan (default: %(default)s)")
     collect.add_argument("--parts", type=numbers, help="only these parts of the plan, e.g. 0-9")
-    collect.add_argument("--seed", type=whole, help="of everything random")
-    collect.add_argument("--threads", type=positive, help="that step the simulator")
-    collect.add_argument("--robots", type=positive, help="simulated at once")
-    collect.add_argument("--expert", help="name or file of the policy that acts")
+    add_expert_choice(collect)
     collect.add_argument("--sim", help="physics back end")
+    add_simulation(collect)
+    _add_form(collect)
     add_cells(collect)
     add_settings(collect, "grid.episodes_per_part=100")
     add_json(collect)
     collect.set_defaults(run="commands:collect")
+
+
+def _add_form(collect: argparse.ArgumentParser) -> None:
+    """Which fields are stored and how exactly; what is not given is as the plan has it."""
+    collect.add_argument(
+        "--state",
+        action=argparse.BooleanOptionalAction,
+        help="store base pose and joint positions, for playback: a quarter more bytes",
+    )
+    collect.add_argument(
+        "--privileged",
+        action="store_true",
+        default=None,
+        help="store what the expert sees and a learner does not",
+    )
+    collect.add_argument(
+        "--half",
+        action="store_true",
+        default=None,
+        help="store half floats: half the size, no exact replay",
+    )
 
 
 def _add_query(commands: argparse._SubParsersAction) -> None:
@@ -55,9 +77,9 @@ def _add_query(commands: argparse._SubParsersAction) -> None:
         "describe the episodes that match",
         'gaitforge query legged.zarr --terrain rough --where "return > 6 and friction < 0.6"',
     )
-    query.add_argument("store", type=store_address)
+    add_store(query)
     add_cells(query)
-    _add_where(query)
+    add_where(query)
     query.add_argument("--group-by", type=names, default=("terrain", "skill"), help="columns")
     query.add_argument("--tag", help="a version of the store that has a name")
     query.add_argument("--parquet", type=Path, metavar="FILE", help="also write the rows there")
@@ -77,7 +99,7 @@ def _add_upkeep(commands: argparse._SubParsersAction) -> None:
     ):
         example = f"gaitforge {name} runs/demo/legged.zarr"
         each = command(commands, name, what, f"{example} v1" if name == "tag" else example)
-        each.add_argument("store", type=store_address)
+        add_store(each)
         add_json(each)
         each.set_defaults(run=f"store_commands:{name}")
         if name == "info":
@@ -103,10 +125,10 @@ def _add_card(commands: argparse._SubParsersAction) -> None:
         "write a dataset card: HTML, Markdown and JSON",
         "gaitforge card runs/demo/legged.zarr --out runs/demo/card",
     )
-    card.add_argument("store", type=store_address)
+    add_store(card)
     card.add_argument("--out", type=Path, help="folder (default: STORE.card)")
     add_cells(card)
-    _add_where(card)
+    add_where(card)
     card.add_argument("--no-channels", action="store_true", help="leave the arrays unread")
     card.set_defaults(run="card:card")
 
@@ -122,7 +144,3 @@ def _add_push(commands: argparse._SubParsersAction) -> None:
     push.add_argument("url", metavar="URL", help="s3://bucket/prefix")
     add_json(push)
     push.set_defaults(run="store_commands:push")
-
-
-def _add_where(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--where", help="a boolean SQL expression over the catalog's columns")

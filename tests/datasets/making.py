@@ -11,6 +11,7 @@ import numpy as np
 from datasets import Field, PartRecord, Schema, Store
 
 OBS, ACTION = 5, 2
+TWO_PARTS = ((5, 1, 9), (130, 64))
 
 
 def small_schema(**changes: Any) -> Schema:
@@ -67,14 +68,19 @@ def part_input(
     }
 
 
-def small_store(path: Path, parts: Sequence[Sequence[int]] = ((5, 1, 9), (130, 64))) -> Store:
+def small_store(path: Path, parts: Sequence[Sequence[int]] = TWO_PARTS) -> Store:
     """A store with one part for each list of episode lengths."""
     store = Store.create(path, small_schema())
+    fill_store(store, parts)
+    return store
+
+
+def fill_store(store: Store, parts: Sequence[Sequence[int]]) -> None:
+    """Write one part for each list of episode lengths, with consecutive episode ids."""
     first = 0
     for number, lengths in enumerate(parts):
         write_small_part(store, f"part-{number:03d}", lengths, first)
         first += len(lengths)
-    return store
 
 
 def write_small_part(

@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,35 +12,14 @@ import pytest
 from datasets import Store, open_store
 from datasets.files import exclusive_lock
 from tests.datasets.making import small_schema, small_store, write_small_part
+from tests.datasets.programs import run_program, start_program
 
-ROOT = Path(__file__).resolve().parents[2]
-DIES_AT = """
-import os, signal, sys
-import datasets.commit as commit_module
-from tests.datasets.making import small_schema, write_small_part
-
-name, count = sys.argv[2], int(sys.argv[3])
-original = getattr(commit_module, name)
-calls = 0
-
-def dying(*args, **kwargs):
-    global calls
-    calls += 1
-    if calls == count:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-
-from datasets import Store
-store = Store.create(sys.argv[1], small_schema())
-setattr(commit_module, name, dying)
-write_small_part(store, "part-001", (130, 64), 3)
-"""
-DIES_TIDYING = """
+KILLED_AT_A_CALL = """
 import importlib, os, signal, sys
 from datasets import open_store
+from tests.datasets.making import write_small_part
 
-module, name, count, action = sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5]
-module = importlib.import_module(module)
+module, name, count = importlib.import_module(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 original = getattr(module, name)
 calls = 0
 
@@ -55,6 +32,12 @@ def dying(*args, **kwargs):
 
 store = open_store(sys.argv[1])
 setattr(module, name, dying)
+"""
+DIES_WRITING = f"""{KILLED_AT_A_CALL}
+write_small_part(store, "part-001", (130, 64), 3)
+"""
+DIES_TIDYING = f"""{KILLED_AT_A_CALL}
+action = sys.argv[5]
 store.tag("v1") if action == "tag" else getattr(store, action)()
 """
 WORKS_FOR_EVER = """
@@ -101,11 +84,7 @@ def test_a_killed_writer_leaves_nothing_visible(tmp_path: Path, function: str, c
     reference = small_store(tmp_path / "reference", [(5, 1, 9), (130, 64)])
     store = small_store(tmp_path / "s", [(5, 1, 9)])
     before = store.info()
-    died = subprocess.run(
-        [sys.executable, "-c", DIES_AT, str(store.path), function, str(call)],
-        cwd=ROOT,
-        check=False,
-    )
+    died = run_program(DIES_WRITING, store.path, "datasets.commit", function, call)
     assert died.returncode == -signal.SIGKILL
     assert store.info() == before
     assert store.verify() == []
@@ -118,10 +97,10 @@ def test_a_killed_writer_leaves_nothing_visible(tmp_path: Path, function: str, c
 
 def test_gc_removes_leftovers_and_keeps_parts(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", [(5, 1, 9)])
-    arguments = [sys.executable, "-c", DIES_AT, str(store.path), "replace_durably"]
-    subprocess.run([*arguments, "2"], cwd=ROOT, check=False)
+    arguments = (DIES_WRITING, store.path, "datasets.commit", "replace_durably")
+    run_program(*arguments, 2)
     assert store.gc() == [".staging/part-001.parquet", "parts/part-001"]
-    subprocess.run([*arguments, "1"], cwd=ROOT, check=False)
+    run_program(*arguments, 1)
     assert store.gc() == [".staging/part-001", ".staging/part-001.parquet"]
     assert store.gc() == []
     assert list((store.path / ".staging").iterdir()) == []
@@ -142,12 +121,7 @@ def test_gc_leaves_a_part_that_is_being_written(tmp_path: Path) -> None:
 def test_kill_at_random_moments_loses_only_uncommitted_parts(tmp_path: Path) -> None:
     path = tmp_path / "s"
     for delay_s in (0.0, 0.013, 0.029, 0.041):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITES_FOR_EVER, str(path)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        writer = start_program(WRITES_FOR_EVER, path)
         assert writer.stdout is not None
         reported = int(writer.stdout.readline())
         time.sleep(delay_s)
@@ -183,8 +157,7 @@ def test_a_process_killed_while_tidying_loses_nothing(
     version, obs = store.info()["hash"], store.select().read("obs")
     if action == "gc":
         store.compact()
-    arguments = [str(store.path), module, function, str(call), action]
-    died = subprocess.run([sys.executable, "-c", DIES_TIDYING, *arguments], cwd=ROOT, check=False)
+    died = run_program(DIES_TIDYING, store.path, module, function, call, action)
     assert died.returncode == -signal.SIGKILL
     again = open_store(store.path)
     assert again.verify() == []
@@ -208,12 +181,7 @@ def check_random_kills(path: Path, kills: int) -> None:
     done: set[int] = set()
     tags: dict[int, str] = {}
     for _ in range(kills):
-        worker = subprocess.Popen(
-            [sys.executable, "-c", WORKS_FOR_EVER, str(path), str(max(done, default=-1) + 1)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        worker = start_program(WORKS_FOR_EVER, path, max(done, default=-1) + 1)
         assert worker.stdout is not None
         lines = [worker.stdout.readline()]
         time.sleep(float(rng.uniform(0, 0.5)))
@@ -263,10 +231,7 @@ def test_two_writers_and_a_compaction_at_once_agree(tmp_path: Path) -> None:
     path = tmp_path / "s"
     Store.create(path, small_schema())
     code = WRITES_FOR_EVER.replace("10_000", "12")
-    workers = [
-        subprocess.Popen([sys.executable, "-c", text, str(path)], cwd=ROOT, stdout=subprocess.PIPE)
-        for text in (code, code, TIDIES)
-    ]
+    workers = [start_program(text, path) for text in (code, code, TIDIES)]
     for worker in workers:
         worker.communicate(timeout=120)
         assert worker.returncode == 0
@@ -284,10 +249,7 @@ def test_two_writers_of_one_part_agree(tmp_path: Path) -> None:
     path = tmp_path / "s"
     Store.create(path, small_schema())
     code = WRITES_FOR_EVER.replace("10_000", "6")
-    writers = [
-        subprocess.Popen([sys.executable, "-c", code, str(path)], cwd=ROOT, stdout=subprocess.PIPE)
-        for _ in range(2)
-    ]
+    writers = [start_program(code, path) for _ in range(2)]
     for writer in writers:
         writer.communicate()
         assert writer.returncode == 0

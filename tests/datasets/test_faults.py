@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,7 @@ import pytest
 
 from datasets import DatasetError, Store, open_store
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.datasets.programs import run_program
 
 
 def _flip(path: Path, position: int) -> None:
@@ -135,13 +133,7 @@ except DatasetError as error:
 def test_a_disk_that_takes_no_more_commits_nothing(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", [(5, 1, 9)])
     before = sorted(store.path.rglob("*"))
-    answer = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(store.path)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    answer = run_program(FULL_DISK, store.path)
     assert answer.stdout == f"part part-001 was not committed to {store.path}: File too large\n"
     assert sorted(store.path.rglob("*")) == before
     assert store.verify() == []
@@ -155,13 +147,7 @@ def test_tidying_on_a_disk_that_takes_no_more_loses_nothing(tmp_path: Path, acti
         'write_small_part(store, "part-001", (130, 64), 3)',
         "store.tag('v1') if sys.argv[2] == 'tag' else store.compact()",
     ).replace("(2000, 2000)", "(100, 100)")
-    answer = subprocess.run(
-        [sys.executable, "-c", code, str(store.path), action],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    answer = run_program(code, store.path, action)
     expected = "tag v1 cannot be written" if action == "tag" else "parts part-000 to part-001 of"
     assert re.fullmatch(rf"{expected}.*: File too large\n", answer.stdout)
     assert store.info() == before
@@ -236,13 +222,7 @@ def test_a_read_only_store_is_read_and_refuses_to_be_written() -> None:
         folders = [path, *(each for each in path.rglob("*") if each.is_dir())]
         for each in folders:
             each.chmod(0o555)
-        answer = subprocess.run(
-            [sys.executable, "-c", READ_ONLY, str(path), str(Path(folder, "other"))],
-            cwd=ROOT,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+        answer = run_program(READ_ONLY, path, Path(folder, "other"))
         for each in folders:
             each.chmod(0o755)
         assert store.parts() == [f"part-{number:03d}" for number in range(17)]

@@ -6,8 +6,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,8 @@ from hypothesis import strategies as st
 from datasets import DatasetError, Selection, Store, open_store
 from datasets.materialise import DONE, Materialised
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
+from tests.datasets.programs import run_program, start_program
 from tests.datasets.streaming import PARTS, every_step, same_batches, steps_of
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +131,7 @@ def test_a_killed_writer_leaves_nothing_that_is_taken_for_a_copy(tmp_path: Path)
     )
     copies = tmp_path / "copies"
     for delay in (0.0, 0.03, 0.08):
-        command = [sys.executable, "-c", code, str(store.path), str(copies)]
-        child = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}
-        )
+        child = start_program(code, store.path, copies)
         assert child.stdout is not None
         child.stdout.readline()
         time.sleep(delay)
@@ -193,15 +187,7 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path) -> None:
         "try: chosen.materialise(sys.argv[2])\n"
         "except DatasetError as error: print(error)"
     )
-    command = [sys.executable, "-c", code, str(store.path), str(tmp_path / "copies")]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_program(code, store.path, tmp_path / "copies")
     assert "cannot materialise the selection to" in done.stdout
     assert os.strerror(errno.EFBIG) in done.stdout
     assert list((tmp_path / "copies").iterdir()) == []

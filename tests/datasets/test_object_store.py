@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,19 @@ from datasets.dask_arrays import UnitReader
 from datasets.object_store import RemoteStore, push_store
 from datasets.store import open_store
 from tests.conftest import BUCKET
-from tests.datasets.making import part_input, small_schema, small_store, write_small_part
+from tests.datasets.making import (
+    TWO_PARTS,
+    fill_store,
+    part_input,
+    small_schema,
+    small_store,
+    write_small_part,
+)
 
 
-def make(url: str, parts: tuple[tuple[int, ...], ...] = ((5, 1, 9), (130, 64))) -> RemoteStore:
+def make(url: str, parts: Sequence[Sequence[int]] = TWO_PARTS) -> RemoteStore:
     store = RemoteStore.create(url, small_schema())
-    first = 0
-    for number, lengths in enumerate(parts):
-        write_small_part(store, f"part-{number:03d}", lengths, first)
-        first += len(lengths)
+    fill_store(store, parts)
     return store
 
 

@@ -1,7 +1,5 @@
 """Queries over the catalog: hostile conditions, groups, Parquet output, and the index."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ from hypothesis import strategies as st
 from datasets import DatasetError, Store, open_store, query, write_parquet
 from datasets.catalog_files import INDEX_FROM
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
+from tests.datasets.programs import run_program
 
-ROOT = Path(__file__).resolve().parents[2]
 MANY = [(3, 1 + k % 4) for k in range(INDEX_FROM)]
 
 HOSTILE = [
@@ -210,14 +208,8 @@ print([name for name in heavy if name in sys.modules])
 def test_a_query_imports_nothing_heavy(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", MANY)
     store.catalog()
-    answer = subprocess.run(
-        [sys.executable, "-c", STARTS_LIGHT, str(store.path)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert answer.stdout == "[]\n"
+    answer = run_program(STARTS_LIGHT, store.path)
+    assert (answer.stdout, answer.stderr) == ("[]\n", "")
 
 
 def _answers(store: Store) -> dict[str, Any]:

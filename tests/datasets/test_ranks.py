@@ -13,18 +13,12 @@ from hypothesis import strategies as st
 from datasets import DatasetError, Selection
 from tests.datasets.making import small_store
 from tests.datasets.streaming import (
-    PARTS,
     Batch,
     every_step,
     same_batches,
     steps_of,
     windows_of,
 )
-
-
-@pytest.fixture(scope="module")
-def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
-    return small_store(tmp_path_factory.mktemp("ranks") / "s", PARTS).select()
 
 
 def of_all_ranks(selection: Selection, world_size: int, **settings: Any) -> list[list[Batch]]:

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from datasets import DatasetError, Selection, Store
 from datasets.returns import CUT_OFF, TERMINATED, TRUNCATED, returns_to_go
-from tests.datasets.making import part_input, small_schema, small_store
-from tests.datasets.streaming import PARTS
-
-
-@pytest.fixture(scope="module")
-def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
-    return small_store(tmp_path_factory.mktemp("stream") / "s", PARTS).select()
+from tests.datasets.making import part_input, small_schema
 
 
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=8), seed=st.integers(0, 99))

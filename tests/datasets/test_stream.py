@@ -1,7 +1,5 @@
 """The window stream: order, tiling, padding, resumption, and the memory it takes."""
 
-import subprocess
-import sys
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
@@ -16,19 +14,14 @@ from hypothesis import strategies as st
 from datasets import DatasetError, Field, Schema, Selection, Store
 from datasets.order import epoch_order, tile
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
+from tests.datasets.programs import run_program
 from tests.datasets.streaming import (
-    PARTS,
     all_windows,
     every_step,
     same_batches,
     steps_of,
     windows_of,
 )
-
-
-@pytest.fixture(scope="module")
-def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
-    return small_store(tmp_path_factory.mktemp("stream") / "s", PARTS).select()
 
 
 @given(
@@ -308,5 +301,4 @@ def test_only_the_stream_imports_torch() -> None:
         "import datasets.materialise, datasets.mixing, datasets.stream_config;"
         "assert datasets.__gaitforge__ is True; sys.exit('torch' in sys.modules)"
     )
-    root = Path(__file__).resolve().parents[2]
-    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+    assert run_program(code).returncode == 0

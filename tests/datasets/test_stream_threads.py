@@ -15,11 +15,6 @@ from tests.datasets.making import small_store
 from tests.datasets.streaming import PARTS, every_step, steps_of
 
 
-@pytest.fixture(scope="module")
-def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
-    return small_store(tmp_path_factory.mktemp("stream") / "s", PARTS).select()
-
-
 def live_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if THREAD_NAME in thread.name]
 

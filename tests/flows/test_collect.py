@@ -11,8 +11,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from collectors.experts import DEFAULT_EXPERT, EXPERTS
-from collectors.legged_data import StoredForm
+from collectors.legged_data import StoredForm, legged_schema
 from collectors.observations import POLICY_SLICES, PRIVILEGED_SLICES
+from collectors.robots import DEFAULT_ROBOT, load_robot
 from collectors.timing import EPISODE_STEPS
 from datasets import Store, open_store
 from flows.collect import (
@@ -177,10 +178,12 @@ def test_the_rate_counts_time_in_which_parts_overlap_once_and_pauses_not_at_all(
 
 def test_a_store_keeps_the_fields_that_its_form_asks_for(tmp_path: Path) -> None:
     grid = replace(GRID, parts=1, episodes_per_part=4)
-    slim = replace(COLLECT, grid=grid, form=StoredForm(state=False, privileged=True))
-    collect(slim, tmp_path / "slim.zarr", Silent())
-    store = open_store(tmp_path / "slim.zarr")
-    assert set(store.schema.names("step")) == {"obs", "action", "reward", "privileged"}
+    rich = replace(COLLECT, grid=grid, form=StoredForm(state=True, privileged=True))
+    collect(rich, tmp_path / "rich.zarr", Silent())
+    store = open_store(tmp_path / "rich.zarr")
+    always = {"obs", "action", "reward"}
+    assert set(store.schema.names("step")) == always | {"state", "privileged"}
+    assert set(legged_schema(load_robot(DEFAULT_ROBOT)).names("step")) == always
     start, stop = PRIVILEGED_SLICES["joint_vel"]
     seen = store.select().episode(0)
     noise = seen["privileged"][:, start:stop] - seen["obs"][:, slice(*POLICY_SLICES["joint_vel"])]

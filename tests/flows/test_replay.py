@@ -43,7 +43,7 @@ def _rewritten(store: Path, tmp_path: Path, field: str) -> Path:
     episodes = [selection.episode(i) for i in rows]
     steps = {
         name: np.concatenate([episode[name] for episode in episodes])
-        for name in ("obs", "action", "reward", "state")
+        for name in ("obs", "action", "reward")
     }
     final = {"final_obs": np.stack([episode["final_obs"] for episode in episodes])}
     first = steps[field].reshape(len(steps[field]), -1)

@@ -13,16 +13,8 @@ from safetensors.numpy import save_file
 from collectors.experts import FEATURE_DIM, load_expert
 from collectors.ppo import ExpertTrainingConfig, train_expert
 from collectors.robots import N_JOINTS, absolute_robot, list_robots
-from pipeline.cli import main
 from tests.collectors.robot_folders import MISSING, changed, robot_folder
-
-
-def call(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    """The exit code of a command, and what it printed."""
-    capfd.readouterr()
-    code = main([str(argument) for argument in arguments])
-    out, err = capfd.readouterr()
-    return code, out, err
+from tests.pipeline.command_line import Run
 
 
 def write_expert(folder: Path, robot: str) -> Path:
@@ -39,24 +31,24 @@ def write_expert(folder: Path, robot: str) -> Path:
     return folder / "expert.safetensors"
 
 
-def test_the_list_names_every_shipped_robot(capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = call(capfd, "robot", "list", "--json")
+def test_the_list_names_every_shipped_robot(run: Run) -> None:
+    code, out, _ = run("robot", "list", "--json")
     assert code == 0
     rows = json.loads(out)
     assert [row["name"] for row in rows] == list_robots()
     assert all(Path(row["file"]).is_file() for row in rows)
     assert rows[1]["mass_kg"] == pytest.approx(13.1, abs=0.01)
-    assert call(capfd, "robot", "list")[1].split()[0] == "name"
+    assert run("robot", "list").out.split()[0] == "name"
 
 
-def test_a_good_robot_is_described(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_good_robot_is_described(run: Run, tmp_path: Path) -> None:
     folder = robot_folder(tmp_path / "mine")
-    code, out, err = call(capfd, "robot", "check", folder)
+    code, out, err = run("robot", "check", folder)
     assert (code, err) == (0, "")
     assert "mass_kg                13.101" in out
     assert "FL_calf_joint" in out
     assert out.endswith("mine can be used\n")
-    code, out, err = call(capfd, "robot", "check", folder, "--json")
+    code, out, err = run("robot", "check", folder, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["warnings"] == []
@@ -67,15 +59,13 @@ def test_a_good_robot_is_described(capfd: pytest.CaptureFixture[str], tmp_path: 
     assert calf["sag_rad"] == pytest.approx(calf["standing_nm"] / calf["kp"])
 
 
-def test_what_looks_wrong_is_said_and_can_be_used(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_looks_wrong_is_said_and_can_be_used(run: Run, tmp_path: Path) -> None:
     folder = robot_folder(tmp_path, {"kp_nm_per_rad": 11.0})
-    code, out, _ = call(capfd, "robot", "check", folder)
+    code, out, _ = run("robot", "check", folder)
     assert code == 0
     assert "warning: gains are soft" in out
     assert out.endswith("mine can be used all the same\n")
-    assert len(json.loads(call(capfd, "robot", "check", folder, "--json")[1])["warnings"]) == 2
+    assert len(json.loads(run("robot", "check", folder, "--json").out)["warnings"]) == 2
 
 
 @pytest.mark.parametrize("command", ["check", "train"])
@@ -93,7 +83,7 @@ def test_what_looks_wrong_is_said_and_can_be_used(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_bad_robot_gets_one_line_and_nothing_is_written(
-    capfd: pytest.CaptureFixture[str],
+    run: Run,
     tmp_path: Path,
     command: str,
     card: dict,
@@ -102,7 +92,7 @@ def test_a_bad_robot_gets_one_line_and_nothing_is_written(
 ) -> None:
     folder, out = robot_folder(tmp_path / "mine", card, mjcf), tmp_path / "out"
     train = ["expert", "train", "--robot", folder, "--out", out]
-    code, shown, err = call(capfd, *(["robot", "check", folder] if command == "check" else train))
+    code, shown, err = run(*(["robot", "check", folder] if command == "check" else train))
     assert (code, shown) == (2, "")
     assert err.startswith("gaitforge: error: robot 'mine': ")
     assert err.count("\n") == 1
@@ -116,13 +106,13 @@ def test_a_bad_robot_gets_one_line_and_nothing_is_written(
     ids=["check", "train"],
 )
 def test_a_robot_that_is_not_there_gets_one_line(
-    capfd: pytest.CaptureFixture[str],
+    run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = call(capfd, *arguments)
+    code, out, err = run(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "no robot 'spot'; shipped robots: aliengo, go1, or a card, or a folder" in err
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,21 @@
+"""HTML pages from the templates of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+
+def page_template(name: str, **filters: Callable[..., Any]) -> Template:
+    """A template that escapes what it shows and refuses names that it is not given."""
+    environment = Environment(
+        loader=PackageLoader("pipeline"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(filters)
+    return environment.get_template(name)

@@ -1,0 +1,72 @@
+"""A collection leaves the catalog's index behind, so that the first query need not make it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datasets import Store, open_store
+from datasets.index import CatalogIndex
+from flows.collect import collect
+from flows.progress import Silent
+from tests.flows.making import COLLECT, GRID
+
+PLAN = replace(COLLECT, grid=replace(GRID, parts=3, episodes_per_part=4), threads=1)
+FIRST, *OTHERS = PLAN.part_ids()
+
+
+def index_is_current(store: Store) -> bool:
+    index = CatalogIndex.load(store.files.index_path)
+    return index is not None and index.stamps == store.files.stamps()
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the first part of three."""
+    path = tmp_path_factory.mktemp("collect") / "legged.zarr"
+    collect(PLAN, path, Silent(), [FIRST])
+    return path
+
+
+def test_who_commits_the_last_part_makes_the_index_and_a_query_uses_it(
+    unfinished: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "legged.zarr"
+    shutil.copytree(unfinished, path)
+    store = open_store(path)
+    assert not store.files.index_path.exists(), "parts are still missing"
+    collect(PLAN, path, Silent(), OTHERS)
+    assert index_is_current(store)
+    made = store.files.index_path.stat()
+    assert len(open_store(path).select(skill="run")) == 6
+    assert collect(PLAN, path, Silent()) == []
+    after = store.files.index_path.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
+    assert store.verify() == []
+
+
+def test_a_longer_plan_brings_the_index_up_to_date(unfinished: Path, tmp_path: Path) -> None:
+    path = tmp_path / "legged.zarr"
+    shutil.copytree(unfinished, path)
+    for parts in (2, 3):
+        collect(replace(PLAN, grid=replace(PLAN.grid, parts=parts)), path, Silent())
+        assert index_is_current(open_store(path))
+
+
+def test_without_an_index_or_beside_a_damaged_part_the_collection_is_complete(
+    unfinished: Path, tmp_path: Path
+) -> None:
+    for fault in ("cannot be written", "damaged"):
+        path = tmp_path / fault / "legged.zarr"
+        shutil.copytree(unfinished, path)
+        store = open_store(path)
+        if fault == "damaged":
+            store.files.path(FIRST).write_bytes(b"damaged")
+        else:
+            store.files.index_path.parent.write_text("in the way")
+        assert [record.part for record in collect(PLAN, path, Silent())] == OTHERS
+        assert not store.files.index_path.exists()
+        assert len(store.verify()) == (1 if fault == "damaged" else 0)

@@ -1,0 +1,44 @@
+"""The command line in this process: its outcome, and what wrong input must look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline.cli import main
+
+SMALL_MODEL = '{"hidden_dim":16,"decoder_dim":8,"n_layers":1,"n_modes":2,"context_len":8}'
+TINY_GRID = ["--set", "grid.parts=1", "--set", "grid.episodes_per_part=4", "--level", "2"]
+TINY_GRID += ["--terrain", "flat", "--skill", "stand,run", "--threads", "1", "--robots", "4"]
+
+
+class Outcome(NamedTuple):
+    """An exit code and what was printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+def call(*arguments: str | Path) -> int:
+    """`main` in this process, as a shell would see it end."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def assert_refused(outcome: Outcome, *complaints: str) -> None:
+    """Exit code 2, nothing on standard output, one line on standard error that holds these."""
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert "Traceback" not in outcome.err
+    assert outcome.err.count("\n") == 1, outcome.err
+    assert outcome.err.startswith("gaitforge")
+    assert "error: " in outcome.err
+    for complaint in complaints:
+        assert complaint in outcome.err
