@@ -74,6 +74,15 @@ class BarSeries:
 
 
 @dataclass(frozen=True)
+class Panel:
+    """A chart with its title and what to read from it."""
+
+    title: str
+    svg: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class LatencyBar:
     """A policy's time for one control step, in microseconds."""
 
@@ -235,6 +244,30 @@ def latency(rows: Sequence[LatencyBar], budget_us: float, alt: str) -> str:
         axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.invert_yaxis()
         axes.set_xlabel("time of one control step, µs (logarithmic)")
+        axes.grid(axis="x")
+        return _svg(figure, alt)
+
+
+def rates(labels: Sequence[str], values: Sequence[float], xlabel: str, alt: str) -> str:
+    """One horizontal bar a label on a logarithmic axis, its value written at its end."""
+    with mpl.rc_context(_STYLE):
+        figure, axes = _figure(400, 60 + 26 * len(labels))
+        left = 10 ** np.floor(np.log10(min(values)) - 0.3)
+        axes.barh(
+            range(len(labels)), np.asarray(values) - left, left=left, height=0.6, color=ACCENT
+        )
+        for place, value in enumerate(values):
+            axes.annotate(
+                f"{value:,.0f}", (value, place), xytext=(5, 0), textcoords="offset points",
+                va="center",
+            )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xlim(left, 6 * max(values))  # room for the longest bar's value
+        _plain_log_ticks(axes)
+        axes.set_yticks(range(len(labels)), labels)
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        axes.invert_yaxis()
+        axes.set_xlabel(xlabel)
         axes.grid(axis="x")
         return _svg(figure, alt)
 

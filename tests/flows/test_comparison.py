@@ -1,0 +1,323 @@
+"""Models compared on a tiny store: the same data for all, nothing twice, numbers that agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from collectors.evaluation import EvaluationGrid
+from collectors.robots import DEFAULT_ROBOT, list_robots
+from datasets import open_store
+from flows.collect import collect
+from flows.comparison import ComparisonPlan, comparison_grid, run_comparison
+from flows.comparison_summary import mean_and_std, summarise
+from flows.evaluate import EvaluatePlan, PolicySource
+from flows.progress import Silent
+from flows.records import to_tree
+from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
+from learners.held_out import held_out_error, split_episodes
+from learners.training_config import TrainConfig
+from tests.flows.making import COLLECT, Counting, Interrupting, Stop
+from tests.learners import making
+from tests.learners.making import SMALL
+
+PLAN = ComparisonPlan(
+    models=("fcnet", "mlp"),
+    seeds=(0, 5),
+    config=TrainConfig(
+        steps=4,
+        batch_size=4,
+        window_len=16,
+        held_out_fraction=0.3,
+        split_seed=0,
+        history_every=1,
+        validation_every=2,
+        validation_batches=1,
+        checkpoint_every=1,
+    ),
+    own={
+        "fcnet": {"model_overrides": SMALL["fcnet"], "peak_lr": 0.004},
+        "mlp": {"model_overrides": {"hidden_dim": 16, "n_layers": 1}},
+    },
+    evaluate=EvaluatePlan(
+        grid=EvaluationGrid(("flat", "rough"), ("stand", "run"), (2,), episodes=1), robots=4
+    ),
+)
+RUNS = ["fcnet-seed-0", "mlp-seed-0", "fcnet-seed-5", "mlp-seed-5"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 real episodes."""
+    path = tmp_path_factory.mktemp("comparison") / "legged.zarr"
+    collect(COLLECT, path, Silent())
+    return path
+
+
+Compared = tuple[Path, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def compared(store: Path) -> Compared:
+    """The folder and record of a comparison that was interrupted twice."""
+    out = store.parent / "out"
+    for interrupted in ("train mlp-seed-0", "evaluate fcnet-seed-5"):
+        with pytest.raises(Stop):
+            run_comparison(PLAN, store, out, InterruptingIn(interrupted))
+        assert not (out / "comparison.json").exists()
+    return out, run_comparison(PLAN, store, out, Silent())
+
+
+class InterruptingIn(Interrupting):
+    """Raises in the step of this name, once it has done some work."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(after=1)
+        self.name = name
+
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Any:
+        """See `flows.progress.Reporter.step`."""
+        if name != self.name:
+            return Counting.step(self, name, total, unit, done)
+        return super().step(name, total, unit, done)
+
+
+def test_every_model_is_trained_with_every_seed_on_the_same_episodes(compared: Compared) -> None:
+    out, record = compared
+    assert [run["run"] for run in record["runs"]] == RUNS
+    normalisers, weights = [], []
+    for name in RUNS:
+        tensors = load_file(out / "train" / name / CHECKPOINT)
+        normalisers.append(tensors["policy.obs_normaliser.mean"])
+        weights.append({key: value.tobytes() for key, value in tensors.items()})
+    for other in normalisers[1:]:
+        np.testing.assert_array_equal(normalisers[0], other)
+    assert weights[0] != weights[2], "another seed has other weights"
+    assert {json.loads(path.read_text())["key"]["held_out"] for path in out.glob("test/*")} == {
+        record["held_out"]["selection"]
+    }
+    assert {run["steps"] for run in record["runs"]} == {4}
+
+
+def test_the_held_out_episodes_follow_the_split_seed_alone(store: Path) -> None:
+    everything = open_store(store).select()
+
+    def held_out(seed: int, split_seed: int | None) -> str:
+        config = TrainConfig(held_out_fraction=0.3, seed=seed, split_seed=split_seed)
+        chosen = split_episodes(config, everything).held_out
+        assert chosen is not None
+        return chosen.hash
+
+    assert held_out(0, 7) == held_out(1, 7) == held_out(7, None)
+    assert held_out(0, None) != held_out(7, None)
+
+
+def test_a_second_call_trains_tests_and_evaluates_nothing(store: Path, compared: Compared) -> None:
+    out, record = compared
+    counting = Counting()
+    assert run_comparison(PLAN, store, out, counting) == record
+    assert sum(counting.units.values()) == 0
+    assert {name.split()[0] for name in counting.units} == {"train"}
+
+
+def test_interruptions_change_no_weights(store: Path, compared: Compared, tmp_path: Path) -> None:
+    """One model and seed alone, at one go, comes to the same network."""
+    out, record = compared
+    plan = replace(PLAN, models=("mlp",), seeds=(0,), own={"mlp": PLAN.own["mlp"]})
+    alone = run_comparison(plan, store, tmp_path / "alone", Silent())
+    mine, its = (
+        load_file(folder / "train" / "mlp-seed-0" / CHECKPOINT)
+        for folder in (out, tmp_path / "alone")
+    )
+    assert mine.keys() == its.keys()
+    for name, value in mine.items():
+        np.testing.assert_array_equal(value, its[name])
+    assert alone["runs"][0]["test_mse"] == record["runs"][1]["test_mse"]
+    assert alone["models"][0]["test_mse"]["std"] is None
+
+
+def test_a_finished_comparison_takes_a_further_seed(store: Path, compared: Compared) -> None:
+    out, _ = compared
+    counting = Counting()
+    plan = replace(PLAN, models=("mlp",), seeds=(0, 5, 6), own={"mlp": PLAN.own["mlp"]})
+    further = run_comparison(plan, store, out, counting)
+    worked = {name for name, units in counting.units.items() if units}
+    assert worked == {f"{step} mlp-seed-6" for step in ("train", "test", "evaluate")}
+    assert further["models"][0]["seeds"] == [0, 5, 6]
+
+
+def test_the_numbers_are_those_of_the_files_beside_them(compared: Compared) -> None:
+    out, record = compared
+    expert = json.loads((out / "evaluate" / "expert.json").read_text())
+    for run in record["runs"]:
+        evaluated = json.loads((out / "evaluate" / f"{run['run']}.json").read_text())
+        tested = json.loads((out / "test" / f"{run['run']}.json").read_text())
+        _, card = read_checkpoint(out / "train" / run["run"])
+        assert run["test_mse"] == tested["mse"]
+        assert (tested["episodes"], tested["steps"]) == (
+            record["held_out"]["episodes"],
+            record["held_out"]["steps"],
+        )
+        assert run["return_fraction"] == pytest.approx(evaluated["return"] / expert["return"])
+        assert run["parameters"] == card["parameters"] == evaluated["parameters"]
+        assert run["train_s"] == card["progress"]["train_s"]
+    assert record["expert"]["return_fraction"] == 1.0
+    for model in record["models"]:
+        runs = [run for run in record["runs"] if run["model"] == model["model"]]
+        losses = [run["test_mse"] for run in runs]
+        assert model["test_mse"]["mean"] == pytest.approx(np.mean(losses))
+        assert model["test_mse"]["std"] == pytest.approx(np.std(losses, ddof=1))
+        assert [cell["skill"] for cell in model["skills"]] == ["run", "stand"]
+        assert len(model["cells"]) == len(record["expert"]["cells"]) == 4
+    assert record["trained_on"]["episodes"] + record["held_out"]["episodes"] == 24
+
+
+def test_the_held_out_error_is_that_of_the_recurrent_policy_on_whole_episodes(
+    store: Path, compared: Compared
+) -> None:
+    """Computed again step by step, as in control."""
+    out, record = compared
+    held_out = split_episodes(PLAN.config, open_store(store).select()).held_out
+    assert held_out is not None
+    policy = load_policy(out / "train" / RUNS[0])
+    total = 0.0
+    with torch.inference_mode():
+        for index in range(len(held_out)):
+            episode = held_out.episode(index)
+            state = policy.init_state(1)
+            for obs, action in zip(episode["obs"], episode["action"], strict=True):
+                chosen, state = policy.step(torch.from_numpy(obs)[None], state)
+                gap = (chosen[0] - torch.from_numpy(action)) / policy.action_normaliser.std
+                total += float(gap.square().mean())
+    assert record["runs"][0]["test_mse"] == pytest.approx(total / held_out.steps, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", ["gaussian-bc", "return"])
+def test_policies_of_every_objective_have_an_error(
+    objective: str, store: Path, tmp_path: Path
+) -> None:
+    plan = replace(
+        PLAN,
+        models=("mlp",),
+        seeds=(0,),
+        own={"mlp": PLAN.own["mlp"]},
+        config=replace(PLAN.config, objective=objective, steps=1),
+        evaluate=EvaluatePlan(
+            grid=EvaluationGrid(("flat",), ("stand",), (2,), episodes=1), robots=1
+        ),
+    )
+    record = run_comparison(plan, store, tmp_path / "out", Silent())
+    policy = load_policy(tmp_path / "out" / "train" / "mlp-seed-0")
+    held_out = split_episodes(plan.config, open_store(store).select()).held_out
+    assert held_out is not None
+    done: list[int] = []
+    assert record["runs"][0]["test_mse"] == held_out_error(policy, held_out, done.append).mse
+    assert sum(done) == held_out.steps
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda: replace(PLAN, models=("fcnet", "rnn"), own={}), "no model 'rnn'; known are fcnet"),
+        (lambda: replace(PLAN, models=()), "needs models, each once"),
+        (lambda: replace(PLAN, models=("mlp", "mlp"), own={}), "needs models, each once"),
+        (lambda: replace(PLAN, seeds=(1, 1)), "needs seeds, each once"),
+        (lambda: replace(PLAN, seeds=(-1,)), "seed must not be negative"),
+        (lambda: replace(PLAN, models=("mlp",)), "own has settings of fcnet, which is not compar"),
+        (lambda: _own({"mlp": {"steps": 9}}), "steps is no setting that mlp may have for itself"),
+        (lambda: _own({"mlp": {"peak_lr": "fast"}}), "the own settings of mlp"),
+        (lambda: _own({"mlp": {"model_overrides": {"depth": 3}}}), "no setting 'depth'"),
+        (lambda: _own({"mlp": {"model_overrides": 3}}), "the own settings of mlp"),
+        (lambda: _own({"mlp": 3}), "own must be like"),
+        (lambda: _config(model="bot"), "config.model differs by run"),
+        (lambda: _config(seed=4), "config.seed differs by run"),
+        (lambda: _config(split_seed=None), "a config.split_seed"),
+        (lambda: _config(held_out_fraction=0.0), "held_out_fraction above 0"),
+        (lambda: _config(split_seed=-1), "split_seed must not be negative"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_in_one_line(
+    change: Callable[[], Any], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint) as refusal:
+        change()
+    assert "\n" not in str(refusal.value)
+
+
+def _own(own: Any) -> ComparisonPlan:
+    return replace(PLAN, own=own)
+
+
+def _config(**changes: Any) -> ComparisonPlan:
+    return replace(PLAN, config=replace(PLAN.config, **changes))
+
+
+def test_other_settings_in_the_same_folder_are_refused(store: Path, compared: Compared) -> None:
+    out, _ = compared
+    before = (out / "comparison.json").read_bytes()
+    with pytest.raises(ValueError, match="holds a run with another steps"):
+        run_comparison(_config(steps=5), store, out, Silent())
+    assert (out / "comparison.json").read_bytes() == before
+
+
+def test_what_cannot_be_evaluated_is_refused_before_any_training(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {"last_action": (0, 12), "everything_else": (12, 70)}
+    monkeypatch.setattr(making, "OBS_SLICES", other)
+    making.make_selection(tmp_path / "walks.zarr")
+    with pytest.raises(ValueError, match="observation is not the one"):
+        run_comparison(PLAN, tmp_path / "walks.zarr", tmp_path / "out", Silent())
+    with pytest.raises(ValueError, match="no expert 'nobody'"):
+        run_comparison(replace(PLAN, expert="nobody"), store, tmp_path / "out", Silent())
+    other_robot = next(name for name in list_robots() if name != DEFAULT_ROBOT)
+    plan = replace(PLAN, evaluate=replace(PLAN.evaluate, robot=other_robot))
+    with pytest.raises(ValueError, match=f"but the models drive {other_robot}"):
+        run_comparison(plan, store, tmp_path / "out", Silent())
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_grid_by_default_is_that_of_the_data(store: Path) -> None:
+    everything = open_store(store).select()
+    assert comparison_grid(everything) == EvaluationGrid(
+        ("flat", "rough"), ("stand", "run"), (2,), episodes=20
+    )
+    assert comparison_grid(everything.where("skill = 'run'"), 3).skills == ("run",)
+
+
+def test_the_best_checkpoint_is_another_policy_with_a_key_of_its_own(compared: Compared) -> None:
+    out, _ = compared
+    folder = out / "train" / RUNS[0]
+    last, best = (PolicySource("x", folder, which=which).key() for which in ("last", "best"))
+    assert last != best
+    with pytest.raises(ValueError, match="no checkpoint 'first'; a run keeps last, best"):
+        PolicySource("x", folder, which="first").key()
+
+
+def test_a_cell_that_the_expert_fails_has_no_fraction() -> None:
+    def evaluation(value: float) -> dict[str, Any]:
+        numbers = {"return": value, "success": 1.0, "survival": 1.0}
+        cell = {"policy": "x", "terrain": "flat", "skill": "run", "level": 0, "episodes": 2}
+        latency = {"latency_us_median": 1.0, "latency_us_p99": 2.0, "parameters": 1}
+        return {**numbers, **latency, "cells": [cell | numbers]}
+
+    run = {"model": "mlp", "seed": 0, "parameters": 1, "steps": 1, "control_steps": 1}
+    run |= {"train_s": 1.0, "test_mse": 0.5, "evaluation": evaluation(1.0)}
+    summary = summarise(["mlp"], [run], evaluation(0.0))
+    assert summary["models"][0]["return_fraction"] == {"mean": None, "std": None}
+    assert summary["models"][0]["cells"][0]["return_fraction"]["mean"] is None
+    assert to_tree(summary) == summary
+
+
+def test_mean_and_standard_deviation() -> None:
+    assert mean_and_std([1.0, 2.0, 3.0]) == {"mean": 2.0, "std": 1.0}
+    assert mean_and_std([4.0]) == {"mean": 4.0, "std": None}
+    assert mean_and_std([4.0, None]) == {"mean": None, "std": None}
