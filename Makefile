@@ -65,6 +65,7 @@ format: $(STAMP) ## let ruff mend style and formatting
 bench: $(STAMP) ## measure speeds: runs/bench
 	$(BIN)/gaitforge bench --out runs/bench
 	$(BIN)/gaitforge bench store --out runs/bench
+	$(BIN)/gaitforge bench learners --out runs/bench
 
 # A fresh environment from pyproject.toml's ranges, written down. The comment lines at the top of the
 # lock file are kept. CUDA's own packages stay out (see there).

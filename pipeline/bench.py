@@ -35,8 +35,16 @@ BATCH, WINDOW = 64, 64
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure everything, or the store beside its peers; a table, and JSON in the folder."""
+    """Measure everything, or one part beside its rivals; tables, and JSON in the folder."""
     reporter = TerminalReporter()
+    if arguments.quick and arguments.what != "learners":
+        raise ValueError("--quick is for `gaitforge bench learners` only")
+    if arguments.what == "learners":
+        from pipeline.bench_learners import QUICK, run_learner_bench, show_learner_bench
+
+        config = QUICK if arguments.quick else None
+        show_learner_bench(run_learner_bench(arguments.out, config, reporter), arguments.json)
+        return 0
     if arguments.what == "store":
         from pipeline.bench_store import run_store_bench
 

@@ -34,9 +34,9 @@ class Bar:
             value = self.figure(figures)
         except KeyError:
             value = None
-        met = None if value is None else (value >= self.limit) == self.at_least
-        if value == self.limit:
-            met = True
+        met = None
+        if value is not None:
+            met = value >= self.limit if self.at_least else value <= self.limit
         wanted = f"{'at least' if self.at_least else 'at most'} {self.limit:g} {self.unit}"
         return {"bar": self.name, "value": value, "wanted": wanted, "met": met}
 

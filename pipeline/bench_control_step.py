@@ -102,13 +102,13 @@ class Candidate:
 
 
 def setting_name(setting: Mapping[str, int]) -> str:
-    """"legged", or what differs from it."""
+    """ "legged", or what differs from it."""
     return ",".join(f"{name}={value}" for name, value in setting.items()) or LEGGED
 
 
 def paper_modes(context_len: int) -> int:
     """Modes that the FCNet paper's Section 4.3 keeps: min(2.5 ln n, n // 2 + 1)."""
-    return min(int(2.5 * math.log(context_len)), context_len // 2 + 1)
+    return max(1, min(int(2.5 * math.log(context_len)), context_len // 2 + 1))
 
 
 def candidates(config: ControlStepConfig) -> list[Candidate]:
@@ -121,7 +121,9 @@ def candidates(config: ControlStepConfig) -> list[Candidate]:
     found = []
     for setting in config.settings:
         spec = preset(FCNET, setting)
-        runtimes = (COMPILED, TORCH, ONNX) if config.export_all or not setting else (COMPILED, TORCH)
+        runtimes = (
+            (COMPILED, TORCH, ONNX) if config.export_all or not setting else (COMPILED, TORCH)
+        )
         found += [Candidate(f"fcnet-{each}", setting, spec, space, each) for each in runtimes]
         found.append(Candidate("transformer", setting, _rival("transformer", setting), space))
         if "context_len" not in setting:  # RetNet has none

@@ -152,12 +152,16 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     bench.add_argument(
         "what",
         nargs="?",
-        choices=("all", "store"),
+        choices=("all", "store", "learners"),
         default="all",
-        help="everything, or the store beside other libraries (default: %(default)s)",
+        help="everything, the store beside other libraries, or the models beside each other "
+        "(default: %(default)s)",
     )
     bench.add_argument(
         "--out", type=Path, default=Path("runs/bench"), help="folder (default: %(default)s)"
+    )
+    bench.add_argument(
+        "--quick", action="store_true", help="learners: a few steps each, to see that it runs"
     )
     add_json(bench)
     bench.set_defaults(run="bench:run")

@@ -15,6 +15,8 @@ from typing import Any, TypeGuard
 
 from datasets.files import write_bytes_durably
 from pipeline import charts
+from pipeline.bench_charts import bench_panels
+from pipeline.charts import Panel
 from pipeline.pages import page_template
 from pipeline.report_card import card_table
 from pipeline.report_sheets import drawn_by, sheet_figures
@@ -49,15 +51,6 @@ class HeatTable:
     terrains: tuple[str, ...]
     skills: tuple[str, ...]
     cells: tuple[tuple[HeatCell, ...], ...]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A chart with its title and what to read from it."""
-
-    title: str
-    svg: str
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -181,6 +174,8 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "success_heat": _evaluation_heat(summary, "success", (0.0, 1.0)),
         "return_heat": _evaluation_heat(summary, "return", None),
         "latency_chart": _latency_chart(summary["policies"], dataset["control_dt_s"]),
+        "bench": run.bench,
+        "bench_charts": bench_panels(run.bench) if run.bench else [],
         "plan": [
             (key, list(flattened(value)) if isinstance(value, Mapping) else [("", value)])
             for key, value in run.plan.items()

@@ -14,6 +14,7 @@ EXPERT = "expert"
 PICTURES = Path("pictures")
 PICTURE_INDEX = "pictures.json"
 EXPERT_CARD = Path("expert.json")
+BENCH = Path("bench_learners.json")
 
 _SUMMARY_KEYS = (
     "dataset",
@@ -47,6 +48,7 @@ _POLICY_KEYS = (
 _CELL_KEYS = ("policy", "terrain", "skill", "level", "return", "success", "survival", "episodes")
 _GROUP_KEYS = ("terrain", "skill", "episodes", "steps", "return", "success", "survival")
 _SHEET_KEYS = ("file", "skill", "terrain", "level", "command", "success", "succeeded", "episodes")
+_BENCH_KEYS = ("train_step_ms", "control_step_us", "attention", "bars", "notes", "config")
 _HISTORY_KEYS = ("step", "loss", "validation_loss", "lr", "steps_per_s", "elapsed_s")
 
 
@@ -63,7 +65,8 @@ class TrainingRun:
 class RunFiles:
     """All that a report is made from, as read; `paths` are the files, relative to `root`.
 
-    `pictures` is None where none were drawn, `expert` where the run holds no card of its expert.
+    `pictures` is None where none were drawn, `expert` where the run holds no card of its expert,
+    `bench` where the learners' speeds were not measured into its folder.
     """
 
     root: Path
@@ -73,6 +76,7 @@ class RunFiles:
     training: tuple[TrainingRun, ...]
     pictures: Record | None
     expert: Record | None
+    bench: Record | None
     paths: tuple[Path, ...]
 
 
@@ -117,7 +121,13 @@ def read_run(run_dir: Path) -> RunFiles:
         cells = expert.get("evaluation", {}).get("cells", [])
         _check_records(cells, (*_CELL_KEYS, "episodes"), f"{EXPERT_CARD}: cells")
         paths.append(EXPERT_CARD)
-    return RunFiles(run_dir, summary, dataset, plan, training, pictures, expert, tuple(paths))
+    bench = None
+    if (run_dir / BENCH).is_file():
+        bench = _read_object(run_dir, BENCH, _BENCH_KEYS)
+        paths.append(BENCH)
+    return RunFiles(
+        run_dir, summary, dataset, plan, training, pictures, expert, bench, tuple(paths)
+    )
 
 
 def _read_pictures(run_dir: Path) -> Record | None:
