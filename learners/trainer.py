@@ -189,7 +189,10 @@ class Trainer:
 
     def _validation_loss(self, held_out: Selection) -> float:
         """Loss over the first batches of the held-out episodes, the same ones every time."""
-        stream = open_stream(self.config, held_out, self.ranks, seed=0)
+        # Episodes too few to be shared are computed by every rank, which changes no mean.
+        shared = len(held_out) >= self.ranks.world_size
+        ranks = self.ranks if shared else Ranks(device=self.ranks.device)
+        stream = open_stream(self.config, held_out, ranks, seed=0)
         sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         fault = None
         with torch.no_grad():

@@ -21,6 +21,7 @@ from datasets import Selection
 from learners.batches import open_stream
 from learners.checkpoint import load_policy, read_checkpoint
 from learners.distributed import Ranks, process_group, process_rank
+from learners.held_out import split_episodes
 from learners.history import read_history
 from learners.train import train
 from learners.training_config import TrainConfig
@@ -151,7 +152,10 @@ def start(commands: Sequence[str], world_size: int, stderr: Path) -> list[subpro
 def test_a_schedulers_notice_to_any_process_stops_all_with_a_checkpoint(
     world_size: int, number: signal.Signals, selection: Selection, tmp_path: Path
 ) -> None:
-    config = replace(CONFIG, steps=10**6, checkpoint_every=10**6, validation_every=10**6)
+    # One episode held out: fewer than there are processes to validate.
+    config = replace(CONFIG, steps=10**6, checkpoint_every=10**6, validation_every=2)
+    config = replace(config, held_out_fraction=0.02)
+    assert len(split_episodes(config, selection).held_out or ()) == 1
     run_dir = tmp_path / "run"
     running = start(training_command(config, selection, run_dir), world_size, tmp_path)
     try:
