@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +28,8 @@ from datasets.manifest import Manifest
 READ_THREADS = 4
 INDEX_FROM = 16
 """Fewest files outside the index for which it is made anew: reading one costs about 6 ms."""
+
+Read = TypeVar("Read")
 
 INDEX_FILE = "catalog.parquet"
 SUFFIX = ".parquet"
@@ -104,24 +107,51 @@ class CatalogFolder:
         return self._root / CATALOG / f"{stem}{SUFFIX}"
 
     def stamps(self) -> dict[str, Stamp]:
-        """Stem -> (bytes, modification time in ns) of every catalog file, sorted by stem."""
-        found = {}
-        with os.scandir(self._root / CATALOG) as entries:
-            for entry in entries:
-                if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
-                    status = entry.stat()
-                    found[entry.name.removesuffix(SUFFIX)] = (status.st_size, status.st_mtime_ns)
-        return dict(sorted(found.items()))
+        """Stem -> (bytes, modification time in ns) of every catalog file, sorted by stem.
+
+        A compaction adds the merged file before it removes the merged ones, but one listing
+        made meanwhile may show neither. Two that agree cannot: parts never come back.
+        """
+        stems = self._stems()
+        while True:
+            try:
+                found = {stem: _stamp_of(self.path(stem)) for stem in stems}
+            except FileNotFoundError:
+                found = None
+            before, stems = stems, self._stems()
+            if found is not None and stems == before:
+                return found
+
+    def _stems(self) -> list[str]:
+        names = os.listdir(self._root / CATALOG)
+        return sorted(
+            name.removesuffix(SUFFIX)
+            for name in names
+            if name.endswith(SUFFIX) and not name.startswith(".")
+        )
+
+    def _consistent(self, read: Callable[[Mapping[str, Stamp]], Read]) -> Read:
+        """What ``read`` makes of the stamps, made again if a compaction removed its files."""
+        while True:
+            stamps = self.stamps()
+            try:
+                return read(stamps)
+            except DatasetError:
+                if self.stamps() == stamps:
+                    raise
 
     def part_ids(self) -> list[str]:
         """Ids of the committed parts as they were collected, sorted; reads only merged files."""
+        return sorted(self._consistent(self._collected_ids))
+
+    def _collected_ids(self, stamps: Mapping[str, Stamp]) -> set[str]:
         ids: set[str] = set()
-        for stem in self.stamps():
+        for stem in stamps:
             if stem.startswith(MERGED_PREFIX):
                 ids.update(each.part_id for each in self.manifest(stem).collected)
             else:
                 ids.add(stem)
-        return sorted(ids)
+        return ids
 
     def manifest(self, stem: str) -> Manifest:
         """Commit record of one catalog file; DatasetError if absent, damaged, of other schema."""
@@ -135,12 +165,15 @@ class CatalogFolder:
 
     def find(self, part_id: str) -> Manifest:
         """Commit record of a part as it was collected; DatasetError if it is not committed."""
-        stems = self.stamps()
-        for stem in (name for name in stems if name.startswith(MERGED_PREFIX)):
-            for manifest in self.manifest(stem).collected:
-                if manifest.part_id == part_id:
-                    return manifest
-        return self.manifest(part_id)
+
+        def search(stamps: Mapping[str, Stamp]) -> Manifest:
+            for stem in (name for name in stamps if name.startswith(MERGED_PREFIX)):
+                for manifest in self.manifest(stem).collected:
+                    if manifest.part_id == part_id:
+                        return manifest
+            return self.manifest(part_id)
+
+        return self._consistent(search)
 
     def catalog(self) -> Catalog:
         """All committed episodes, from the index as far as it holds them.
@@ -148,15 +181,12 @@ class CatalogFolder:
         Raises:
             DatasetError: a catalog file is damaged or from another schema.
         """
-        while True:
-            stamps = self.stamps()
-            if self._catalog is not None and stamps == self._catalog_stamps:
-                return self._catalog
-            try:
-                self._catalog, self._catalog_stamps = self._read_all(stamps), stamps
-            except DatasetError:
-                if self.stamps() == stamps:
-                    raise  # otherwise parts were merged and removed under our hands: look again
+        return self._consistent(self._catalog_at)
+
+    def _catalog_at(self, stamps: Mapping[str, Stamp]) -> Catalog:
+        if self._catalog is None or stamps != self._catalog_stamps:
+            self._catalog, self._catalog_stamps = self._read_all(stamps), stamps
+        return self._catalog
 
     def _read_all(self, stamps: Mapping[str, Stamp]) -> Catalog:
         outside = self._outside_index(stamps)
@@ -176,7 +206,9 @@ class CatalogFolder:
         Raises:
             DatasetError: a catalog file is damaged.
         """
-        stamps = self.stamps()
+        return self._consistent(self._index_at)
+
+    def _index_at(self, stamps: Mapping[str, Stamp]) -> bool:
         if not stamps:
             return False
         try:
@@ -232,10 +264,9 @@ class CatalogFolder:
 
     def _stamp(self, stem: str) -> Stamp:
         try:
-            status = self.path(stem).stat()
+            return _stamp_of(self.path(stem))
         except FileNotFoundError as error:
             raise DatasetError(f"no part {stem} in {self._address}") from error
-        return status.st_size, status.st_mtime_ns
 
     def _file_address(self, stem: str) -> str:
         return f"{self._address}/{CATALOG}/{stem}{SUFFIX}"
@@ -243,6 +274,11 @@ class CatalogFolder:
     def _check_schema(self, manifest: Manifest) -> None:
         if manifest.schema_hash != self._schema_hash:
             raise DatasetError(f"part {manifest.part_id} of {self._address} is of another schema")
+
+
+def _stamp_of(path: Path) -> Stamp:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _check_stored(manifest: Manifest, table: pa.Table, part_id: str) -> None:
