@@ -182,3 +182,11 @@ def _load(source: PolicySource, robots: int, plan: EvaluatePlan) -> tuple[Policy
     trained = read_record(source.run / PLAN) or {}
     robot = load_robot(plan.robot or trained.get("robot", DEFAULT_ROBOT))
     return policy, count_parameters(network), robot
+
+
+if __name__ == "__main__":
+    import sys
+
+    from flows.direct import main
+
+    sys.exit(main("evaluate"))

@@ -20,7 +20,8 @@ from collectors.observations import POLICY_SLICES
 from collectors.robots import N_JOINTS
 from collectors.terrains import TERRAINS
 from datasets import Selection, open_store, query
-from flows.collect import CollectPlan, collect, collection_rate
+from flows.collect import CollectPlan, collect
+from flows.part_records import collection_rate
 from flows.progress import Reporter
 from flows.records import provenance, write_record
 from learners.registry import PRESETS, build_network, preset
@@ -35,8 +36,14 @@ BATCH, WINDOW = 64, 64
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure everything, or the store beside its peers; a table, and JSON in the folder."""
+    """Measure everything, the store beside its peers, or the flows; JSON goes to the folder."""
     reporter = TerminalReporter()
+    if arguments.what == "flows":
+        from pipeline.bench_flows import FlowBenchConfig, run_flow_bench
+
+        config = FlowBenchConfig(recorded=arguments.recorded)
+        show_one(run_flow_bench(arguments.out, config, reporter), arguments.json)
+        return 0
     if arguments.what == "store":
         from pipeline.bench_store import run_store_bench
 

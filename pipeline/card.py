@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from datasets import Selection
+from datasets import Selection, Store
 from datasets.card import card_record
 from datasets.files import write_bytes_durably
 from datasets.store import open_store
@@ -69,16 +70,31 @@ def card(arguments: argparse.Namespace) -> int:
     """Write the card of a store, or of what matches the filters."""
     store = open_store(arguments.store)
     cells = {name: getattr(arguments, name) for name in ("terrain", "skill", "level")}
-    selection = store.select(**cells)
-    if arguments.where:
-        selection = selection.where(arguments.where)
-    given = [f"{name}={','.join(map(str, chosen))}" for name, chosen in cells.items() if chosen]
-    filters = "; ".join([*given, *([arguments.where] if arguments.where else [])])
+    selection, filters = selected(store, cells, arguments.where)
     folder = arguments.out or Path(f"{Path(arguments.store).name}.card")
-    written = write_card(selection, folder, filters=filters, channels=not arguments.no_channels)
+    with _computing(arguments.scheduler):
+        written = write_card(selection, folder, filters=filters, channels=not arguments.no_channels)
     for path in written:
         print(path)
     return 0
+
+
+def selected(store: Store, cells: Mapping[str, Any], where: str) -> tuple[Selection, str]:
+    """The episodes of some terrains, skills and levels (None for all), and in words which."""
+    selection = store.select(**cells)
+    if where:
+        selection = selection.where(where)
+    given = [f"{name}={','.join(map(str, chosen))}" for name, chosen in cells.items() if chosen]
+    return selection, "; ".join([*given, *([where] if where else [])])
+
+
+def _computing(scheduler: str) -> AbstractContextManager[Any]:
+    """Statistics are computed by that scheduler's workers in the block; empty: by this process."""
+    if not scheduler:
+        return nullcontext()
+    from flows.dask_clusters import DaskSettings, dask_client
+
+    return dask_client(DaskSettings(scheduler=scheduler))
 
 
 def write_card(

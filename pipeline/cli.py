@@ -24,6 +24,8 @@ from pipeline.arguments import (
     store_address,
 )
 from pipeline.expert_parser import add_expert, add_robot
+from pipeline.flow_parser import add_flow_commands
+from pipeline.runner_arguments import add_training_runner
 from pipeline.store_parser import add_store_commands
 
 INTERRUPTED = 130
@@ -51,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_demo(commands)
     add_store_commands(commands)
+    add_flow_commands(commands)
     _add_learning_commands(commands)
     add_expert(commands)
     add_robot(commands)
@@ -100,6 +103,7 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
     train.add_argument(
         "--selection", type=Path, metavar="FILE", help="what gaitforge query --save kept"
     )
+    add_training_runner(train)
     add_settings(train, "config.peak_lr=0.001")
     add_json(train)
     train.set_defaults(run="commands:train")
@@ -135,12 +139,19 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     bench.add_argument(
         "what",
         nargs="?",
-        choices=("all", "store"),
+        choices=("all", "store", "flows"),
         default="all",
-        help="everything, or the store beside other libraries (default: %(default)s)",
+        help="everything, the store beside other libraries, or what orchestration costs "
+        "(default: %(default)s)",
     )
     bench.add_argument(
         "--out", type=Path, default=Path("runs/bench"), help="folder (default: %(default)s)"
+    )
+    bench.add_argument(
+        "--recorded",
+        type=Path,
+        metavar="STORE",
+        help="with flows: simulate many workers with the durations of this store's parts",
     )
     add_json(bench)
     bench.set_defaults(run="bench:run")

@@ -16,6 +16,7 @@ from pipeline.arguments import (
     store_address,
     whole,
 )
+from pipeline.runner_arguments import add_runner, add_scheduler
 
 
 def add_store_commands(commands: argparse._SubParsersAction) -> None:
@@ -43,6 +44,7 @@ def _add_collect(commands: argparse._SubParsersAction) -> None:
     collect.add_argument("--expert", help="name or file of the policy that acts")
     collect.add_argument("--sim", help="physics back end")
     add_cells(collect)
+    add_runner(collect)
     add_settings(collect, "grid.episodes_per_part=100")
     add_json(collect)
     collect.set_defaults(run="commands:collect")
@@ -108,6 +110,7 @@ def _add_card(commands: argparse._SubParsersAction) -> None:
     add_cells(card)
     _add_where(card)
     card.add_argument("--no-channels", action="store_true", help="leave the arrays unread")
+    add_scheduler(card)
     card.set_defaults(run="card:card")
 
 

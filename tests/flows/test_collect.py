@@ -15,13 +15,8 @@ from collectors.legged_data import StoredForm
 from collectors.observations import POLICY_SLICES, PRIVILEGED_SLICES
 from collectors.timing import EPISODE_STEPS
 from datasets import Store, open_store
-from flows.collect import (
-    CollectPlan,
-    PartCollected,
-    collect,
-    collection_rate,
-    part_records,
-)
+from flows.collect import CollectPlan, collect
+from flows.part_records import PartCollected, collection_rate, part_records
 from flows.progress import Silent
 from flows.replay import replay
 from flows.train import SelectPlan
