@@ -79,8 +79,8 @@ def prefect_api(host: str = LOOPBACK, port: int = PORT) -> Iterator[str]:
     if configured:
         if not _answers(configured):
             raise ValueError(
-                f"no Prefect server answers at PREFECT_API_URL={redacted(configured)}; start it, or "
-                "unset the variable for a server of this command's own"
+                f"no Prefect server answers at PREFECT_API_URL={redacted(configured)}; start it, "
+                "or unset the variable for a server of this command's own"
             )
         yield configured
         return

@@ -101,7 +101,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         first = process.stdout.readline()
         assert first.startswith("Prefect: http://127.0.0.1:"), process.communicate()
         soon(lambda: "Ctrl-C stops" in process.stdout.readline())  # type: ignore[union-attr]
-        yield Served(process, Server(first.split()[1] + "/api"), store)
+        url = first.split()[1] + "/api"
+        soon(lambda: httpx.get(f"{url}/deployments/name/demo/gaitforge").is_success)
+        yield Served(process, Server(url), store)
         started = [process.pid, *descendants(process.pid)]
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=90)
@@ -174,8 +176,7 @@ def test_a_run_that_ended_in_the_middle_leaves_no_torn_part(
         os.kill(beat.pid, signal.SIGKILL)
         served.soon(run, "CRASHED")
     else:
-        served.server.ask(f"flow_runs/{run}/set_state", state={"type": "CANCELLING"}, force=True)
-        served.soon(run, "CANCELLED")
+        cancel(served, run, "CANCELLING")
         soon(lambda: not is_running(beat.pid))
     assert open_store(place).verify() == []
 
@@ -192,15 +193,20 @@ def test_a_second_collection_waits_for_the_first(served: Served, tmp_path: Path)
     size = {"parts": 2, "episodes_per_part": 300, "settings": []}
     runs = [served.start("collect", store=str(tmp_path / f"{k}.zarr"), **size) for k in (1, 2)]
 
-    def names() -> set[str]:
+    def one_waits() -> dict[str, str] | None:
         time.sleep(POLL_S)
-        return {served.state(run)["name"] for run in runs}
+        found = {served.state(run)["name"]: run for run in runs}
+        return found if found.keys() == {"AwaitingConcurrencySlot", "Running"} else None
 
-    soon(lambda: "AwaitingConcurrencySlot" in names())
-    assert "Running" in names()
-    for run in runs:
-        served.server.ask(f"flow_runs/{run}/set_state", state={"type": "CANCELLING"}, force=True)
-        served.soon(run, "CANCELLED")
+    found = soon(one_waits, 120)
+    cancel(served, found["AwaitingConcurrencySlot"], "CANCELLED")
+    cancel(served, found["Running"], "CANCELLING")
+
+
+def cancel(served: Served, run: str, state: str) -> None:
+    """Have a run cancelled; a running one by whoever runs it."""
+    served.server.ask(f"flow_runs/{run}/set_state", state={"type": state}, force=True)
+    served.soon(run, "CANCELLED")
 
 
 @pytest.mark.slow
