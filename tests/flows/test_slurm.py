@@ -289,7 +289,6 @@ def test_a_training_that_reaches_its_real_limit_ends_with_the_same_losses(
 def test_processes_on_two_nodes_stop_and_go_on_together(
     cluster: SlurmCluster, tmp_path: Path, walks: Path, uninterrupted: list[tuple[Any, ...]]
 ) -> None:
-    pytest.importorskip("learners.distributed", reason="the trainer runs as one process only")
     run = tmp_path / "run"
     assert train(walks, run, "--runner", "slurm", "--cpus", "1", "--nodes", "2") == 0
     job = only_job(run)
