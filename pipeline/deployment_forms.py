@@ -7,13 +7,16 @@ asked for. What depends on several values the plan checks as the run begins.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
 from collectors.commands import SKILLS
 from collectors.legged_data import COLLECTION_PRESETS
 from collectors.terrains import N_LEVELS, TERRAINS
+from learners.checkpoint import KEPT
+from learners.export import FORMATS
+from learners.objectives import OBJECTIVES
 from learners.registry import PRESETS
 
 MAX_PARTS, MAX_EPISODES = 100_000, 10_000
@@ -43,5 +46,7 @@ Settings = list[Annotated[str, StringConstraints(pattern=r"^[\w.]+=.*$")]]
 """NAME=VALUE, as `--set` takes them."""
 
 Model = Annotated[str, _one_of(PRESETS)]
-Objective = Literal["bc", "return"]
+Objective = Annotated[str, _one_of(OBJECTIVES)]
+Formats = list[Annotated[str, _one_of(FORMATS)]]
+Checkpoint = Annotated[str, _one_of(KEPT)]
 Steps = Annotated[int, Field(ge=NO_STEPS, le=MAX_STEPS)]

@@ -22,6 +22,7 @@ from collectors.experts import DEFAULT_EXPERT
 from datasets import open_store
 from flows.demo import DemoPlan
 from flows.evaluate import EvaluatePlan, PolicySource, evaluate_once
+from flows.export import ExportPlan, run_export
 from flows.part_records import collection_rate
 from flows.prefect_tasks import (
     ProgressArtifacts,
@@ -33,12 +34,15 @@ from flows.prefect_tasks import (
 )
 from flows.run_prefect import collect_in_tasks, demo_in_tasks
 from flows.train import SelectPlan, TrainPlan, run_training
+from learners.export import ExportOptions
 from learners.training_config import TrainConfig
 from pipeline.arguments import store_address
 from pipeline.card import selected, write_card
 from pipeline.commands import write_demo_report
 from pipeline.deployment_forms import (
+    Checkpoint,
     Episodes,
+    Formats,
     Levels,
     Model,
     Objective,
@@ -232,6 +236,32 @@ def evaluate(
     show_table(f"evaluation {source.name}", record["cells"], "closed-loop evaluation")
 
 
+@flow(name="export", flow_run_name=_named("export", "run"), persist_result=False)
+def export(
+    run: Place,
+    out: Place,
+    formats: Formats = NONE,
+    checkpoint: Checkpoint = "last",
+    settings: Settings = NONE,
+) -> None:
+    """Write a trained policy as files for a robot's program.
+
+    Args:
+        run: folder of a training run.
+        out: new folder of the files; the same again changes nothing.
+        formats: of the control step; none for all.
+        checkpoint: the last, or the one with the lowest validation loss.
+        settings: any other settings of the plan, NAME=VALUE.
+    """
+    options = ExportOptions(formats=tuple(formats)) if formats else ExportOptions()
+    plan = override(ExportPlan(checkpoint=checkpoint, options=options), settings)
+    shown = ProgressArtifacts(RunLog())
+    work = partial(run_export, plan, Path(run), Path(out), shown)
+    result = run_stage(f"export {_name(run)}", work)
+    rows = [{"file": name, "bytes": size} for name, size in result.sizes.items()]
+    show_table(f"exported {_name(run)}", rows, "files for a robot's program")
+
+
 @flow(name="demo", flow_run_name=_named("demo in", "out"), persist_result=False)
 def demo(out: Place, settings: Settings = NONE) -> None:
     """Run the whole road at small scale: collect, describe, train, evaluate, report.
@@ -245,7 +275,9 @@ def demo(out: Place, settings: Settings = NONE) -> None:
     demo_in_tasks(plan, folder, RunLog(), partial(write_demo_report, folder))
 
 
-FLOWS: dict[str, Flow[..., Any]] = {f.name: f for f in (collect, card, train, evaluate, demo)}
+FLOWS: dict[str, Flow[..., Any]] = {
+    f.name: f for f in (collect, card, train, evaluate, export, demo)
+}
 """Everything that is deployed, by name."""
 
 COLLECTIONS_AT_ONCE = 1
