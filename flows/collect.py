@@ -1,10 +1,15 @@
-"""Collection: the parts of a plan that a store still lacks, one rollout and one commit each."""
+"""Collection: the parts of a plan that a store still lacks, one rollout and one commit each.
+
+`collect_part` makes one part in any process, and every way to run a collection (`flows.runners`)
+comes down to it or to its loop here. What is missing is what the catalog lacks, so whoever is told
+to make a part that is there already does nothing, and running a plan again makes the rest.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -26,9 +31,12 @@ from collectors.physics import BACKENDS
 from collectors.rollout import run_episodes
 from collectors.timing import EPISODE_STEPS
 from datasets import DatasetError, Store, create_store, open_store
-from datasets.bucket import Bucket, is_bucket_url
-from flows.progress import Advance, Reporter
-from flows.records import digest, provenance, read_record, to_tree, write_record
+from flows.activity import PartActivity, last_line
+from flows.logs import log_event
+from flows.part_records import PartCollected, part_records, records_folder, write_part_record
+from flows.progress import Advance, Interrupted, Reporter, unheard
+from flows.records import digest, provenance, to_tree, write_record
+from flows.retrying import Retry
 
 
 @dataclass(frozen=True)
@@ -71,28 +79,15 @@ class CollectPlan:
         return self.grid.part_ids(digest(content)[:6])
 
 
-@dataclass(frozen=True)
-class PartCollected:
-    """A collected part: its size, and when (seconds since the epoch), the commit included."""
-
-    part: str
-    episodes: int
-    steps: int
-    bytes: int
-    started: float
-    write_s: float
-    ended: float
-
-
-class Interrupted(Exception):
-    """Raised in a worker that was told to stop; its part is not committed."""
-
-
 class Collector:
-    """An expert on N simulated robots that fills parts; use it in a `with` statement."""
+    """An expert on N simulated robots that fills parts; use it in a `with` statement.
+
+    Args:
+        plan: of the parts; threads: that step the robots of the one simulator.
+    """
 
     def __init__(self, plan: CollectPlan, threads: int):
-        self._plan = plan
+        self.plan = plan
         self._expert = load_expert(plan.expert)
         # Full waves: a last wave of a few episodes would leave the other robots idle.
         waves = ceil(plan.grid.episodes_per_part / plan.robots)
@@ -108,12 +103,26 @@ class Collector:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the simulator."""
         self._env.close()
 
-    def collect(self, store: Store, part_id: str, advance: Advance) -> PartCollected:
-        """Roll out one part and commit it."""
+    def collect(
+        self,
+        store: Store,
+        part_id: str,
+        advance: Advance,
+        before_write: Callable[[], None] = lambda: None,
+    ) -> PartCollected:
+        """Roll out one part and commit it; `before_write` is called in between.
+
+        A part that another process committed meanwhile stays as it is: the store writes under the
+        part's lock and looks again.
+        """
         started = time.time()
-        specs = self._plan.grid.part_specs(part_id)
+        specs = self.plan.grid.part_specs(part_id)
         policy, physics = self._expert.policy, self._env.physics
         results = list(
             run_episodes(
@@ -121,11 +130,12 @@ class Collector:
                 policy,
                 specs,
                 record=True,
-                privileged=self._plan.form.privileged,
+                privileged=self.plan.form.privileged,
                 progress=lambda n: advance(n, ""),
             )
         )
         rolled_out = time.time()
+        before_write()
         steps, per_episode = part_arrays(results, store.schema)
         simulator = (physics.name, physics.version)
         catalog = part_catalog(results, policy.robot, simulator, (policy.name, self._expert.hash))
@@ -142,13 +152,94 @@ class Collector:
         )
 
 
+class _LastCollector(threading.local):
+    """The collector that this thread used last: the next part needs no new simulator."""
+
+    key: tuple[CollectPlan, str, int] | None = None
+    collector: Collector | None = None
+
+    def get(self, plan: CollectPlan, threads: int) -> Collector:
+        key = plan, load_expert(plan.expert).hash, threads
+        if self.collector is None or self.key != key:
+            if self.collector is not None:
+                self.collector.close()
+            self.key, self.collector = key, Collector(plan, threads)
+        return self.collector
+
+
+_last_collector = _LastCollector()
+
+
+def collect_part(
+    plan: CollectPlan,
+    store_path: Path | str,
+    part_id: str,
+    advance: Advance = unheard,
+    threads: int = 1,
+    retry: Retry | None = None,
+) -> PartCollected:
+    """Make one part, in whichever process this is, and return its record.
+
+    The store must exist (`prepare`). A part that is committed is not made again. A fault of the
+    system that may pass is met by further attempts. Parts of the same plan in the same thread share
+    a simulator.
+
+    Args:
+        advance: hears of every step, and stops the work by raising; threads: that step the robots.
+        retry: None for three attempts.
+
+    Raises:
+        ValueError: the part is not the plan's, also because the expert's file changed since the
+            part was named; there is no store; or it refuses the part.
+    """
+    parts = plan.part_ids()
+    if part_id not in parts:
+        raise ValueError(
+            f"part {part_id} is not one of the plan's {len(parts)}, {parts[0]} to {parts[-1]}: its "
+            "settings or its expert are others"
+        )
+    store = open_store(store_path)
+    if not store.missing([part_id]):
+        return _record_of(store, store_path, part_id)
+    collector = _last_collector.get(plan, threads)
+    return _collect_missing(collector, store, store_path, part_id, advance, retry or Retry())
+
+
+def prepare(
+    plan: CollectPlan, store_path: Path | str, parts: Sequence[str] | None = None
+) -> tuple[list[str], list[str]]:
+    """Make the store and its record of the plan, before any part is made.
+
+    Returns:
+        The parts that are wanted (all, or the given ones), and those of them that are missing.
+
+    Raises:
+        ValueError: no such expert, another schema is there, or the place cannot be written.
+    """
+    robot = load_expert(plan.expert).policy.robot
+    store = create_store(store_path, legged_schema(robot, plan.form), to_tree(asdict(plan)))
+    named = plan.part_ids()
+    record = {"plan": asdict(plan), "parts": named, **provenance()}
+    write_record(records_folder(store_path) / f"plan-{digest(plan)}.json", record)
+    wanted = list(named if parts is None else parts)
+    missing = store.missing(wanted)
+    counts = {"plan": digest(plan), "parts": len(wanted), "missing": len(missing)}
+    log_event(records_folder(store_path), "info", "plan prepared", **counts)
+    return wanted, missing
+
+
+def steps_at_most(plan: CollectPlan) -> int:
+    """Steps of one part when no episode ends early."""
+    return plan.grid.episodes_per_part * EPISODE_STEPS
+
+
 def collect(
     plan: CollectPlan,
     store_path: Path | str,
     reporter: Reporter,
     parts: Sequence[str] | None = None,
 ) -> list[PartCollected]:
-    """Collect the parts that the store lacks, of all or of the given ones.
+    """Collect the parts that the store lacks, of all or of the given ones, in this process.
 
     The store is a folder, or `s3://bucket/prefix`.
 
@@ -160,12 +251,8 @@ def collect(
     Returns:
         The records of what was collected now.
     """
-    robot = load_expert(plan.expert).policy.robot
-    store = create_store(store_path, legged_schema(robot, plan.form), to_tree(asdict(plan)))
-    wanted = list(plan.part_ids() if parts is None else parts)
-    missing = store.missing(wanted)
-    write_record(_plan_path(store_path, plan), {"plan": asdict(plan), **provenance()})
-    per_part = plan.grid.episodes_per_part * EPISODE_STEPS
+    wanted, missing = prepare(plan, store_path, parts)
+    per_part = steps_at_most(plan)
     done = (len(wanted) - len(missing)) * per_part
     workers = max(1, min(plan.threads, len(missing)))
     with reporter.step("collect", len(wanted) * per_part, "step", done) as advance:
@@ -177,13 +264,10 @@ def collect(
                 # A worker that fails is told at once, not after those before it have finished.
                 for share in wait(shares, return_when=FIRST_EXCEPTION).done:
                     share.result()
-                collected = [record for share in shares for record in share.result()]
+                return [record for share in shares for record in share.result()]
             except BaseException:
                 shared.stop()
                 raise
-    if collected and not store.missing(plan.part_ids()):
-        _index(store)
-    return collected
 
 
 def _index(store: Store) -> None:
@@ -193,19 +277,15 @@ def _index(store: Store) -> None:
         store.files.rebuild_index()
 
 
-def part_records(store_path: Path | str, parts: Sequence[str]) -> list[PartCollected]:
-    """The records of the given parts of a store, in order; parts without one are left out."""
-    found = (read_record(_record_path(store_path, part)) for part in parts)
-    return [PartCollected(**record) for record in found if record is not None]
-
-
-def collection_rate(records: Sequence[PartCollected]) -> float:
-    """Steps a second over the time in which at least one of the parts was in work."""
-    busy, reached = 0.0, 0.0
-    for record in sorted(records, key=lambda r: r.started):
-        busy += max(0.0, record.ended - max(record.started, reached))
-        reached = max(reached, record.ended)
-    return sum(record.steps for record in records) / busy if busy else 0.0
+def run_local(
+    plan: CollectPlan,
+    store_path: Path | str,
+    reporter: Reporter,
+    parts: Sequence[str] | None = None,
+    settings: None = None,
+) -> list[PartCollected]:
+    """`collect` as a runner (`flows.runners`); it has no settings beside the plan's threads."""
+    return collect(plan, store_path, reporter, parts)
 
 
 class _Stoppable:
@@ -229,30 +309,66 @@ class _Stoppable:
 def _collect_share(
     plan: CollectPlan, store_path: Path | str, threads: int, advance: Advance, parts: Sequence[str]
 ) -> list[PartCollected]:
-    collected = []
     with Collector(plan, threads) as collector:
         store = open_store(store_path)
-        for part_id in parts:
-            record = collector.collect(store, part_id, advance)
-            write_record(_record_path(store_path, part_id), record)
-            collected.append(record)
-    return collected
+        work = partial(_collect_missing, collector, store, store_path)
+        return [work(part_id, advance, Retry()) for part_id in parts]
 
 
-def records_folder(store: Path | str) -> Path:
-    """Where a store's plans and part records lie: beside it, or beside a remote one's mirror."""
-    if is_bucket_url(store):
-        from datasets.object_store import default_mirror
+def _collect_missing(
+    collector: Collector,
+    store: Store,
+    store_path: Path | str,
+    part_id: str,
+    advance: Advance,
+    retry: Retry,
+) -> PartCollected:
+    """Attempts at one part, each with its heartbeat, and the record of the one that succeeds."""
+    records = records_folder(store_path)
 
-        place = default_mirror(Bucket(str(store)))
-    else:
-        place = Path(store)
-    return place.with_name(f"{place.name}.records")
+    def attempt() -> PartCollected:
+        with PartActivity(records, part_id, steps_at_most(collector.plan)) as activity:
+
+            def heard(n: int, note: str) -> None:
+                activity.advance(n)
+                advance(n, note)
+
+            try:
+                record = collector.collect(store, part_id, heard, activity.writing)
+            except Exception as error:
+                if not isinstance(error, Interrupted):
+                    advance(-activity.steps, "")  # the next attempt begins at the first step
+                raise
+            write_part_record(store_path, record)
+            if not store.missing(collector.plan.part_ids()):
+                _index(store)
+            return record
+
+    def tell(error: Exception, wait_s: float) -> None:
+        known = {"part": part_id, "error": last_line(error), "wait_s": round(wait_s, 2)}
+        log_event(records, "warning", "part is tried again", **known)
+
+    return retry.call(attempt, tell)
 
 
-def _plan_path(store: Path | str, plan: CollectPlan) -> Path:
-    return records_folder(store) / f"plan-{digest(plan)}.json"
+def _record_of(store: Store, store_path: Path | str, part_id: str) -> PartCollected:
+    """The record of a committed part, made from its commit where its writer died before that."""
+    kept = part_records(store_path, [part_id])
+    if kept:
+        return kept[0]
+    committed = store.files.find(part_id).record
+    catalog_file = store.files.path(part_id)  # none of its own once it was merged with others
+    ended = catalog_file.stat().st_mtime if catalog_file.exists() else time.time()
+    record = PartCollected(
+        part_id, committed.episodes, committed.steps, committed.bytes, ended, 0.0, ended
+    )
+    write_part_record(store_path, record)
+    return record
 
 
-def _record_path(store: Path | str, part_id: str) -> Path:
-    return records_folder(store) / f"{part_id}.json"
+if __name__ == "__main__":
+    import sys
+
+    from flows.direct import main
+
+    sys.exit(main("collect"))

@@ -1,7 +1,7 @@
 """The whole road at small scale: collect, describe, train, evaluate, sum up.
 
 The road is written once as calls of stages through a `Stage`: called directly it is plain functions
-in this process, and `flows.prefect_run` passes one that makes every call a Prefect task.
+in this process, and `flows.run_prefect` passes one that makes every call a Prefect task.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from collectors.experts import load_expert
 from collectors.legged_data import COLLECTION_PRESETS
 from collectors.terrains import TERRAINS
 from collectors.timing import EPISODE_STEPS
-from flows.collect import CollectPlan, collect, collection_rate, part_records
+from flows.collect import CollectPlan, collect
 from flows.evaluate import EvaluatePlan, PolicySource, evaluate_once
 from flows.overview import dataset_overview
+from flows.part_records import collection_rate, part_records
 from flows.progress import Reporter
 from flows.records import provenance, read_record, to_tree, write_record
 from flows.train import SelectPlan, TrainPlan, run_training
@@ -30,6 +31,9 @@ from learners.training_config import TrainConfig
 
 Stage = Callable[[str, Callable[[], Any]], Any]
 """stage(name, work) runs a named piece of work and returns its result."""
+
+Collecting = Callable[[CollectPlan, Path, Reporter], Any]
+"""collecting(plan, store, reporter) makes the parts that the store lacks."""
 
 STORE = "legged.zarr"
 SUMMARY = "summary.json"
@@ -77,7 +81,11 @@ def direct(name: str, work: Callable[[], Any]) -> Any:
 
 
 def run_demo(
-    plan: DemoPlan, out: Path, reporter: Reporter, stage: Stage = direct
+    plan: DemoPlan,
+    out: Path,
+    reporter: Reporter,
+    stage: Stage = direct,
+    collecting: Collecting = collect,
 ) -> dict[str, Any]:
     """Run or go on with the demo in `out`; returns what `summary.json` holds.
 
@@ -87,7 +95,7 @@ def run_demo(
     _claim(plan, out)
     store = out / STORE
     stage = _clocked(stage, out)
-    stage("collect", lambda: collect(plan.collect, store, reporter))
+    stage("collect", lambda: collecting(plan.collect, store, reporter))
     write_record(out / EXPERT_CARD, load_expert(plan.collect.expert).card)
     overview = stage("describe", lambda: _describe(store, out / "dataset.json"))
     trained: dict[str, TrainResult] = {}
@@ -180,3 +188,11 @@ def _clocked(stage: Stage, out: Path) -> Stage:
             write_record(out / WALL, [*known, {"stage": name, "seconds": seconds}])
 
     return run
+
+
+if __name__ == "__main__":
+    import sys
+
+    from flows.direct import main
+
+    sys.exit(main("demo"))

@@ -206,3 +206,11 @@ def _load_exported(
         raise ValueError(f"{folder} reads another observation layout than this program's")
     robot = load_robot(plan.robot or policy.description["control"]["robot"])
     return policy, policy.parameters, robot
+
+
+if __name__ == "__main__":
+    import sys
+
+    from flows.direct import main
+
+    sys.exit(main("evaluate"))

@@ -10,6 +10,10 @@ Advance = Callable[[int, str], None]
 """advance(n, note): n more units are done; the note is a few words to show beside them."""
 
 
+class Interrupted(Exception):
+    """Raised by an `Advance` whose work was told to stop: what it was at is not committed."""
+
+
 class Reporter(Protocol):
     """Shows the progress of long steps, one at a time."""
 
@@ -24,13 +28,17 @@ class Reporter(Protocol):
         ...
 
 
+def unheard(n: int, note: str) -> None:
+    """An `Advance` that nobody listens to."""
+
+
 class Silent:
     """A reporter that shows nothing."""
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
         """See `Reporter.step`."""
-        yield lambda n, note: None
+        yield unheard
 
     def say(self, text: str) -> None:
         """See `Reporter.say`."""

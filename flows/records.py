@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from datasets.files import write_bytes_durably
-from learners.checkpoint import git_revision
 
 _VERSIONED = ("gaitforge", "mujoco", "torch", "numpy", "zarr", "duckdb", "rsl-rl-lib", "prefect")
 
@@ -64,6 +63,8 @@ def read_record(path: Path) -> Any | None:
 
 def provenance() -> dict[str, Any]:
     """Git revision and versions of what the results depend on."""
+    from learners.checkpoint import git_revision  # brings torch, which who only reads can spare
+
     versions = {name: version(name) for name in _VERSIONED}
     return {
         "git_revision": git_revision(),

@@ -19,7 +19,8 @@ from collectors.legged_data import CollectionGrid
 from collectors.observations import POLICY_SLICES
 from collectors.terrains import TERRAINS
 from datasets import Selection, open_store, query
-from flows.collect import CollectPlan, collect, collection_rate
+from flows.collect import CollectPlan, collect
+from flows.part_records import collection_rate
 from flows.progress import Reporter
 from flows.records import provenance, write_record
 from learners.presets import PRESETS
@@ -44,6 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
 
         config = QUICK if arguments.quick else None
         show_learner_bench(run_learner_bench(arguments.out, config, reporter), arguments.json)
+        return 0
+    if arguments.what == "flows":
+        from pipeline.bench_flows import FlowBenchConfig, run_flow_bench
+
+        config = FlowBenchConfig(recorded=arguments.recorded)
+        show_one(run_flow_bench(arguments.out, config, reporter), arguments.json)
         return 0
     if arguments.what == "store":
         from pipeline.bench_store import run_store_bench

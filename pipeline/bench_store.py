@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from collectors.legged_data import CollectionGrid, StoredForm
 from datasets import Schema, Selection, Store, open_store, query
-from flows.collect import CollectPlan, collect, collection_rate
+from flows.collect import CollectPlan, collect
+from flows.part_records import collection_rate
 from flows.progress import Reporter, Silent
 from flows.records import provenance, write_record
 from pipeline.bench_peers import LEROBOT_NOTE, PEERS, PeerData, Work

@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Selection
+from datasets import Selection, Store
 from datasets.card import card_record
 from datasets.files import write_bytes_durably
 from datasets.store import open_store
@@ -22,7 +23,7 @@ from pipeline import card_charts
 from pipeline.card_markdown import card_markdown
 from pipeline.pages import page_template
 from pipeline.report import count, fixed, size, words
-from pipeline.store_commands import cells_of, chosen_episodes
+from pipeline.store_commands import cells_of, chosen
 
 PAGE_NAME = "card.html"
 MARKDOWN_NAME = "card.md"
@@ -67,15 +68,30 @@ class Grid:
 
 def card(arguments: argparse.Namespace) -> int:
     """Write the card of a store, or of what matches the filters."""
-    selection = chosen_episodes(open_store(arguments.store), arguments)
-    cells = cells_of(arguments).items()
-    given = [f"{name}={','.join(map(str, chosen))}" for name, chosen in cells if chosen]
-    filters = "; ".join([*given, *([arguments.where] if arguments.where else [])])
+    store = open_store(arguments.store)
+    selection, filters = selected(store, cells_of(arguments), arguments.where)
     folder = arguments.out or Path(f"{Path(arguments.store).name}.card")
-    written = write_card(selection, folder, filters=filters, channels=not arguments.no_channels)
+    with _computing(arguments.scheduler):
+        written = write_card(selection, folder, filters=filters, channels=not arguments.no_channels)
     for path in written:
         print(path)
     return 0
+
+
+def selected(store: Store, cells: Mapping[str, Any], where: str | None) -> tuple[Selection, str]:
+    """The episodes of some terrains, skills and levels (None for all), and in words which."""
+    selection = chosen(store, cells, where)
+    given = [f"{name}={','.join(map(str, chosen))}" for name, chosen in cells.items() if chosen]
+    return selection, "; ".join([*given, *([where] if where else [])])
+
+
+def _computing(scheduler: str) -> AbstractContextManager[Any]:
+    """Statistics are computed by that scheduler's workers in the block; empty: by this process."""
+    if not scheduler:
+        return nullcontext()
+    from flows.dask_clusters import DaskSettings, dask_client
+
+    return dask_client(DaskSettings(scheduler=scheduler))
 
 
 def write_card(

@@ -28,6 +28,8 @@ from pipeline.arguments import (
 from pipeline.comparison_parser import add_compare
 from pipeline.expert_parser import add_expert, add_robot
 from pipeline.export_parser import add_export
+from pipeline.flow_parser import add_flow_commands
+from pipeline.runner_arguments import add_training_runner
 from pipeline.store_parser import add_store_commands
 
 _ENVIRONMENT = {
@@ -54,6 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_demo(commands)
     add_store_commands(commands)
+    add_flow_commands(commands)
     _add_learning_commands(commands)
     add_compare(commands)
     add_export(commands)
@@ -109,6 +112,7 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
     train.add_argument(
         "--selection", type=Path, metavar="FILE", help="what gaitforge query --save kept"
     )
+    add_training_runner(train)
     add_settings(train, "config.peak_lr=0.001")
     add_json(train)
     train.set_defaults(run="commands:train")
@@ -152,9 +156,10 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     bench.add_argument(
         "what",
         nargs="?",
-        choices=("all", "store", "learners"),
+        choices=("all", "store", "learners", "flows"),
         default="all",
-        help="everything, the store beside other libraries, or the models beside each other "
+        help="everything, the store beside other libraries, the models beside each other, or what "
+        "orchestration costs "
         "(default: %(default)s)",
     )
     bench.add_argument(
@@ -162,6 +167,12 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     )
     bench.add_argument(
         "--quick", action="store_true", help="learners: a few steps each, to see that it runs"
+    )
+    bench.add_argument(
+        "--recorded",
+        type=Path,
+        metavar="STORE",
+        help="with flows: simulate many workers with the durations of this store's parts",
     )
     add_json(bench)
     bench.set_defaults(run="bench:run")

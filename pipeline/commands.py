@@ -6,24 +6,28 @@ Each takes the parsed arguments and returns an exit code.
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from collectors.evaluation import EvaluationGrid
-from collectors.legged_data import COLLECTION_PRESETS, StoredForm
-from flows.collect import CollectPlan, collection_rate, part_records
-from flows.collect import collect as run_collect
+from flows.collect import CollectPlan
 from flows.demo import DemoPlan, run_demo
 from flows.evaluate import EvaluatePlan, PolicySource, evaluate_policy
-from flows.progress import Silent
+from flows.part_records import collection_rate, part_records
+from flows.progress import Reporter, Silent
+from flows.runners import find_runner
 from flows.train import SelectPlan, TrainPlan, run_training
 from learners.distributed import process_rank
 from learners.sizes import describe_models
 from learners.training_config import TrainConfig
+from pipeline.jobs_commands import show_submitted
 from pipeline.pictures import make_run_sheets
+from pipeline.plan_choices import collection_plan, with_chosen
 from pipeline.progress import TerminalReporter
 from pipeline.report import write_report
+from pipeline.runner_arguments import runner_settings, training_job_settings
 from pipeline.settings import override
 from pipeline.tables import show, show_one
 
@@ -33,13 +37,13 @@ def demo(arguments: argparse.Namespace) -> int:
     plan = override(DemoPlan(), arguments.settings)
     reporter = TerminalReporter()
     if arguments.prefect:
-        from flows.prefect_run import run_demo_flow
+        from flows.run_prefect import run_demo_flow
 
-        summary = run_demo_flow(plan, arguments.out, reporter)
+        finish = partial(write_demo_report, arguments.out)
+        summary, report = run_demo_flow(plan, arguments.out, reporter, finish)
     else:
         summary = run_demo(plan, arguments.out, reporter)
-    make_run_sheets(arguments.out, reporter.say)
-    report = write_report(arguments.out)
+        report = write_demo_report(arguments.out, reporter)
     if arguments.json:
         show_one(summary, as_json=True)
         return 0
@@ -51,13 +55,21 @@ def demo(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def write_demo_report(out: Path, reporter: Reporter) -> Path:
+    """Draw the policies' sheets and write the report of a demo's folder."""
+    make_run_sheets(out, reporter.say)
+    return write_report(out)
+
+
 def policy_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
     """The summary's policies as table rows."""
     return [{"policy": name, **record} for name, record in summary["policies"].items()]
 
 
 def collect(arguments: argparse.Namespace) -> int:
-    """Collect the missing parts of a plan."""
+    """Collect the missing parts of a plan, or have them collected."""
+    runner = find_runner(arguments.runner)
+    settings = runner_settings(arguments)
     plan = _collect_plan(arguments)
     ids = plan.part_ids()
     if arguments.parts is not None:
@@ -67,7 +79,10 @@ def collect(arguments: argparse.Namespace) -> int:
                 f"part {outside[0]} is not in the plan, which has parts 0-{len(ids) - 1}"
             )
         ids = [ids[k] for k in arguments.parts]
-    run_collect(plan, arguments.store, TerminalReporter(), ids)
+    made = runner(plan, arguments.store, TerminalReporter(), ids, settings)
+    if not isinstance(made, list):  # handed to a queue: nothing of it is here yet
+        show_submitted(made, arguments.json)
+        return 0
     records = part_records(arguments.store, ids)
     rows = [
         {
@@ -87,25 +102,15 @@ def collect(arguments: argparse.Namespace) -> int:
 
 
 def _collect_plan(arguments: argparse.Namespace) -> CollectPlan:
-    if arguments.preset not in COLLECTION_PRESETS:
-        raise ValueError(
-            f"unknown preset '{arguments.preset}'; presets: {', '.join(COLLECTION_PRESETS)}"
-        )
-    chosen = {
+    grid = {
         "terrains": arguments.terrain,
         "skills": arguments.skill,
         "levels": arguments.level,
         "seed": arguments.seed,
     }
-    grid = _with_chosen(COLLECTION_PRESETS[arguments.preset], chosen)
     kept = {name: getattr(arguments, name) for name in ("state", "privileged", "half")}
     top = {name: getattr(arguments, name) for name in ("expert", "sim", "robots", "threads")}
-    plan = CollectPlan(grid=grid, form=_with_chosen(StoredForm(), kept))
-    return override(_with_chosen(plan, top), arguments.settings)
-
-
-def _with_chosen(plan: Any, chosen: dict[str, Any]) -> Any:
-    return replace(plan, **{name: value for name, value in chosen.items() if value is not None})
+    return collection_plan(arguments.preset, grid, top, arguments.settings, kept)
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -118,11 +123,18 @@ def train(arguments: argparse.Namespace) -> int:
         str(arguments.selection or ""),
     )
     names = ("steps", "batch_size", "optimiser", "seed", "device")
-    config = _with_chosen(
+    config = with_chosen(
         TrainConfig(model=arguments.model, objective=arguments.objective),
         {name: getattr(arguments, name) for name in names},
     )
     plan = override(TrainPlan(select, config), arguments.settings)
+    job_settings = training_job_settings(arguments)
+    if job_settings is not None:
+        from flows.run_slurm import run_training_on_slurm
+
+        job = run_training_on_slurm(plan, arguments.store, arguments.out, job_settings)
+        show_submitted(job, arguments.json)
+        return 0
     leads = process_rank() == 0  # of the processes that torchrun may have started
     reporter = TerminalReporter() if leads else Silent()
     result = run_training(plan, arguments.store, arguments.out, reporter)
@@ -149,8 +161,8 @@ def show_evaluation(source: PolicySource, arguments: argparse.Namespace) -> int:
         "episodes": arguments.episodes,
         "seed": arguments.seed,
     }
-    plan = EvaluatePlan(grid=_with_chosen(EvaluationGrid(), chosen))
-    plan = _with_chosen(plan, {"threads": arguments.threads})
+    plan = EvaluatePlan(grid=with_chosen(EvaluationGrid(), chosen))
+    plan = with_chosen(plan, {"threads": arguments.threads})
     evaluation = evaluate_policy(source, override(plan, arguments.settings), TerminalReporter())
     show([cell.as_record() for cell in evaluation.cells], arguments.json)
     return 0

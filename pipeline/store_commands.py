@@ -6,6 +6,7 @@ Nothing but `datasets` is imported at the top: a query has to answer before torc
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -32,8 +33,13 @@ def cells_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def chosen_episodes(store: Store, arguments: argparse.Namespace) -> Selection:
     """The episodes of the cells that were asked for, and of `--where`."""
-    selection = store.select(**cells_of(arguments))
-    return selection if arguments.where is None else selection.where(arguments.where)
+    return chosen(store, cells_of(arguments), arguments.where)
+
+
+def chosen(store: Store, cells: Mapping[str, Any], where: str | None) -> Selection:
+    """The episodes of some terrains, skills and levels (None for all), and of a condition."""
+    selection = store.select(**cells)
+    return selection if where is None else selection.where(where)
 
 
 def info(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from pipeline.arguments import (
     numbers,
     whole,
 )
+from pipeline.runner_arguments import add_runner, add_scheduler
 
 
 def add_store_commands(commands: argparse._SubParsersAction) -> None:
@@ -44,6 +45,7 @@ def _add_collect(commands: argparse._SubParsersAction) -> None:
     add_simulation(collect)
     _add_form(collect)
     add_cells(collect)
+    add_runner(collect)
     add_settings(collect, "grid.episodes_per_part=100")
     add_json(collect)
     collect.set_defaults(run="commands:collect")
@@ -130,6 +132,7 @@ def _add_card(commands: argparse._SubParsersAction) -> None:
     add_cells(card)
     add_where(card)
     card.add_argument("--no-channels", action="store_true", help="leave the arrays unread")
+    add_scheduler(card)
     card.set_defaults(run="card:card")
 
 

@@ -16,13 +16,8 @@ from collectors.observations import POLICY_SLICES, PRIVILEGED_SLICES
 from collectors.robots import DEFAULT_ROBOT, load_robot
 from collectors.timing import EPISODE_STEPS
 from datasets import Store, open_store
-from flows.collect import (
-    CollectPlan,
-    PartCollected,
-    collect,
-    collection_rate,
-    part_records,
-)
+from flows.collect import CollectPlan, collect
+from flows.part_records import PartCollected, collection_rate, part_records
 from flows.progress import Silent
 from flows.replay import replay
 from flows.train import SelectPlan

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from datasets import open_store
-from flows.collect import collect, part_records
+from flows.collect import collect
+from flows.part_records import part_records
 from flows.progress import Silent
 from flows.replay import replay
 from tests.flows.making import COLLECT, GRID

@@ -146,10 +146,14 @@ def test_the_shipped_plan_holds_at_least_400_000_steps_in_several_parts() -> Non
 PREFECT_DEMO = """
 import json, sys
 from pathlib import Path
-from flows.prefect_run import run_demo_flow
+from functools import partial
+from flows.run_prefect import run_demo_flow
 from flows.progress import Silent
+from pipeline.commands import write_demo_report
 from tests.flows.making import DEMO
-summary = run_demo_flow(DEMO, Path(sys.argv[1]), Silent())
+out = Path(sys.argv[1])
+summary, report = run_demo_flow(DEMO, out, Silent(), partial(write_demo_report, out))
+assert report.is_file()
 print("SUMMARY", json.dumps(summary))
 """
 

@@ -79,7 +79,7 @@ def test_the_command_names_its_filters(
 ) -> None:
     arguments = argparse.Namespace(
         store=store.path, out=tmp_path / "card", terrain=("rough",), skill=None, level=None,
-        where="length > 1 and friction < 2", no_channels=True,
+        where="length > 1 and friction < 2", no_channels=True, scheduler="",
     )  # fmt: skip
     assert card(arguments) == 0
     assert capsys.readouterr().out.split() == [

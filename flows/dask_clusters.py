@@ -1,0 +1,181 @@
+"""Dask clients: of workers on this machine, of an existing scheduler, or of jobs in a queue.
+
+A local cluster listens on loopback alone, shows no dashboard unless asked, and takes work only from
+who has its keys, which die with it: others who are logged in on the machine do not. Workers in a
+job queue need a scheduler that other machines reach; it asks for keys in the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+LOOPBACK = "127.0.0.1"
+DASHBOARD_PORT = 8787
+QUEUES = ("slurm",)
+LIFETIME_MARGIN_S = 300
+"""Workers leave the queue's job this long before its limit, so that the scheduler hears of it."""
+
+CONFIG = {
+    # Samples the stack a hundred times a second; nobody reads it.
+    "distributed.worker.profile.enabled": False,
+}
+
+
+@dataclass(frozen=True)
+class DaskSettings:
+    """Where the parts are made; at most one of `scheduler` and `jobqueue` is given.
+
+    Attributes:
+        workers: processes (or jobs in the queue) of one thread each; 0 for as many as cores.
+        scheduler: address of an existing one, e.g. tcp://host:8786; its workers must have this
+            package and see the store under the same path.
+        jobqueue: "slurm" for workers that are jobs of it (needs dask-jobqueue).
+        dashboard: show Dask's page on loopback.
+        partition, walltime_min, memory: of a job in the queue.
+        connect_s: seconds to wait for an existing scheduler.
+    """
+
+    workers: int = 0
+    scheduler: str = ""
+    jobqueue: str = ""
+    dashboard: bool = False
+    partition: str = ""
+    walltime_min: int = 60
+    memory: str = "4GB"
+    connect_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise ValueError(f"{self.workers} workers: needs at least 1, or 0 for one a core")
+        if self.scheduler and self.jobqueue:
+            raise ValueError("give the address of a scheduler or a job queue, not both")
+        if self.jobqueue and self.jobqueue not in QUEUES:
+            raise ValueError(f"unknown job queue '{self.jobqueue}'; queues: {', '.join(QUEUES)}")
+        if self.walltime_min * 60 <= LIFETIME_MARGIN_S:
+            raise ValueError(
+                f"a job of {self.walltime_min} minutes is too short for workers that leave "
+                f"{LIFETIME_MARGIN_S // 60} minutes before its end"
+            )
+
+
+@contextmanager
+def dask_client(settings: DaskSettings, most: int | None = None) -> Iterator[Client]:
+    """A client for the time of the block; Dask's own computations use it too.
+
+    Args:
+        settings: which cluster; most: workers that could find work.
+
+    Raises:
+        ValueError: Dask's distributed part (or dask-jobqueue) is not installed, or the scheduler
+            cannot be reached.
+    """
+    try:
+        import dask.config as dask_config
+        import distributed
+    except ImportError:
+        raise ValueError(
+            "this needs distributed, which is not installed: pip install 'gaitforge[dask]'"
+        ) from None
+    if settings.dashboard and find_spec("bokeh") is None:
+        raise ValueError("Dask's page needs bokeh, which is not installed: pip install bokeh")
+    with dask_config.set(CONFIG):
+        if settings.scheduler:
+            with _connected(distributed, settings) as client:
+                yield client
+        elif settings.jobqueue:
+            with _queued(settings, most) as cluster, distributed.Client(cluster) as client:
+                yield client
+        else:
+            with _local(distributed, settings, most) as cluster, cluster.get_client() as client:
+                yield client
+
+
+def _connected(distributed: Any, settings: DaskSettings) -> Client:
+    # It shows a lost scheduler as a traceback; who runs the parts says it in a line.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
+    try:
+        return distributed.Client(settings.scheduler, timeout=settings.connect_s)
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"no Dask scheduler answers at {settings.scheduler}: {reason}; start one with "
+            "`dask scheduler`, or leave --scheduler out for workers on this machine"
+        ) from None
+
+
+@contextmanager
+def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterator[Any]:
+    with (
+        tempfile.TemporaryDirectory(prefix="gaitforge-dask-") as scratch,
+        distributed.LocalCluster(
+            n_workers=_worker_count(settings, most),
+            threads_per_worker=1,
+            processes=True,
+            host=LOOPBACK,
+            security=True,
+            **_page(settings),
+            local_directory=scratch,
+            # A part's size is known; a worker that pauses for memory would wait for nothing.
+            memory_limit=0,
+            silence_logs=logging.ERROR,
+        ) as cluster,
+    ):
+        yield cluster
+
+
+def _queued(settings: DaskSettings, most: int | None) -> Any:
+    try:
+        jobqueue: Any = import_module("dask_jobqueue")
+    except ImportError:
+        raise ValueError(
+            "workers in a job queue need dask-jobqueue, which is not installed: "
+            "pip install 'gaitforge[slurm]'"
+        ) from None
+    lifetime_s = settings.walltime_min * 60 - LIFETIME_MARGIN_S
+    shared = _shared_folder()
+    cluster = jobqueue.SLURMCluster(
+        queue=settings.partition or None,
+        walltime=f"{settings.walltime_min // 60:02}:{settings.walltime_min % 60:02}:00",
+        cores=1,
+        processes=1,
+        memory=settings.memory,
+        # Workers come from other machines, so this scheduler must listen to them: encrypted, with
+        # keys that are files of the user alone and go with the cluster.
+        security=True,
+        shared_temp_directory=str(shared),
+        log_directory=str(shared),
+        worker_extra_args=["--lifetime", f"{lifetime_s}s", "--lifetime-stagger", "60s"],
+        scheduler_options=_page(settings),
+    )
+    cluster.scale(jobs=_worker_count(settings, most))
+    return cluster
+
+
+def _shared_folder() -> Path:
+    """Where jobs' logs and the cluster's keys lie: in the home that a cluster's machines share."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = home / "gaitforge" / "dask-jobs"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def _page(settings: DaskSettings) -> dict[str, Any]:
+    """Where the scheduler's own page is: on a known port, or the bare minimum on any free one."""
+    return {"dashboard_address": f"{LOOPBACK}:{DASHBOARD_PORT if settings.dashboard else 0}"}
+
+
+def _worker_count(settings: DaskSettings, most: int | None) -> int:
+    wanted = settings.workers or len(os.sched_getaffinity(0))
+    return wanted if most is None else max(1, min(wanted, most))

@@ -1,0 +1,63 @@
+"""Trying again what may pass by itself: a full or slow disk, a lost connection."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+_LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+"""Errors of the system that are the same a minute later."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often and when: `attempts` in all, waits of `first_wait_s` x 4, 16, … in between.
+
+    Each wait is drawn from half to one and a half of its length, so that many processes that met
+    the same fault do not come back at the same moment.
+    """
+
+    attempts: int = 3
+    first_wait_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.first_wait_s < 0:
+            raise ValueError(
+                f"{self.attempts} attempts with {self.first_wait_s} s between them: at least one "
+                "attempt and no negative wait"
+            )
+
+    def call(
+        self, work: Callable[[], Result], before_wait: Callable[[Exception, float], None]
+    ) -> Result:
+        """The work's result, tried again where `is_passing` says that it may help.
+
+        Args:
+            before_wait: told of the error and of the seconds until the next attempt.
+        """
+        for attempt in range(self.attempts):
+            try:
+                return work()
+            except Exception as error:
+                if attempt + 1 == self.attempts or not is_passing(error):
+                    raise
+                # Jitter needs no seed: nothing that is stored depends on it.
+                wait_s = self.first_wait_s * 4**attempt * random.uniform(0.5, 1.5)
+                before_wait(error, wait_s)
+                time.sleep(wait_s)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error, or what caused it, is one of the system that may be gone a moment later."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return not isinstance(cause, _LASTING)
+        cause = cause.__cause__
+    return False

@@ -1,0 +1,269 @@
+"""The batch script of a Slurm job: what it asks for, what it runs, and how it ends.
+
+A written script rather than submitit: submitit pickles the call, and Slurm requeues that pickle as
+it was; it leaves SIGTERM alone and decides by the wall time whether a signal meant the time limit.
+Here the work is a frozen plan in JSON, the same words start it and go on with it, and bash alone
+stands between Slurm's signals and the work. The file can be read, and run by hand.
+
+Slurm sends USR2 to the script `grace_s` before the time limit (up to a minute earlier, sbatch(1));
+the script passes SIGTERM on, the work saves what it has and ends, and the script asks for the job
+to be queued again. torchrun kills what has not ended 30 s after SIGTERM.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+STOPPED = 143
+"""Exit code of work that SIGTERM ended: 128 + 15, as shells count."""
+
+_STRAGGLER_S = 60
+"""Seconds that the other nodes have once one has ended."""
+
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_NAMES = re.compile(r"[\w.,+-]*")
+_MEMORY = re.compile(r"(\d+[KMGT]?)?")
+_OPTION = re.compile(r"[a-z][a-z-]*(=[^\s#\"'\\]+)?")
+_OURS = frozenset(
+    {"array", "chdir", "error", "export", "open-mode", "output", "parsable", "signal", "wrap"}
+)
+
+
+@dataclass(frozen=True)
+class SlurmSettings:
+    """What a job asks Slurm for.
+
+    Attributes:
+        partition: empty for the cluster's default.
+        nodes: of one task; gpus: of a node, 0 for none; cpus: of a process.
+        memory: of a node, as sbatch has it (8G); empty for the partition's default.
+        time: limit of one run, as sbatch has it: minutes, HH:MM:SS, D-HH:MM:SS.
+        grace_s: seconds before the limit at which the work is told to save and end.
+        max_parallel: tasks of an array that run at once; 0 for as many as fit.
+        parts_per_task: parts that one task collects, `cpus` at a time; 0 for as many as `cpus`.
+        requeues: how often a task may be queued again; None for 3 for parts and 100 for training.
+        options: further options of sbatch, "name=value" or "name".
+        pass_env: names of further environment variables that the job sees; never written down.
+        dry_run: show the script and submit nothing.
+
+    Raises:
+        ValueError: a value that sbatch could not take.
+    """
+
+    partition: str = ""
+    nodes: int = 1
+    gpus: int = 0
+    cpus: int = 2
+    memory: str = ""
+    time: str = "01:00:00"
+    grace_s: int = 120
+    max_parallel: int = 0
+    parts_per_task: int = 0
+    requeues: int | None = None
+    options: tuple[str, ...] = ()
+    pass_env: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.cpus < 1:
+            raise ValueError(f"{self.nodes} nodes with {self.cpus} cpus: both must be at least 1")
+        for name in ("gpus", "max_parallel", "parts_per_task", "grace_s", "requeues"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+        if not _NAMES.fullmatch(self.partition):
+            raise ValueError(f"'{self.partition}' cannot be a partition's name")
+        if not _MEMORY.fullmatch(self.memory):
+            raise ValueError(f"memory needs a number with K, M, G or T, not '{self.memory}'")
+        if limit_s(self.time) <= self.grace_s:
+            raise ValueError(
+                f"a time limit of {self.time} leaves nothing before the {self.grace_s} s in which "
+                "the work is told to end; raise --time or lower --grace"
+            )
+        for option in self.options:
+            if not _OPTION.fullmatch(option) or option.split("=")[0] in _OURS:
+                raise ValueError(
+                    f"sbatch option '{option}' is not allowed: name or name=value, no spaces or "
+                    f"quotes, and none of {', '.join(sorted(_OURS))}"
+                )
+
+
+def limit_s(time: str) -> int:
+    """Seconds of a time limit, sbatch(1): M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
+
+    Raises:
+        ValueError: another form.
+    """
+    match = _TIME.fullmatch(time)
+    if match is None:
+        raise ValueError(f"a time limit looks like 90, 01:30:00 or 2-12:00:00, not '{time}'")
+    days, *rest = match.groups()
+    numbers = [int(number) for number in rest if number is not None]
+    if days is not None:
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
+        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
+    if len(numbers) == 1:
+        return numbers[0] * 60
+    hours, minutes, seconds = [0] * (3 - len(numbers)) + numbers
+    return (hours * 60 + minutes) * 60 + seconds
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job runs.
+
+    Attributes:
+        name: of the job; tasks: how many, an array where `array` holds; processes: of one task.
+        retry_errors: whether work that failed by itself is queued again.
+        requeues: how often a task may be queued again, unless the settings say otherwise.
+    """
+
+    name: str
+    tasks: int
+    array: bool
+    retry_errors: bool
+    requeues: int
+
+
+def batch_script(folder: Path, work: Work, settings: SlurmSettings) -> str:
+    """The text of a job's script.
+
+    Args:
+        folder: of the job, on a file system that submitter and nodes share.
+    """
+    allowed = work.requeues if settings.requeues is None else settings.requeues
+    # torchrun ends with 1 whatever its processes ended with.
+    stopped = [STOPPED] if _processes(settings) == 1 else [STOPPED, 1]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            "# Written by gaitforge; what it runs is in plan.json beside it.",
+            *(f"#SBATCH --{option}" for option in _directives(work, settings)),
+            "",
+            f"folder={shlex.quote(str(folder))}",
+            f"max_restarts={allowed}",
+            f"retry_errors={'yes' if work.retry_errors else 'no'}",
+            f'stop_codes=" {" ".join(map(str, stopped))} "',
+            "",
+            *_start(settings),
+            _BODY,
+        ]
+    )
+
+
+def _processes(settings: SlurmSettings) -> int:
+    return settings.nodes * max(1, settings.gpus)
+
+
+def _directives(work: Work, settings: SlurmSettings) -> list[str]:
+    processes = max(1, settings.gpus)
+    options = [
+        f"job-name={work.name}",
+        "open-mode=append",
+        "requeue",
+        f"signal=B:USR2@{settings.grace_s}",
+        f"time={settings.time}",
+        f"nodes={settings.nodes}",
+        "ntasks-per-node=1",
+        f"cpus-per-task={settings.cpus * processes}",
+    ]
+    if work.array:
+        at_once = f"%{settings.max_parallel}" if settings.max_parallel else ""
+        options.append(f"array=0-{work.tasks - 1}{at_once}")
+    if settings.gpus:
+        options.append(f"gpus-per-node={settings.gpus}")
+    for name in ("partition", "memory"):
+        value = getattr(settings, name)
+        if value:
+            options.append(f"{'mem' if name == 'memory' else name}={value}")
+    return [*options, *settings.options]
+
+
+def _start(settings: SlurmSettings) -> list[str]:
+    """The function that becomes the work, and the one that tells it to end.
+
+    One process needs no torchrun, which would open a port and hide the exit code. Of several nodes
+    srun starts one torchrun each; SIGTERM would have srun kill them within seconds, so their step
+    is signalled instead.
+    """
+    python = shlex.quote(sys.executable)
+    module = '-m pipeline.cli jobs run "$folder" --task "$task"'
+    torchrun = f"{python} -m torch.distributed.run --nproc-per-node={max(1, settings.gpus)}"
+    stop = 'kill -TERM "$child" 2>/dev/null'
+    if _processes(settings) == 1:
+        words = [f"exec {python} {module}"]
+    elif settings.nodes == 1:
+        words = [f"exec {torchrun} --standalone \\", f"    {module}"]
+    else:
+        stop = 'scancel --signal=TERM "$SLURM_JOB_ID.0"'
+        words = [
+            'local first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+            'local address="$(scontrol -o show node "$first" | grep -o "NodeAddr=[^ ]*")"',
+            'local place="${address#NodeAddr=}:$((20000 + SLURM_JOB_ID % 20000))"',
+            f"exec srun --wait={_STRAGGLER_S} {torchrun} --nnodes={settings.nodes} \\",
+            '    --rdzv-backend=c10d --rdzv-endpoint="$place" \\',
+            '    --rdzv-id="$SLURM_JOB_ID-$restarts" \\',
+            f"    {module}",
+        ]
+    return ["work() {", *(f"    {line}" for line in words), "}", f"stop() {{ {stop}; }}"]
+
+
+_BODY = r"""
+job="$SLURM_JOB_ID"
+task=0
+if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
+    task="$SLURM_ARRAY_TASK_ID"
+    job="${SLURM_ARRAY_JOB_ID}_$task"
+fi
+restarts="${SLURM_RESTART_COUNT:-0}"
+started="$(date +%s)"
+child=""
+told=""
+interrupted=""
+
+tell() {
+    told="$1"
+    interrupted=yes
+    echo "gaitforge: told of the $told at $(date '+%F %T'); the work is to save and end"
+    [ -z "$child" ] || stop
+}
+trap 'tell limit' USR2
+trap 'tell end' TERM
+
+record() {
+    local new="$folder/exit/.$1.$$"
+    {
+        printf '{"code": %d, "host": "%s", "restarts": %d,' "$code" "$(hostname)" "$restarts"
+        printf ' "started": %d, "ended": %d, "told": "%s"}\n' "$started" "$(date +%s)" "$told"
+    } > "$new" && sync "$new" && mv -f "$new" "$folder/exit/$1.json"
+}
+
+mkdir -p "$folder/exit" && rm -f "$folder/exit/$task.json"
+work &
+child=$!
+[ -z "$told" ] || stop
+
+# A trap ends `wait` early; waiting again gives the work's own exit code.
+while interrupted=""; wait "$child"; code=$?; [ -n "$interrupted" ]; do :; done
+
+again=no
+if [ "$code" -ne 0 ] && [ "$restarts" -lt "$max_restarts" ]; then
+    case "$told" in
+        limit) [[ "$stop_codes" != *" $code "* ]] && again="$retry_errors" || again=yes ;;
+        end) ;;
+        *) again="$retry_errors" ;;
+    esac
+fi
+if [ "$again" = yes ]; then
+    record "$task-$restarts"
+    again="queued again ($((restarts + 1)) of $max_restarts)"
+    echo "gaitforge: task $task ended with code $code${told:+, told of the $told}; $again"
+    scontrol requeue "$job" && exit "$code"
+fi
+record "$task"
+exit "$code"
+"""

@@ -1,0 +1,88 @@
+"""What tests that kill processes need: waiting with a limit, and who listens where."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from flows.activity import Heartbeat, read_active
+from flows.part_records import records_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Found = TypeVar("Found")
+
+
+def soon(look: Callable[[], Found | None], limit_s: float = 60.0) -> Found:
+    """What `look` finds, once it finds something."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"nothing found in {limit_s} s")
+
+
+def part_in_work(store: Path) -> Callable[[], Heartbeat | None]:
+    """A look at the heartbeats, for any part in work."""
+
+    def look() -> Heartbeat | None:
+        beats = read_active(records_folder(store))
+        return beats[0] if beats else None
+
+    return look
+
+
+def gaitforge(*arguments: str | Path) -> subprocess.Popen[str]:
+    """The command line in a process of its own, one core's worth of threads each."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline.cli", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is not one that only waits to be reaped."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def listening(pid: int) -> set[str]:
+    """Addresses, as in /proc, at which a process and its descendants listen for TCP."""
+    pids = [pid, *descendants(pid)]
+    sockets = set()
+    for each in pids:
+        for descriptor in Path(f"/proc/{each}/fd").glob("*"):
+            try:
+                sockets.add(os.readlink(descriptor))
+            except OSError:
+                continue
+    addresses = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[3] == "0A" and f"socket:[{columns[9]}]" in sockets:
+                addresses.add(columns[1].split(":")[0])
+    return addresses
+
+
+def descendants(pid: int) -> list[int]:
+    """Children of a process, and theirs."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *descendants(child)]
+    return found

@@ -1,0 +1,288 @@
+"""Collection on Dask's workers: the same dataset, also when workers and clients are killed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import LocalCluster
+
+from datasets import open_store
+from flows.activity import read_active
+from flows.collect import CollectPlan, collect, collect_part, prepare
+from flows.dask_clusters import DaskSettings, dask_client
+from flows.logs import read_log
+from flows.part_records import part_records, records_folder
+from flows.progress import Silent
+from flows.run_dask import run_dask, run_parts
+from tests.flows.making import COLLECT, GRID, Counting, Interrupting
+from tests.flows.processes import (
+    descendants,
+    gaitforge,
+    is_running,
+    listening,
+    part_in_work,
+    soon,
+)
+
+PLAN = replace(COLLECT, grid=replace(GRID, parts=4))
+LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[DaskSettings]:
+    """An existing scheduler with two worker processes."""
+    options: Any = {
+        "dashboard_address": "127.0.0.1:0",
+        "memory_limit": 0,
+        "silence_logs": logging.ERROR,
+    }
+    local: Any = LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", **options)
+    with local as cluster:
+        yield DaskSettings(scheduler=cluster.scheduler_address)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Hash of the plan's dataset, collected without interruption in this process."""
+    path = tmp_path_factory.mktemp("local") / "legged.zarr"
+    collect(PLAN, path, Silent())
+    return open_store(path).info()["hash"]
+
+
+def assert_whole(path: Path, expected: str) -> None:
+    """Every part is there once, and nothing is left over."""
+    store = open_store(path)
+    assert store.parts() == PLAN.part_ids()
+    assert store.verify() == []
+    assert store.gc() == []
+    assert store.info()["hash"] == expected
+    assert [record.part for record in part_records(path, PLAN.part_ids())] == PLAN.part_ids()
+
+
+def test_workers_make_the_dataset_that_one_process_makes(
+    scheduler: DaskSettings, tmp_path: Path, expected: str
+) -> None:
+    path, counting = tmp_path / "legged.zarr", Counting()
+    records = run_dask(PLAN, path, counting, None, scheduler)
+    assert sorted(record.part for record in records) == PLAN.part_ids()
+    assert counting.units["collect"] == sum(record.steps for record in records)
+    assert_whole(path, expected)
+    assert read_active(records_folder(path)) == []
+    log = read_log(records_folder(path))
+    makers = {line["pid"] for line in log if line["event"] == "part committed"}
+    assert os.getpid() not in makers
+    assert len(makers) == 2
+    assert run_dask(PLAN, path, Silent(), None, scheduler) == [], "nothing is left to make"
+
+
+def test_a_killed_workers_part_is_made_by_another(
+    scheduler: DaskSettings, tmp_path: Path, expected: str
+) -> None:
+    path = tmp_path / "legged.zarr"
+    killed: list[int] = []
+
+    def kill() -> None:
+        beat = soon(part_in_work(path))
+        os.kill(beat.pid, signal.SIGKILL)
+        killed.append(beat.pid)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    records = run_dask(PLAN, path, Silent(), None, scheduler)
+    killer.join()
+    assert not is_running(killed[0])
+    assert sorted(record.part for record in records) == PLAN.part_ids()
+    assert_whole(path, expected)
+    commits = [x["part"] for x in read_log(records_folder(path)) if x["event"] == "part committed"]
+    assert len(commits) == len(set(commits)), "no part was committed twice"
+
+
+def test_an_interrupt_stops_the_workers_and_leaves_no_torn_part(
+    scheduler: DaskSettings, tmp_path: Path
+) -> None:
+    path = tmp_path / "legged.zarr"
+    long = replace(PLAN, grid=replace(GRID, parts=100))
+    with pytest.raises(KeyboardInterrupt):
+        run_dask(long, path, Interrupting(after=1, error=KeyboardInterrupt), None, scheduler)
+    done = len(open_store(path).parts())
+    soon(lambda: not read_active(records_folder(path)), limit_s=20)
+    time.sleep(0.5)
+    store = open_store(path)
+    assert done <= len(store.parts()) <= done + 2, "no more than what was being written then"
+    assert store.verify() == []
+    assert store.gc() == []
+    assert read_active(records_folder(path)) == []
+    run_dask(PLAN, path, Silent(), None, scheduler)
+    assert open_store(path).missing(PLAN.part_ids()) == []
+
+
+def test_two_processes_at_one_part_commit_it_once(scheduler: DaskSettings, tmp_path: Path) -> None:
+    path, part = tmp_path / "legged.zarr", PLAN.part_ids()[0]
+    prepare(PLAN, path)
+    with dask_client(scheduler) as client:
+        client.wait_for_workers(2)
+        workers: Any = client.scheduler_info()["workers"]
+        both = [client.submit(collect_part, PLAN, path, part, workers=[w]) for w in workers]
+        first, second = (future.result() for future in both)
+    store = open_store(path)
+    assert store.parts() == [part]
+    assert store.verify() == []
+    assert store.gc() == []
+    assert (first.steps, first.bytes) == (second.steps, second.bytes)
+    assert collect_part(PLAN, path, part) in (first, second), "it is not made a third time"
+
+
+def test_a_part_that_fails_ends_the_run_with_its_one_line(
+    scheduler: DaskSettings, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=r"part abcdef-00000 is not one of the plan's 4") as line:
+        run_dask(PLAN, tmp_path / "legged.zarr", Silent(), ["abcdef-00000"], scheduler)
+    assert "\n" not in str(line.value)
+
+
+def test_a_scheduler_that_dies_is_one_line(tmp_path: Path) -> None:
+    where = tmp_path / "scheduler.json"
+    words = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
+    scheduler = subprocess.Popen(
+        [sys.executable, "-m", "distributed.cli.dask_scheduler", *words, "--scheduler-file", where],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        soon(where.exists)
+        settings = DaskSettings(scheduler=json.loads(where.read_text())["address"])
+        with dask_client(settings) as client:
+            killer = threading.Timer(0.5, scheduler.kill)
+            killer.start()
+            with pytest.raises(ValueError, match="scheduler went away") as line:
+                run_parts(client, str, ["nobody makes it"], lambda records: None)
+        assert "\n" not in str(line.value)
+    finally:
+        scheduler.kill()
+        scheduler.wait()
+
+
+@pytest.mark.slow
+def test_a_part_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
+    deadly = "__import__('os')._exit(1)"
+    with (
+        dask_client(DaskSettings(workers=1)) as client,
+        pytest.raises(ValueError, match="the worker that made it died 4 times") as line,
+    ):
+        run_parts(client, eval, [deadly], lambda records: None)
+    assert "\n" not in str(line.value)
+
+
+def test_statistics_are_computed_by_the_workers_and_are_the_same(
+    scheduler: DaskSettings, tmp_path: Path
+) -> None:
+    path = tmp_path / "legged.zarr"
+    collect(replace(PLAN, grid=replace(GRID, parts=1)), path, Silent())
+    selection = open_store(path).select()
+    here = selection.statistics("obs", "synchronous")
+    with dask_client(scheduler) as client:
+        there = selection.statistics("obs")
+        stories: Any = client.run(_tasks_done)
+    assert sum(stories.values()) > 0, "the workers did it"
+    assert (here.mean == there.mean).all()
+    assert (here.squares == there.squares).all()
+
+
+def _tasks_done(dask_worker: Any) -> int:
+    """Statistics' tasks that a worker has run."""
+    return sum("_measure_unit" in str(event) for event in dask_worker.state.log)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (
+            DaskSettings(scheduler="tcp://127.0.0.1:9"),
+            "no Dask scheduler answers at tcp://127.0.0.1:9",
+        ),
+        (DaskSettings(scheduler="nonsense://here"), "no Dask scheduler answers at nonsense://here"),
+        pytest.param(
+            DaskSettings(dashboard=True),
+            "needs bokeh, which is not installed",
+            marks=pytest.mark.skipif(find_spec("bokeh") is not None, reason="bokeh is installed"),
+        ),
+        pytest.param(
+            DaskSettings(jobqueue="slurm"),
+            "dask-jobqueue, which is not installed: pip install",
+            marks=pytest.mark.skipif(
+                find_spec("dask_jobqueue") is not None, reason="dask-jobqueue is installed"
+            ),
+        ),
+    ],
+)
+def test_what_cannot_be_reached_is_one_line_within_seconds(
+    settings: DaskSettings, complaint: str, tmp_path: Path
+) -> None:
+    started = time.monotonic()
+    with pytest.raises(ValueError, match=complaint) as line:
+        run_dask(PLAN, tmp_path / "legged.zarr", Silent(), None, settings)
+    assert time.monotonic() - started < 15
+    assert "\n" not in str(line.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"workers": -1}, "-1 workers"),
+        ({"scheduler": "tcp://x:1", "jobqueue": "slurm"}, "not both"),
+        ({"jobqueue": "pbs"}, "unknown job queue 'pbs'; queues: slurm"),
+        ({"walltime_min": 5}, "too short for workers that leave 5 minutes before"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        DaskSettings(**settings)
+
+
+def options_of(plan: CollectPlan) -> list[str]:
+    """The command line's options for a plan of the tests."""
+    grid = plan.grid
+    sizes = {"parts": grid.parts, "episodes_per_part": grid.episodes_per_part}
+    words = [word for name, n in sizes.items() for word in ("--set", f"grid.{name}={n}")]
+    words += ["--terrain", ",".join(grid.terrains), "--skill", ",".join(grid.skills)]
+    return [*words, "--level", "2", "--robots", str(plan.robots)]
+
+
+@pytest.mark.slow
+def test_a_killed_client_takes_its_workers_along_and_the_next_one_makes_the_rest(
+    tmp_path: Path, expected: str
+) -> None:
+    path = tmp_path / "legged.zarr"
+    arguments = ("collect", path, *options_of(PLAN), "--runner", "dask", "--workers", "2")
+    first = gaitforge(*arguments)
+    soon(lambda: path.exists() and open_store(path).parts(), limit_s=120)
+    soon(part_in_work(path))
+    ports = listening(first.pid)
+    workers = descendants(first.pid)
+    first.kill()
+    first.wait()
+    assert ports, "the scheduler listens"
+    assert ports <= LOOPBACK, "and nowhere beyond loopback"
+    soon(lambda: not any(map(is_running, workers)), limit_s=30)
+    kept = open_store(path).parts()
+    assert 0 < len(kept) < len(PLAN.part_ids())
+    assert open_store(path).verify() == []
+
+    second = gaitforge(*arguments)
+    out, err = second.communicate(timeout=180)
+    assert second.returncode == 0, err
+    assert all(part in out for part in PLAN.part_ids())
+    open_store(path).gc()  # what the killed ones had in work
+    assert_whole(path, expected)

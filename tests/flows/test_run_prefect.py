@@ -1,0 +1,209 @@
+"""Collection under Prefect, with a real server on loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from prefect import flow
+
+from datasets import open_store
+from flows import prefect_tasks
+from flows.activity import read_active
+from flows.collect import collect, collect_part, prepare
+from flows.dask_clusters import DaskSettings
+from flows.part_records import PartCollected, part_records, records_folder
+from flows.prefect_tasks import artifact_key
+from flows.progress import Silent
+from flows.run_prefect import Stop, make_in_tasks, run_prefect
+from pipeline.prefect_server import prefect_api, server_log
+from tests.flows.making import COLLECT, GRID, Counting, Interrupting
+from tests.flows.making import Stop as Interrupt
+from tests.flows.prefect_runs import Server
+from tests.flows.processes import descendants, gaitforge, part_in_work, soon
+
+pytestmark = pytest.mark.slow
+
+PLAN = replace(COLLECT, grid=replace(GRID, parts=3, episodes_per_part=4), threads=2)
+TINY = ["--terrain", "flat", "--skill", "run", "--level", "1"]
+MANY = 320
+
+
+def unheard(records: list[PartCollected]) -> None:
+    """Nobody follows."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server, which the flows of this process report to."""
+    with prefect_api(port=0) as url:
+        yield Server(url)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The hash of the plan's dataset, collected without Prefect."""
+    store = tmp_path_factory.mktemp("plain") / "legged.zarr"
+    collect(PLAN, store, Silent())
+    return open_store(store).info()["hash"]
+
+
+def last_run(server: Server, name: str) -> str:
+    [run] = [r for r in server.runs("collect") if r["name"] == f"collect into {name}"][:1]
+    return run["id"]
+
+
+def soon_done(server: Server, run: str, names: set[str]) -> None:
+    """The server hears of tasks as events, a moment after they ended."""
+    soon(lambda: server.tasks(run) == dict.fromkeys(names, "COMPLETED"))
+
+
+def test_a_part_is_a_task_and_what_is_there_is_left(
+    server: Server, plain: str, tmp_path: Path
+) -> None:
+    store, counting = tmp_path / "parts.zarr", Counting()
+    first = PLAN.part_ids()[0]
+    run_prefect(PLAN, store, Silent(), [first])
+    soon_done(server, last_run(server, "parts.zarr"), {f"collect {first}"})
+
+    rest = run_prefect(PLAN, store, counting)
+    assert sorted(record.part for record in rest) == PLAN.part_ids()[1:]
+    assert counting.units["collect"] == sum(record.steps for record in rest)
+    run = last_run(server, "parts.zarr")
+    soon_done(server, run, {f"collect {part}" for part in PLAN.part_ids()[1:]})
+    assert server.artifacts(run)["collect"]["data"] == 100.0
+    assert open_store(store).info()["hash"] == plain
+
+    assert run_prefect(PLAN, store, Silent()) == []
+    assert server.tasks(last_run(server, "parts.zarr")) == {}
+
+
+def test_parts_are_made_by_dask_workers_that_know_nothing_of_prefect(
+    server: Server, plain: str, tmp_path: Path
+) -> None:
+    store = tmp_path / "dask.zarr"
+    records = run_prefect(PLAN, store, Silent(), None, DaskSettings(workers=1))
+    assert sorted(record.part for record in records) == PLAN.part_ids()
+    assert open_store(store).info()["hash"] == plain
+    names = {f"collect {part}" for part in PLAN.part_ids()}
+    soon_done(server, last_run(server, "dask.zarr"), names)
+
+
+def test_an_interrupted_run_commits_whole_parts_and_goes_on(
+    server: Server, plain: str, tmp_path: Path
+) -> None:
+    store = tmp_path / "stopped.zarr"
+    with pytest.raises(Interrupt):
+        run_prefect(PLAN, store, Interrupting(after=1))
+    assert read_active(records_folder(store)) == []
+    assert open_store(store).verify() == []
+    run_prefect(PLAN, store, Silent())
+    assert open_store(store).info()["hash"] == plain
+
+
+def test_what_may_pass_is_tried_again_and_what_cannot_is_not(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefect_tasks, "FIRST_RETRY_S", 0.01)
+    attempts: list[str] = []
+
+    def make(part: str, stop: Stop) -> PartCollected:
+        attempts.append(part)
+        if part == "wrong":
+            raise ValueError("no such thing")
+        if attempts.count(part) < 3:
+            raise OSError("the disk was busy")
+        return PartCollected(part, 1, 1, 1, 0.0, 0.0, 1.0)
+
+    @flow
+    def trying(parts: list[str]) -> list[PartCollected]:
+        return make_in_tasks(make, parts, 1, unheard)
+
+    assert [record.part for record in trying(["busy"])] == ["busy"]
+    assert attempts == ["busy"] * 3
+    with pytest.raises(ValueError, match="no such thing"):
+        trying(["wrong"])
+    assert attempts.count("wrong") == 1
+
+
+def test_320_tasks_in_one_run_are_all_recorded(server: Server, tmp_path: Path) -> None:
+    store = tmp_path / "many.zarr"
+    _, [part, *_] = prepare(PLAN, store)
+    collect_part(PLAN, store, part)
+    names = [f"{part}-again-{k}" for k in range(MANY)]
+
+    @flow
+    def many() -> list[PartCollected]:
+        return make_in_tasks(lambda name, stop: collect_part(PLAN, store, part), names, 16, unheard)
+
+    started = time.monotonic()
+    assert many() == part_records(store, [part]) * MANY
+    took = time.monotonic() - started
+    [run] = server.runs("many")
+    soon_done(server, run["id"], {f"collect {name}" for name in names})
+    assert run["state_type"] == "COMPLETED"
+    assert "locked" not in server_log(urlsplit(server.url).port or 0).read_text()
+    print(f"{MANY} tasks in {took:.1f} s")
+
+
+def test_a_killed_flow_process_loses_the_parts_in_work_alone(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server.url)
+    store = tmp_path / "killed.zarr"
+    words = command(store, parts=4)
+    process = gaitforge(*words)
+    soon(part_in_work(store))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert open_store(store).verify() == []
+    assert_completes(words, store, parts=4)
+
+
+def test_a_killed_server_is_one_line_and_the_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_CLIENT_MAX_RETRIES", "1")
+    store = tmp_path / "alone.zarr"
+    words = command(store, parts=2)
+    process = gaitforge(*words)
+    soon(part_in_work(store), 120)
+    [server] = [k for k in descendants(process.pid) if is_server(k)]
+    os.kill(server, signal.SIGKILL)
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 2
+    [line] = [line for line in said.splitlines() if "gaitforge: error:" in line]
+    assert "was lost" in line
+    assert_completes(words, store, parts=2)
+
+
+def command(store: Path, parts: int) -> list[str | Path]:
+    """A collection under Prefect whose parts take a second or more."""
+    sizes = ["--set", f"grid.parts={parts}", "--set", "grid.episodes_per_part=60"]
+    return ["collect", store, "--runner", "prefect", *TINY, *sizes]
+
+
+def is_server(pid: int) -> bool:
+    return b"prefect.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def assert_completes(words: list[str | Path], store: Path, parts: int) -> None:
+    """The same command makes the rest; every part is there once, whole."""
+    process = gaitforge(*words)
+    out, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    opened = open_store(store)
+    assert len(opened.parts()) == parts
+    assert opened.verify() == []
+    assert len(list((store / "catalog").glob("*.parquet"))) == parts
+    assert all(part in out for part in opened.parts())
+
+
+def test_keys_of_artifacts_are_what_the_server_takes() -> None:
+    assert artifact_key("evaluate fcnet_rc (v2)") == "evaluate-fcnet-rc-v2"

@@ -1,0 +1,285 @@
+"""Job folders and scripts, where there is no Slurm to ask."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets import open_store
+from flows.collect import CollectPlan
+from flows.demo import DemoPlan
+from flows.jobs import Job, find_job, find_jobs, follow, job_state, task_states, write_job
+from flows.plans import plan_from_tree
+from flows.progress import Silent
+from flows.records import to_tree, write_record
+from flows.run_slurm import jobs_folder, run_slurm, run_task
+from flows.slurm import job_environment, submit_command
+from flows.slurm_script import SlurmSettings, Work, batch_script, limit_s
+from flows.train import TrainPlan
+from pipeline.cli import build_parser, main
+from tests.flows.making import COLLECT, GRID
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4), threads=1)
+ENDED = {"host": "n0", "started": 10, "ended": 30, "told": ""}
+
+
+@pytest.fixture
+def no_slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which Slurm's commands are not to be found."""
+    monkeypatch.setenv("PATH", str(tmp_path_factory.mktemp("bin")))
+
+
+def job_in(folder: Path, tasks: int = 2, number: str = "7", kind: str = "collect") -> Job:
+    """A job folder as a submission leaves it."""
+    parts = tuple((f"p-{task}",) for task in range(tasks)) if kind == "collect" else ((),)
+    job = Job(folder, number, kind, str(folder.parent), 1.7e9, "main", ("sbatch",), parts)
+    write_job(job)
+    return job
+
+
+@pytest.mark.parametrize("plan", [CollectPlan(), TrainPlan(), DemoPlan(), PLAN])
+def test_a_plan_comes_back_from_its_json(plan: CollectPlan | TrainPlan | DemoPlan) -> None:
+    assert plan_from_tree(type(plan), json.loads(json.dumps(to_tree(plan)))) == plan
+
+
+@pytest.mark.parametrize(
+    ("tree", "complaint"),
+    [
+        ({"robot": 3}, "CollectPlan has no 'robot'; there are: grid, "),
+        ({"robots": "many"}, "CollectPlan.robots needs int, not 'many'"),
+        ({"grid": {"levels": [1, "x"]}}, "CollectPlan.grid.levels needs int, not 'x'"),
+        ({"grid": 5}, "CollectPlan.grid needs an object"),
+        ({"robots": 0}, "must be at least 1"),
+    ],
+)
+def test_a_tree_that_is_no_plan_is_refused(tree: dict, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        plan_from_tree(CollectPlan, tree)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400),
+        ("1:30", 90),
+        ("01:00:00", 3600),
+        ("2-12", 216000),
+        ("2-1:2", 176520),
+        ("1-1:1:1", 90061),
+    ],
+)
+def test_a_time_limit_is_read_as_sbatch_reads_it(text: str, seconds: int) -> None:
+    assert limit_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"time": "an hour"}, "a time limit looks like"),
+        ({"time": "1", "grace_s": 60}, "leaves nothing before the 60 s"),
+        ({"partition": "a b"}, "cannot be a partition's name"),
+        ({"memory": "8 gigabytes"}, "memory needs a number"),
+        ({"cpus": 0}, "both must be at least 1"),
+        ({"requeues": -1}, "requeues must not be negative"),
+        ({"options": ("account=a b",)}, "is not allowed"),
+        ({"options": ("comment=x\n#SBATCH --uid=0",)}, "is not allowed"),
+        ({"options": ("export=ALL",)}, "is not allowed"),
+    ],
+)
+def test_settings_that_sbatch_could_not_take_are_refused(changes: dict, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        SlurmSettings(**changes)
+
+
+@given(
+    name=st.text(st.characters(exclude_characters="\0/\n", exclude_categories=["Cs"]), min_size=1),
+    nodes=st.integers(1, 3),
+    gpus=st.integers(0, 2),
+    array=st.booleans(),
+)
+def test_every_script_is_bash_and_knows_its_folder(
+    name: str, nodes: int, gpus: int, array: bool
+) -> None:
+    folder = Path("/jobs") / name
+    work = Work("work", 3, array, retry_errors=array, requeues=2)
+    text = batch_script(folder, work, SlurmSettings(nodes=nodes, gpus=gpus))
+    directives = [line for line in text.split("\n") if line.startswith("#SBATCH")]
+    assert ("#SBATCH --array=0-2" in directives) == array
+    assert f"#SBATCH --nodes={nodes}" in directives
+    settings = text[text.index("folder=") : text.index("max_restarts=")]
+    shown = subprocess.run(
+        ["/bin/bash", "-c", f'{settings} printf %s "$folder"'],
+        capture_output=True,
+        check=True,
+        timeout=10,
+    )
+    assert shown.stdout.decode() == str(folder)
+    subprocess.run(["/bin/bash", "-n", "-c", text], check=True, timeout=10)
+
+
+def test_a_percent_sign_in_a_folder_is_no_pattern_of_slurms() -> None:
+    words = submit_command(Path("/a%j/script.sh"), Path("/a%j/task-%a.log"))
+    assert "--output=/a%%j/task-%a.log" in words
+    assert words[-1] == "/a%j/script.sh"
+
+
+def test_a_job_sees_what_it_needs_of_the_environment_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HUB_TOKEN", "t")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    seen = job_environment(PYTHONPATH="/here")
+    assert {"PATH", "PYTHONPATH"} <= seen.keys()
+    assert not {"HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "SLURM_JOB_ID"} & seen.keys()
+    assert job_environment(("HUB_TOKEN",))["HUB_TOKEN"] == "t"
+    with pytest.raises(ValueError, match="ABSENT_TOKEN is to be passed on but is not set"):
+        job_environment(("ABSENT_TOKEN",))
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_without_slurm_nothing_is_submitted_and_nothing_left(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "new" / "legged.zarr"
+    assert main(["collect", str(store), "--runner", "slurm"]) == 2
+    error = capfd.readouterr().err
+    assert "sbatch is not on this machine's PATH; run on a login node" in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_a_dry_run_shows_the_script_and_writes_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "legged.zarr"
+    options = ["--max-parallel", "2", "--sbatch", "account=lab", "--set", "grid.parts=5"]
+    assert main(["collect", str(store), "--runner", "slurm", "--dry-run", *options]) == 0
+    shown = capfd.readouterr().out
+    assert "#SBATCH --array=0-2%2\n" in shown, "two parts a task, one on each CPU"
+    assert "#SBATCH --account=lab\n" in shown
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["collect", "s", "--partition", "p"], "--partition is for --runner slurm, not for"),
+        (["collect", "s", "--runner", "cron"], "unknown runner 'cron'"),
+        (["train", "s", "--out", "r", "--nodes", "2"], "--nodes is for --runner slurm, not for"),
+        (["train", "s", "--out", "r", "--runner", "dask"], "a training's runners: local, slurm"),
+        (["jobs", "list", "nowhere"], "no folder nowhere"),
+        (["jobs", "follow", "nowhere"], "no folder nowhere"),
+        (["jobs", "cancel", "99"], "no job 99 below"),
+        (["jobs", "run", "nowhere"], "nowhere is no job folder"),
+    ],
+)
+def test_wrong_arguments_get_one_line(
+    arguments: list[str],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capfd.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_states_come_from_exit_records_where_slurm_is_not(tmp_path: Path) -> None:
+    job = job_in(tmp_path / "legged.zarr.jobs" / "collect-1", tasks=3)
+    assert [task.state for task in task_states(job)] == ["unknown"] * 3
+    write_record(job.folder / "exit" / "0.json", {"code": 0, "restarts": 1, **ENDED})
+    write_record(job.folder / "exit" / "0-0.json", {"code": 137, "restarts": 0, **ENDED})
+    write_record(job.folder / "exit" / "1.json", {"code": 2, "restarts": 0, **ENDED})
+    write_record(job.folder / "exit" / "2-0.json", {"code": 9, "restarts": 0, **ENDED})
+    tasks = task_states(job)
+    assert [(task.state, task.code) for task in tasks] == [
+        ("done", 0),
+        ("failed", 2),
+        ("unknown", 9),
+    ]
+    assert tasks[0].restarts == 1
+    assert job_state(tasks) == "unknown"
+    write_record(job.folder / "cancelled.json", {"time": 1.0})
+    assert [task.state for task in task_states(job)] == ["done", "cancelled", "cancelled"]
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_jobs_are_found_by_store_run_folder_and_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = job_in(tmp_path / "data" / "legged.zarr.jobs" / "collect-1", number="1")
+    second = job_in(tmp_path / "runs" / "fcnet" / "jobs" / "train-1", number="2", kind="train")
+    assert find_jobs(tmp_path / "data" / "legged.zarr") == [first]
+    assert find_jobs(tmp_path / "runs" / "fcnet") == [second]
+    assert find_jobs(second.folder) == [second]
+    assert find_jobs(tmp_path) == [first, second]
+    assert find_job("2", below=tmp_path) == second
+    with pytest.raises(ValueError, match="is not one job but has 2: collect-1, train-1"):
+        find_job(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert main(["jobs", "list", "--json"]) == 0
+    assert [job["id"] for job in json.loads(capfd.readouterr().out)] == ["1", "2"]
+
+
+@pytest.mark.usefixtures("no_slurm")
+def test_a_finished_jobs_logs_are_followed_to_their_end(tmp_path: Path) -> None:
+    job = job_in(tmp_path / "job")
+    for task, text in enumerate(["one\ntwo\n", "three\nno end of line"]):
+        (job.folder / f"task-{task}.log").write_text(text)
+        write_record(job.folder / "exit" / f"{task}.json", {"code": 0, "restarts": 0, **ENDED})
+    assert sorted(follow(job)) == [(0, "one"), (0, "two"), (1, "no end of line"), (1, "three")]
+
+
+def test_a_job_folders_task_runs_anywhere_and_makes_its_own_parts(tmp_path: Path) -> None:
+    store, folder = tmp_path / "legged.zarr", tmp_path / "job"
+    parts = PLAN.part_ids()
+    record = {
+        "kind": "collect",
+        "target": str(store),
+        "store": str(store),
+        "plan": to_tree(PLAN),
+        "tasks": [parts[:1], [*parts[1:], "other-00001"]],
+    }
+    write_record(folder / "plan.json", record)
+    assert main(["jobs", "run", str(folder), "--task", "0"]) == 0
+    assert open_store(store).parts() == parts[:1]
+    with pytest.raises(ValueError, match="has tasks 0-1, not 2"):
+        run_task(folder, 2, Silent())
+    with pytest.raises(ValueError, match="the expert's file changed since"):
+        run_task(folder, 1, Silent())
+    assert open_store(store).parts() == parts[:1]
+
+
+def test_a_collection_has_no_gpus_and_no_second_node(tmp_path: Path) -> None:
+    for settings in (SlurmSettings(gpus=1), SlurmSettings(nodes=2)):
+        with pytest.raises(ValueError, match="nodes 1 and gpus 0"):
+            run_slurm(PLAN, tmp_path / "legged.zarr", Silent(), None, settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stores_jobs_lie_beside_it() -> None:
+    assert jobs_folder(Path("/data/legged.zarr")) == Path("/data/legged.zarr.jobs")
+
+
+def test_the_guides_commands_are_ones_that_the_program_knows() -> None:
+    lines = (ROOT / "docs" / "slurm.md").read_text().splitlines()
+    commands = [line.strip() for line in lines if line.startswith("    gaitforge ")]
+    assert len(commands) > 4
+    for text in commands:
+        words = shlex.split(text, comments=True)[1:]
+        assert build_parser().parse_args(words).command == words[0]
