@@ -9,7 +9,6 @@ from typing import Any
 from datasets.files import write_bytes_durably
 from pipeline.bench_charts import bench_panels
 from pipeline.pages import page_template
-from pipeline.report import count, fixed
 
 PAGE_NAME = "bench.html"
 
@@ -20,7 +19,7 @@ def write_bench_page(record: Mapping[str, Any], out: Path) -> Path:
     Raises:
         ValueError: the folder cannot be written.
     """
-    template = page_template(PAGE_NAME, fixed=fixed, count=count)
+    template = page_template(PAGE_NAME)
     page = template.render(bench=record, bench_charts=bench_panels(record))
     try:
         write_bytes_durably(out / PAGE_NAME, page.encode())

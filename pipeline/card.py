@@ -22,8 +22,8 @@ from flows.records import read_record
 from pipeline import card_charts
 from pipeline.card_markdown import card_markdown
 from pipeline.pages import page_template
-from pipeline.report import count, fixed, size, words
 from pipeline.store_commands import cells_of, chosen
+from pipeline.wording import count, fixed, words
 
 PAGE_NAME = "card.html"
 MARKDOWN_NAME = "card.md"
@@ -146,8 +146,7 @@ def collection_origins(store_path: Path) -> list[dict[str, Any]]:
 
 def card_page(record: Mapping[str, Any]) -> str:
     """The page of a card's record, as text."""
-    filters = {"fixed": fixed, "count": count, "size": size, "words": words}
-    return page_template("card.html", **filters, short=card_charts.short).render(
+    return page_template("card.html", short=card_charts.short).render(
         card=record,
         schema=record["schema"],
         total=record["total"][0],

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.card_charts import sparkline
-from pipeline.report import count, fixed, size, words
+from pipeline.wording import count, fixed, size, words
 
 Record = Mapping[str, Any]
 

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from datasets.files import write_bytes_durably
 from flows.comparison import COMPARISON
 from flows.records import read_record
 from learners.history import read_history
 from pipeline import charts
 from pipeline.comparison_table import comparison_markdown, spread, table_rows
-from pipeline.report import Panel, count, fixed, flattened, words
+from pipeline.pages import page_template
+from pipeline.report import Panel, flattened
+from pipeline.wording import count, fixed, words
 
 PAGE_NAME = "comparison.html"
 MARKDOWN_NAME = "comparison.md"
@@ -49,15 +49,7 @@ def write_comparison(folder: Path) -> Path:
 
 def comparison_page(record: Record, histories: Histories) -> str:
     """The page of a comparison's record, as text; `histories` has the rows of each run."""
-    environment = Environment(
-        loader=PackageLoader("pipeline"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(count=count, fixed=fixed, spread=spread, words=words)
-    return environment.get_template("comparison.html").render(
+    return page_template("comparison.html", spread=spread).render(
         abstract=_abstract(record),
         record=record,
         table=table_rows(record),

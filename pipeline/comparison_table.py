@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.report import DASH, count, duration, fixed
+from pipeline.wording import DASH, count, duration, fixed
 
 Record = Mapping[str, Any]
 

@@ -150,7 +150,7 @@ def card(
     folder = Path(out or f"{store}.card")
 
     def work() -> tuple[Path, Path]:
-        selection, filters = selected(open_store(store_address(store)), cells, where)
+        selection, filters = selected(open_store(store_address(store)), cells, where or None)
         return write_card(selection, folder, filters=filters, channels=channels)
 
     page, markdown = run_stage(f"card {_name(store)}", work)

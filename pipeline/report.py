@@ -7,7 +7,6 @@ same files give the same bytes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +20,10 @@ from pipeline.pages import page_template
 from pipeline.report_card import card_table
 from pipeline.report_sheets import drawn_by, sheet_figures
 from pipeline.run_files import EXPERT, Record, RunFiles, TrainingRun, read_run
+from pipeline.wording import DASH, count, fixed, is_number, words
 
 REPORT_NAME = "report.html"
 
-DASH = "–"
 
 POLICY_NAMES = {
     EXPERT: "Expert",
@@ -87,65 +86,13 @@ def write_report(run_dir: Path) -> Path:
 
 def render_report(run: RunFiles) -> str:
     """The page as text."""
-    template = page_template(
-        "report.html",
-        fixed=fixed,
-        count=count,
-        duration=duration,
-        size=size,
-        words=words,
-        policy=policy_name,
-        flattened=flattened,
-    )
+    template = page_template("report.html", policy=policy_name, flattened=flattened)
     return template.render(_context(run))
-
-
-def fixed(value: float | None, digits: int = 2) -> str:
-    """With this many digits after the point; a dash for no number."""
-    return DASH if not _is_number(value) else f"{value:,.{digits}f}"
-
-
-def count(value: float | None) -> str:
-    """A whole number with separators; a dash for none."""
-    return fixed(value, 0)
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as `8.4 s`, `95 s`, `12 min 05 s` or `3 h 20 min`."""
-    if not _is_number(seconds):
-        return DASH
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if round(seconds) < 120:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 120:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def size(n_bytes: float | None) -> str:
-    """Bytes in decimal units."""
-    if not _is_number(n_bytes):
-        return DASH
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n_bytes >= scale:
-            return f"{n_bytes / scale:,.1f} {unit}"
-    return f"{n_bytes:,.0f} B"
-
-
-def words(name: object) -> str:
-    """A name of the files as words."""
-    return str(name).replace("_", " ")
 
 
 def policy_name(policy: str) -> str:
     """How the page calls a policy."""
     return POLICY_NAMES.get(policy, policy)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _context(run: RunFiles) -> dict[str, Any]:
@@ -191,7 +138,7 @@ def _abstract(summary: Record) -> str:
     learned = [
         (name, row)
         for name, row in summary["policies"].items()
-        if name != EXPERT and _is_number(row["return_fraction"])
+        if name != EXPERT and is_number(row["return_fraction"])
     ]
     if not learned:
         return f"{steps} recorded control steps; no learned policy has been evaluated."
@@ -200,9 +147,9 @@ def _abstract(summary: Record) -> str:
         f"Trained on {steps} recorded control steps, {policy_name(name)} reaches "
         f"{fixed(best['return_fraction'], 3)} of the expert's return"
     )
-    if _is_number(best["success"]):
+    if is_number(best["success"]):
         sentence += f" and succeeds in {fixed(best['success'])} of the held-out episodes"
-    if _is_number(best["latency_us_median"]):
+    if is_number(best["latency_us_median"]):
         sentence += f", with a median of {count(best['latency_us_median'])} µs for a control step"
     return sentence + "."
 
@@ -252,7 +199,7 @@ def _mean_over_levels(
             continue
         place = (cell["terrain"], cell["skill"])
         total, episodes = sums.get(place, (0.0, 0.0))
-        if _is_number(cell[field]) and _is_number(cell["episodes"]):
+        if is_number(cell[field]) and is_number(cell["episodes"]):
             total += cell[field] * cell["episodes"]
             episodes += cell["episodes"]
         sums[place] = (total, episodes)
@@ -268,7 +215,7 @@ def _heat_table(
     terrains = tuple(dict.fromkeys(terrain for terrain, _ in values))
     skills = tuple(dict.fromkeys(skill for _, skill in values))
     if limits is None:
-        numbers = [value for value in values.values() if _is_number(value)]
+        numbers = [value for value in values.values() if is_number(value)]
         limits = (min(numbers, default=0.0), max(numbers, default=1.0))
     cells = tuple(
         tuple(_heat_cell(values.get((terrain, skill)), digits, limits) for skill in skills)
@@ -278,7 +225,7 @@ def _heat_table(
 
 
 def _heat_cell(value: float | None, digits: int, limits: tuple[float, float]) -> HeatCell:
-    if not _is_number(value):
+    if not is_number(value):
         return HeatCell(DASH, "#ffffff", charts.MUTED)
     return HeatCell(fixed(value, digits), *charts.heat_colours(value, *limits))
 
@@ -359,12 +306,12 @@ def _training_charts(training: Iterable[TrainingRun]) -> list[Panel]:
 
 def _positive(value: object) -> TypeGuard[float]:
     """Whether a logarithmic axis can show it."""
-    return _is_number(value) and value > 0
+    return is_number(value) and value > 0
 
 
 def _best_validation(history: Iterable[Record]) -> float | None:
     return min(
-        (row["validation_loss"] for row in history if _is_number(row["validation_loss"])),
+        (row["validation_loss"] for row in history if is_number(row["validation_loss"])),
         default=None,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from hypothesis import HealthCheck, settings
 # Two workers share two cores, so each computes on one thread.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+
+# Processes that tests start are interrupted even where this one was started to ignore interrupts,
+# as shells do with what they put into the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["DO_NOT_TRACK"] = "1"

@@ -79,7 +79,6 @@ def test_a_forked_reader_is_refused(selection: Selection) -> None:
     answer = answers.get(timeout=60)
     child.join(60)
     assert "forked reader is refused" in answer
-    assert child.exitcode == 0
 
 
 class _Wrapped(IterableDataset):

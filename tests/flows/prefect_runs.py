@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+
+BUSY = httpx.codes.SERVICE_UNAVAILABLE
+"""What a server answers whose database was busy: ask again, as Prefect's own clients do."""
+LONGEST_WAIT_S = 16.0
 
 
 @dataclass(frozen=True)
@@ -16,9 +21,21 @@ class Server:
 
     def ask(self, path: str, **body: Any) -> Any:
         """The answer to a request."""
-        answer = httpx.post(f"{self.url}/{path}", json=body, timeout=60)
-        answer.raise_for_status()
-        return answer.json()
+        return self._answer("POST", path, json=body)
+
+    def look_up(self, path: str) -> Any:
+        """What the server has at a path."""
+        return self._answer("GET", path)
+
+    def _answer(self, method: str, path: str, **what: Any) -> Any:
+        wait_s = 0.5
+        while True:
+            answer = httpx.request(method, f"{self.url}/{path}", timeout=60, **what)
+            if answer.status_code != BUSY or wait_s > LONGEST_WAIT_S:
+                answer.raise_for_status()
+                return answer.json()
+            time.sleep(wait_s)
+            wait_s *= 2
 
     def runs(self, flow: str, **filters: Any) -> list[dict[str, Any]]:
         """A flow's runs, newest first."""
@@ -43,6 +60,12 @@ class Server:
             found |= {task["name"]: task["state_type"] for task in page}
             if len(page) < 200:
                 return found
+
+    def said(self, run: str) -> str:
+        """What a flow run logged, and its end."""
+        lines = self.ask("logs/filter", logs={"flow_run_id": {"any_": [run]}}, sort="TIMESTAMP_ASC")
+        state = self.look_up(f"flow_runs/{run}")["state"]
+        return "\n".join([*(line["message"] for line in lines), str(state["message"])])
 
     def artifacts(self, run: str) -> dict[str, dict[str, Any]]:
         """Key -> artifact of a flow run."""

@@ -14,6 +14,7 @@ from learners.normalisation import Normaliser
 from learners.policy_network import PolicyNetwork
 from learners.registry import build_network, preset
 from learners.tokens import TokenLayout
+from learners.training_config import TrainConfig
 
 OBS_SLICES = {
     "projected_gravity": (0, 3),
@@ -28,6 +29,18 @@ SMALL = {
     "fcnet": {"hidden_dim": 16, "decoder_dim": 8, "n_layers": 2, "n_modes": 3, "context_len": 8},
     "bot": {"embed_dim": 8, "n_layers": 1, "feedforward_dim": 8},
 }
+SHORT = TrainConfig(
+    model="fcnet",
+    model_overrides=SMALL["fcnet"],
+    steps=24,
+    batch_size=8,
+    window_len=8,
+    held_out_fraction=0.2,
+    history_every=1,
+    validation_every=9,
+    checkpoint_every=7,
+    threads=1,
+)
 
 
 class SpoiledSelection(Selection):

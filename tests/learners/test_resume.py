@@ -20,20 +20,9 @@ from learners.history import read_history
 from learners.interrupts import INTERRUPTED, STOPPED, Stopped
 from learners.train import TrainResult, train
 from learners.training_config import TrainConfig
-from tests.learners.making import OBS_SLICES, SMALL, make_selection
+from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
 
-SHORT = TrainConfig(
-    model="fcnet",
-    model_overrides=SMALL["fcnet"],
-    steps=32,
-    batch_size=8,
-    window_len=8,
-    held_out_fraction=0.2,
-    history_every=1,
-    validation_every=9,
-    checkpoint_every=7,
-    threads=1,
-)
+LONGER = replace(SHORT, steps=32)
 STOP = 11
 
 
@@ -45,7 +34,7 @@ def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
 @pytest.fixture(scope="module")
 def whole(selection: Selection, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     """The short run, without a stop."""
-    return train(SHORT, selection, tmp_path_factory.mktemp("whole"))
+    return train(LONGER, selection, tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture(autouse=True)
@@ -109,10 +98,10 @@ def assert_same_run(found: Path, expected: Path) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        replace(SHORT, objective="return"),
-        replace(SHORT, objective="gaussian-bc", optimiser="lion", peak_lr=3e-4),
-        replace(SHORT, ema_decay=0.9, optimiser="adam", schedule="constant", accumulate=3),
-        replace(SHORT, model="bot", model_overrides=SMALL["bot"], window_len=1, batch_size=13),
+        replace(LONGER, objective="return"),
+        replace(LONGER, objective="gaussian-bc", optimiser="lion", peak_lr=3e-4),
+        replace(LONGER, ema_decay=0.9, optimiser="adam", schedule="constant", accumulate=3),
+        replace(LONGER, model="bot", model_overrides=SMALL["bot"], window_len=1, batch_size=13),
     ],
     ids=["return", "gaussian-lion", "ema-adam", "bot"],
 )
@@ -127,16 +116,16 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
 def test_a_run_may_stop_anywhere_in_an_epoch(
     whole: TrainResult, selection: Selection, tmp_path: Path
 ) -> None:
-    rest, _ = selection.split(SHORT.held_out_fraction, SHORT.seed)
-    epoch = len(open_stream(SHORT, rest, Ranks(), SHORT.seed))
-    assert 1 < epoch < SHORT.steps - 20
+    rest, _ = selection.split(LONGER.held_out_fraction, LONGER.seed)
+    epoch = len(open_stream(LONGER, rest, Ranks(), LONGER.seed))
+    assert 1 < epoch < LONGER.steps - 20
     for step in (1, epoch - 1, epoch, epoch + 1):
         with pytest.raises(KeyboardInterrupt):
-            train(SHORT, selection, tmp_path / str(step), progress=after(step, ctrl_c))
+            train(LONGER, selection, tmp_path / str(step), progress=after(step, ctrl_c))
         position = read_checkpoint(tmp_path / str(step))[1]["stream"]
         assert position["epoch"] == step // epoch
         assert (position["cursor"] == 0) == (step == epoch)
-        assert train(SHORT, selection, tmp_path / str(step)).resumed_from == step
+        assert train(LONGER, selection, tmp_path / str(step)).resumed_from == step
         assert_same_run(tmp_path / str(step), whole.run_dir)
 
 
@@ -144,9 +133,9 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     whole: TrainResult, selection: Selection, tmp_path: Path
 ) -> None:
     with pytest.raises(Killed):
-        train(SHORT, selection, tmp_path, progress=after(10, crash))
+        train(LONGER, selection, tmp_path, progress=after(10, crash))
     assert len(read_history(tmp_path)) == 10
-    assert train(SHORT, selection, tmp_path).resumed_from == 7
+    assert train(LONGER, selection, tmp_path).resumed_from == 7
     assert_same_run(tmp_path, whole.run_dir)
 
 
@@ -167,28 +156,28 @@ def test_signals_leave_a_checkpoint_after_the_step(
 ) -> None:
     before = signal.getsignal(number)
     with pytest.raises(Stopped) as caught:
-        train(SHORT, selection, tmp_path, progress=after(5, lambda: signal.raise_signal(number)))
+        train(LONGER, selection, tmp_path, progress=after(5, lambda: signal.raise_signal(number)))
     assert str(caught.value) == f"stopped by {number.name} after step 5"
     assert caught.value.exit_code == exit_code
     assert signal.getsignal(number) is before
-    assert train(SHORT, selection, tmp_path).resumed_from == 5
+    assert train(LONGER, selection, tmp_path).resumed_from == 5
     assert_same_run(tmp_path, whole.run_dir)
 
 
 def test_a_signal_after_the_last_step_costs_nothing(selection: Selection, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
-        train(SHORT, selection, tmp_path, progress=after(SHORT.steps, ctrl_c))
-    assert train(SHORT, selection, tmp_path).resumed_from == SHORT.steps
+        train(LONGER, selection, tmp_path, progress=after(LONGER.steps, ctrl_c))
+    assert train(LONGER, selection, tmp_path).resumed_from == LONGER.steps
 
 
 def test_a_finished_run_returns_at_once(whole: TrainResult, selection: Selection) -> None:
     files = {path: path.stat().st_mtime_ns for path in whole.run_dir.rglob("*")}
-    assert train(SHORT, selection, whole.run_dir) == replace(whole, resumed_from=SHORT.steps)
+    assert train(LONGER, selection, whole.run_dir) == replace(whole, resumed_from=LONGER.steps)
     assert {path: path.stat().st_mtime_ns for path in whole.run_dir.rglob("*")} == files
 
 
 def test_seconds_are_counted_across_resumes(selection: Selection, tmp_path: Path) -> None:
-    stop_and_go_on(SHORT, selection, tmp_path)
+    stop_and_go_on(LONGER, selection, tmp_path)
     seconds = [row["elapsed_s"] for row in read_history(tmp_path)]
     assert all(later > earlier for earlier, later in pairwise(seconds))
 
@@ -199,7 +188,7 @@ def test_training_leaves_the_callers_random_numbers_alone(
     torch.manual_seed(4)
     expected = torch.rand(3)
     torch.manual_seed(4)
-    train(replace(SHORT, steps=2), selection, tmp_path)
+    train(replace(LONGER, steps=2), selection, tmp_path)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -207,7 +196,7 @@ def test_the_best_policy_is_the_one_with_the_lowest_validation_loss(
     selection: Selection, tmp_path: Path
 ) -> None:
     config = replace(
-        SHORT, peak_lr=0.1, schedule="constant", warmup_fraction=0.0, validation_every=1
+        LONGER, peak_lr=0.1, schedule="constant", warmup_fraction=0.0, validation_every=1
     )
     result = train(config, selection, tmp_path)
     losses = {row["step"]: row["validation_loss"] for row in read_history(tmp_path)}
@@ -222,7 +211,7 @@ def test_the_best_policy_is_the_one_with_the_lowest_validation_loss(
 
 
 def test_without_held_out_episodes_there_is_no_best(selection: Selection, tmp_path: Path) -> None:
-    result = train(replace(SHORT, steps=3, held_out_fraction=0.0), selection, tmp_path)
+    result = train(replace(LONGER, steps=3, held_out_fraction=0.0), selection, tmp_path)
     assert result.validation_loss is result.best_step is None
     assert not (tmp_path / BEST).exists()
     with pytest.raises(ValueError, match="no best checkpoint in"):
@@ -235,8 +224,8 @@ def test_how_a_run_is_carried_out_may_change(
     whole: TrainResult, selection: Selection, tmp_path: Path
 ) -> None:
     with pytest.raises(Killed):
-        train(SHORT, selection, tmp_path, progress=after(STOP, crash))
-    other = replace(SHORT, accumulate=2, checkpoint_every=100)
+        train(LONGER, selection, tmp_path, progress=after(STOP, crash))
+    other = replace(LONGER, accumulate=2, checkpoint_every=100)
     assert train(other, selection, tmp_path).resumed_from == 7
     found, expected = numbers(tmp_path), numbers(whole.run_dir)
     assert [row[1] for row in found] == pytest.approx([row[1] for row in expected], rel=1e-4)

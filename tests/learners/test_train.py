@@ -16,20 +16,7 @@ from learners.history import read_history
 from learners.optimisation import learning_rate
 from learners.train import NonFiniteError, train
 from learners.training_config import TrainConfig
-from tests.learners.making import OBS_SLICES, SMALL, SpoiledSelection, make_selection
-
-SHORT = TrainConfig(
-    model="fcnet",
-    model_overrides=SMALL["fcnet"],
-    steps=24,
-    batch_size=8,
-    window_len=8,
-    held_out_fraction=0.2,
-    history_every=1,
-    validation_every=9,
-    checkpoint_every=7,
-    threads=1,
-)
+from tests.learners.making import OBS_SLICES, SHORT, SMALL, SpoiledSelection, make_selection
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pipeline.charts import heat_colours
-from pipeline.report import count, duration, fixed, size, write_report
+from pipeline.report import write_report
+from pipeline.wording import count, duration, fixed, size
 from tests.pipeline.run_folder import POLICIES, SKILLS, TERRAINS, write_json, write_run_folder
 
 LOADING_TAGS = {"script", "link", "img", "iframe", "object", "embed", "audio", "video", "source"}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,13 +69,13 @@ class Served:
 
     def start(self, flow: str, **parameters: Any) -> str:
         """A run of a deployment, by its id."""
-        found = httpx.get(f"{self.server.url}/deployments/name/{flow}/gaitforge").json()
+        found = self.server.look_up(f"deployments/name/{flow}/gaitforge")
         path = f"deployments/{found['id']}/create_flow_run"
         return self.server.ask(path, parameters=parameters, state={"type": "SCHEDULED"})["id"]
 
     def state(self, run: str) -> dict[str, Any]:
         """The state of a run."""
-        return httpx.get(f"{self.server.url}/flow_runs/{run}").json()["state"]
+        return self.server.look_up(f"flow_runs/{run}")["state"]
 
     def soon(self, run: str, *types: str) -> dict[str, Any]:
         """The state of a run once it is of one of those types."""
@@ -84,6 +86,11 @@ class Served:
             return state if state["type"] in types else None
 
         return soon(look, 120)
+
+    def completes(self, run: str) -> None:
+        """Wait until a run has ended well."""
+        end = self.soon(run, "COMPLETED", "FAILED", "CRASHED")
+        assert end["type"] == "COMPLETED", self.server.said(run)
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +110,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         soon(lambda: "Ctrl-C stops" in process.stdout.readline())  # type: ignore[union-attr]
         url = first.split()[1] + "/api"
         soon(lambda: httpx.get(f"{url}/deployments/name/demo/gaitforge").is_success)
+        # Whoever lets the pipes fill up stops the server.
+        reader = threading.Thread(target=process.communicate)
+        reader.start()
         yield Served(process, Server(url), store)
         started = [process.pid, *descendants(process.pid)]
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=90)
+        process.wait(90)
+        reader.join(10)
         assert [pid for pid in started if is_running(pid)] == []
 
 
@@ -134,11 +145,27 @@ def test_nothing_listens_beyond_loopback(served: Served) -> None:
 @pytest.mark.slow
 def test_the_card_is_an_artifact(served: Served, tmp_path: Path) -> None:
     collected = served.start("collect", store=str(tmp_path / "a.zarr"))
-    assert served.soon(collected, "COMPLETED", "FAILED", "CRASHED")["type"] == "COMPLETED"
+    served.completes(collected)
     card = served.start("card", store=str(tmp_path / "a.zarr"))
-    assert served.soon(card, "COMPLETED", "FAILED", "CRASHED")["type"] == "COMPLETED"
+    served.completes(card)
     markdown = served.server.artifacts(card)["card-a-zarr"]
     assert markdown["data"] == (tmp_path / "a.zarr.card" / "card.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_policy_comes_out_of_the_deployments_one_after_the_other(
+    served: Served, tmp_path: Path
+) -> None:
+    store, run, policy = (str(tmp_path / name) for name in ("a.zarr", "mlp", "policy"))
+    served.completes(served.start("collect", store=store))
+    served.completes(served.start("train", store=store, out=run, model="mlp", steps=4))
+    cell = {"terrains": ["flat"], "skills": ["stand"], "episodes": 2}
+    evaluated = served.start("evaluate", run=run, **cell)
+    served.completes(evaluated)
+    [row] = json.loads(served.server.artifacts(evaluated)["evaluation-mlp"]["data"])
+    assert (row["terrain"], row["skill"], row["episodes"]) == ("flat", "stand", 2)
+    served.completes(served.start("export", run=run, out=policy, formats=["pt2"]))
+    assert list(Path(policy).glob("*.pt2"))
 
 
 @pytest.mark.slow
@@ -181,7 +208,7 @@ def test_a_run_that_ended_in_the_middle_leaves_no_torn_part(
     assert open_store(place).verify() == []
 
     again = served.start("collect", **words)
-    assert served.soon(again, "COMPLETED", "FAILED", "CRASHED")["type"] == "COMPLETED"
+    served.completes(again)
     store = open_store(place)
     assert len(store.parts()) == 3
     assert len(list((place / "catalog").glob("*.parquet"))) == 3
@@ -223,7 +250,7 @@ def test_prefect_takes_the_deployments_of_prefect_yaml(served: Served) -> None:
 
     prefect("work-pool", "create", "--type", "process", "gaitforge")
     prefect("deploy", "--all")
-    found = httpx.get(f"{served.server.url}/deployments/name/collect/nightly").json()
+    found = served.server.look_up("deployments/name/collect/nightly")
     assert found["schedules"][0]["schedule"]["cron"] == "0 2 * * *"
     assert found["concurrency_options"]["collision_strategy"] == "ENQUEUE"
     assert found["global_concurrency_limit"]["limit"] == 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,9 +14,8 @@ import pytest
 from collectors.commands import SKILLS
 from collectors.terrains import TERRAINS
 from datasets import Selection, open_store
+from tests.flows.processes import gaitforge
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -220,23 +217,10 @@ def test_a_fault_in_a_store_is_shown_with_exit_code_1(
     assert len(json.loads(machine.out)["faults"]) == 1
 
 
-def process(*arguments: str | Path) -> subprocess.Popen[str]:
-    """The command line in a process of its own, which takes interrupts whoever started it."""
-    program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    program += "from pipeline.cli import main; sys.exit(main())"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_an_interrupted_collection_exits_130_and_leaves_no_torn_part(tmp_path: Path) -> None:
     path = tmp_path / "legged.zarr"
     grid = ["--preset", "legged-1m9", "--robots", "16", "--set", "grid.episodes_per_part=16"]
-    running = process("collect", path, *grid)
+    running = gaitforge("collect", path, *grid)
     # Some parts are in, others in work.
     deadline = time.monotonic() + 60
     while not list(path.glob("catalog/*.parquet")) and time.monotonic() < deadline:
