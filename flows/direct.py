@@ -110,6 +110,20 @@ def _evaluate(arguments: argparse.Namespace) -> Any:
     return evaluate_once(source, plan, arguments.out, Silent())
 
 
+def _ingest_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", help="a file or folder of another project's format")
+    parser.add_argument("store", help="a folder, or s3://bucket/prefix")
+    parser.add_argument("plan", type=Path)
+
+
+def _ingest(arguments: argparse.Namespace) -> Any:
+    """Import data of another project's format into a store."""
+    from flows.ingest import IngestPlan, ingest
+
+    plan = read_plan(IngestPlan, arguments.plan)
+    return asdict(ingest(plan, arguments.source, arguments.store, Silent()))
+
+
 def _demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path)
     parser.add_argument("out", type=Path, help="folder")
@@ -129,6 +143,7 @@ PROGRAMS: dict[str, tuple[Arguments, Run]] = {
     "collect": (_collect_arguments, _collect),
     "train": (_train_arguments, _train),
     "evaluate": (_evaluate_arguments, _evaluate),
+    "ingest": (_ingest_arguments, _ingest),
     "demo": (_demo_arguments, _demo),
 }
 

@@ -73,7 +73,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
-def add_settings(parser: argparse.ArgumentParser, example: str) -> None:
+def add_settings(parser: argparse._ActionsContainer, example: str) -> None:
     """`--set NAME=VALUE`."""
     parser.add_argument(
         "--set",
@@ -98,7 +98,7 @@ def add_robot_choice(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_cells(parser: argparse.ArgumentParser) -> None:
+def add_cells(parser: argparse._ActionsContainer) -> None:
     """`--terrain`, `--skill` and `--level`."""
     parser.add_argument("--terrain", type=names, help="terrains, comma-separated")
     parser.add_argument("--skill", type=names, help="skills, comma-separated")
@@ -110,7 +110,7 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", type=store_address, help="folder, or s3://bucket/prefix")
 
 
-def add_where(parser: argparse.ArgumentParser) -> None:
+def add_where(parser: argparse._ActionsContainer) -> None:
     """`--where`."""
     parser.add_argument("--where", help="a boolean SQL expression over the catalog's columns")
 

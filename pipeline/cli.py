@@ -29,6 +29,7 @@ from pipeline.comparison_parser import add_compare
 from pipeline.expert_parser import add_expert, add_robot
 from pipeline.export_parser import add_export
 from pipeline.flow_parser import add_flow_commands
+from pipeline.format_parser import add_format_commands
 from pipeline.runner_arguments import add_training_runner
 from pipeline.store_parser import add_store_commands
 
@@ -60,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_learning_commands(commands)
     add_compare(commands)
     add_export(commands)
+    add_format_commands(commands)
     add_expert(commands)
     add_robot(commands)
     _add_bench(commands)

@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints, WithJsonSchema
 from collectors.commands import SKILLS
 from collectors.legged_data import COLLECTION_PRESETS
 from collectors.terrains import N_LEVELS, TERRAINS
+from datasets.formats import FORMATS as DATA_FORMATS
 from learners.checkpoint import KEPT
 from learners.export import FORMATS
 from learners.objectives import OBJECTIVES
@@ -48,5 +49,6 @@ Settings = list[Annotated[str, StringConstraints(pattern=r"^[\w.]+=.*$")]]
 Model = Annotated[str, _one_of(PRESETS)]
 Objective = Annotated[str, _one_of(OBJECTIVES)]
 Formats = list[Annotated[str, _one_of(FORMATS)]]
+DataFormat = Annotated[str, _one_of(DATA_FORMATS)]
 Checkpoint = Annotated[str, _one_of(KEPT)]
 Steps = Annotated[int, Field(ge=NO_STEPS, le=MAX_STEPS)]

@@ -8,6 +8,7 @@ a plan as its preset has it. Places are as the process sees them that runs the f
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,11 @@ from prefect.states import Completed
 from collectors.evaluation import EvaluationGrid
 from collectors.experts import DEFAULT_EXPERT
 from datasets import open_store
+from datasets.formats import importer_class
 from flows.demo import DemoPlan
 from flows.evaluate import EvaluatePlan, PolicySource, evaluate_once
 from flows.export import ExportPlan, run_export
+from flows.ingest import IngestPlan, ingest
 from flows.part_records import collection_rate
 from flows.prefect_tasks import (
     ProgressArtifacts,
@@ -41,6 +44,7 @@ from pipeline.card import selected, write_card
 from pipeline.commands import write_demo_report
 from pipeline.deployment_forms import (
     Checkpoint,
+    DataFormat,
     Episodes,
     Formats,
     Levels,
@@ -262,6 +266,29 @@ def export(
     show_table(f"exported {_name(run)}", rows, "files for a robot's program")
 
 
+@flow(name="import", flow_run_name=_named("import into", "store"), persist_result=False)
+def import_data(format: DataFormat, source: Place, store: Place, settings: Settings = NONE) -> None:
+    """Import data of another project's format into a store.
+
+    Args:
+        format: whose the source is.
+        source: a file or folder of that format, as the worker sees it.
+        store: a folder, or s3://bucket/prefix; made if absent.
+        settings: options of the format's reader, NAME=VALUE.
+    """
+    options = override(importer_class(format).Options(), settings)
+    plan = IngestPlan(format, asdict(options))
+    shown = ProgressArtifacts(RunLog())
+    work = partial(ingest, plan, source, store_address(store), shown)
+    report = run_stage(f"import {_name(source)}", work)
+    rows = [
+        {"what": what, "line": line}
+        for what, lines in asdict(report.carried).items()
+        for line in lines
+    ]
+    show_table(f"imported {_name(source)}", rows, "what was carried over, and what was not")
+
+
 @flow(name="demo", flow_run_name=_named("demo in", "out"), persist_result=False)
 def demo(out: Place, settings: Settings = NONE) -> None:
     """Run the whole road at small scale: collect, describe, train, evaluate, report.
@@ -276,7 +303,7 @@ def demo(out: Place, settings: Settings = NONE) -> None:
 
 
 FLOWS: dict[str, Flow[..., Any]] = {
-    f.name: f for f in (collect, card, train, evaluate, export, demo)
+    f.name: f for f in (collect, card, train, evaluate, export, import_data, demo)
 }
 """Everything that is deployed, by name."""
 

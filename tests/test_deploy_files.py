@@ -19,6 +19,7 @@ from prefect.client.schemas.schedules import CronSchedule
 
 from collectors.legged_data import COLLECTION_PRESETS
 from datasets.bucket import is_bucket_url
+from pipeline import deployments as deployments_module
 from pipeline.cli import build_parser
 from pipeline.deployments import FLOWS
 
@@ -203,7 +204,9 @@ def test_a_deployment_calls_a_flow_with_parameters_that_it_takes(
 ) -> None:
     path, name = deployment["entrypoint"].split(":")
     assert (ROOT / path).is_file()
-    found = FLOWS[name].parameters.model_dump()
+    flow = getattr(deployments_module, name)
+    assert flow in FLOWS.values()
+    found = flow.parameters.model_dump()
     schema = {
         "type": "object",
         "properties": found["properties"],

@@ -63,7 +63,7 @@ def test_an_export_can_be_evaluated(
         (("NOWHERE", "DST"), "no training run at"),
         (("EMPTY", "DST"), "no checkpoint in"),
         (("CUT", "DST"), "is truncated or damaged"),
-        (("RUN",), "the following arguments are required: DST"),
+        (("RUN",), "export needs RUN DST (a policy) or STORE FORMAT DST"),
     ],
 )
 def test_wrong_input_gets_one_line_and_exit_code_2(

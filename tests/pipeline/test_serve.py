@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from datasets import open_store
+from datasets.formats import export_selection
 from flows.activity import read_active
 from flows.part_records import records_folder
 from pipeline.cli import main
@@ -150,6 +152,18 @@ def test_the_card_is_an_artifact(served: Served, tmp_path: Path) -> None:
     served.completes(card)
     markdown = served.server.artifacts(card)["card-a-zarr"]
     assert markdown["data"] == (tmp_path / "a.zarr.card" / "card.md").read_text()
+
+
+@pytest.mark.slow
+def test_data_of_another_format_is_imported(served: Served, tmp_path: Path) -> None:
+    served.completes(served.start("collect", store=str(tmp_path / "a.zarr")))
+    selection = open_store(tmp_path / "a.zarr").select()
+    export_selection("d4rl", selection, tmp_path / "a.hdf5")
+    words = {"format": "d4rl", "source": str(tmp_path / "a.hdf5")}
+    served.completes(served.start("import", store=str(tmp_path / "b.zarr"), **words))
+    again = open_store(tmp_path / "b.zarr").select()
+    assert again.episodes().equals(selection.episodes())
+    np.testing.assert_array_equal(again.read("obs"), selection.read("obs"))
 
 
 @pytest.mark.slow

@@ -1,0 +1,155 @@
+"""A selection as a D4RL file; see ``d4rl``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from datasets.errors import DatasetError, listed
+from datasets.formats.d4rl_layout import (
+    NEXT,
+    NOTED_FIELDS,
+    NOTES,
+    OBSERVATIONS,
+    TERMINALS,
+    TIMEOUTS,
+    key_of,
+)
+from datasets.formats.hdf5 import dataset_at, write_notes
+from datasets.formats.interface import Advance, Carried
+from datasets.formats.sources import bounded_units
+from datasets.selection import Selection
+
+NEEDED = ("obs", "action", "reward")
+COMPRESSIONS = ("gzip", "lzf", "none")
+
+
+@dataclass(frozen=True)
+class D4rlExportOptions:
+    """How a file is written.
+
+    Attributes:
+        compression: "gzip" as D4RL's own files, "lzf" or "none".
+        notes: keep the schema and the catalog in ``metadata/gaitforge``, so that an import gives
+            back the same store; other readers may ignore them.
+    """
+
+    compression: str = "gzip"
+    notes: bool = True
+
+
+class D4rlExporter:
+    """See ``interface.Exporter``."""
+
+    Options = D4rlExportOptions
+
+    def __init__(self, options: D4rlExportOptions) -> None:
+        if options.compression not in COMPRESSIONS:
+            raise DatasetError(f"option compression must be one of {listed(COMPRESSIONS)}")
+        self._options = options
+
+    def check(self, selection: Selection, destination: Path) -> None:
+        """See ``interface.Exporter``."""
+        schema = selection.store.schema
+        if missing := [name for name in NEEDED if name not in schema.names("step")]:
+            raise DatasetError(
+                f"a D4RL file needs the fields {listed(NEEDED)} a step; "
+                f"{selection.store.address} lacks {listed(missing)}"
+            )
+        if schema.field("reward").shape:
+            raise DatasetError("a D4RL file needs one reward a step")
+        keys = [key_of(name) for name in schema.names("step")]
+        if len(set(keys)) < len(keys):
+            raise DatasetError(f"two fields would have one key in a D4RL file: {listed(keys)}")
+
+    def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
+        """See ``interface.Exporter``."""
+        with h5py.File(temporary, "w") as file:
+            self._write_steps(file, selection, advance)
+            cut_off = self._write_flags(file, selection)
+            if "next_obs" not in selection.store.schema.names("step"):
+                self._write_following(file, selection)
+            if self._options.notes:
+                self._write_notes(file, selection)
+        return self._carried(selection, cut_off)
+
+    def _create(self, file: h5py.File, key: str, rows: int, like: np.ndarray) -> h5py.Dataset:
+        compression = None if self._options.compression == "none" else self._options.compression
+        return file.create_dataset(
+            key, (rows, *like.shape[1:]), like.dtype, compression=compression
+        )
+
+    def _write_steps(self, file: h5py.File, selection: Selection, advance: Advance) -> None:
+        names = selection.store.schema.names("step")
+        row = 0
+        for unit in bounded_units(selection):
+            count = 0
+            for name in names:
+                values = selection.read_unit(name, unit)
+                key, count = key_of(name), len(values)
+                if key not in file:
+                    self._create(file, key, selection.steps, values)
+                dataset_at(file, key)[row : row + count] = values
+            row += count
+            advance(count)
+
+    def _write_flags(self, file: h5py.File, selection: Selection) -> int:
+        """Mark where episodes end; returns how many cut-off ones look like time-outs."""
+        table = selection.episodes()
+        terminated = table.column("terminated").to_numpy()
+        truncated = table.column("truncated").to_numpy()
+        last = np.cumsum(selection.lengths) - 1
+        cut_off = ~terminated & ~truncated
+        cut_off[-1] = False  # the end of the file ends it
+        for key, ends in ((TERMINALS, terminated), (TIMEOUTS, truncated | cut_off)):
+            flags = np.zeros(selection.steps, bool)
+            flags[last[ends]] = True
+            self._create(file, key, selection.steps, flags)[:] = flags
+        return int(cut_off.sum())
+
+    def _write_following(self, file: h5py.File, selection: Selection) -> None:
+        """Each row's next observation: the following row's, or the episode's final one."""
+        schema = selection.store.schema
+        if "final_obs" not in schema.names("episode"):
+            return
+        if schema.field("final_obs").shape != schema.field("obs").shape:
+            return
+        final, obs = selection.read("final_obs"), dataset_at(file, OBSERVATIONS)
+        row = episode = 0
+        for unit in bounded_units(selection):
+            lengths = selection.unit_rows(unit)[1]
+            steps, count = int(lengths.sum()), len(lengths)
+            following = np.empty((steps, *obs.shape[1:]), obs.dtype)
+            following[:-1] = obs[row + 1 : row + steps]
+            following[np.cumsum(lengths) - 1] = final[episode : episode + count]
+            if NEXT not in file:
+                self._create(file, NEXT, selection.steps, following)
+            dataset_at(file, NEXT)[row : row + steps] = following
+            row, episode = row + steps, episode + count
+
+    def _write_notes(self, file: h5py.File, selection: Selection) -> None:
+        notes = file.create_group(NOTES)
+        write_notes(notes, selection)
+        for name in selection.store.schema.names("episode"):
+            if name != "final_obs" or NEXT not in file:
+                file.create_dataset(f"{NOTED_FIELDS}/{name}", data=selection.read(name))
+
+    def _carried(self, selection: Selection, cut_off: int) -> Carried:
+        schema = selection.store.schema
+        kept = [f"{name} -> {key_of(name)}" for name in schema.names("step")]
+        if "final_obs" in schema.names("episode"):
+            kept.append(f"final_obs -> {NEXT}")
+        left, notes = [], []
+        if self._options.notes:
+            kept.append(f"the catalog and schema -> {NOTES}")
+        else:
+            left = ["the catalog: D4RL has no place for it", "the schema's units and names"]
+        if cut_off:
+            notes.append(
+                f"{cut_off} cut-off episodes are marked by a time-out, D4RL's only mark for an end "
+                "that is not terminal"
+            )
+        return Carried(tuple(kept), tuple(left), tuple(notes))

@@ -1,0 +1,86 @@
+"""The keys of a D4RL file, what they must be, and where its flags are set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from datasets.errors import listed
+from datasets.formats.hdf5 import blocks, read_rows
+from datasets.formats.sources import field_name, refuse, stored_dtype
+
+OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
+TERMINALS, TIMEOUTS, NEXT = "terminals", "timeouts", "next_observations"
+REQUIRED = (OBSERVATIONS, ACTIONS, REWARDS, TERMINALS)
+INFOS, NOTES = "infos", "metadata/gaitforge"
+NOTED_FIELDS = f"{NOTES}/fields"
+"""Group of the fields an episode that the layout has no place for."""
+
+MAIN_KEYS = {"obs": OBSERVATIONS, "action": ACTIONS, "reward": REWARDS, "next_obs": NEXT}
+"""Field -> key in the file; see ``key_of`` for any other field a step."""
+
+_FLAG_BLOCK = 1 << 22
+
+
+def key_of(name: str) -> str:
+    """The key in the file of a field a step."""
+    return MAIN_KEYS.get(name, f"{INFOS}/{name.removeprefix('info_')}")
+
+
+def check_keys(path: Path, found: dict[str, h5py.Dataset]) -> int:
+    """Rows of the file, whose main keys are there, of equal length, and of dtypes we store."""
+    for key in REQUIRED:
+        if key not in found:
+            refuse(path, key, f"the key is missing; a D4RL file has {listed(REQUIRED)}")
+    rows = found[OBSERVATIONS].shape[0] if found[OBSERVATIONS].shape else 0
+    if rows == 0:
+        refuse(path, OBSERVATIONS, "has no rows")
+    for key in (*REQUIRED, TIMEOUTS, NEXT):
+        if key not in found:
+            continue
+        shape, dtype = found[key].shape, found[key].dtype
+        if shape[:1] != (rows,):
+            refuse(path, key, f"has shape {shape}, but {OBSERVATIONS} have {rows} rows")
+        if not stored_dtype(dtype):
+            refuse(path, key, f"dtype {dtype} is not one of numbers")
+        if key in (REWARDS, TERMINALS, TIMEOUTS) and shape not in ((rows,), (rows, 1)):
+            refuse(path, key, f"needs one number a row, not shape {shape}")
+    for key in (OBSERVATIONS, REWARDS):
+        if found[key].dtype.kind == "b":
+            refuse(path, key, "dtype bool is not one of numbers")
+    return rows
+
+
+def info_name(key: str, dataset: h5py.Dataset, rows: int, taken: set[str]) -> tuple[str, str]:
+    """The field for a key of ``infos/``, and why it cannot be one, or ""."""
+    name = field_name(f"info_{key.removeprefix(INFOS + '/')}")
+    if dataset.shape[:1] != (rows,):
+        return name, f"shape {dataset.shape} is not of {rows} rows"
+    if not stored_dtype(dataset.dtype) or 0 in dataset.shape:
+        return name, f"dtype {dataset.dtype} is not one of numbers"
+    return name, "another key has the same name in lower case" if name in taken else ""
+
+
+def marked_rows(path: Path, dataset: h5py.Dataset, key: str) -> np.ndarray:
+    """Rows at which a flag is set."""
+    found = [np.zeros(0, np.int64)]
+    for first, stop in blocks(len(dataset), _FLAG_BLOCK):
+        flags = read_rows(path, dataset, key, first, stop).reshape(-1)
+        if flags.dtype != np.bool_ and not np.isin(flags, (0, 1)).all():
+            row = first + int(np.argmax(~np.isin(flags, (0, 1))))
+            refuse(path, key, f"row {row} is {flags[row - first]}, not 0 or 1")
+        found.append(first + np.flatnonzero(flags))
+    return np.concatenate(found)
+
+
+def cut_long(stops: np.ndarray, horizon: int) -> np.ndarray:
+    """The stops of episodes, with more wherever one is longer than the horizon."""
+    starts = np.concatenate([[0], stops[:-1]])
+    extra = [
+        np.arange(start + horizon, stop, horizon)
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+        if stop - start > horizon
+    ]
+    return np.union1d(stops, np.concatenate([[], *extra])).astype(np.int64)

@@ -1,0 +1,89 @@
+"""Facts of D4RL's MuJoCo and Adroit tasks: reference scores, horizons, and the names of its files.
+
+Scores are those of D4RL's published table (``d4rl/infos.py`` of Farama-Foundation/D4RL, the
+constants REF_MIN_SCORE and REF_MAX_SCORE; Fu et al. 2020, appendix): the mean return of a random
+and of an expert policy. They are the same for versions 0 to 2. Horizons are the environments'
+``max_episode_steps`` there. Control steps are the simulation's step times its frame skip.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class D4rlTask:
+    """One task.
+
+    Attributes:
+        random_score, expert_score: returns that count as 0 and 100.
+        horizon: control steps after which an episode times out; control_dt_s: of one of them.
+        ends_at_horizon: whether the environment alone ends episodes, so that a time-out before the
+            horizon means that recording stopped.
+    """
+
+    random_score: float
+    expert_score: float
+    horizon: int
+    control_dt_s: float
+    ends_at_horizon: bool = True
+
+
+TASKS: dict[str, D4rlTask] = {
+    "halfcheetah": D4rlTask(-280.178953, 12135.0, 1000, 0.05),
+    "hopper": D4rlTask(-20.272305, 3234.3, 1000, 0.008),
+    "walker2d": D4rlTask(1.629008, 4592.3, 1000, 0.008),
+    "ant": D4rlTask(-325.6, 3879.7, 1000, 0.05),
+    "pen": D4rlTask(96.262799, 3076.8331017826877, 100, 0.01, ends_at_horizon=False),
+    "hammer": D4rlTask(-274.856578, 12794.134825156867, 200, 0.01, ends_at_horizon=False),
+    "door": D4rlTask(-56.512833, 2880.5693087298737, 200, 0.01, ends_at_horizon=False),
+    "relocate": D4rlTask(-6.425911, 4233.877797728884, 200, 0.01, ends_at_horizon=False),
+}
+
+_TASK_ALIASES = {"walker": "walker2d"}
+_OTHER_TASKS = ("ant-maze",)
+"""Tasks without an entry in the table whose names begin like one that has."""
+
+_QUALITY_ALIASES = {
+    "mixed": "medium-replay",
+    "demos-clipped": "human",
+    "demos-bc-combined": "cloned",
+    "expert-clipped": "expert",
+}
+"""What the files of version 0 call some datasets."""
+
+_VERSION = re.compile(r"-v\d+(?=-|$)")
+
+Returns = TypeVar("Returns", float, np.ndarray)
+
+
+def normalised_return(task: str, returns: Returns) -> Returns:
+    """D4RL's normalised score, 100 x (return - random) / (expert - random); also of returns-to-go.
+
+    Args:
+        task: one of ``TASKS``.
+        returns: undiscounted sums of rewards.
+    """
+    facts = TASKS[task]
+    return 100.0 * (returns - facts.random_score) / (facts.expert_score - facts.random_score)
+
+
+def named_dataset(path: Path | str) -> tuple[str, str]:
+    """Task and quality that a file's name tells, such as ("hopper", "medium-replay").
+
+    The task is empty where the name begins with none of ``TASKS``, the quality where nothing else
+    is in the name.
+    """
+    name = _VERSION.sub("", Path(path).stem.lower().replace("_", "-"))
+    if name.startswith(_OTHER_TASKS):
+        return "", name
+    for known in sorted([*TASKS, *_TASK_ALIASES], key=len, reverse=True):
+        if name == known or name.startswith(f"{known}-"):
+            quality = name[len(known) :].strip("-")
+            return _TASK_ALIASES.get(known, known), _QUALITY_ALIASES.get(quality, quality)
+    return "", name

@@ -1,0 +1,129 @@
+"""LeRobot's dataset layout, version 3.0, and the fields of a store that it holds.
+
+    meta/info.json                           features, frames a second, counts
+    meta/stats.json                          statistics of each feature
+    meta/tasks.parquet                       task_index and, as the index, the task in words
+    meta/episodes/chunk-000/file-000.parquet a row an episode: length, where its frames are, stats
+    data/chunk-000/file-000.parquet          a row a frame
+
+A file holds whole episodes and about 100 MB, a chunk 1,000 files. `meta/gaitforge/` is ours: what
+LeRobot has no place for, so that an import gives back the same store; others may ignore it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from datasets.schema import Field, Schema
+
+VERSION = "v3.0"
+INFO, STATS, TASKS = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"
+EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+NOTES = "meta/gaitforge"
+SCHEMA_NOTE, EPISODES_NOTE = f"{NOTES}/schema.json", f"{NOTES}/episodes.parquet"
+NOTED_FIELD = "field."
+"""Begins the column of a field an episode in ``EPISODES_NOTE``: no catalog column has a dot."""
+
+FILES_A_CHUNK = 1000
+FILE_MB = 100
+
+MAIN_FEATURES = {"obs": "observation.state", "action": "action", "reward": "next.reward"}
+"""Field -> feature; any other field a step keeps its name."""
+
+DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
+SUCCESS = "next.success"
+COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+ENDINGS = (DONE, TERMINATED, TRUNCATED)
+
+OWN_FEATURES = {
+    **dict.fromkeys(ENDINGS, "bool"),
+    **dict.fromkeys(COUNTERS, "int64"),
+    "timestamp": "float32",
+}
+"""Features that are made from where episodes begin and how they end -> dtype."""
+
+_TAKEN = (*COUNTERS, "task", "subtask")
+
+
+def feature_of(name: str) -> str:
+    """The feature that holds a field a step."""
+    return MAIN_FEATURES.get(name, f"store.{name}" if name in _TAKEN else name)
+
+
+def feature_shape(field: Field) -> tuple[int, ...]:
+    """LeRobot's shape of a field's row: one number is (1,)."""
+    return field.shape or (1,)
+
+
+def features(schema: Schema) -> dict[str, dict[str, Any]]:
+    """`features` of ``info.json`` for a store's fields a step."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in schema.names("step"):
+        each = schema.field(name)
+        found[feature_of(name)] = {
+            "dtype": each.dtype,
+            "shape": list(feature_shape(each)),
+            "names": _channel_names(each),
+        }
+    return found | {
+        name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in OWN_FEATURES.items()
+    }
+
+
+def _channel_names(field: Field) -> list[str] | None:
+    """A name a number, from named slices that tile a field of one axis."""
+    ordered = sorted(field.slices.items(), key=lambda item: item[1])
+    ends = [0, *(stop for _, (_, stop) in ordered)]
+    if len(field.shape) != 1 or [start for _, (start, _) in ordered] != ends[:-1]:
+        return None
+    if ends[-1] != field.shape[0]:
+        return None
+    return [
+        name if stop - start == 1 else f"{name}_{number - start}"
+        for name, (start, stop) in ordered
+        for number in range(start, stop)
+    ]
+
+
+def frames_a_second(control_dt_s: float) -> int | float:
+    """The rate as LeRobot writes it: a whole number where it is one."""
+    rate = 1.0 / control_dt_s
+    return round(rate) if abs(rate - round(rate)) < 1e-9 * rate else rate
+
+
+def own_columns(
+    first_row: int,
+    first_episode: int,
+    lengths: np.ndarray,
+    episodes: Mapping[str, np.ndarray],
+    fps: float,
+) -> dict[str, np.ndarray]:
+    """The features of ``OWN_FEATURES`` for consecutive episodes.
+
+    Args:
+        first_row: of all frames; first_episode: number of the first of them.
+        lengths: (E,); episodes: terminated, truncated and task_index, (E,) each.
+    """
+    total = int(lengths.sum())
+    lasts = np.cumsum(lengths) - 1
+    frames = np.arange(total) - np.repeat(lasts + 1 - lengths, lengths)
+    endings = {
+        DONE: episodes["terminated"] | episodes["truncated"],
+        TERMINATED: episodes["terminated"],
+        TRUNCATED: episodes["truncated"],
+    }
+    columns: dict[str, np.ndarray] = {}
+    for name, ended in endings.items():
+        columns[name] = np.zeros(total, bool)
+        columns[name][lasts[ended]] = True
+    return columns | {
+        "timestamp": (frames / fps).astype(np.float32),
+        "frame_index": frames,
+        "episode_index": np.repeat(first_episode + np.arange(len(lengths)), lengths),
+        "index": first_row + np.arange(total),
+        "task_index": np.repeat(episodes["task_index"], lengths),
+    }

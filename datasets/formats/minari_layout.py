@@ -1,0 +1,142 @@
+"""How Minari's spaces and episodes map to fields, and what of ours a data set keeps for itself.
+
+An episode of T steps has T + 1 observations, the last one after its last step, and as many infos.
+In the metadata of a data set and of its episodes, JSON under the key ``gaitforge`` holds the schema
+and the catalog rows that Minari has no place for; the seed is where Minari keeps it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datasets.formats.sources import field_name, refuse, stored_dtype
+from datasets.schema import Field, Schema
+
+NOTES = "gaitforge"
+OBSERVATIONS, ACTIONS, INFOS = "observations", "actions", "infos"
+REWARDS, TERMINATIONS, TRUNCATIONS = "rewards", "terminations", "truncations"
+METADATA_FILE = "metadata.json"
+FORMATS = ("hdf5", "arrow", "parquet")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of numbers in a space.
+
+    Attributes:
+        path: keys from the space down to it; shape, dtype: of one step.
+    """
+
+    path: tuple[str | int, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def size(self) -> int:
+        """Numbers of one step."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def of(self, values: Any) -> np.ndarray:
+        """Its rows in an episode's values."""
+        for key in self.path:
+            values = values[key]
+        return np.asarray(values)
+
+
+def leaves_of(source: Path, key: str, space: Any) -> list[Leaf]:
+    """The arrays of a space, in its own order.
+
+    Raises:
+        DatasetError: the space holds something else than numbers.
+    """
+    from gymnasium import spaces
+
+    def walk(path: tuple[str | int, ...], inner: Any) -> Iterator[Leaf]:
+        if isinstance(inner, spaces.Dict):
+            for name, each in inner.spaces.items():
+                yield from walk((*path, name), each)
+        elif isinstance(inner, spaces.Tuple):
+            for number, each in enumerate(inner.spaces):
+                yield from walk((*path, number), each)
+        elif inner.dtype is None or inner.shape is None or not stored_dtype(inner.dtype):
+            where = "/".join(map(str, (key, *path)))
+            refuse(source, where, f"a space of {type(inner).__name__} is not one of numbers")
+        else:
+            yield Leaf(path, tuple(inner.shape), np.dtype(inner.dtype))
+
+    return list(walk((), space))
+
+
+def leaves_field(name: str, leaves: Sequence[Leaf], description: str) -> Field:
+    """The field of a space: its one array, or all of them flat, end to end, as named slices."""
+    dtype = np.result_type(*(leaf.dtype for leaf in leaves))
+    if len(leaves) == 1:
+        return Field(name, leaves[0].shape, stored_dtype(dtype), description=description)
+    stops = np.cumsum([max(1, leaf.size) for leaf in leaves]).tolist()
+    slices = {
+        field_name("_".join(map(str, leaf.path))): (stop - max(1, leaf.size), stop)
+        for leaf, stop in zip(leaves, stops, strict=True)
+    }
+    return Field(name, (stops[-1],), stored_dtype(dtype), description=description, slices=slices)
+
+
+def joined(leaves: Sequence[Leaf], values: Any, field: Field) -> np.ndarray:
+    """(rows, *field.shape) an episode's values of a space."""
+    if len(leaves) == 1:
+        return np.ascontiguousarray(leaves[0].of(values), field.dtype)
+    rows = [leaf.of(values).reshape(-1, max(1, leaf.size)) for leaf in leaves]
+    return np.concatenate(rows, axis=1).astype(field.dtype)
+
+
+def flat_infos(infos: Mapping[str, Any] | None, prefix: str = "") -> dict[str, Any]:
+    """Infos by their path, such as "state/qpos"."""
+    found: dict[str, Any] = {}
+    for key, value in (infos or {}).items():
+        if isinstance(value, Mapping):
+            found |= flat_infos(value, f"{prefix}{key}/")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def schema_note(schema: Schema, table: pa.Table) -> str:
+    """What an export keeps of the schema and of the catalog's types."""
+    types = {name: str(table.schema.field(name).type) for name in table.column_names}
+    return json.dumps({"schema": schema.to_json(), "columns": types})
+
+
+def read_schema_note(source: Path, note: Any) -> tuple[Schema, dict[str, pa.DataType]]:
+    """The schema, and the types of the catalog's columns.
+
+    Raises:
+        DatasetError: the note is damaged.
+    """
+    try:
+        tree = json.loads(note)
+        types = {name: pa.type_for_alias(text) for name, text in tree["columns"].items()}
+        return Schema.from_json(tree["schema"]), types
+    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        refuse(source, NOTES, f"the notes are damaged: {(str(error).splitlines() or ['?'])[0]}")
+
+
+def noted_rows(source: Path, notes: Sequence[Any], types: Mapping[str, pa.DataType]) -> pa.Table:
+    """The catalog rows of some episodes.
+
+    Raises:
+        DatasetError: a note is missing or damaged.
+    """
+    try:
+        rows = [json.loads(note) for note in notes]
+        columns = {
+            name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()
+        }
+    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        refuse(source, NOTES, f"an episode's note is damaged: {error!r}".splitlines()[0])
+    return pa.table(columns)

@@ -1,0 +1,252 @@
+"""MoCapAct's HDF5 schema (Wagener et al. 2022) and the fields of a store that hold it.
+
+A file has one group a snippet, `<clip>-<start>-<end>`, with one group a rollout, `0` and up: first
+those from the snippet's start, then those from random points of it (`rsi`). A rollout of T control
+steps has T actions, rewards and values, and T + 1 observations; the last one is the store's final
+observation.
+
+The observation is 35 observables side by side, which `observable_indices` names. The Body
+Transformer learns from 13 of them (Sferrazza et al. 2024, Appendix B), so that by default these
+are the field `obs`, and the others the field `further_obs`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any
+
+from datasets.errors import DatasetError
+from datasets.schema import Field, Schema
+
+BODY_OBSERVABLES = (
+    "actuator_activation",
+    "body_height",
+    "end_effectors_pos",
+    "gyro_control",
+    "joints_pos",
+    "joints_vel",
+    "reference_rel_bodies_pos_local",
+    "reference_rel_bodies_quats",
+    "sensors_gyro",
+    "sensors_torque",
+    "sensors_touch",
+    "sensors_velocimeter",
+    "world_zaxis",
+)
+"""What the Body Transformer's CMU humanoid observes: every number has a place on its body."""
+
+CONTROL_DT_S = 0.03
+"""Control step of dm_control's clip tracking, six physics steps of 5 ms."""
+
+ROBOT = "cmu-humanoid"
+PROPRIOCEPTIVE = "observations/proprioceptive"
+INDICES = "observable_indices/walker"
+EARLY = "early_termination"
+START_METRICS, RANDOM_METRICS = "start_metrics", "rsi_metrics"
+
+STEP_KEYS = {
+    "actions": "action",
+    "mean_actions": "mean_action",
+    "rewards": "reward",
+    "values": "value",
+    "advantages": "advantage",
+}
+"""Dataset of a rollout -> field a step."""
+
+REQUIRED_STEP_KEYS = ("actions", "rewards")
+
+METRICS = {
+    "episode_returns": "return",
+    "norm_episode_returns": "norm_return",
+    "norm_episode_lengths": "norm_length",
+}
+"""Array of a snippet's metrics -> catalog column; lengths have their own."""
+
+REQUIRED_METRICS = ("episode_returns",)
+
+NOTES, NOTED_ROLLOUTS = "gaitforge", "rollouts"
+"""Group of an export's own notes, and the names of the rollouts in the order of their rows."""
+
+ATTRIBUTE = "mocapact"
+"""Attribute of the store's schema: the observables in the file's order, and the reference steps."""
+
+_FIELDS = {"obs": "final_obs", "further_obs": "final_further_obs"}
+"""Observation field a step -> the field an episode of its last row."""
+
+_DESCRIPTIONS = {
+    "action": "sampled from the expert: mean action plus noise",
+    "mean_action": "the expert's mean action",
+    "value": "the expert's value of the observation",
+    "advantage": "GAE advantage of the sampled action",
+}
+_SNIPPET = re.compile(r"(?P<clip>.+)-(?P<start>\d+)-(?P<end>\d+)")
+
+
+@dataclass(frozen=True, order=True)
+class Snippet:
+    """A stretch of a clip that one expert tracks: frames `start` to `end`."""
+
+    clip: str
+    start: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        """Its group in the file."""
+        return f"{self.clip}-{self.start}-{self.end}"
+
+    @classmethod
+    def parse(cls, name: str) -> Snippet | None:
+        """The snippet of a group's name; None for another group."""
+        match = _SNIPPET.fullmatch(name)
+        if match is None:
+            return None
+        return cls(match["clip"], int(match["start"]), int(match["end"]))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring columns of the file's observation that are neighbours in one field, too."""
+
+    field: str
+    first: int
+    stop: int
+    at: int
+
+    @property
+    def target(self) -> slice:
+        """Columns of the field."""
+        return slice(self.at, self.at + self.stop - self.first)
+
+
+@dataclass(frozen=True, eq=False)
+class ObservableLayout:
+    """Where the observables are: in the file's order side by side, and in a store's fields.
+
+    Attributes:
+        widths: name -> how many numbers, in the file's order.
+        fields: field -> names of its observables, in the file's order.
+    """
+
+    widths: Mapping[str, int]
+    fields: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of_file(cls, widths: Mapping[str, int], chosen: Sequence[str]) -> ObservableLayout:
+        """`chosen` observables as `obs`, all others as `further_obs`."""
+        parts = {
+            "obs": tuple(name for name in widths if name in chosen),
+            "further_obs": tuple(name for name in widths if name not in chosen),
+        }
+        return cls(widths, {field: names for field, names in parts.items() if names})
+
+    @classmethod
+    def of_schema(cls, schema: Schema) -> ObservableLayout:
+        """The observables of a store: the named slices of its observation fields.
+
+        A field whose slices do not tile it is one observable of its own name.
+
+        Raises:
+            DatasetError: two fields have an observable of the same name.
+        """
+        fields: dict[str, tuple[str, ...]] = {}
+        widths: dict[str, int] = {}
+        for name in (name for name in _FIELDS if name in schema.names("step")):
+            field = schema.field(name)
+            ordered = sorted(field.slices.items(), key=lambda item: item[1])
+            ends = [0, *(stop for _, (_, stop) in ordered)]
+            if [start for _, (start, _) in ordered] != ends[:-1] or (ends[-1],) != field.shape:
+                ordered = [(name, (0, field.shape[0]))]
+            fields[name] = tuple(key for key, _ in ordered)
+            if twice := sorted(set(fields[name]) & set(widths)):
+                raise DatasetError(f"two observation fields have a slice {twice[0]}")
+            widths |= {key: stop - start for key, (start, stop) in ordered}
+        recorded = schema.attributes.get(ATTRIBUTE, {}).get("observables")
+        if isinstance(recorded, dict) and recorded == widths:
+            widths = recorded  # in the order of the file that they came from
+        return cls(widths, fields)
+
+    @property
+    def slices(self) -> dict[str, tuple[int, int]]:
+        """Name -> (start, stop) in the file's observation."""
+        ends = accumulate(self.widths.values(), initial=0)
+        return dict(zip(self.widths, pairwise(ends), strict=True))
+
+    @property
+    def width(self) -> int:
+        """Numbers of the file's observation."""
+        return sum(self.widths.values())
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """How to copy between the file's observation and the fields, in few pieces."""
+        runs: list[Run] = []
+        slices = self.slices
+        for field, names in self.fields.items():
+            at = 0
+            for first, stop in (slices[name] for name in names):
+                if runs and runs[-1].field == field and runs[-1].stop == first:
+                    runs[-1] = Run(field, runs[-1].first, stop, runs[-1].at)
+                else:
+                    runs.append(Run(field, first, stop, at))
+                at += stop - first
+        return runs
+
+    def step_fields(self) -> list[Field]:
+        """The observation's fields a step."""
+        return [self._field(name, name, "step") for name in self.fields]
+
+    def final_fields(self) -> list[Field]:
+        """The fields an episode that hold its last observation."""
+        return [self._field(name, final_name(name), "episode") for name in self.fields]
+
+    def _field(self, source: str, name: str, per: Any) -> Field:
+        ends = list(accumulate((self.widths[key] for key in self.fields[source]), initial=0))
+        return Field(
+            name,
+            (ends[-1],),
+            unit="mixed",
+            description="proprioceptive observation" if source == "obs" else "further observables",
+            slices=dict(zip(self.fields[source], pairwise(ends), strict=True)),
+            per=per,
+        )
+
+
+def final_name(field: str) -> str:
+    """The field an episode that holds the last row of an observation field."""
+    return _FIELDS[field]
+
+
+def store_schema(
+    layout: ObservableLayout, action_dim: int, keys: Sequence[str], ref_steps: Sequence[int] | None
+) -> Schema:
+    """The schema of a store of rollouts.
+
+    Args:
+        layout: the observables.
+        action_dim: numbers of an action.
+        keys: those of `STEP_KEYS` that the rollouts have.
+        ref_steps: how many control steps ahead the observed references are; None if not known.
+    """
+    kept = [(key, name) for key, name in STEP_KEYS.items() if key in keys]
+    signals = [
+        Field(
+            name,
+            (action_dim,) if key.endswith("actions") else (),
+            description=_DESCRIPTIONS.get(name, ""),
+        )
+        for key, name in kept
+    ]
+    attribute: dict[str, Any] = {"observables": dict(layout.widths)}
+    if ref_steps is not None:
+        attribute["ref_steps"] = list(ref_steps)
+    return Schema(
+        fields=(*layout.step_fields(), *signals, *layout.final_fields()),
+        control_dt_s=CONTROL_DT_S,
+        robot=ROBOT,
+        attributes={ATTRIBUTE: attribute},
+    )

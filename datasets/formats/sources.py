@@ -1,0 +1,156 @@
+"""What readers of formats share: what identifies a source, its parts, its catalog columns."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from datasets.errors import DatasetError
+from datasets.layout import SHARD_STEPS
+from datasets.schema import DTYPES
+from datasets.selection import Selection, Unit
+
+PART_BYTES = 64 << 20
+"""Most uncompressed bytes of an imported part, unless one episode is longer.
+
+A part is held several times while it is written (as read, as a shard, compressed), by two threads.
+"""
+
+_END_BYTES = 1 << 20
+_PICKLE_START, _NEWEST_PICKLE = 0x80, 5
+"""First byte of a pickle of protocol 2 or newer; its second byte is the protocol."""
+
+_UNKNOWN_TEXT = "unknown"
+_WIDENED = {"uint16": "int32", "uint32": "int64"}
+
+
+def refuse(source: Path | str, key: str, problem: str) -> NoReturn:
+    """Raise the one line on bad input: the file, the key in it, and what is wrong."""
+    where = f"{source}: {key}" if key else str(source)
+    raise DatasetError(f"{where}: {problem}")
+
+
+def stored_dtype(dtype: np.dtype) -> str:
+    """The store's dtype that holds every value of ``dtype``, or "" where there is none."""
+    native = dtype.newbyteorder("=").name
+    native = _WIDENED.get(native, native)
+    return native if native in DTYPES else ""
+
+
+def check_finite(source: Path | str, key: str, rows: np.ndarray, first: int = 0) -> None:
+    """Refuse rows that are not finite; ``first`` is the number of their first one in the source."""
+    if rows.dtype.kind != "f":
+        return
+    # One sum tells of any infinity or NaN without an array of booleans; it may also overflow.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = rows.sum(dtype=np.float64)
+    if not np.isfinite(total) and not (finite := np.isfinite(rows)).all():
+        wrong = np.flatnonzero(~finite.reshape(len(rows), -1).all(axis=1))[0]
+        refuse(source, key, f"row {first + int(wrong)} is not finite")
+
+
+def identity(files: Sequence[Path], options: Any = None) -> str:
+    """Hexadecimal digits that name the content of files, wherever they lie.
+
+    Hashes sizes, the first and last mebibyte of each file, and the options that shape the parts:
+    reading a large source whole would take as long as importing it.
+    """
+    digest = hashlib.sha256(repr(options).encode())
+    for path in files:
+        with open(path, "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            digest.update(f"\n{size} ".encode())
+            digest.update(stream.read(_END_BYTES))
+            stream.seek(max(0, size - _END_BYTES))
+            digest.update(stream.read(_END_BYTES))
+    return digest.hexdigest()
+
+
+def pack_episodes(lengths: np.ndarray, row_bytes: int) -> list[np.ndarray]:
+    """Cut episodes, in order, into parts of bounded size: for each part its episodes' lengths.
+
+    Args:
+        lengths: (E,) steps of each episode.
+        row_bytes: uncompressed bytes of a step.
+    """
+    most_steps = max(1, min(SHARD_STEPS, PART_BYTES // max(1, row_bytes)))
+    ends = np.cumsum(lengths, dtype=np.int64)
+    parts, first = [], 0
+    while first < len(lengths):
+        before = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, before + most_steps, side="right")))
+        parts.append(np.asarray(lengths[first:stop], np.int64))
+        first = stop
+    return parts
+
+
+def bounded_units(selection: Selection) -> Iterator[Unit]:
+    """The selection's reading units, cut so that all fields of one fit into bounded memory."""
+    fields = selection.store.schema.fields
+    row_bytes = sum(each.row_bytes for each in fields if each.per == "step")
+    for unit in selection.units():
+        first = unit.first
+        for part in pack_episodes(selection.lengths[unit.first : unit.stop], row_bytes):
+            yield Unit(unit.part_id, first, first + len(part))
+            first += len(part)
+
+
+def field_name(key: str) -> str:
+    """A key of another format as the name of a field: "infos/Env State" -> "infos_env_state"."""
+    return re.sub(r"[^a-z0-9_]", "_", key.lower())
+
+
+def episode_returns(rewards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """(E,) float64: sums of the rewards of consecutive episodes."""
+    return np.add.reduceat(rewards.astype(np.float64), np.cumsum(lengths) - lengths)
+
+
+def catalog_columns(
+    first: int, lengths: np.ndarray, source_identity: str, **columns: Any
+) -> dict[str, Any]:
+    """The catalog's columns for episodes that come from elsewhere.
+
+    Args:
+        first: number of the part's first episode in the source.
+        lengths: (E,).
+        source_identity: makes the episodes' ids differ from those of other sources.
+        **columns: values, or one value for all; what is not given says that it is unknown
+            (seed -1, level 0, no return).
+    """
+    count = len(lengths)
+    ids = (int(source_identity[:7], 16) << 32) + first + np.arange(count)
+    unknown: dict[str, Any] = {
+        "seed": -1,
+        "terrain": _UNKNOWN_TEXT,
+        "level": 0,
+        "skill": _UNKNOWN_TEXT,
+        "robot": _UNKNOWN_TEXT,
+        "simulator": _UNKNOWN_TEXT,
+        "simulator_version": "",
+        "expert": _UNKNOWN_TEXT,
+        "expert_hash": "",
+        "return": 0.0,
+        "success": False,
+        "terminated": False,
+        "truncated": False,
+    }
+    given: Mapping[str, Any] = {"episode": ids, "length": lengths, **unknown, **columns}
+    return {
+        name: [value] * count if isinstance(value, str | int | float | bool) else value
+        for name, value in given.items()
+    }
+
+
+def refuse_unreadable(path: Path, wanted: str, error: BaseException | str) -> NoReturn:
+    """Raise the one line on a file that is not what it should be; a pickle is called by name."""
+    with open(path, "rb") as stream:
+        start = stream.read(2)
+    if len(start) == 2 and start[0] == _PICKLE_START and start[1] <= _NEWEST_PICKLE:
+        refuse(path, "", f"is a pickle, which can run any code and is never loaded; give {wanted}")
+    refuse(path, "", f"cannot be read as {wanted}: {(str(error).splitlines() or ['?'])[0]}")

@@ -1,0 +1,160 @@
+"""Stores that each format can hold, and what of them has to come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.legged_data import legged_schema
+from collectors.observations import POLICY_SLICES
+from collectors.robots import load_robot
+from datasets import Field, Schema, Selection, Store
+from datasets.formats.fcnet import previous_actions
+from tests.datasets.mocapact_files import rollout_store
+
+ENDINGS = {
+    "terminated": (True, False),
+    "truncated": (False, True),
+    "cut off": (False, False),
+    "both": (True, True),
+}
+"""Ways an episode ends: the catalog's (terminated, truncated)."""
+
+Episode = tuple[int, str]
+"""Its length, and the name of its ending."""
+
+
+def random_episodes(count: int, seed: int = 0) -> list[Episode]:
+    """Lengths from 1 on, and every kind of ending in the middle and at the end."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.geometric(0.2, count)
+    return [
+        (int(n), str(kind))
+        for n, kind in zip(lengths, rng.choice(list(ENDINGS), count), strict=True)
+    ]
+
+
+def _columns(episodes: Sequence[Episode], first: int, rewards: np.ndarray) -> dict[str, Any]:
+    count, ids = len(episodes), first + np.arange(len(episodes))
+    lengths = np.array([length for length, _ in episodes])
+    ends = np.array([ENDINGS[kind] for _, kind in episodes])
+    return {
+        "episode": ids,
+        "length": lengths,
+        "seed": ids * 7,
+        "terrain": [("flat", "rough")[i % 2] for i in ids],
+        "level": ids % 3,
+        "skill": [("stand", "run", "größe")[i % 3] for i in ids],
+        "robot": ["aliengo"] * count,
+        "simulator": ["mujoco"] * count,
+        "simulator_version": ["3.17.0"] * count,
+        "expert": ["ppo"] * count,
+        "expert_hash": ["0" * 8] * count,
+        "return": np.add.reduceat(rewards.astype(float), np.cumsum(lengths) - lengths),
+        "success": ids % 2 == 0,
+        "terminated": ends[:, 0],
+        "truncated": ends[:, 1],
+        "friction": np.random.default_rng(first).uniform(0.4, 1.2, count),
+    }
+
+
+def plain_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
+    """Observation, action, reward, integers, float64, and the final observation."""
+    fields = (
+        Field("obs", (5,), unit="rad", slices={"gravity": (0, 3), "command": (3, 5)}),
+        Field("action", (2,)),
+        Field("reward"),
+        Field("info_qpos", (3,), "float64"),
+        Field("info_contact", (4,), "int8"),
+        Field("final_obs", (5,), per="episode"),
+    )
+    store = Store.create(path, Schema(fields, 0.02, "aliengo", {"kept": [1, "two"]}))
+    for number, chosen in enumerate(_shares(episodes, parts)):
+        rng = np.random.default_rng(number)
+        total = sum(length for length, _ in chosen)
+        rewards = rng.normal(size=total).astype(np.float32)
+        store.write_part(
+            f"part-{number}",
+            {
+                "obs": rng.normal(size=(total, 5)).astype(np.float32),
+                "action": rng.normal(size=(total, 2)).astype(np.float32),
+                "reward": rewards,
+                "info_qpos": rng.normal(size=(total, 3)),
+                "info_contact": rng.integers(0, 2, (total, 4)).astype(np.int8),
+            },
+            _columns(chosen, number * len(episodes), rewards),
+            {"final_obs": rng.normal(size=(len(chosen), 5)).astype(np.float32)},
+        )
+    return store
+
+
+def legged_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
+    """Our robots' schema, whose last action is the action of the step before."""
+    store = Store.create(path, legged_schema(load_robot("aliengo")))
+    for number, chosen in enumerate(_shares(episodes, parts)):
+        rng = np.random.default_rng(number)
+        lengths = np.array([length for length, _ in chosen])
+        total = int(lengths.sum())
+        rewards = rng.normal(size=total).astype(np.float32)
+        obs = rng.normal(size=(total, 70)).astype(np.float32)
+        action = rng.normal(size=(total, 12)).astype(np.float32)
+        obs[:, slice(*POLICY_SLICES["last_action"])] = previous_actions(action, lengths)
+        final = rng.normal(size=(len(chosen), 70)).astype(np.float32)
+        store.write_part(
+            f"part-{number}",
+            {"obs": obs, "action": action, "reward": rewards},
+            _columns(chosen, number * len(episodes), rewards),
+            {"final_obs": final},
+        )
+    return store
+
+
+def _shares(episodes: Sequence[Episode], parts: int) -> list[Sequence[Episode]]:
+    cuts = np.linspace(0, len(episodes), parts + 1).astype(int)
+    return [episodes[a:b] for a, b in pairwise(cuts) if b > a]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a format is tried with.
+
+    Attributes:
+        make: a store of the given episodes that the format can hold.
+        fields: that come back bit for bit; columns: of the catalog, None for all.
+        schema: whether the schema comes back too.
+    """
+
+    make: Callable[[Path, Sequence[Episode]], Store]
+    fields: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    schema: bool = True
+
+
+PLAIN_FIELDS = ("obs", "action", "reward", "info_qpos", "info_contact", "final_obs")
+
+CASES: dict[str, Case] = {
+    "d4rl": Case(plain_store, PLAIN_FIELDS),
+    "mocapact": Case(rollout_store, ("obs", "action", "value", "reward", "final_obs")),
+    "lerobot": Case(plain_store, PLAIN_FIELDS),
+    "minari": Case(plain_store, PLAIN_FIELDS),
+    "fcnet": Case(legged_store, ("obs", "action"), ("length",), schema=False),
+}
+
+
+def assert_equal(case: Case, before: Selection, after: Selection) -> None:
+    """Everything that the case promises is the same, bit for bit, in the same order."""
+    for name in case.fields:
+        first, second = before.read(name), after.read(name)
+        assert first.dtype == second.dtype
+        assert first.tobytes() == second.tobytes(), name
+    rows, again = before.episodes(), after.episodes()
+    names = case.columns or [n for n in rows.column_names if n not in ("part", "start")]
+    for name in names:
+        assert rows.column(name).to_pylist() == again.column(name).to_pylist(), name
+    if case.schema:
+        assert after.store.schema == before.store.schema

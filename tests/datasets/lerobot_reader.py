@@ -1,0 +1,112 @@
+"""Loads datasets with the lerobot package and TorchRL's reader; run by an interpreter with both.
+
+python lerobot_reader.py FOLDER    prints, as JSON, what the two saw
+python lerobot_reader.py --write FOLDER    writes a small dataset with lerobot itself
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lerobot.datasets.dataset_tools import (  # pyright: ignore[reportMissingImports]
+    merge_datasets,
+    split_dataset,
+)
+from lerobot.datasets.lerobot_dataset import (  # pyright: ignore[reportMissingImports]
+    LeRobotDataset,
+)
+
+
+def seen_by_lerobot(root: Path) -> dict[str, Any]:
+    """Sizes, a row, windows of some episodes, and the mean after a split and a merge."""
+    dataset = LeRobotDataset("local/given", root=root)
+    row = dataset[len(dataset) - 1]
+    step_s = 1.0 / dataset.fps
+    windows = LeRobotDataset(
+        "local/given",
+        root=root,
+        episodes=[1, 2],
+        delta_timestamps={"observation.state": [-step_s, 0.0], "action": [0.0, step_s]},
+    )
+    numbers = list(range(dataset.num_episodes))
+    with tempfile.TemporaryDirectory() as scratch:
+        parts = split_dataset(
+            dataset, {"train": numbers[:2], "val": numbers[2:]}, output_dir=Path(scratch, "split")
+        )
+        merged = merge_datasets(
+            list(parts.values()), output_repo_id="local/merged", output_dir=Path(scratch, "merged")
+        )
+        mean = merged.meta.stats["action"]["mean"].tolist()
+    return {
+        "frames": len(dataset),
+        "episodes": dataset.num_episodes,
+        "fps": dataset.fps,
+        "last": {key: value.tolist() for key, value in row.items() if torch.is_tensor(value)},
+        "task": row["task"],
+        "windows": len(windows),
+        "window": windows[0]["observation.state"].tolist(),
+        "padded": windows[0]["observation.state_is_pad"].tolist(),
+        "stats": {key: value.tolist() for key, value in dataset.meta.stats["action"].items()},
+        "merged_mean": mean,
+    }
+
+
+def seen_by_torchrl(root: Path) -> dict[str, Any]:
+    """Names and shapes of what a replay buffer samples; the download is answered by the folder."""
+    import huggingface_hub  # pyright: ignore[reportMissingImports]
+
+    huggingface_hub.snapshot_download = lambda *args, **kwargs: str(root)
+    from torchrl.data.datasets.lerobot import LeRobotExperienceReplay
+
+    with tempfile.TemporaryDirectory() as scratch:
+        buffer = LeRobotExperienceReplay("local/given", root=scratch, download=True, batch_size=4)
+        sample = buffer.sample()
+        keys = sample.keys(include_nested=True, leaves_only=True)
+        return {
+            ".".join([key] if isinstance(key, str) else key): list(sample.get(key).shape[1:])
+            for key in keys
+            if torch.is_tensor(sample.get(key))
+        } | {"frames": len(buffer)}
+
+
+def write_their_own(root: Path) -> None:
+    """Three episodes of 4, 5 and 6 frames, whose first state counts the frames of all."""
+    features = {
+        "observation.state": {"dtype": "float32", "shape": (3,), "names": ["a", "b", "c"]},
+        "action": {"dtype": "float32", "shape": (2,), "names": None},
+        "next.reward": {"dtype": "float32", "shape": (1,), "names": None},
+        "next.done": {"dtype": "bool", "shape": (1,), "names": None},
+    }
+    dataset = LeRobotDataset.create(
+        "local/theirs", fps=25, features=features, root=root, robot_type="arm", use_videos=False
+    )
+    count = 0
+    for episode in range(3):
+        for frame in range(4 + episode):
+            state = np.array([count, episode, frame], np.float32)
+            dataset.add_frame(
+                {
+                    "observation.state": state,
+                    "action": np.zeros(2, np.float32),
+                    "next.reward": np.array([1.0], np.float32),
+                    "next.done": np.array([frame == 3 + episode]),
+                    "task": f"task {episode % 2}",
+                }
+            )
+            count += 1
+        dataset.save_episode()
+    dataset.finalize()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--write":
+        write_their_own(Path(sys.argv[2]))
+    else:
+        folder = Path(sys.argv[1])
+        print(json.dumps({"lerobot": seen_by_lerobot(folder), "torchrl": seen_by_torchrl(folder)}))

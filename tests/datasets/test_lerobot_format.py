@@ -1,0 +1,375 @@
+"""LeRobot v3 datasets in and out, beyond what every format is held to."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datasets import DatasetError, Field, Store, open_store
+from datasets.formats.exporting import export_selection
+from datasets.formats.importing import import_source
+from datasets.formats.lerobot_statistics import episode_stats
+from tests.datasets.making import part_input, small_schema, small_store
+
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+DATA, EPISODES = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"
+
+KINDS = (
+    Field("grid", (3, 4)),
+    Field("cube", (2, 3, 2), "uint8"),
+    Field("half", (2,), "float16"),
+    Field("small", (), "int8"),
+    Field("flags", (4,), "bool"),
+    Field("one", (1,), "float64"),
+    Field("timestamp", (), "int64"),
+)
+"""Fields of every kind of shape and dtype, one with the name of a feature of LeRobot's own."""
+
+
+def read(path: Path) -> pa.Table:
+    """A Parquet file, without what its folders' names would add."""
+    return pq.ParquetFile(path).read()
+
+
+def mixed_store(path: Path) -> Store:
+    """A small store with fields of every kind."""
+    store = Store.create(path, small_schema(fields=(*small_schema().fields, *KINDS)))
+    rng = np.random.default_rng(0)
+    lengths = (5, 1, 9, 30)
+    part = part_input(lengths)
+    for field in KINDS:
+        rows = rng.normal(size=(sum(lengths), *field.shape)) * 10
+        part["steps"][field.name] = rows.astype(field.dtype)
+    store.write_part("part", **part)
+    return store
+
+
+def tree(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def test_the_folder_has_the_layout_of_version_3(tmp_path: Path) -> None:
+    selection = small_store(tmp_path / "store").select()
+    export_selection("lerobot", selection, tmp_path / "out")
+    info = tree(tmp_path / "out/meta/info.json")
+    assert info["codebase_version"] == "v3.0"
+    assert (info["fps"], info["robot_type"]) == (50, "aliengo")
+    assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (5, 209, 3)
+    assert info["splits"] == {"train": "0:5"}
+    assert info["features"]["observation.state"] == {
+        "dtype": "float32",
+        "shape": [5],
+        "names": ["gravity_0", "gravity_1", "gravity_2", "command_0", "command_1"],
+    }
+    frames = read(tmp_path / "out" / info["data_path"].format(chunk_index=0, file_index=0))
+    assert set(frames.column_names) == set(info["features"])
+    obs = np.stack(frames.column("observation.state").to_pylist()).astype(np.float32)
+    np.testing.assert_array_equal(obs, selection.read("obs"))
+    np.testing.assert_array_equal(frames.column("next.reward").to_numpy(), selection.read("reward"))
+    np.testing.assert_array_equal(frames.column("index").to_numpy(), np.arange(209))
+    counted = np.concatenate([np.arange(length) for length in selection.lengths])
+    np.testing.assert_array_equal(frames.column("frame_index").to_numpy(), counted)
+    expected = (counted / 50).astype(np.float32)
+    np.testing.assert_array_equal(frames.column("timestamp").to_numpy(), expected)
+
+
+def test_episodes_say_where_their_frames_are_and_how_they_end(tmp_path: Path) -> None:
+    selection = small_store(tmp_path / "store").select()
+    export_selection("lerobot", selection, tmp_path / "out")
+    rows = read(tmp_path / "out" / EPISODES)
+    assert rows.column("length").to_pylist() == [5, 1, 9, 130, 64]
+    assert rows.column("dataset_from_index").to_pylist() == [0, 5, 6, 15, 145]
+    assert rows.column("dataset_to_index").to_pylist() == [5, 6, 15, 145, 209]
+    frames = read(tmp_path / "out" / DATA)
+    last = np.cumsum(selection.lengths) - 1
+    table = selection.episodes()
+    for key, column in (("next.terminated", "terminated"), ("next.truncated", "truncated")):
+        flags = frames.column(key).to_numpy()
+        np.testing.assert_array_equal(flags[last], table.column(column).to_numpy())
+        assert flags.sum() == flags[last].sum()
+    tasks = read(tmp_path / "out/meta/tasks.parquet").to_pylist()
+    words = {row["task_index"]: row["task"] for row in tasks}
+    numbers = frames.column("task_index").to_numpy()[last].tolist()
+    given = zip(table.column("skill").to_pylist(), table.column("terrain").to_pylist(), strict=True)
+    assert [words[number] for number in numbers] == [f"{s} on {t}" for s, t in given]
+    assert rows.column("tasks").to_pylist() == [[words[number]] for number in numbers]
+
+
+def test_statistics_are_those_of_the_rows(tmp_path: Path) -> None:
+    selection = mixed_store(tmp_path / "store").select()
+    export_selection("lerobot", selection, tmp_path / "out")
+    stats = tree(tmp_path / "out/meta/stats.json")
+    frames = read(tmp_path / "out" / DATA)
+    assert set(stats) == set(frames.column_names)
+    for name, found in stats.items():
+        rows = np.array(frames.column(name).to_pylist()).astype(np.float64)
+        for key, value in described(rows).items():
+            np.testing.assert_allclose(found[key], value, rtol=1e-9, atol=1e-9, err_msg=name)
+        assert found["count"] == [selection.steps]
+
+
+def described(rows: np.ndarray) -> dict[str, np.ndarray]:
+    """What NumPy says of (T, *shape), each at least of one axis."""
+    found = {"min": rows.min(0), "max": rows.max(0), "mean": rows.mean(0), "std": rows.std(0)}
+    found |= {name: np.quantile(rows, q, axis=0) for name, q in QUANTILES.items()}
+    return {name: np.atleast_1d(value) for name, value in found.items()}
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
+def test_statistics_of_each_episode_are_those_of_its_rows(shape: tuple[int, ...]) -> None:
+    lengths = np.array([4, 1, 7, 4, 2])
+    rows = np.random.default_rng(0).normal(size=(18, *shape)).astype(np.float32)
+    found = episode_stats(rows, lengths)
+    for episode, part in enumerate(np.split(rows.astype(np.float64), np.cumsum(lengths)[:-1])):
+        for key, value in described(part).items():
+            np.testing.assert_allclose(found[key][episode], value, rtol=1e-6, atol=1e-7)
+    assert found["count"].tolist() == [[4], [1], [7], [4], [2]]
+
+
+def test_full_files_are_followed_by_others(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store", [[9000] * 4, [9000] * 3])
+    export_selection("lerobot", store.select(), tmp_path / "out", {"file_mb": 1})
+    files = sorted((tmp_path / "out/data").rglob("*.parquet"))
+    assert len(files) > 3
+    rows = read(tmp_path / "out" / EPISODES)
+    for number, path in enumerate(files):
+        held = np.unique(read(path).column("episode_index").to_numpy())
+        there = np.flatnonzero(rows.column("data/file_index").to_numpy() == number)
+        np.testing.assert_array_equal(held, there)
+    import_source("lerobot", tmp_path / "out", tmp_path / "again")
+    again = open_store(tmp_path / "again").select()
+    np.testing.assert_array_equal(again.read("obs"), store.select().read("obs"))
+    with pytest.raises(DatasetError, match="option file_mb must be 1 or more, not 0"):
+        export_selection("lerobot", store.select(), tmp_path / "no", {"file_mb": 0})
+
+
+def test_every_kind_of_field_comes_back(tmp_path: Path) -> None:
+    selection = mixed_store(tmp_path / "store").select()
+    export_selection("lerobot", selection, tmp_path / "out")
+    import_source("lerobot", tmp_path / "out", tmp_path / "again")
+    again = open_store(tmp_path / "again").select()
+    assert again.store.schema == selection.store.schema
+    for name in selection.store.schema.names():
+        assert again.read(name).tobytes() == selection.read(name).tobytes()
+
+
+def test_without_notes_frames_and_endings_come_back(tmp_path: Path) -> None:
+    selection = mixed_store(tmp_path / "store").select()
+    options = {"notes": False, "episode_stats": False}
+    report = export_selection("lerobot", selection, tmp_path / "out", options)
+    assert any(line.startswith("final_obs") for line in report.carried.left)
+    import_source("lerobot", tmp_path / "out", tmp_path / "again")
+    again = open_store(tmp_path / "again").select()
+    for name in ("obs", "action", "reward", "grid", "cube", "half", "small", "flags"):
+        np.testing.assert_array_equal(again.read(name), selection.read(name))
+    np.testing.assert_array_equal(again.read("store_timestamp"), selection.read("timestamp"))
+    for column in ("length", "terminated", "truncated"):
+        assert again.episodes().column(column).equals(selection.episodes().column(column))
+    returns = again.episodes().column("return").to_numpy()
+    np.testing.assert_allclose(returns, selection.episodes().column("return").to_numpy())
+
+
+def foreign(root: Path, features: dict[str, Any] | None = None, **info: Any) -> Path:
+    """A dataset of others: two files, a video, a done flag, and splits."""
+    described = {
+        "observation.state": {"dtype": "float32", "shape": [2], "names": ["hip", "knee"]},
+        "observation.images.top": {"dtype": "video", "shape": [8, 8, 3], "names": None},
+        "observation.Env-State": {"dtype": "float64", "shape": [1], "names": None},
+        "action": {"dtype": "float32", "shape": [1], "names": None},
+        "next.reward": {"dtype": "float32", "shape": [1], "names": None},
+        "next.done": {"dtype": "bool", "shape": [1], "names": None},
+        "next.success": {"dtype": "bool", "shape": [1], "names": None},
+        **{
+            name: {"dtype": "int64", "shape": [1], "names": None}
+            for name in ("frame_index", "episode_index", "index", "task_index")
+        },
+        **(features or {}),
+    }
+    (root / "meta/episodes/chunk-000").mkdir(parents=True)
+    written = {
+        "codebase_version": "v3.0",
+        "robot_type": None,
+        "fps": 10,
+        "total_frames": 9,
+        "splits": {"train": "0:2", "val": "2:3"},
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "features": described,
+    } | info
+    (root / "meta/info.json").write_text(json.dumps(written))
+    pq.write_table(
+        pa.table({"task_index": [0, 1], "__index_level_0__": ["lift", "put down"]}),
+        root / "meta/tasks.parquet",
+    )
+    pq.write_table(
+        pa.table(
+            {
+                "episode_index": [0, 1, 2],
+                "length": [4, 3, 2],
+                "data/chunk_index": [0, 0, 0],
+                "data/file_index": [0, 0, 1],
+                "dataset_from_index": [0, 4, 7],
+                "dataset_to_index": [4, 7, 9],
+            }
+        ),
+        root / EPISODES,
+    )
+    (root / "data/chunk-000").mkdir(parents=True)
+    for file, episodes in ((0, ((0, 4), (1, 3))), (1, ((2, 2),))):
+        numbers = np.concatenate([np.full(length, episode) for episode, length in episodes])
+        frames = np.concatenate([np.arange(length) for _, length in episodes])
+        last = np.concatenate([np.arange(length) == length - 1 for _, length in episodes])
+        table = pa.table(
+            {
+                "observation.state": [
+                    [float(n), float(f)] for n, f in zip(numbers, frames, strict=True)
+                ],
+                "observation.Env-State": frames / 2,
+                "action": frames.astype(np.float32),
+                "next.reward": np.ones(len(frames), np.float32),
+                "next.done": last & (numbers != 1),
+                "next.success": last & (numbers == 2),
+                "frame_index": frames,
+                "episode_index": numbers,
+                "index": 7 * file + np.arange(len(frames)),
+                "task_index": numbers % 2,
+            }
+        )
+        index = table.schema.get_field_index("observation.state")
+        single = table.column(index).cast(pa.list_(pa.float32()))
+        table = table.set_column(index, "observation.state", single)
+        pq.write_table(table, root / f"data/chunk-000/file-{file:03d}.parquet", row_group_size=2)
+    return root
+
+
+def test_a_dataset_of_others_becomes_a_store(tmp_path: Path) -> None:
+    report = import_source("lerobot", foreign(tmp_path / "given"), tmp_path / "store")
+    selection = open_store(tmp_path / "store").select()
+    np.testing.assert_array_equal(selection.read("obs")[:, 0], [0, 0, 0, 0, 1, 1, 1, 2, 2])
+    np.testing.assert_array_equal(selection.read("action")[:, 0], [0, 1, 2, 3, 0, 1, 2, 0, 1])
+    expected = np.array([0, 1, 2, 3, 0, 1, 2, 0, 1]) / 2
+    np.testing.assert_array_equal(selection.read("observation_env_state"), expected)
+    table = selection.episodes()
+    assert table.column("truncated").to_pylist() == [True, False, True]
+    assert table.column("terminated").to_pylist() == [False] * 3
+    assert table.column("success").to_pylist() == [False, False, True]
+    assert table.column("skill").to_pylist() == ["lift", "put down", "lift"]
+    assert table.column("split").to_pylist() == ["train", "train", "val"]
+    assert table.column("return").to_pylist() == [4.0, 3.0, 2.0]
+    assert selection.store.schema.control_dt_s == 0.1
+    assert selection.store.schema.attributes["channel_names"] == {"obs": ["hip", "knee"]}
+    assert report.carried.left == ("observation.images.top: dtype video is not one of numbers",)
+
+
+def _info(**changes: Any) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        path = root / "meta/info.json"
+        path.write_text(json.dumps(tree(path) | changes))
+
+    return change
+
+
+def _column(file: str, name: str, values: pa.Array | None) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        table = read(root / file)
+        index = table.schema.get_field_index(name)
+        table = table.remove_column(index)
+        pq.write_table(table if values is None else table.append_column(name, values), root / file)
+
+    return change
+
+
+def _cut(file: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        (root / file).write_bytes((root / file).read_bytes()[:-100])
+
+    return change
+
+
+def _shorten(root: Path) -> None:
+    pq.write_table(read(root / DATA).slice(0, 6), root / DATA)
+
+
+def _pickle(root: Path) -> None:
+    (root / DATA).write_bytes(pickle.dumps([1, 2, 3]))
+
+
+def _remove(root: Path) -> None:
+    (root / DATA).unlink()
+
+
+FILE = "file-000.parquet"
+STATE = "observation.state"
+BAD_INPUT: dict[str, tuple[Callable[[Path], None], str]] = {
+    "truncated frames": (_cut(DATA), f"{FILE}: cannot be read as Parquet"),
+    "truncated episodes": (_cut(EPISODES), f"{FILE}: cannot be read as Parquet"),
+    "truncated JSON": (_cut("meta/info.json"), "info.json: cannot be read as JSON"),
+    "a pickle": (_pickle, f"{FILE}: is a pickle"),
+    "no frames": (_remove, f"{FILE}: no such file"),
+    "an older version": (_info(codebase_version="v2.1"), "codebase_version: is v2.1; only v3"),
+    "no rate": (_info(fps=0), "info.json: fps: must be a positive number, not 0"),
+    "another total": (_info(total_frames=10), "total_frames: is 10, but .* sum to 9"),
+    "odd splits": (_info(splits={"a": "0:1", "b": "rest"}), "splits/b: must be FIRST:STOP"),
+    "an odd path": (_info(data_path="data/{name}.parquet"), "data_path: 'data/{name}.parquet'"),
+    "no action": (_column(DATA, "action", None), f"{FILE}: action: the column is missing"),
+    "NaN": (
+        _column(DATA, "action", pa.array([0, 1, 2, np.nan, 4, 5, 6], pa.float32())),
+        f"{FILE}: action: row 3 is not finite",
+    ),
+    "a missing value": (
+        _column(DATA, "action", pa.array([0, 1, None, 3, 4, 5, 6], pa.float32())),
+        f"{FILE}: action: a value is missing",
+    ),
+    "double precision": (
+        _column(DATA, "action", pa.array(np.zeros(7))),
+        f"{FILE}: action: type double is not float32",
+    ),
+    "text": (
+        _column(DATA, "action", pa.array(["a"] * 7)),
+        f"{FILE}: action: type string is not float32",
+    ),
+    "a short row": (
+        _column(DATA, STATE, pa.array([[1.0, 2.0]] * 6 + [[1.0]], pa.list_(pa.float32()))),
+        f"{FILE}: {STATE}: a row holds 1 values, not 2",
+    ),
+    "numbers for lists": (
+        _column(DATA, STATE, pa.array(np.zeros(7, np.float32))),
+        f"{FILE}: {STATE}: type float is not 2 numbers of float32",
+    ),
+    "other lengths": (
+        _column(EPISODES, "length", pa.array([4, 2, 3])),
+        "episodes: dataset_from_index: episode 2 has 7, not 6",
+    ),
+    "an episode longer than its file": (_shorten, f"{FILE}: has 6 rows, but its episodes 7"),
+    "frames of another episode": (
+        _column(DATA, "episode_index", pa.array([0, 0, 0, 1, 1, 1, 1])),
+        f"{FILE}: episode_index: row 3 is 1, not 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_one_line_and_leaves_nothing(case: str, tmp_path: Path) -> None:
+    spoil, message = BAD_INPUT[case]
+    root = foreign(tmp_path / "given")
+    spoil(root)
+    with pytest.raises(DatasetError, match=message) as error:
+        import_source("lerobot", root, tmp_path / "store")
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["given"]
+
+
+def test_notes_of_other_episodes_are_refused(tmp_path: Path) -> None:
+    selection = small_store(tmp_path / "store").select()
+    export_selection("lerobot", selection, tmp_path / "out")
+    path = tmp_path / "out/meta/gaitforge/episodes.parquet"
+    pq.write_table(read(path).slice(1), path)
+    with pytest.raises(DatasetError, match="not the dataset's episodes; delete the folder"):
+        import_source("lerobot", tmp_path / "out", tmp_path / "again")
