@@ -4,6 +4,9 @@ python lerobot_reader.py FOLDER    prints, as JSON, what the two saw
 python lerobot_reader.py --write FOLDER    writes a small dataset with lerobot itself
 """
 
+# Run by another interpreter, which has lerobot and torchrl.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import json
