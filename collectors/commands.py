@@ -50,6 +50,8 @@ MAX_CRAWL_M = 0.18
 HEIGHT_RAMP_MS = 0.4
 ATTITUDE_RAMP_RADS = 2.0
 """How fast commanded height and attitude move from neutral: an episode starts upright."""
+_RAMPED = [C.VEL_X, C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL]
+_RAMP_RATES = (HEIGHT_RAMP_MS, ATTITUDE_RAMP_RADS, ATTITUDE_RAMP_RADS)
 
 
 @dataclass(frozen=True)
@@ -214,15 +216,12 @@ def ramped(target: np.ndarray, time_s: np.ndarray) -> np.ndarray:
     attitude move at `HEIGHT_RAMP_MS` and `ATTITUDE_RAMP_RADS`. What the policy reads is the ramped
     command.
     """
+    reach = np.empty((len(target), len(_RAMPED)))
+    reach[:, 0] = target[:, C.ACCEL_LIMIT]
+    reach[:, 1:] = _RAMP_RATES
+    reach *= time_s[:, None]
     command = target.copy()
-    for c, rate in (
-        (C.VEL_X, target[:, C.ACCEL_LIMIT]),
-        (C.BODY_HEIGHT, HEIGHT_RAMP_MS),
-        (C.BODY_PITCH, ATTITUDE_RAMP_RADS),
-        (C.BODY_ROLL, ATTITUDE_RAMP_RADS),
-    ):
-        reach = rate * time_s
-        command[:, c] = np.clip(target[:, c], -reach, reach)
+    command[:, _RAMPED] = np.clip(target[:, _RAMPED], -reach, reach)
     return command
 
 

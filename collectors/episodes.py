@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectors.commands import check_skill, draw_command
+from collectors.compiling import compiled
 from collectors.observations import NOISE_DIM
 from collectors.passages import Passage, draw_passage
 from collectors.randomisation import draw_randomisation
@@ -115,6 +116,13 @@ def _correlated(rng: np.random.Generator, steps: int) -> np.ndarray:
     noise = rng.standard_normal((steps, N_JOINTS), dtype=np.float32)
     kept = np.float32(ACTION_NOISE_CORRELATION)
     noise[1:] *= np.sqrt(1 - kept * kept)
-    for step in range(1, steps):
-        noise[step] += kept * noise[step - 1]
+    _accumulate(noise, kept)
     return noise
+
+
+@compiled
+def _accumulate(values: np.ndarray, kept: float) -> None:
+    """Add to every row of (T, K) what is kept of the row before."""
+    for row in range(1, values.shape[0]):
+        for k in range(values.shape[1]):
+            values[row, k] += kept * values[row - 1, k]

@@ -105,10 +105,14 @@ class ExpertPolicy:
         return sum(weight.size + bias.size for weight, bias in self._layers)
 
     def _residual(self, features: np.ndarray) -> np.ndarray:
-        x = (features - self._mean) / self._std
+        x = features - self._mean
+        x /= self._std
         for weight, bias in self._layers[:-1]:
-            x = x @ weight + bias
-            x = np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+            x = x @ weight
+            x += bias
+            below = np.minimum(x, 0)
+            np.maximum(x, 0, out=x)
+            x += np.expm1(below, out=below)
         weight, bias = self._layers[-1]
         return x @ weight + bias
 

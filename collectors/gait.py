@@ -9,24 +9,34 @@ expert: it never enters the stored observation.
 
 from __future__ import annotations
 
+from math import cos, pi
+
 import numpy as np
 
 from collectors.commands import C
+from collectors.compiling import compiled
 from collectors.kinematics import LegKinematics
 from collectors.robots import RobotCard
 from collectors.timing import CONTROL_DT_S
 
 GRAVITY_MS2 = 9.81
 
+# Compiled loops know plain integers.
+_VEL_X, _VEL_Y, _YAW_RATE = int(C.VEL_X), int(C.VEL_Y), int(C.YAW_RATE)
+_HEIGHT, _STANCE_WIDTH = int(C.BODY_HEIGHT), int(C.STANCE_WIDTH)
+_STANCE_LENGTH, _SWING_HEIGHT = int(C.STANCE_LENGTH), int(C.SWING_HEIGHT)
+_FREQUENCY, _DUTY, _LOCOMOTE = int(C.GAIT_FREQUENCY), int(C.GAIT_DUTY), int(C.LOCOMOTE)
+
 
 def leg_phases(command: np.ndarray, clock: np.ndarray) -> np.ndarray:
-    """(N, 4) phases in [0, 1) of FL, FR, RL, RR from commands (N, 16) and clocks (N,) in cycles.
+    """(..., N, 4) phases in [0, 1) of FL, FR, RL, RR: commands (N, 16), clocks (..., N) in cycles.
 
     Offsets (p + o + b, o, b, p) as in walk-these-ways; p, o, b: phase, offset and bound commands.
     """
     p, o, b = command[:, C.GAIT_PHASE], command[:, C.GAIT_OFFSET], command[:, C.GAIT_BOUND]
     offsets = np.stack([p + o + b, o, b, p], axis=1)
-    return (clock[:, None] + offsets) % 1.0
+    cycles = clock[..., None] + offsets
+    return cycles - np.floor(cycles)
 
 
 class GaitReference:
@@ -45,59 +55,86 @@ class GaitReference:
             command: (N, 16) the command in force.
             clock: (N,) gait clock in cycles.
         """
-        step = command[:, C.GAIT_FREQUENCY] * CONTROL_DT_S
-        pose = self._pose(command, clock)
-        velocity = (self._pose(command, clock + step) - pose) / CONTROL_DT_S
-        duty = command[:, C.GAIT_DUTY, None]
-        stance = leg_phases(command, clock) < duty
-        load = np.repeat(np.where(stance, self._weight_n / (4.0 * duty), 0.0), 3, axis=1)
-        up = _to_trunk(command, *np.array([0.0, 0.0, 1.0])[:, None, None])
-        torque = -load * self._kinematics.rise_gradient(pose, up)
-        torque = np.clip(torque, -self._robot.torque_limit_nm, self._robot.torque_limit_nm)
-        lead = (torque + self._robot.kd_nms_per_rad * velocity) / self._robot.kp_nm_per_rad
+        robot = self._robot
+        robot = self._robot
+        clocks = np.stack([clock, clock + command[:, C.GAIT_FREQUENCY] * CONTROL_DT_S])
+        phase, tilt = leg_phases(command, clocks), _tilt(command)
+        feet, load = np.empty((*phase.shape, 3)), np.empty(phase.shape[1:])
+        sizes = robot.nominal_height_m, robot.foot_radius_m, self._weight_n
+        _place_feet(command, phase, tilt, self._signs, *sizes, feet, load)
+        poses = self._kinematics.joint_positions(feet).reshape(2, len(command), -1)
+        pose, next_pose = np.clip(poses, robot.joint_lower_rad, robot.joint_upper_rad)
+        velocity = (next_pose - pose) / CONTROL_DT_S
+        up = np.empty((len(command), 1, 3))
+        _turn_up(tilt, up)
+        rise = self._kinematics.rise_gradient(pose, up).reshape(*load.shape, -1)
+        torque = (-load[..., None] * rise).reshape(pose.shape)
+        torque = np.clip(torque, -robot.torque_limit_nm, robot.torque_limit_nm)
+        lead = (torque + robot.kd_nms_per_rad * velocity) / robot.kp_nm_per_rad
         return pose + lead
 
-    def _pose(self, command: np.ndarray, clock: np.ndarray) -> np.ndarray:
-        return np.clip(
-            self._kinematics.joint_positions(self._feet(command, clock)),
-            self._robot.joint_lower_rad,
-            self._robot.joint_upper_rad,
-        )
 
-    def _feet(self, command: np.ndarray, clock: np.ndarray) -> np.ndarray:
-        """(N, 4, 3) foot centres in the trunk frame."""
-        phase = leg_phases(command, clock)
-        duty = command[:, C.GAIT_DUTY, None]
-        frequency = np.maximum(command[:, C.GAIT_FREQUENCY, None], 1e-6)
-        moving = command[:, C.LOCOMOTE, None]
-        in_stance = phase < duty
-        stance = phase / duty
-        swing = np.clip((phase - duty) / np.maximum(1.0 - duty, 1e-6), 0.0, 1.0)
-        # Fraction of the stance's travel ahead of neutral: +1/2 at touch-down, -1/2 at lift-off.
-        ahead = moving * np.where(in_stance, 0.5 - stance, -0.5 * np.cos(np.pi * swing))
-        lift = moving * np.where(in_stance, 0.0, 0.5 - 0.5 * np.cos(2 * np.pi * swing))
-
-        x = self._signs[:, 0] * command[:, C.STANCE_LENGTH, None] / 2
-        y = self._signs[:, 1] * command[:, C.STANCE_WIDTH, None] / 2
-        yaw_rate = command[:, C.YAW_RATE, None]
-        stance_s = duty / frequency
-        travel_x = (command[:, C.VEL_X, None] - yaw_rate * y) * stance_s
-        travel_y = (command[:, C.VEL_Y, None] + yaw_rate * x) * stance_s
-        height = self._robot.nominal_height_m + command[:, C.BODY_HEIGHT, None]
-        z = lift * command[:, C.SWING_HEIGHT, None] + self._robot.foot_radius_m - height
-        x = x + ahead * travel_x
-        y = y + ahead * travel_y
-
-        return _to_trunk(command, x, y, z)
+def _tilt(command: np.ndarray) -> np.ndarray:
+    """(N, 4): sine and cosine of the commanded pitch, then of the roll."""
+    angles = command[:, C.BODY_PITCH : C.BODY_ROLL + 1]
+    tilt = np.empty((len(command), 4))
+    np.sin(angles, out=tilt[:, ::2])
+    np.cos(angles, out=tilt[:, 1::2])
+    return tilt
 
 
-def _to_trunk(command: np.ndarray, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Vectors of the level frame, (N, K) or (1, 1) each, in the trunk's: (N, K or 1, 3).
-
-    The trunk is pitched and rolled as commanded; this is the transpose of Ry(pitch) Rx(roll).
-    """
-    sp, cp = np.sin(command[:, C.BODY_PITCH, None]), np.cos(command[:, C.BODY_PITCH, None])
-    sr, cr = np.sin(command[:, C.BODY_ROLL, None]), np.cos(command[:, C.BODY_ROLL, None])
+@compiled
+def _to_trunk(tilt: np.ndarray, x: float, y: float, z: float) -> tuple[float, float, float]:
+    """A vector of the level frame in the trunk's: the transpose of Ry(pitch) Rx(roll)."""
+    sp, cp, sr, cr = tilt
     x, z = cp * x - sp * z, sp * x + cp * z
-    y, z = cr * y + sr * z, -sr * y + cr * z
-    return np.stack(np.broadcast_arrays(x, y, z), axis=-1)
+    return x, cr * y + sr * z, -sr * y + cr * z
+
+
+@compiled
+def _turn_up(tilt: np.ndarray, up: np.ndarray) -> None:
+    """Into up (N, 1, 3): the vertical in the trunk's frame."""
+    for i in range(len(tilt)):
+        up[i, 0] = _to_trunk(tilt[i], 0.0, 0.0, 1.0)
+
+
+@compiled
+def _place_feet(
+    command: np.ndarray,
+    phases: np.ndarray,
+    tilt: np.ndarray,
+    signs: np.ndarray,
+    nominal_height_m: float,
+    foot_radius_m: float,
+    weight_n: float,
+    feet: np.ndarray,
+    load: np.ndarray,
+) -> None:
+    """Into feet (2, N, 4, 3), foot centres in the trunk frame at phases (2, N, 4).
+
+    Into load (N, 4), the weight that each carries in N at the first of the two phases.
+    """
+    for i in range(len(command)):
+        asked = command[i]
+        duty, moving, yaw_rate = asked[_DUTY], asked[_LOCOMOTE], asked[_YAW_RATE]
+        stance_s = duty / max(asked[_FREQUENCY], 1e-6)
+        height = nominal_height_m + asked[_HEIGHT]
+        for leg in range(4):
+            load[i, leg] = weight_n / (4.0 * duty) if phases[0, i, leg] < duty else 0.0
+            rest_x = signs[leg, 0] * asked[_STANCE_LENGTH] / 2
+            rest_y = signs[leg, 1] * asked[_STANCE_WIDTH] / 2
+            travel_x = (asked[_VEL_X] - yaw_rate * rest_y) * stance_s
+            travel_y = (asked[_VEL_Y] + yaw_rate * rest_x) * stance_s
+            for moment in range(2):
+                phase = phases[moment, i, leg]
+                # Fraction of the stance's travel ahead of neutral: +1/2 at touch-down, -1/2 at
+                # lift-off.
+                ahead, lift = 0.5 - phase / duty, 0.0
+                if phase >= duty:
+                    swing = min(max((phase - duty) / max(1.0 - duty, 1e-6), 0.0), 1.0)
+                    ahead = -0.5 * cos(pi * swing)
+                    lift = 0.5 - 0.5 * cos(2 * pi * swing)
+                ahead, lift = moving * ahead, moving * lift
+                z = lift * asked[_SWING_HEIGHT] + foot_radius_m - height
+                x, y = rest_x + ahead * travel_x, rest_y + ahead * travel_y
+                feet[moment, i, leg] = _to_trunk(tilt[i], x, y, z)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from math import cos, sin, sqrt
+
 import numpy as np
 
+from collectors.compiling import compiled
 from collectors.robots import N_LEGS, RobotCard
+from collectors.rotations import wrapped
 
 
 class LegKinematics:
@@ -35,19 +39,18 @@ class LegKinematics:
 
         A target out of reach is answered with the straight leg that points at it.
         """
-        x, y, z = np.moveaxis(feet - self._hip, -1, 0)
-        drop = -np.sqrt(np.maximum(y * y + z * z - self._side**2, 1e-6))
+        feet = feet.reshape(-1, N_LEGS, 3)
+        place, joints = np.empty((5, *feet.shape[:2])), np.empty(feet.shape)
+        lengths = self._thigh, self._calf
+        _unturned(feet, self._hip, self._side, *lengths, place)
+        x, y, z, drop, cos_calf = place
         hip = np.arctan2(z, y) - np.arctan2(drop, self._side)
-        hip = (hip + np.pi) % (2 * np.pi) - np.pi
-        cos_calf = (x * x + drop * drop - self._thigh**2 - self._calf**2) / (
-            2 * self._thigh * self._calf
-        )
-        calf = -np.arccos(np.clip(cos_calf, -1.0, 1.0))
-        straight_x = -self._calf * np.sin(calf)
-        straight_z = -self._thigh - self._calf * np.cos(calf)
-        thigh = np.arctan2(x, drop) - np.arctan2(straight_x, straight_z)
-        thigh = (thigh + np.pi) % (2 * np.pi) - np.pi
-        return np.stack([hip, thigh, calf], axis=-1).reshape(-1, 3 * N_LEGS)
+        calf = -np.arccos(cos_calf)
+        straight = np.empty((2, *calf.shape))
+        _straight(calf, *lengths, straight)
+        thigh = np.arctan2(x, drop) - np.arctan2(straight[0], straight[1])
+        joints[..., 0], joints[..., 1], joints[..., 2] = wrapped(hip), wrapped(thigh), calf
+        return joints.reshape(-1, 3 * N_LEGS)
 
     def rise_gradient(self, joint_pos: np.ndarray, up: np.ndarray) -> np.ndarray:
         """(N, 12) derivatives by its leg's joints of how far each foot is along `up`, in m/rad.
@@ -55,17 +58,65 @@ class LegKinematics:
         Args:
             up: (N, 1, 3) unit vectors in the trunk frame.
         """
-        q = joint_pos.reshape(-1, N_LEGS, 3)
-        hip, thigh, knee = q[..., 0], q[..., 1], q[..., 1] + q[..., 2]
-        x = -self._thigh * np.sin(thigh) - self._calf * np.sin(knee)
-        drop = -self._thigh * np.cos(thigh) - self._calf * np.cos(knee)
-        y = self._side * np.cos(hip) - drop * np.sin(hip)
-        z = self._side * np.sin(hip) + drop * np.cos(hip)
-        ux, uy, uz = np.moveaxis(up, -1, 0)
-        # The leg swings in the plane of x and of its own downward axis, which the hip turns.
-        along_drop = uz * np.cos(hip) - uy * np.sin(hip)
-        calf_drop = self._calf * np.sin(knee)
-        by_hip = uz * y - uy * z
-        by_thigh = ux * drop - x * along_drop
-        by_calf = -ux * self._calf * np.cos(knee) + calf_drop * along_drop
-        return np.stack([by_hip, by_thigh, by_calf], axis=-1).reshape(-1, 3 * N_LEGS)
+        joints = joint_pos.reshape(-1, N_LEGS, 3)
+        gradient = np.empty(joints.shape)
+        _rise_gradient(joints, up, self._side, self._thigh, self._calf, gradient)
+        return gradient.reshape(-1, 3 * N_LEGS)
+
+
+@compiled
+def _unturned(
+    feet: np.ndarray,
+    hips: np.ndarray,
+    side: np.ndarray,
+    thigh: float,
+    calf: float,
+    place: np.ndarray,
+) -> None:
+    """Into place (5, N, 4): feet from their hips, x, y, z, how deep the leg hangs, cosine of knee.
+
+    The depth is that along the leg's own plane, negative.
+    """
+    for i in range(feet.shape[0]):
+        for leg in range(feet.shape[1]):
+            x, y = feet[i, leg, 0] - hips[leg, 0], feet[i, leg, 1] - hips[leg, 1]
+            z = feet[i, leg, 2] - hips[leg, 2]
+            drop = -sqrt(max(y * y + z * z - side[leg] * side[leg], 1e-6))
+            bend = (x * x + drop * drop - thigh * thigh - calf * calf) / (2 * thigh * calf)
+            place[0, i, leg], place[1, i, leg], place[2, i, leg] = x, y, z
+            place[3, i, leg], place[4, i, leg] = drop, min(max(bend, -1.0), 1.0)
+
+
+@compiled
+def _straight(angles: np.ndarray, thigh: float, calf: float, foot: np.ndarray) -> None:
+    """Into foot (2, N, 4): x and z of the foot under a thigh at 0 with the calf at `angles`."""
+    for i in range(angles.shape[0]):
+        for leg in range(angles.shape[1]):
+            foot[0, i, leg] = -calf * sin(angles[i, leg])
+            foot[1, i, leg] = -thigh - calf * cos(angles[i, leg])
+
+
+@compiled
+def _rise_gradient(
+    joints: np.ndarray,
+    up: np.ndarray,
+    side: np.ndarray,
+    thigh: float,
+    calf: float,
+    gradient: np.ndarray,
+) -> None:
+    for i in range(joints.shape[0]):
+        ux, uy, uz = up[i, 0]
+        for leg in range(joints.shape[1]):
+            hip, pitch = joints[i, leg, 0], joints[i, leg, 1]
+            knee = pitch + joints[i, leg, 2]
+            sin_hip, cos_hip, sin_knee, cos_knee = sin(hip), cos(hip), sin(knee), cos(knee)
+            x = -thigh * sin(pitch) - calf * sin_knee
+            drop = -thigh * cos(pitch) - calf * cos_knee
+            y = side[leg] * cos_hip - drop * sin_hip
+            z = side[leg] * sin_hip + drop * cos_hip
+            # The leg swings in the plane of x and of its own downward axis, which the hip turns.
+            along_drop = uz * cos_hip - uy * sin_hip
+            gradient[i, leg, 0] = uz * y - uy * z
+            gradient[i, leg, 1] = ux * drop - x * along_drop
+            gradient[i, leg, 2] = -ux * calf * cos_knee + calf * sin_knee * along_drop

@@ -104,20 +104,27 @@ def policy_observation(
             cos, as in an encoder.
     """
     scaled = noise * NOISE_SCALE
-    parts = {name: scaled[:, start:stop] for name, (start, stop) in NOISE_SLICES.items()}
-    measured_pos = joint_pos + parts["joint_pos"]
-    return np.concatenate(
-        [
-            gravity + parts["projected_gravity"],
-            joint_vel + parts["joint_vel"],
-            np.sin(measured_pos),
-            np.cos(measured_pos),
-            base_ang_vel_body + parts["base_ang_vel_body"],
-            last_action,
-            command,
-        ],
-        axis=1,
-    ).astype(np.float32)
+    noises = {name: scaled[:, start:stop] for name, (start, stop) in NOISE_SLICES.items()}
+    measured_pos = joint_pos + noises["joint_pos"]
+    parts = {
+        "projected_gravity": gravity + noises["projected_gravity"],
+        "joint_vel": joint_vel + noises["joint_vel"],
+        "sin_joint_pos": np.sin(measured_pos),
+        "cos_joint_pos": np.cos(measured_pos),
+        "base_ang_vel_body": base_ang_vel_body + noises["base_ang_vel_body"],
+        "last_action": last_action,
+        "command": command,
+    }
+    return joined(parts, POLICY_SLICES)
+
+
+def joined(parts: dict[str, np.ndarray], slices: dict[str, tuple[int, int]]) -> np.ndarray:
+    """Blocks (N, ...) as one (N, D) float32 array laid out by `slices`."""
+    rows = len(next(iter(parts.values())))
+    whole = np.empty((rows, max(stop for _, stop in slices.values())), dtype=np.float32)
+    for name, (start, stop) in slices.items():
+        whole[:, start:stop] = parts[name]
+    return whole
 
 
 assert POLICY_SLICES["command"] == (OBS_DIM - N_COMMANDS, OBS_DIM)

@@ -7,8 +7,6 @@ The network learns a correction to the kinematic gait; the critic also sees what
 
 from __future__ import annotations
 
-import contextlib
-import io
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -20,7 +18,8 @@ import torch
 from rsl_rl.algorithms import PPO
 
 from collectors.expert_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
-from collectors.ppo_checkpoint import Progress, actor_layers, load_checkpoint, save_checkpoint
+from collectors.ppo_algorithm import make_algorithm
+from collectors.ppo_checkpoint import Progress, load_checkpoint, save_checkpoint
 from collectors.robots import DEFAULT_ROBOT, load_robot
 
 
@@ -58,62 +57,6 @@ class ExpertTrainingConfig:
     checkpoint_every: int = 20
 
 
-class _CappedPPO(PPO):
-    """PPO whose adaptive learning rate has a ceiling."""
-
-    ceiling = 1e-3
-
-    @property
-    def learning_rate(self) -> float:
-        return self._learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: float) -> None:
-        self._learning_rate = min(value, self.ceiling)
-
-
-def _algorithm(config: ExpertTrainingConfig, task: ExpertTask) -> PPO:
-    network = {
-        "class_name": "rsl_rl.models.MLPModel",
-        "hidden_dims": list(config.hidden),
-        "activation": "elu",
-        "obs_normalization": True,
-    }
-    distribution = {
-        "class_name": "rsl_rl.modules.distribution.GaussianDistribution",
-        "init_std": config.initial_std,
-    }
-    cfg: dict[str, Any] = {
-        "num_steps_per_env": config.horizon,
-        "obs_groups": {"actor": ["features"], "critic": ["features", "critic"]},
-        "actor": {**network, "distribution_cfg": distribution},
-        "critic": dict(network),
-        "algorithm": {
-            "class_name": _CappedPPO,
-            "num_learning_epochs": config.epochs,
-            "num_mini_batches": config.mini_batches,
-            "clip_param": config.clip,
-            "gamma": config.gamma,
-            "lam": config.lam,
-            "entropy_coef": config.entropy,
-            "learning_rate": config.learning_rate,
-            "desired_kl": config.desired_kl,
-            "schedule": "adaptive",
-        },
-        "multi_gpu": None,
-    }
-    _CappedPPO.ceiling = config.max_learning_rate
-    # rsl-rl prints its models; the progress line is ours.
-    with contextlib.redirect_stdout(io.StringIO()):
-        algorithm = _CappedPPO.construct_algorithm(task.get_observations(), task, cfg, "cpu")  # pyright: ignore[reportArgumentType]
-    last = actor_layers(algorithm)[-1]
-    with torch.no_grad():
-        # Start from the gait itself.
-        last.weight.mul_(0.01)
-        last.bias.zero_()
-    return algorithm
-
-
 def train_expert(
     config: ExpertTrainingConfig,
     out: Path,
@@ -132,7 +75,7 @@ def train_expert(
     torch.manual_seed(config.seed)
     torch.set_num_threads(config.learner_threads)
     task = ExpertTask(load_robot(config.robot), config.robots, config.threads, config.seed)
-    algorithm = _algorithm(config, task)
+    algorithm = make_algorithm(config, task)
     progress = load_checkpoint(out, asdict(config), algorithm, task)
     algorithm.train_mode()
     per_update = config.robots * config.horizon

@@ -113,7 +113,8 @@ def action_rate(view: StepView) -> np.ndarray:
 
 def foot_slip(view: StepView) -> np.ndarray:
     """Sum of squared horizontal speeds of the feet on the ground."""
-    return (np.square(view.foot_vel[..., :2]).sum(axis=-1) * view.foot_contact).sum(axis=1)
+    x, y = view.foot_vel[..., 0], view.foot_vel[..., 1]
+    return ((x * x + y * y) * view.foot_contact).sum(axis=1)
 
 
 def knee_collision(view: StepView) -> np.ndarray:

@@ -57,7 +57,10 @@ class EpisodeResult:
 
 
 class _Slots:
-    """Which episode runs on which robot."""
+    """Which episode runs on which robot.
+
+    Where the simulator's world is fixed, robots whose episodes ended idle until all have.
+    """
 
     def __init__(self, env: LeggedEnvironment, policy: Policy, specs: Sequence[EpisodeSpec]):
         self._env, self._policy = env, policy
@@ -65,9 +68,11 @@ class _Slots:
         self.running = np.zeros(env.num_robots, dtype=bool)
 
     def fill(self, ids: np.ndarray) -> None:
-        """Start waiting episodes on free robots; robots left over idle."""
-        pairs = list(zip(ids.tolist(), self._waiting, strict=False)) if len(ids) else []
+        """Start waiting episodes on robots that have become free; robots left over idle."""
         self.running[ids] = False
+        if self._env.physics.fixed_world:
+            ids = np.arange(0 if self.running.any() else len(self.running))
+        pairs = list(zip(ids.tolist(), self._waiting, strict=False)) if len(ids) else []
         if not pairs:
             return
         started = np.array([index for index, _ in pairs])
@@ -100,11 +105,11 @@ def run_episodes(
     observation = env.observe()
     while slots.running.any():
         action = policy.act(observation)
-        executed = action + _noise(env, slots.running)
+        executed = action + np.where(slots.running[:, None], env.action_noise(), np.float32(0.0))
         if recorder is not None:
             recorder.before_step(observation, action)
         transition = env.step(executed)
-        returns += transition.reward
+        returns += np.where(slots.running, transition.reward, 0.0)
         if recorder is not None:
             recorder.after_step(transition.reward)
         if progress is not None:
@@ -118,15 +123,6 @@ def run_episodes(
             returns[ended] = 0.0
             slots.fill(ended)
             observation = env.observe()
-
-
-def _noise(env: LeggedEnvironment, running: np.ndarray) -> np.ndarray:
-    noise = np.zeros((env.num_robots, N_JOINTS), dtype=np.float32)
-    for index in np.flatnonzero(running).tolist():
-        spec, draws = env.specs[index], env.episode_draws[index]
-        if spec is not None and draws is not None and spec.action_noise > 0:
-            noise[index] = draws.action_noise[env.step_count[index]]
-    return noise
 
 
 class _Recorder:

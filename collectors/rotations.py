@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 import numpy as np
+
+from collectors.compiling import compiled
 
 
 def rotate(quat: np.ndarray, vector: np.ndarray) -> np.ndarray:
@@ -29,7 +33,7 @@ def gravity_in_body(quat: np.ndarray) -> np.ndarray:
 
 def yaw_of(quat: np.ndarray) -> np.ndarray:
     """(...): heading angle about the world's vertical in rad."""
-    w, x, y, z = (quat[..., i] for i in range(4))
+    w, x, y, z = quat[..., 0], quat[..., 1], quat[..., 2], quat[..., 3]
     return np.arctan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
 
 
@@ -37,3 +41,25 @@ def from_yaw(yaw: np.ndarray) -> np.ndarray:
     """(..., 4): a level body with the heading `yaw` in rad."""
     zero = np.zeros_like(yaw)
     return np.stack([np.cos(yaw / 2), zero, zero, np.sin(yaw / 2)], axis=-1)
+
+
+def wrapped(angle: np.ndarray) -> np.ndarray:
+    """(...): the same angle in [-pi, pi), rad."""
+    turned = angle + np.pi
+    # np.remainder gives the same and takes three times as long.
+    return turned - 2 * np.pi * np.floor(turned / (2 * np.pi)) - np.pi
+
+
+def lengths(vectors: np.ndarray) -> np.ndarray:
+    """Euclidean lengths of vectors (N, K, 3): (N, K)."""
+    found = np.empty(vectors.shape[:2])
+    _lengths(vectors, found)
+    return found
+
+
+@compiled
+def _lengths(vectors: np.ndarray, found: np.ndarray) -> None:
+    for i in range(found.shape[0]):
+        for k in range(found.shape[1]):
+            x, y, z = vectors[i, k, 0], vectors[i, k, 1], vectors[i, k, 2]
+            found[i, k] = sqrt(x * x + y * y + z * z)

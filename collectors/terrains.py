@@ -13,6 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from collectors.compiling import compiled
+
 N_LEVELS = 10
 GRID = 120
 """Cells a side of every height field; fixed so that all compiled models have one size."""
@@ -146,18 +148,21 @@ def make_tile(terrain: str, level: int, variant: int) -> TerrainTile:
 
 
 class TerrainBatch:
-    """The tiles under N robots, for height look-ups at many points at once."""
+    """The tiles under N robots, for height look-ups at many points at once.
+
+    heights (N, (GRID + 1)^2) float32, period_m (N,) and resolution_m (N,) are read by compiled
+    loops.
+    """
 
     def __init__(self, num_robots: int):
         side = GRID + 1
-        self._heights = np.zeros((num_robots, side * side), dtype=np.float32)
+        self.heights = np.zeros((num_robots, side * side), dtype=np.float32)
         self.resolution_m = np.ones(num_robots)
         self.period_m = np.ones(num_robots)
-        self._rows = np.arange(num_robots)[:, None]
 
     def set(self, index: int, tile: TerrainTile) -> None:
         """Put a tile under robot `index`."""
-        self._heights[index] = tile.heights.ravel()
+        self.heights[index] = tile.heights.ravel()
         self.resolution_m[index] = tile.resolution_m
         self.period_m[index] = tile.period_m
 
@@ -167,24 +172,43 @@ class TerrainBatch:
         float32. The nearest grid point answers: at 0.1 m resolution that is what a range sensor
         would resolve.
         """
-        return _look_up(self._heights, self._rows, points, self.period_m, self.resolution_m)
+        found = np.empty(points.shape[:2], dtype=np.float32)
+        _look_up(self.heights, points, self.period_m, self.resolution_m, found)
+        return found
 
 
 def tile_heights(tile: TerrainTile, points: np.ndarray) -> np.ndarray:
     """Heights in m of one tile at points (K, 2), to (K,) float32."""
-    rows = np.zeros((1, 1), dtype=np.int64)
     period, resolution = np.array([tile.period_m]), np.array([tile.resolution_m])
-    return _look_up(tile.heights.reshape(1, -1), rows, points[None], period, resolution)[0]
+    found = np.empty((1, len(points)), dtype=np.float32)
+    _look_up(tile.heights.reshape(1, -1), points[None], period, resolution, found)
+    return found[0]
 
 
+@compiled
+def cell_height(
+    heights: np.ndarray, x: float, y: float, period_m: float, resolution_m: float
+) -> float:
+    """Height at a world point of the tile (GRID + 1)^2, flat, that repeats every `period_m`.
+
+    A point that is no number, which no index follows from, is answered with a corner.
+    """
+    column = int(np.rint((x - period_m * np.floor(x / period_m + 0.5)) / resolution_m))
+    row = int(np.rint((y - period_m * np.floor(y / period_m + 0.5)) / resolution_m))
+    column = min(max(column + GRID // 2, 0), GRID)
+    row = min(max(row + GRID // 2, 0), GRID)
+    return heights[row * (GRID + 1) + column]
+
+
+@compiled
 def _look_up(
     heights: np.ndarray,
-    rows: np.ndarray,
     points: np.ndarray,
     period_m: np.ndarray,
     resolution_m: np.ndarray,
-) -> np.ndarray:
-    period = period_m[:, None, None]
-    local = points - period * np.floor(points / period + 0.5)
-    cell = np.rint(local / resolution_m[:, None, None]).astype(np.int64) + GRID // 2
-    return heights[rows, cell[..., 1] * (GRID + 1) + cell[..., 0]]
+    found: np.ndarray,
+) -> None:
+    for i in range(found.shape[0]):
+        for k in range(found.shape[1]):
+            x, y = points[i, k, 0], points[i, k, 1]
+            found[i, k] = cell_height(heights[i], x, y, period_m[i], resolution_m[i])

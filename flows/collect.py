@@ -27,8 +27,9 @@ from collectors.legged_data import (
     part_arrays,
     part_catalog,
 )
-from collectors.physics import BACKENDS
+from collectors.policies import Policy
 from collectors.rollout import run_episodes
+from collectors.simulators import check_backend
 from collectors.timing import EPISODE_STEPS
 from datasets import DatasetError, Store, create_store, open_store
 from flows.activity import PartActivity, last_line
@@ -57,8 +58,7 @@ class CollectPlan:
     threads: int = 2
 
     def __post_init__(self) -> None:
-        if self.sim not in BACKENDS:
-            raise ValueError(f"unknown simulator '{self.sim}'; simulators: {', '.join(BACKENDS)}")
+        check_backend(self.sim)
         if self.robots < 1 or self.threads < 1:
             raise ValueError(
                 f"{self.robots} robots on {self.threads} threads: both must be at least 1"
@@ -84,6 +84,9 @@ class Collector:
 
     Args:
         plan: of the parts; threads: that step the robots of the one simulator.
+
+    Attributes:
+        env: the simulated robots; policy: who acts.
     """
 
     def __init__(self, plan: CollectPlan, threads: int):
@@ -92,7 +95,8 @@ class Collector:
         # Full waves: a last wave of a few episodes would leave the other robots idle.
         waves = ceil(plan.grid.episodes_per_part / plan.robots)
         robots = ceil(plan.grid.episodes_per_part / waves)
-        self._env = LeggedEnvironment(self._expert.policy.robot, robots, threads, plan.sim)
+        self.policy: Policy = self._expert.policy
+        self.env = LeggedEnvironment(self._expert.policy.robot, robots, threads, plan.sim)
 
     def __enter__(self) -> Collector:
         return self
@@ -107,7 +111,7 @@ class Collector:
 
     def close(self) -> None:
         """Free the simulator."""
-        self._env.close()
+        self.env.close()
 
     def collect(
         self,
@@ -123,10 +127,10 @@ class Collector:
         """
         started = time.time()
         specs = self.plan.grid.part_specs(part_id)
-        policy, physics = self._expert.policy, self._env.physics
+        policy, physics = self.policy, self.env.physics
         results = list(
             run_episodes(
-                self._env,
+                self.env,
                 policy,
                 specs,
                 record=True,
@@ -138,7 +142,7 @@ class Collector:
         before_write()
         steps, per_episode = part_arrays(results, store.schema)
         simulator = (physics.name, physics.version)
-        catalog = part_catalog(results, policy.robot, simulator, (policy.name, self._expert.hash))
+        catalog = part_catalog(results, self.env.robot, simulator, (policy.name, self._expert.hash))
         record = store.write_part(part_id, steps, catalog, per_episode)
         ended = time.time()
         return PartCollected(

@@ -15,6 +15,7 @@ import numpy as np
 from collectors.environment import MAX_ACTION, LeggedEnvironment
 from collectors.episodes import EpisodeSpec
 from collectors.observations import POLICY_SLICES
+from collectors.physics import is_exact
 from collectors.randomisation import DRAW_NAMES
 from collectors.robots import N_JOINTS, load_robot
 from datasets import Selection, open_store
@@ -45,7 +46,8 @@ def replay(
         seed: which episodes; robot: a name or path, empty for the store's own.
 
     Raises:
-        ValueError: no store, or one that was made by another simulator, version or robot.
+        ValueError: no store, or one that was made by another version or robot, or by a simulator
+            that does not repeat itself bit for bit.
     """
     store = open_store(store_path)
     if any(field.dtype == "float16" for field in store.schema.fields):
@@ -55,6 +57,10 @@ def replay(
     chosen = np.sort(np.random.default_rng(seed).choice(len(selection), count, replace=False))
     columns = selection.episodes().take(chosen).to_pylist()
     simulator = _one(columns, "simulator"), _one(columns, "simulator_version")
+    if not is_exact(simulator[0]):
+        raise ValueError(
+            f"{store_path} was made by {simulator[0]}, which repeats no episode bit for bit"
+        )
     card = load_robot(robot or store.schema.robot)
     steps = max((row["length"] for row in columns), default=1)
     env = LeggedEnvironment(card, min(ROBOTS, max(count, 1)), backend=simulator[0])

@@ -236,6 +236,44 @@ def check_body(name: str) -> None:
         raise ValueError(f"no body {name!r}; known are {', '.join(BODY_NAMES)}")
 
 
+@dataclass(frozen=True)
+class BodyView:
+    """What a policy over a body reads of its tokens, and the graph of that.
+
+    chosen: indices into the token of the numbers that the graph is over; None for all, in order.
+    """
+
+    graph: EmbodimentGraph
+    chosen: tuple[int, ...] | None = None
+
+
+def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
+    """The view of a named body on tokens with these fields and as many actions.
+
+    Tokens that hold all fields of the body and others without a place on it (MoCapAct's observation
+    has 35 fields, of which the paper's policy reads 13) are narrowed to those that have one. Raises
+    ValueError as `body_graph`, and where the data are of another known body than a quadruped.
+    """
+    body = BODIES.get(name)
+    for other, known in BODIES.items():
+        fits = known.act_dim == act_dim and known.fields.keys() <= slices.keys()
+        if name == QUADRUPED and fits:
+            raise ValueError(
+                f"these data are of the body {other}, not of a {name}: take a model that is made "
+                f"for it, or set the model's body to {other}"
+            )
+    placed = set() if body is None else {*body.fields, *ROOT_FIELDS, "last_action"}
+    kept = {field: bounds for field, bounds in slices.items() if field in placed}
+    if body is None or len(kept) == len(slices) or not body.fields.keys() <= kept.keys():
+        return BodyView(body_graph(name, slices, act_dim))
+    chosen: list[int] = []
+    narrowed: dict[str, tuple[int, int]] = {}
+    for field, (start, stop) in kept.items():
+        narrowed[field] = len(chosen), len(chosen) + stop - start
+        chosen.extend(range(start, stop))
+    return BodyView(body.graph(narrowed, act_dim), tuple(chosen))
+
+
 def body_graph(name: str, slices: Slices, act_dim: int) -> EmbodimentGraph:
     """The embodiment graph of a named body for tokens with these fields and as many actions.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from learners.bodies import QUADRUPED, body_graph, check_body
+from learners.bodies import QUADRUPED, body_view, check_body
 from learners.body_policy import BodyPolicy, Tokenizer
 from learners.config_checks import check_counts
 from learners.graphs import EmbodimentGraph
@@ -38,8 +38,10 @@ class BodyMLPConfig:
 class BodyMLP(BodyPolicy):
     """MLP over the embeddings of all body parts, (B, T, D) -> (B, T, A)."""
 
-    def __init__(self, config: BodyMLPConfig, graph: EmbodimentGraph) -> None:
-        super().__init__(graph, config.history)
+    def __init__(
+        self, config: BodyMLPConfig, graph: EmbodimentGraph, chosen: tuple[int, ...] | None = None
+    ) -> None:
+        super().__init__(graph, config.history, chosen)
         self.config = config
         self.tokenizer = Tokenizer(graph.with_history(config.history), config.embed_dim)
         width, hidden = len(graph.nodes) * config.embed_dim, config.feedforward_dim
@@ -60,4 +62,5 @@ class BodyMLP(BodyPolicy):
 
 def build_body_mlp(config: BodyMLPConfig, layout: TokenLayout, act_dim: int) -> BodyMLP:
     """A body MLP of these sizes for its body with the tokens of `layout`."""
-    return BodyMLP(config, body_graph(config.body, layout.slices, act_dim))
+    view = body_view(config.body, layout.slices, act_dim)
+    return BodyMLP(config, view.graph, view.chosen)

@@ -100,13 +100,20 @@ class Detokenizer(nn.Module):
 class BodyPolicy(nn.Module, ABC):
     """What policies over body parts share: tokens of the last steps in, actions out, and control.
 
-    A subclass computes actions of single steps in `encode`.
+    A subclass computes actions of single steps in `encode`, from those numbers of every token
+    that are `chosen` (indices; None for all).
     """
 
-    def __init__(self, graph: EmbodimentGraph, history: int) -> None:
+    chosen: Tensor | None
+
+    def __init__(
+        self, graph: EmbodimentGraph, history: int, chosen: tuple[int, ...] | None = None
+    ) -> None:
         super().__init__()
         self.graph = graph
         self.history = history
+        indices = None if chosen is None else torch.tensor(chosen)
+        self.register_buffer("chosen", indices, persistent=False)
 
     @abstractmethod
     def encode(self, tokens: Tensor) -> Tensor:
@@ -114,6 +121,7 @@ class BodyPolicy(nn.Module, ABC):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, A); steps before the sequence count as zero."""
+        tokens = self._narrowed(tokens)
         if self.history > 1:
             steps, width = tokens.shape[1:]
             padded = functional.pad(tokens, (0, 0, self.history - 1, 0))
@@ -122,14 +130,17 @@ class BodyPolicy(nn.Module, ABC):
         return self.encode(tokens)
 
     def init_state(self, batch_size: int) -> Tensor:
-        """(B, H - 1, D) the last tokens, oldest first; zeros before an episode."""
+        """(B, H - 1, D) the last narrowed tokens, oldest first; zeros before an episode."""
         return torch.zeros(batch_size, self.history - 1, self.graph.obs_dim)
 
     @torch.no_grad()
     def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One control step: token (B, D) -> action (B, A); the state is a new tensor."""
-        recent = torch.cat([state, token[:, None]], dim=1)
+        recent = torch.cat([state, self._narrowed(token)[:, None]], dim=1)
         return self.encode(recent.flatten(1)), recent[:, 1:]
+
+    def _narrowed(self, tokens: Tensor) -> Tensor:
+        return tokens if self.chosen is None else tokens.index_select(-1, self.chosen)
 
     def reset_state(self, state: Tensor, rows: Tensor) -> None:
         """Forget the history of some robots, in place."""

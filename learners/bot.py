@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.bodies import QUADRUPED, body_graph, check_body
+from learners.bodies import QUADRUPED, body_view, check_body
 from learners.body_attention import AttentionMask, dense_attention, masked_attention
 from learners.body_policy import BodyPolicy, Detokenizer, Tokenizer
 from learners.config_checks import check_counts
@@ -112,8 +112,10 @@ class BoT(BodyPolicy):
 
     hop_index: Tensor
 
-    def __init__(self, config: BoTConfig, graph: EmbodimentGraph) -> None:
-        super().__init__(graph, config.history)
+    def __init__(
+        self, config: BoTConfig, graph: EmbodimentGraph, chosen: tuple[int, ...] | None = None
+    ) -> None:
+        super().__init__(graph, config.history, chosen)
         self.config = config
         self.tokenizer = Tokenizer(graph.with_history(config.history), config.embed_dim)
         self.layers = nn.ModuleList(
@@ -154,4 +156,5 @@ class BoT(BodyPolicy):
 
 def build_bot(config: BoTConfig, layout: TokenLayout, act_dim: int) -> BoT:
     """A BoT of these sizes for its body with the tokens of `layout`."""
-    return BoT(config, body_graph(config.body, layout.slices, act_dim))
+    view = body_view(config.body, layout.slices, act_dim)
+    return BoT(config, view.graph, view.chosen)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from collectors.simulators import BACKENDS, check_backend
 
 WRONG_INPUT = 2
 
@@ -120,6 +125,54 @@ def add_simulation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--robots", type=positive, help="simulated at once")
     parser.add_argument("--seed", type=whole, help="of everything random")
     parser.add_argument("--threads", type=positive, help="that step the simulator")
+
+
+def simulator(text: str) -> str:
+    """A physics back end."""
+    try:
+        return check_backend(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_sim_choice(parser: argparse.ArgumentParser) -> None:
+    """`--sim` and what a simulator needs to know."""
+    parser.add_argument(
+        "--sim",
+        type=simulator,
+        choices=tuple(BACKENDS),
+        metavar="NAME",
+        help=f"simulator: {', '.join(BACKENDS)} (see gaitforge sim list)",
+    )
+    add_isaacgym_python(parser)
+
+
+def add_isaacgym_python(parser: argparse.ArgumentParser) -> None:
+    """`--isaacgym-python`."""
+    parser.add_argument(
+        "--isaacgym-python",
+        action=_IsaacGymPython,
+        metavar="PATH",
+        help="the Python 3.6 to 3.8 that has Isaac Gym (default: $GAITFORGE_ISAACGYM_PYTHON)",
+    )
+
+
+class _IsaacGymPython(argparse.Action):
+    """Leaves the interpreter in the environment, where worker processes look for it too."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        from collectors.physics.isaacgym_process import PYTHON_VARIABLE  # inside: NumPy is slow
+
+        python = str(values)
+        if os.sep not in python:  # a command, as a shell would find it
+            python = shutil.which(python) or python
+        os.environ[PYTHON_VARIABLE] = str(Path(python).expanduser().absolute())
 
 
 def add_expert_choice(parser: argparse.ArgumentParser) -> None:

@@ -38,13 +38,19 @@ BATCH, WINDOW = 64, 64
 def run(arguments: argparse.Namespace) -> int:
     """Measure everything, or one part beside its rivals; tables, and JSON in the folder."""
     reporter = TerminalReporter()
-    if arguments.quick and arguments.what != "learners":
-        raise ValueError("--quick is for `gaitforge bench learners` only")
+    if arguments.quick and arguments.what not in ("learners", "sim"):
+        raise ValueError("--quick is for `gaitforge bench learners` and `bench sim` only")
     if arguments.what == "learners":
         from pipeline.bench_learners import QUICK, run_learner_bench, show_learner_bench
 
         config = QUICK if arguments.quick else None
         show_learner_bench(run_learner_bench(arguments.out, config, reporter), arguments.json)
+        return 0
+    if arguments.what == "sim":
+        from pipeline.bench_sim import QUICK, run_sim_bench, show_sim_bench
+
+        config = QUICK if arguments.quick else None
+        show_sim_bench(run_sim_bench(arguments.out, config, reporter), arguments.json)
         return 0
     if arguments.what == "flows":
         from pipeline.bench_flows import FlowBenchConfig, run_flow_bench

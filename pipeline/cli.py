@@ -17,9 +17,11 @@ from pipeline.arguments import (
     Parser,
     add_cells,
     add_grid,
+    add_isaacgym_python,
     add_json,
     add_robot_choice,
     add_settings,
+    add_sim_choice,
     add_store,
     add_where,
     command,
@@ -30,7 +32,9 @@ from pipeline.expert_parser import add_expert, add_robot
 from pipeline.export_parser import add_export
 from pipeline.flow_parser import add_flow_commands
 from pipeline.format_parser import add_format_commands
+from pipeline.humanoid_parser import add_humanoid
 from pipeline.runner_arguments import add_training_runner
+from pipeline.sim_parser import add_sim
 from pipeline.store_parser import add_store_commands
 
 _ENVIRONMENT = {
@@ -63,7 +67,9 @@ def build_parser() -> argparse.ArgumentParser:
     add_export(commands)
     add_format_commands(commands)
     add_expert(commands)
+    add_humanoid(commands)
     add_robot(commands)
+    add_sim(commands)
     _add_bench(commands)
     completion = command(
         commands, "completion", "print a completion script", "source <(gaitforge completion bash)"
@@ -135,6 +141,7 @@ def _add_learning_commands(commands: argparse._SubParsersAction) -> None:
         help="of a training run (default: %(default)s)",
     )
     add_robot_choice(evaluate)
+    add_sim_choice(evaluate)
     add_grid(evaluate)
     evaluate.set_defaults(run="commands:evaluate")
 
@@ -158,17 +165,17 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     bench.add_argument(
         "what",
         nargs="?",
-        choices=("all", "store", "learners", "flows"),
+        choices=("all", "store", "learners", "flows", "sim"),
         default="all",
-        help="everything, the store beside other libraries, the models beside each other, or what "
-        "orchestration costs "
+        help="everything, the store beside other libraries, the models beside each other, what "
+        "orchestration costs, or the simulators and collection beside bare physics "
         "(default: %(default)s)",
     )
     bench.add_argument(
         "--out", type=Path, default=Path("runs/bench"), help="folder (default: %(default)s)"
     )
     bench.add_argument(
-        "--quick", action="store_true", help="learners: a few steps each, to see that it runs"
+        "--quick", action="store_true", help="learners, sim: a few steps, to see that it runs"
     )
     bench.add_argument(
         "--recorded",
@@ -176,6 +183,7 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
         metavar="STORE",
         help="with flows: simulate many workers with the durations of this store's parts",
     )
+    add_isaacgym_python(bench)
     add_json(bench)
     bench.set_defaults(run="bench:run")
 

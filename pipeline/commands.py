@@ -162,7 +162,7 @@ def show_evaluation(source: PolicySource, arguments: argparse.Namespace) -> int:
         "seed": arguments.seed,
     }
     plan = EvaluatePlan(grid=with_chosen(EvaluationGrid(), chosen))
-    plan = with_chosen(plan, {"threads": arguments.threads})
+    plan = with_chosen(plan, {"threads": arguments.threads, "sim": arguments.sim})
     evaluation = evaluate_policy(source, override(plan, arguments.settings), TerminalReporter())
     show([cell.as_record() for cell in evaluation.cells], arguments.json)
     return 0

@@ -11,6 +11,7 @@ from pipeline.arguments import (
     add_json,
     add_robot_choice,
     add_settings,
+    add_sim_choice,
     add_simulation,
     command,
     names,
@@ -49,6 +50,7 @@ def add_expert(commands: argparse._SubParsersAction) -> None:
         "gaitforge expert evaluate --terrain flat --skill run,stand --level 0-9",
     )
     add_expert_choice(evaluate)
+    add_sim_choice(evaluate)
     add_grid(evaluate)
     evaluate.set_defaults(run="expert_commands:evaluate")
 

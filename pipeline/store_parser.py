@@ -10,6 +10,7 @@ from pipeline.arguments import (
     add_expert_choice,
     add_json,
     add_settings,
+    add_sim_choice,
     add_simulation,
     add_store,
     add_where,
@@ -41,7 +42,7 @@ def _add_collect(commands: argparse._SubParsersAction) -> None:
     collect.add_argument("--preset", default="demo", help="size of the plan (default: %(default)s)")
     collect.add_argument("--parts", type=numbers, help="only these parts of the plan, e.g. 0-9")
     add_expert_choice(collect)
-    collect.add_argument("--sim", help="physics back end")
+    add_sim_choice(collect)
     add_simulation(collect)
     _add_form(collect)
     add_cells(collect)

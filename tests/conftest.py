@@ -67,3 +67,16 @@ def url(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return f"s3://{BUCKET}/{tmp_path.name}/legged.zarr"
+
+
+@pytest.fixture(scope="session")
+def humanoid_reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reference file of the CMU humanoid: three synthetic clips of 40 frames (34 steps)."""
+    pytest.importorskip("dm_control")
+    from collectors.humanoid.motions import synthetic_clip
+    from collectors.humanoid.reference import write_reference
+
+    path = tmp_path_factory.mktemp("humanoid") / "clips.h5"
+    wanted = (("squat", 0), ("squat", 1), ("step", 0))
+    write_reference(path, [synthetic_clip(motion, 40, variant) for motion, variant in wanted])
+    return path

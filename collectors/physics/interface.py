@@ -2,6 +2,8 @@
 
 A back end knows nothing of the task.
 
+Every back end is put through the same checks (`collectors.physics.checks`).
+
 SI units; quaternions wxyz, body to world; base angular velocity in the body frame; joints in the
 card's order; world frame for everything else. One control step is `decimation` substeps of
 `substep_s`.
@@ -17,6 +19,24 @@ import numpy as np
 
 from collectors.passages import Barrier
 from collectors.terrains import TerrainTile
+
+
+class BackendUnavailable(ValueError):
+    """A back end that cannot be built here; the message says what it lacks, in one line."""
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a back end can be built here.
+
+    why_not is empty where it can, and else one line with what is missing and the command that
+    installs it; version is the simulator's, as stored with its episodes, or empty.
+    """
+
+    name: str
+    available: bool
+    why_not: str
+    version: str
 
 
 @dataclass
@@ -60,12 +80,38 @@ class InitialState:
 
 
 class PhysicsBackend(Protocol):
-    """A simulator of N robots."""
+    """A simulator of N robots.
+
+    Attributes:
+        name, version: of the simulator, as they are stored with every episode.
+        num_robots: N.
+        state: after the last step, or as `reset` and `push` left it.
+        exact: whether a step is, bit for bit, a function of the robot's own start, draws and
+            targets, whatever else is simulated beside it and whenever. Episodes of a back end that
+            is not exact cannot be simulated again bit for bit, and the checks compare them within
+            tolerances of float32.
+        fixed_world: whether tiles, barriers, masses, centres of mass and frictions can be changed
+            only by building the simulation anew. Such a back end collects calls of `reset`, shows
+            each in `state` at once, and builds at the next `step`. A reset that changes nothing
+            fixed builds nothing; one that does carries the state of the other robots over into the
+            new world. Who runs episodes on it resets all robots together, between two steps.
+    """
 
     name: str
     version: str
     num_robots: int
     state: PhysicsState
+    exact: bool
+    fixed_world: bool
+
+    def realised(self, draws: np.ndarray) -> np.ndarray:
+        """(..., N_DRAWS) draws as this simulator can realise them, the same shape.
+
+        Most realise all as they are; one that knows fewer values of a draw gives the nearest. It
+        is a projection: what was realised is realised as it is. These are stored with an episode,
+        and are what `reset` is called with.
+        """
+        ...
 
     def reset(
         self,
@@ -77,12 +123,14 @@ class PhysicsBackend(Protocol):
     ) -> None:
         """Put robot `index` on a tile among barriers, with its draws and in a state.
 
-        The others are untouched. Barriers do not repeat with the tile.
+        The others are untouched. Barriers do not repeat with the tile. `state` shows the start at
+        once: base and joints as given, joints at rest, feet where kinematics puts them and without
+        velocity, no force and no torque.
         """
         ...
 
     def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
-        """Add world velocities (K, 2) in m/s to the bases of some robots."""
+        """Add world velocities (K, 2) in m/s to some robots' bases; `state` shows it at once."""
         ...
 
     def step(self, joint_targets: np.ndarray) -> None:
@@ -90,5 +138,5 @@ class PhysicsBackend(Protocol):
         ...
 
     def close(self) -> None:
-        """Free threads and memory."""
+        """Free threads, memory and processes; closing twice is closing once."""
         ...

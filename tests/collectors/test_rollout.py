@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,6 +140,53 @@ def test_an_episode_alone_is_the_same_episode_among_others_bit_for_bit(
         assert env.success(0, result.terminated) == result.success
     finally:
         env.close()
+
+
+def test_where_the_world_is_fixed_all_robots_start_together_and_run_the_same_episodes(
+    results: list[EpisodeResult],
+) -> None:
+    env = LeggedEnvironment(ROBOT, 3, threads=1)
+    env.physics.fixed_world = True
+    policy, started, reset = load_expert().policy, [], env.reset
+
+    def heard(ids: np.ndarray, specs: list[EpisodeSpec]) -> None:
+        started.append(ids.tolist())
+        reset(ids, specs)
+
+    env.reset = heard
+    try:
+        waves = list(run_episodes(env, policy, SPECS, record=True))
+    finally:
+        env.close()
+    assert started == [[0, 1, 2], [0, 1, 2], [0, 1]]
+    expected = {result.spec.index: result for result in results}
+    assert sorted(result.spec.index for result in waves) == sorted(expected)
+    for result in waves:
+        same = expected[result.spec.index]
+        assert (result.length, result.episode_return) == (same.length, same.episode_return)
+        np.testing.assert_array_equal(recorded(result).obs, recorded(same).obs)
+
+
+def test_the_catalog_holds_the_draws_that_were_simulated() -> None:
+    env = LeggedEnvironment(ROBOT, 2, threads=1, episode_steps=5)
+    simulated = []
+    reset = env.physics.reset
+
+    def coarse(draws: np.ndarray) -> np.ndarray:
+        return np.round(draws, 1)
+
+    def heard(index: int, tile: Any, barriers: Any, draws: np.ndarray, start: Any) -> None:
+        simulated.append(draws.copy())
+        reset(index, tile, barriers, draws, start)
+
+    env.physics.realised, env.physics.reset = coarse, heard
+    try:
+        results = list(run_episodes(env, Constant(), SPECS[1::-1], record=True))
+    finally:
+        env.close()
+    catalog = part_catalog(results, ROBOT, ("mujoco", "1"), ("none", "0"))
+    for name, values in zip(DRAW_NAMES, np.transpose(simulated), strict=True):
+        assert catalog[name] == values.tolist() == np.round(values, 1).tolist()
 
 
 def test_a_fall_ends_the_episode_and_is_recorded(falls: list[EpisodeResult]) -> None:

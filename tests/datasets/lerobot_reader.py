@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from lerobot.datasets.dataset_tools import (  # pyright: ignore[reportMissingImports]
+from lerobot.datasets.dataset_tools import (
     merge_datasets,
     split_dataset,
 )
-from lerobot.datasets.lerobot_dataset import (  # pyright: ignore[reportMissingImports]
+from lerobot.datasets.lerobot_dataset import (
     LeRobotDataset,
 )
 
@@ -62,7 +62,7 @@ def seen_by_lerobot(root: Path) -> dict[str, Any]:
 
 def seen_by_torchrl(root: Path) -> dict[str, Any]:
     """Names and shapes of what a replay buffer samples; the download is answered by the folder."""
-    import huggingface_hub  # pyright: ignore[reportMissingImports]
+    import huggingface_hub
 
     huggingface_hub.snapshot_download = lambda *args, **kwargs: str(root)
     from torchrl.data.datasets.lerobot import LeRobotExperienceReplay

@@ -30,7 +30,7 @@ def test_a_store_repeats_bit_for_bit_whatever_runs_beside_an_episode(store: Path
     assert replay(store, 1, 3, Silent()) == []
 
 
-def _rewritten(store: Path, tmp_path: Path, field: str) -> Path:
+def _rewritten(store: Path, tmp_path: Path, field: str, simulator: str = "mujoco") -> Path:
     """A copy of the store, made by the writer itself, with one number of one field changed."""
     from datasets import Store
 
@@ -50,6 +50,7 @@ def _rewritten(store: Path, tmp_path: Path, field: str) -> Path:
     first[30, 0] = np.nextafter(first[30, 0], np.float32(9))
     own = set(table.column_names) - {"part", "start"}
     columns = {name: table.column(name).take(rows).to_pylist() for name in own}
+    columns["simulator"] = [simulator] * len(rows)
     copy.write_part(part, steps, columns, final)
     return copy.path
 
@@ -61,3 +62,12 @@ def test_one_flipped_bit_is_found_and_named(store: Path, tmp_path: Path, field: 
     assert f"{field} of step" in str(faults[0])
     assert "part " in str(faults[0])
     assert "\n" not in str(faults[0])
+
+
+@pytest.mark.parametrize("simulator", ["mujoco_warp", "isaacgym"])
+def test_a_store_of_a_simulator_that_is_not_exact_is_refused(
+    store: Path, tmp_path: Path, simulator: str
+) -> None:
+    made = _rewritten(store, tmp_path, "obs", simulator)
+    with pytest.raises(ValueError, match=rf"made by {simulator}, which repeats no episode bit for"):
+        replay(made, 1, 0, Silent())

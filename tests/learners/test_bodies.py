@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from collectors.robots import ASSETS
-from learners.bodies import BODIES, BODY_NAMES, body_graph
+from learners.bodies import BODIES, BODY_NAMES, body_graph, body_view
 from learners.body_mlp import BodyMLPConfig, build_body_mlp
 from learners.bot import BoTConfig, build_bot
 from learners.graphs import EmbodimentGraph, graph_from_card, graph_from_mjcf, quadruped_graph
@@ -140,6 +140,42 @@ def test_a_wider_observation_is_narrowed_to_the_bodys_numbers() -> None:
         body.selection({"clock": (0, 2)})
     with pytest.raises(ValueError, match="joint_pos must hold 27 numbers, got 2"):
         body.selection({"joint_pos": (0, 2)})
+
+
+def test_fields_without_a_place_are_not_read() -> None:
+    body = BODIES["adroit-door"]
+    slices = {"clock": (0, 2), **{n: (a + 2, b + 2) for n, (a, b) in body.slices.items()}}
+    layout = TokenLayout("obs", {**slices, "camera": (41, 45)})
+    config = BoTConfig(embed_dim=8, n_layers=2, feedforward_dim=8, body="adroit-door", history=2)
+    torch.manual_seed(0)
+    wide = build_bot(config, layout, body.act_dim)
+    plain = build_bot(config, layout_of("adroit-door"), body.act_dim)
+    plain.load_state_dict(wide.state_dict())
+    tokens = torch.randn(3, 4, layout.dim)
+    with torch.no_grad():
+        expected = plain(tokens[..., 2:41])
+        torch.testing.assert_close(wide(tokens), expected)
+        state = wide.init_state(3)
+        for step in range(4):
+            action, state = wide.step(tokens[:, step], state)
+            torch.testing.assert_close(action, expected[:, step])
+
+
+def test_data_of_another_body_are_named() -> None:
+    body = BODIES["cmu-humanoid"]
+    with pytest.raises(ValueError, match="these data are of the body cmu-humanoid, not of a quad"):
+        body_view("quadruped", body.slices, body.act_dim)
+
+
+def test_a_body_without_further_fields_is_read_whole() -> None:
+    for name, body in BODIES.items():
+        assert body_view(name, body.slices, body.act_dim).chosen is None
+        acted = {**body.slices, "last_action": (body.obs_dim, body.obs_dim + body.act_dim)}
+        assert body_view(name, acted, body.act_dim).chosen is None
+        wider = {**acted, "clock": (body.obs_dim + body.act_dim, body.obs_dim + body.act_dim + 1)}
+        view = body_view(name, wider, body.act_dim)
+        assert view.chosen == tuple(range(body.obs_dim + body.act_dim))
+        assert view.graph == body_graph(name, acted, body.act_dim)
 
 
 def test_an_observation_under_one_name_is_taken_in_the_bodys_order() -> None:

@@ -162,7 +162,8 @@ def test_data_of_another_format_is_imported(served: Served, tmp_path: Path) -> N
     words = {"format": "d4rl", "source": str(tmp_path / "a.hdf5")}
     served.completes(served.start("import", store=str(tmp_path / "b.zarr"), **words))
     again = open_store(tmp_path / "b.zarr").select()
-    assert again.episodes().equals(selection.episodes())
+    ours = ["part", "start"]  # which part an episode lies in is the store's own
+    assert again.episodes().drop_columns(ours).equals(selection.episodes().drop_columns(ours))
     np.testing.assert_array_equal(again.read("obs"), selection.read("obs"))
 
 

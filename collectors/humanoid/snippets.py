@@ -1,0 +1,92 @@
+"""Snippets: the stretches of a clip that one expert tracks, as MoCapAct cuts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from collectors.humanoid.observation import LOOK_AHEAD
+
+MIN_STEPS = 10
+"""Control steps that an episode from a random start has at least, as in MoCapAct's rollouts."""
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """Frames `start` to `end` of a clip, both included.
+
+    The observation looks five frames ahead, so that an episode from the start has
+    `end - start - 5` steps.
+
+    Raises:
+        ValueError: fewer than one step.
+    """
+
+    clip: str
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or self.steps < 1:
+            raise ValueError(
+                f"snippet {self.name} needs a start of at least 0 and an end at least "
+                f"{LOOK_AHEAD + 1} frames behind it"
+            )
+
+    @property
+    def name(self) -> str:
+        """`<clip>-<start>-<end>`, the group's name in MoCapAct's files."""
+        return f"{self.clip}-{self.start}-{self.end}"
+
+    @property
+    def steps(self) -> int:
+        """Control steps from its start to its end."""
+        return self.steps_from(self.start)
+
+    @property
+    def last_frame(self) -> int:
+        """The frame that an episode ends at."""
+        return self.end - LOOK_AHEAD
+
+    def steps_from(self, frame: int) -> int:
+        """Control steps from one of the clip's frames to the snippet's end."""
+        return self.last_frame - frame
+
+    def random_starts(self) -> range:
+        """Frames at which an episode of at least `MIN_STEPS` steps (or all of it) can start."""
+        last = self.last_frame - min(MIN_STEPS, self.steps)
+        return range(self.start, last + 1)
+
+    @classmethod
+    def parse(cls, name: str) -> Snippet:
+        """The snippet of a name; ValueError for another form."""
+        clip, *frames = name.rsplit("-", 2)
+        if len(frames) != 2 or not clip or not all(frame.isdecimal() for frame in frames):
+            raise ValueError(f"'{name}' is no snippet; write CLIP-START-END, as CMU_002_01-0-95")
+        return cls(clip, int(frames[0]), int(frames[1]))
+
+
+def whole_clip(clip: str, frames: int) -> Snippet:
+    """The snippet that is all of a clip of so many frames."""
+    return Snippet(clip, 0, frames - 1)
+
+
+def cut_clip(clip: str, frames: int, length: int, overlap: int) -> list[Snippet]:
+    """Snippets of `length` frames that cover a clip, neighbours sharing `overlap` frames.
+
+    The last one is moved back so that it ends with the clip; a clip that is no longer than one
+    snippet is one.
+
+    Raises:
+        ValueError: lengths that do not allow it.
+    """
+    if length <= LOOK_AHEAD or not 0 <= overlap < length:
+        raise ValueError(
+            f"snippets of {length} frames that share {overlap}: a length above {LOOK_AHEAD} and "
+            "an overlap below the length are needed"
+        )
+    last = frames - 1
+    if last <= length:
+        return [whole_clip(clip, frames)]
+    starts = list(range(0, last - length, length - overlap))
+    starts.append(last - length)
+    return [Snippet(clip, start, start + length) for start in starts]

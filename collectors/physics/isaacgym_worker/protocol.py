@@ -1,0 +1,113 @@
+"""What the worker and the process that started it agree on: commands, blocks of numbers, settings.
+
+Everything a control step needs lies in one piece of shared memory as rows of float32, a row a
+robot, in the blocks below; ahead of them stands how long the worker's steps took. Two pipes carry a
+byte each a step: a command, and the answer when it is done. All quantities are in the project's
+convention (quaternions wxyz, angular velocity in the body frame, joints in the card's order);
+positions are relative to the middle of the robot's tile.
+"""
+
+import json
+import mmap
+from typing import Any
+
+import numpy as np
+
+PROTOCOL = 1
+
+BUILD = b"B"
+"""Build the world that the world file holds, with the robots at the starts in EVENTS."""
+STEP = b"S"
+"""One control step towards TARGETS."""
+STEP_WITH_EVENTS = b"E"
+"""The same, after the events in EVENTS."""
+QUIT = b"Q"
+DONE = b"k"
+FAILED = b"!"
+"""Followed by a line of JSON with the reason under "error"."""
+
+JOINTS, LEGS = 12, 4
+
+TARGETS = (("joint_targets", JOINTS),)
+"""rad, joint offsets included."""
+
+EVENTS = (
+    ("reset", 1),  # 1 where the robot starts anew, 0 where it goes on
+    ("push", 2),  # m/s along the world's x and y, added to the base
+    ("base_pos", 3),
+    ("base_quat", 4),
+    ("base_lin_vel_world", 3),
+    ("base_ang_vel_body", 3),
+    ("joint_pos", JOINTS),
+    ("joint_vel", JOINTS),
+    ("previous_targets", JOINTS),  # in force until the lag has passed
+    ("periods", 2),  # how many periods of its tile the robot has crossed
+    ("kp", JOINTS),  # Nm/rad, motor strength included
+    ("kd", JOINTS),  # Nms/rad, motor strength included
+    ("lag_substeps", 1),
+)
+"""All but the push is read where `reset` is 1."""
+
+STATE = (
+    ("base_pos", 3),
+    ("base_quat", 4),
+    ("base_lin_vel_world", 3),
+    ("base_ang_vel_body", 3),
+    ("joint_pos", JOINTS),
+    ("joint_vel", JOINTS),
+    ("joint_torque", JOINTS),
+    ("foot_pos", 3 * LEGS),
+    ("foot_vel", 3 * LEGS),
+    ("foot_force", 3 * LEGS),
+    ("knee_force", 3 * LEGS),
+    ("trunk_force", 3),
+    ("barrier_force", 1),
+    ("barrier_body_force", 1),
+    ("periods", 2),
+)
+"""In this order the worker lines them up."""
+
+BLOCKS = (("targets", TARGETS), ("events", EVENTS), ("state", STATE))
+FLOAT_BYTES = 4
+CLOCK_BYTES = 8
+
+
+def width(columns: "tuple[tuple[str, int], ...]") -> int:
+    """Numbers a row."""
+    return sum(count for _, count in columns)
+
+
+def column_slices(columns: "tuple[tuple[str, int], ...]") -> "dict[str, slice]":
+    """Slice of each quantity within a row, by name."""
+    slices: dict[str, slice] = {}
+    start = 0
+    for name, count in columns:
+        slices[name] = slice(start, start + count)
+        start += count
+    return slices
+
+
+def memory_bytes(robots: int) -> int:
+    """Size of the shared memory."""
+    return CLOCK_BYTES + FLOAT_BYTES * robots * sum(width(columns) for _, columns in BLOCKS)
+
+
+def clock_view(memory: mmap.mmap) -> np.ndarray:
+    """(1,) float64 view: seconds that the worker has spent on steps in all."""
+    return np.ndarray((1,), dtype=np.float64, buffer=memory)
+
+
+def block_views(memory: mmap.mmap, robots: int) -> "dict[str, np.ndarray]":
+    """{name: (robots, width) float32} views of `memory_bytes(robots)` of shared memory."""
+    views: dict[str, np.ndarray] = {}
+    start = CLOCK_BYTES
+    for name, columns in BLOCKS:
+        shape = robots, width(columns)
+        views[name] = np.ndarray(shape, dtype=np.float32, buffer=memory, offset=start)
+        start += FLOAT_BYTES * robots * width(columns)
+    return views
+
+
+def json_line(message: "dict[str, Any]") -> bytes:
+    """A message as one line."""
+    return json.dumps(message).encode("utf-8") + b"\n"

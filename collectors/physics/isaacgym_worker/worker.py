@@ -1,0 +1,126 @@
+"""Simulates robots in Isaac Gym for the process that started it.
+
+Called with the path of a settings file. It answers over a pipe, for Isaac Gym prints, and ends when
+the other end of its pipe closes.
+"""
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import shutil
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import protocol
+
+if TYPE_CHECKING:
+    from simulation import Simulation
+
+PARENT_CHECK_S = 1.0
+
+
+def main(settings_path: str) -> int:
+    """Say what this interpreter is, then do what is asked until told to quit; the exit status."""
+    with open(settings_path, encoding="utf-8") as file:
+        settings = json.load(file)
+    pipe = Pipe(settings)
+    try:
+        simulation, hello = start(settings)
+    except BaseException as error:
+        traceback.print_exc()
+        pipe.write(protocol.json_line({"error": reason(error)}))
+        return 1
+    pipe.write(protocol.json_line(hello))
+    return serve(pipe, simulation, settings)
+
+
+def start(settings: "dict[str, Any]") -> "tuple[Simulation, dict[str, Any]]":
+    """Import Isaac Gym and make the simulation, empty as yet, and the greeting."""
+    if settings["protocol"] != protocol.PROTOCOL:
+        raise RuntimeError(
+            f"the worker's files speak protocol {protocol.PROTOCOL}, "
+            f"and were asked for {settings['protocol']}"
+        )
+    # Here and not above, so that an Isaac Gym that cannot be imported is answered with the reason.
+    from simulation import Simulation, isaacgym_version
+
+    memory = mmap.mmap(settings["memory_fd"], protocol.memory_bytes(settings["robots"]))
+    simulation = Simulation(settings, memory)
+    hello = {
+        "protocol": protocol.PROTOCOL,
+        "robots": settings["robots"],
+        "blocks": {name: protocol.width(columns) for name, columns in protocol.BLOCKS},
+        "isaacgym": isaacgym_version(),
+        "python": sys.version.split()[0],
+        "device": str(simulation.device),
+    }
+    return simulation, hello
+
+
+def serve(pipe: "Pipe", simulation: "Simulation", settings: "dict[str, Any]") -> int:
+    """Answer commands; 0 after a farewell, 1 after a failure or the loss of the other side."""
+    while True:
+        command = pipe.read_command()
+        if command == b"":
+            # Whoever started this is gone and cannot tidy up.
+            shutil.rmtree(settings["folder"], ignore_errors=True)
+            return 1
+        if command == protocol.QUIT:
+            return 0
+        try:
+            if command == protocol.BUILD:
+                simulation.build()
+            elif command in (protocol.STEP, protocol.STEP_WITH_EVENTS):
+                simulation.step(command == protocol.STEP_WITH_EVENTS)
+            else:
+                raise RuntimeError(f"unknown command {command!r}")
+        except BaseException as error:
+            traceback.print_exc()
+            pipe.write(protocol.FAILED + protocol.json_line({"error": reason(error)}))
+            return 1
+        pipe.write(protocol.DONE)
+
+
+class Pipe:
+    """The worker's ends of the two pipes."""
+
+    def __init__(self, settings: "dict[str, Any]"):
+        self._commands = settings["command_fd"]
+        self._answers = settings["answer_fd"]
+        self._parent = settings["parent"]
+        self._poll = select.poll()
+        self._poll.register(self._commands, select.POLLIN)
+
+    def read_command(self) -> bytes:
+        """One byte, or none when the other side is gone.
+
+        The pipe may be held open by processes that the other side forked, so its death is looked
+        for as well.
+        """
+        while True:
+            if self._poll.poll(1000 * PARENT_CHECK_S):
+                return os.read(self._commands, 1)
+            if os.getppid() != self._parent:
+                return b""
+
+    def write(self, message: bytes) -> None:
+        """Answer; nobody listening is seen at the next read."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._answers, message)
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # At once: the end of the process frees all that a teardown of the simulator would.
+    os._exit(status)

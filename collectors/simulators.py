@@ -1,0 +1,17 @@
+"""Names of the physics back ends, for whoever must know them without loading one."""
+
+from __future__ import annotations
+
+BACKENDS = {
+    "mujoco": ("collectors.physics.mujoco_cpu", "MujocoBackend"),
+    "mujoco_warp": ("collectors.physics.mujoco_warp", "MujocoWarpBackend"),
+    "isaacgym": ("collectors.physics.isaacgym", "IsaacGymBackend"),
+}
+"""Module and class by name."""
+
+
+def check_backend(name: str) -> str:
+    """Return the name, or raise ValueError naming the simulators there are."""
+    if name not in BACKENDS:
+        raise ValueError(f"unknown simulator '{name}'; simulators: {', '.join(BACKENDS)}")
+    return name

@@ -1,0 +1,13 @@
+"""Fixtures of the simulators' tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.collectors.isaacgym import use_the_double
+
+
+@pytest.fixture
+def isaacgym_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `isaacgym` back end runs on the double."""
+    use_the_double(monkeypatch)

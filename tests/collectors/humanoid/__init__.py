@@ -1,0 +1,1 @@
+"""Tests of `collectors.humanoid`; those that need dm_control are skipped without it."""

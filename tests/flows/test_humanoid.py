@@ -1,0 +1,222 @@
+"""Collecting with experts of the humanoid, learning from it, and evaluating what was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectors.humanoid.humanoid_data import SnippetGrid, humanoid_schema
+from collectors.humanoid.motions import synthetic_clip
+from collectors.humanoid.observation import OBSERVATION_SLICES
+from collectors.humanoid.reference import write_reference
+from collectors.humanoid.snippets import Snippet
+from datasets import open_store
+from flows.humanoid import HumanoidPlan, collect_humanoid, train_humanoid_expert
+from flows.humanoid_evaluation import (
+    HumanoidEvaluationPlan,
+    HumanoidSource,
+    Rollouts,
+    evaluate_humanoid,
+    evaluate_humanoid_once,
+)
+from flows.progress import Advance, Silent
+from flows.train import SelectPlan, TrainPlan, run_training
+from learners.training_config import TrainConfig
+
+pytest.importorskip("dm_control")
+
+SNIPPETS = ("squat_00-0-20", "step_00-5-25")
+GRID = SnippetGrid(SNIPPETS, start_rollouts=1, random_rollouts=2, action_noise=0.05)
+TINY_BOT = {"n_layers": 1, "embed_dim": 10, "feedforward_dim": 8}
+
+
+def make_plan(reference: Path, **changes: object) -> HumanoidPlan:
+    return HumanoidPlan(replace(GRID, **changes), str(reference))
+
+
+@pytest.fixture(scope="module")
+def store(humanoid_reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("collected") / "mocap.zarr"
+    made = collect_humanoid(make_plan(humanoid_reference), path, Silent())
+    assert [record.episodes for record in made] == [3, 3]
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(store: Path) -> Path:
+    """A Body Transformer after three updates."""
+    config = TrainConfig(
+        model="bot-mocapact", model_overrides=TINY_BOT, steps=3, batch_size=2, window_len=8,
+        held_out_fraction=0.0, history_every=1,
+    )  # fmt: skip
+    out = store.parent / "bot"
+    result = run_training(TrainPlan(SelectPlan(), config), store, out, Silent())
+    assert result.steps == 3
+    return out
+
+
+def test_what_is_stored_of_an_episode(store: Path) -> None:
+    opened = open_store(store)
+    assert opened.schema == humanoid_schema(has_value=False)
+    episodes = opened.select().episodes().to_pylist()
+    assert [row["snippet"] for row in episodes] == [SNIPPETS[0]] * 3 + [SNIPPETS[1]] * 3
+    for row in episodes:
+        assert row["possible_length"] == row["snippet_end"] - 5 - row["start_step"]
+        assert row["random_start"] or row["start_step"] == row["snippet_start"]
+        assert row["terminated"] != row["truncated"]
+        assert row["terminated"] == (row["length"] < row["possible_length"])
+        assert row["normalised_length"] == row["length"] / row["possible_length"]
+        assert row["normalised_return"] == pytest.approx(row["return"] / row["possible_length"])
+        assert (row["expert"], row["robot"], row["action_noise"]) == ("pd", "cmu-humanoid", 0.05)
+        assert row["simulator"] == "dm_control"
+    assert len({row["seed"] for row in episodes}) == len({row["episode"] for row in episodes}) == 6
+
+
+def test_arrays_agree_with_the_catalog_and_each_other(store: Path) -> None:
+    selection = open_store(store).select(clip="squat_00")
+    rows = selection.episodes().to_pylist()
+    reward, obs = selection.read("reward"), selection.read("obs")
+    noise = selection.read("action") - selection.read("mean_action")
+    starts = np.cumsum([0] + [row["length"] for row in rows])
+    sums = np.add.reduceat(reward, starts[:-1])
+    np.testing.assert_allclose(sums, [row["return"] for row in rows], rtol=1e-5)
+    assert 0.04 < noise[np.abs(selection.read("action")) < 1].std() < 0.06
+    time_in_clip = obs[starts[:-1], OBSERVATION_SLICES["time_in_clip"][0]]
+    np.testing.assert_allclose(time_in_clip, [row["start_step"] / 20 for row in rows], atol=1e-6)
+
+
+def test_a_plan_gives_the_same_bytes_and_is_made_once(
+    store: Path, humanoid_reference: Path, tmp_path: Path
+) -> None:
+    plan, again = make_plan(humanoid_reference), tmp_path / "again.zarr"
+    parts = list(plan.parts())
+    assert len(collect_humanoid(plan, again, Silent(), parts[1:])) == 1
+    assert open_store(again).parts() == parts[1:]
+    collect_humanoid(plan, again, Silent())
+    assert open_store(again).info()["hash"] == open_store(store).info()["hash"]
+    files = {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")}
+    collect_humanoid(plan, again, Silent())
+    assert {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")} == files
+    assert open_store(again).verify() == []
+
+
+def test_parts_are_named_by_what_is_in_them(humanoid_reference: Path, tmp_path: Path) -> None:
+    plan = make_plan(humanoid_reference)
+    names = list(plan.parts())
+    assert list(make_plan(humanoid_reference, snippets=SNIPPETS[1:]).parts()) == names[1:]
+    for change in ({"seed": 1}, {"action_noise": 0.1}, {"random_rollouts": 3}):
+        assert not set(make_plan(humanoid_reference, **change).parts()) & set(names)
+    other = tmp_path / "other.h5"
+    renamed = replace(synthetic_clip("squat", 40, 1), name="squat_00")
+    write_reference(other, [renamed, synthetic_clip("step", 40)])
+    squat, step = make_plan(other).parts()
+    assert (squat != names[0], step) == (True, names[1])
+
+
+def test_an_interrupted_collection_leaves_no_half_part(
+    humanoid_reference: Path, tmp_path: Path
+) -> None:
+    plan, path = make_plan(humanoid_reference), tmp_path / "mocap.zarr"
+    parts = list(plan.parts())
+    stop_in = plan.parts()[parts[1]].name
+
+    def advance(steps: int, note: str) -> None:
+        if note == stop_in:
+            raise KeyboardInterrupt
+
+    class Interrupting(Silent):
+        """A reporter whose user gives up in the second part."""
+
+        @contextmanager
+        def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+            yield advance
+
+    with pytest.raises(KeyboardInterrupt):
+        collect_humanoid(plan, path, Interrupting())
+    assert open_store(path).parts() == parts[:1]
+
+
+def test_a_learned_policy_is_trained_and_evaluated(trained: Path, humanoid_reference: Path) -> None:
+    plan = HumanoidEvaluationPlan(
+        str(humanoid_reference), ("squat_00-0-20",), ("squat_01",), Rollouts(max_steps=8)
+    )
+    record = evaluate_humanoid(HumanoidSource("bot", run=trained), plan, Silent())
+    assert [row["snippet"] for row in record["snippets"]] == ["squat_00-0-20", "squat_01-0-39"]
+    for group in ("train", "validation"):
+        assert 0.0 < record[group]["normalised_length"] <= 1.0
+        assert 0.0 < record[group]["normalised_return"] < 1.45
+        assert record[group]["snippets"] == 1
+
+
+def test_an_evaluation_is_kept_for_the_same_weights_and_plan(
+    humanoid_reference: Path, tmp_path: Path
+) -> None:
+    path, source = tmp_path / "pd.json", HumanoidSource("pd")
+    plan = HumanoidEvaluationPlan(
+        str(humanoid_reference), ("squat_00",), rollouts=Rollouts(max_steps=3)
+    )
+    record = evaluate_humanoid_once(source, plan, path, Silent())
+    assert record["validation"] is None
+    stamp = path.stat().st_mtime_ns
+    assert evaluate_humanoid_once(source, plan, path, Silent()) == record
+    assert path.stat().st_mtime_ns == stamp
+    longer = replace(plan, rollouts=Rollouts(max_steps=4))
+    assert evaluate_humanoid_once(source, longer, path, Silent())["snippets"][0]["steps"] == 4
+
+
+def test_data_of_a_trained_expert_hold_its_values(
+    humanoid_reference: Path, store: Path, tmp_path: Path
+) -> None:
+    from collectors.humanoid.training import ResidualTrainingConfig
+
+    config = ResidualTrainingConfig(
+        steps=32, humanoids=4, horizon=8, hidden=(8,), mini_batches=1, epochs=1, threads=1
+    )
+    snippet, experts = Snippet.parse(SNIPPETS[0]), tmp_path / "experts"
+    card = train_humanoid_expert(config, humanoid_reference, snippet, experts, Silent())
+    assert card["pd"]["normalised_length"] == card["expert"]["normalised_length"] == 1.0
+    grid = replace(GRID, snippets=SNIPPETS[:1], random_rollouts=0)
+    plan = HumanoidPlan(grid, str(humanoid_reference), str(experts))
+    path = tmp_path / "valued.zarr"
+    collect_humanoid(plan, path, Silent())
+    selection = open_store(path).select(expert="pd-residual")
+    assert np.isfinite(selection.read("value")).all()
+    with pytest.raises(ValueError, match="another schema"):
+        collect_humanoid(plan, store, Silent())
+    other = tmp_path / "other.h5"
+    write_reference(other, [replace(synthetic_clip("squat", 40, 1), name="squat_00")])
+    with pytest.raises(ValueError, match="was trained on another clip squat_00 than"):
+        replace(plan, reference=str(other)).parts()
+    with pytest.raises(ValueError, match=f"no expert of snippet {SNIPPETS[1]}"):
+        HumanoidPlan(GRID, str(humanoid_reference), str(experts)).parts()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"snippets": ()}, "at least one snippet, each of them once"),
+        ({"snippets": SNIPPETS[:1] * 2}, "at least one snippet, each of them once"),
+        ({"start_rollouts": 0, "random_rollouts": 0}, "together at least 1"),
+        ({"random_rollouts": -1}, "none may be negative"),
+        ({"action_noise": -0.1}, "must not be negative"),
+        ({"snippets": ("squat_00",)}, "is no snippet"),
+    ],
+)
+def test_impossible_plans_are_refused(changes: dict, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        replace(GRID, **changes)
+
+
+def test_impossible_evaluations_are_refused(humanoid_reference: Path, trained: Path) -> None:
+    with pytest.raises(ValueError, match="at least one clip, each of them once"):
+        HumanoidEvaluationPlan(str(humanoid_reference), ("a",), ("a",))
+    with pytest.raises(ValueError, match="episodes must be at least 1"):
+        Rollouts(episodes=0)
+    plan = HumanoidEvaluationPlan(str(humanoid_reference), ("run_00",))
+    with pytest.raises(ValueError, match="'run_00' is no snippet"):
+        plan.snippets()

@@ -1,0 +1,102 @@
+"""`gaitforge humanoid …`: from clips to an evaluated policy, and wrong input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.command_line import Run, assert_refused
+
+pytest.importorskip("dm_control")
+
+TINY_BOT = '{"n_layers":1,"embed_dim":10,"feedforward_dim":8}'
+
+
+@pytest.fixture
+def clips(humanoid_reference: Path) -> list[str | Path]:
+    """The options that name the clips to collect on."""
+    return ["--reference", humanoid_reference, "--clips", "squat_00-0-18"]
+
+
+def test_clips_are_written_and_listed(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "clips.h5"
+    made = run("humanoid", "reference", "--out", path, "--motion", "stand", "--frames", "9",
+               "--variants", "2", "--json")  # fmt: skip
+    assert made.code == 0
+    rows = json.loads(made.out)
+    assert [(row["clip"], row["frames"]) for row in rows] == [("stand_00", 9), ("stand_01", 9)]
+    assert json.loads(run("humanoid", "reference", "--list", path, "--json").out) == rows
+
+
+def test_the_road_from_expert_to_evaluation(
+    run: Run, clips: list[str | Path], humanoid_reference: Path, tmp_path: Path
+) -> None:
+    store, bot = tmp_path / "mocap.zarr", tmp_path / "bot"
+    rollouts = ["--start-rollouts", "1", "--random-rollouts", "1", "--seed", "3", "--json"]
+    collected = run("humanoid", "collect", store, *clips, *rollouts)
+    assert collected.code == 0, collected.err
+    (part,) = json.loads(collected.out)
+    assert part["part"].endswith("squat_00-0-18")
+    assert json.loads(run("humanoid", "collect", store, *clips, *rollouts).out) == [part]
+
+    settings = [f"model_overrides={TINY_BOT}", "window_len=8", "held_out_fraction=0"]
+    chosen = [word for setting in settings for word in ("--set", f"config.{setting}")]
+    trained = run("train", store, "--model", "bot-mocapact", "--steps", "1", "--batch-size", "2",
+                  "--out", bot, *chosen)  # fmt: skip
+    assert trained.code == 0, trained.err
+
+    asked = ["--reference", humanoid_reference, "--train", "squat_00", "--validation", "step_00",
+             "--set", "rollouts.max_steps=4", "--json"]  # fmt: skip
+    record = tmp_path / "bot.json"
+    evaluated = run("humanoid", "evaluate", bot, *asked, "--out", record)
+    assert evaluated.code == 0, evaluated.err
+    rows = json.loads(evaluated.out)
+    assert [(row["group"], row["snippet"]) for row in rows] == [
+        ("train", "squat_00-0-39"),
+        ("validation", "step_00-0-39"),
+        ("train", "(mean)"),
+        ("validation", "(mean)"),
+    ]
+    assert json.loads(record.read_text())["train"]["normalised_return"] == pytest.approx(
+        rows[0]["normalised_return"]
+    )
+
+
+def test_an_expert_is_trained_and_used(
+    run: Run, clips: list[str | Path], humanoid_reference: Path, tmp_path: Path
+) -> None:
+    small = ["steps=32", "humanoids=4", "horizon=8", "hidden=8", "mini_batches=1", "epochs=1"]
+    settings = [word for setting in small for word in ("--set", setting)]
+    experts = tmp_path / "experts"
+    trained = run("humanoid", "train-expert", *clips, "--out", experts, "--threads", "1",
+                  *settings, "--json")  # fmt: skip
+    assert trained.code == 0, trained.err
+    (row,) = json.loads(trained.out)
+    assert 0.0 < row["pd return"] < 1.45
+    assert 0.0 < row["expert return"] < 1.45
+    evaluated = run("humanoid", "evaluate", experts, "--reference", humanoid_reference,
+                    "--train", "squat_00-0-18", "--json")  # fmt: skip
+    assert json.loads(evaluated.out)[0]["normalised_return"] == row["expert return"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["reference", "--list", "{none}"], "no reference file at"),
+        (["reference", "--out", "{none}", "--motion", "fly"], "unknown motion 'fly'"),
+        (["evaluate", "pd", "--reference", "{clips}"], "at least one clip"),
+        (["evaluate", "{none}", "--reference", "{clips}", "--train", "squat_00"], "no expert of"),
+        (["collect", "{none}", "--reference", "{clips}", "--clips", "run_00"], "is no snippet"),
+        (["collect", "{none}", "--reference", "{clips}", "--overlap", "999"], "an overlap below"),
+        (["train-expert", "--reference", "{clips}", "--out", "{none}", "--set", "x=1"], "unknown"),
+    ],
+)
+def test_wrong_input_ends_in_a_line(
+    run: Run, arguments: list[str], complaint: str, humanoid_reference: Path, tmp_path: Path
+) -> None:
+    places = {"none": tmp_path / "none", "clips": humanoid_reference}
+    outcome = run("humanoid", *(each.format(**places) for each in arguments))
+    assert_refused(outcome, complaint)
+    assert not (tmp_path / "none").exists()
