@@ -22,8 +22,8 @@ def double() -> Iterator[Double]:
 
 
 @pytest.fixture
-def refused(double: Double) -> Callable[[str], Any]:
-    """refused(text): a context whose call has to be refused with that text."""
+def raises_misuse(double: Double) -> Callable[[str], Any]:
+    """raises_misuse(text): a context whose call has to be refused with that text."""
     return lambda text: pytest.raises(double.gymapi.GymMisuse, match=text)
 
 
@@ -52,28 +52,28 @@ def test_torch_comes_after_isaacgym(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["actor_root", "dof", "rigid_body", "net_contact_force"])
 def test_tensors_come_after_prepare_sim(
-    double: Double, tmp_path: Path, refused: Callable[[str], Any], kind: str
+    double: Double, tmp_path: Path, raises_misuse: Callable[[str], Any], kind: str
 ) -> None:
     world = unprepared(double, tmp_path)
     name = kind if kind.endswith("force") else f"{kind}_state"
     for verb in ("acquire", "refresh"):
-        with refused(f"{verb}_{name}_tensor: only after prepare_sim"):
+        with raises_misuse(f"{verb}_{name}_tensor: only after prepare_sim"):
             getattr(world.gym, f"{verb}_{name}_tensor")(world.sim)
 
 
 def test_nothing_else_comes_before_prepare_sim_either(
-    double: Double, tmp_path: Path, refused: Callable[[str], Any]
+    double: Double, tmp_path: Path, raises_misuse: Callable[[str], Any]
 ) -> None:
     world = unprepared(double, tmp_path)
     efforts = world.unwrap(torch.zeros(4))
-    with refused("set_dof_actuation_force_tensor: only after prepare_sim"):
+    with raises_misuse("set_dof_actuation_force_tensor: only after prepare_sim"):
         world.gym.set_dof_actuation_force_tensor(world.sim, efforts)
-    with refused("simulate: only after prepare_sim"):
+    with raises_misuse("simulate: only after prepare_sim"):
         world.gym.simulate(world.sim)
 
 
 def test_what_is_built_is_built_before_prepare_sim(
-    double: Double, world: World, tmp_path: Path, refused: Callable[[str], Any]
+    double: Double, world: World, tmp_path: Path, raises_misuse: Callable[[str], Any]
 ) -> None:
     gym, env = world.gym, world.envs[1]
     box = unprepared(double, tmp_path).box_asset()
@@ -86,25 +86,25 @@ def test_what_is_built_is_built_before_prepare_sim(
         ("add_triangle_mesh", lambda: world.mesh(np.zeros((3, 3)), np.zeros((1, 3)))),
         ("prepare_sim", lambda: gym.prepare_sim(world.sim)),
     ):
-        with refused(f"{call}: only before prepare_sim"):
+        with raises_misuse(f"{call}: only before prepare_sim"):
             what()
     bodies = gym.get_actor_rigid_body_properties(env, 0)
     bodies[0].mass += 1.0
-    with refused("set_actor_rigid_body_properties: only before prepare_sim"):
+    with raises_misuse("set_actor_rigid_body_properties: only before prepare_sim"):
         gym.set_actor_rigid_body_properties(env, 0, bodies, recomputeInertia=True)
 
 
 def test_an_environment_is_finished_before_the_next(
-    double: Double, tmp_path: Path, refused: Callable[[str], Any]
+    double: Double, tmp_path: Path, raises_misuse: Callable[[str], Any]
 ) -> None:
     world = unprepared(double, tmp_path)
-    with refused("a later environment exists"):
+    with raises_misuse("a later environment exists"):
         world.place(world.envs[0], world.box_asset(fix_base_link=True), double.pose(), group=0)
 
 
 @pytest.mark.parametrize("again", ["", "_indexed"])
 def test_a_setter_is_called_once_a_step(
-    world: World, refused: Callable[[str], Any], again: str
+    world: World, raises_misuse: Callable[[str], Any], again: str
 ) -> None:
     ids = () if not again else (world.ids(0), 1)
     root, dof = world.unwrap(world.root), world.unwrap(world.dof)
@@ -112,13 +112,13 @@ def test_a_setter_is_called_once_a_step(
     for _ in range(2):
         world.set_root(0)
         world.set_dof(2)
-        with refused("root states were already set in this step"):
+        with raises_misuse("root states were already set in this step"):
             getattr(gym, f"set_actor_root_state_tensor{again}")(sim, root, *ids)
-        with refused("joint states were already set in this step"):
+        with raises_misuse("joint states were already set in this step"):
             getattr(gym, f"set_dof_state_tensor{again}")(sim, dof, *ids)
         efforts = world.unwrap(torch.zeros(4))
         gym.set_dof_actuation_force_tensor(sim, efforts)
-        with refused("efforts were already set in this step"):
+        with raises_misuse("efforts were already set in this step"):
             gym.set_dof_actuation_force_tensor(sim, efforts)
         world.step()
 
@@ -139,7 +139,7 @@ def test_a_setter_is_called_once_a_step(
 @pytest.mark.parametrize("kind", ["root", "dof"])
 def test_ids_are_int32_numbers_of_movable_actors(
     world: World,
-    refused: Callable[[str], Any],
+    raises_misuse: Callable[[str], Any],
     kind: str,
     ids: list[Any],
     dtype: torch.dtype,
@@ -148,14 +148,14 @@ def test_ids_are_int32_numbers_of_movable_actors(
     states = world.unwrap(getattr(world, kind))
     tensor = world.unwrap(torch.tensor(ids, dtype=dtype))
     name = {"root": "set_actor_root_state_tensor_indexed", "dof": "set_dof_state_tensor_indexed"}
-    with refused(text):
+    with raises_misuse(text):
         getattr(world.gym, name[kind])(world.sim, states, tensor, len(ids))
 
 
 def test_no_more_ids_are_announced_than_there_are(
-    world: World, refused: Callable[[str], Any]
+    world: World, raises_misuse: Callable[[str], Any]
 ) -> None:
-    with refused("3 actor ids of a tensor"):
+    with raises_misuse("3 actor ids of a tensor"):
         world.gym.set_dof_state_tensor_indexed(
             world.sim, world.unwrap(world.dof), world.ids(0, 2), 3
         )
@@ -173,43 +173,43 @@ def test_no_more_ids_are_announced_than_there_are(
     ],
 )
 def test_states_are_the_whole_contiguous_float32_tensor(
-    world: World, refused: Callable[[str], Any], states: torch.Tensor, text: str
+    world: World, raises_misuse: Callable[[str], Any], states: torch.Tensor, text: str
 ) -> None:
-    with refused(text):
+    with raises_misuse(text):
         world.gym.set_actor_root_state_tensor_indexed(
             world.sim, world.unwrap(states), world.ids(0), 1
         )
 
 
-def test_efforts_are_one_a_joint(world: World, refused: Callable[[str], Any]) -> None:
-    with refused("the whole tensor has 4"):
+def test_efforts_are_one_a_joint(world: World, raises_misuse: Callable[[str], Any]) -> None:
+    with raises_misuse("the whole tensor has 4"):
         world.gym.set_dof_actuation_force_tensor(world.sim, world.unwrap(torch.zeros(2)))
 
 
-def test_a_fixed_actor_stays_where_it_is(world: World, refused: Callable[[str], Any]) -> None:
+def test_a_fixed_actor_stays_where_it_is(world: World, raises_misuse: Callable[[str], Any]) -> None:
     world.root[1, 0] += 1.0
-    with refused("a fixed actor cannot be moved"):
+    with raises_misuse("a fixed actor cannot be moved"):
         world.gym.set_actor_root_state_tensor(world.sim, world.unwrap(world.root))
 
 
 def test_results_are_fetched_before_tensors_are_refreshed(
-    world: World, refused: Callable[[str], Any]
+    world: World, raises_misuse: Callable[[str], Any]
 ) -> None:
     world.gym.simulate(world.sim)
-    with refused("fetch_results comes first"):
+    with raises_misuse("fetch_results comes first"):
         world.gym.refresh_dof_state_tensor(world.sim)
     world.gym.fetch_results(world.sim, True)
     world.refresh()
     assert (world.dof[:, 1] != 0.0).any() or (world.root[::2, 9] < 0.0).all()
 
 
-def test_a_destroyed_simulation_is_gone(world: World, refused: Callable[[str], Any]) -> None:
+def test_a_destroyed_simulation_is_gone(world: World, raises_misuse: Callable[[str], Any]) -> None:
     world.gym.destroy_sim(world.sim)
-    with refused("refresh_dof_state_tensor: the simulation was destroyed"):
+    with raises_misuse("refresh_dof_state_tensor: the simulation was destroyed"):
         world.gym.refresh_dof_state_tensor(world.sim)
 
 
-def test_materials_are_at_most_64(double: Double, refused: Callable[[str], Any]) -> None:
+def test_materials_are_at_most_64(double: Double, raises_misuse: Callable[[str], Any]) -> None:
     def with_frictions(number: int) -> World:
         world = World(double)
         asset = world.box_asset()
@@ -221,9 +221,9 @@ def test_materials_are_at_most_64(double: Double, refused: Callable[[str], Any])
     world = with_frictions(64).ready()
     shapes = world.gym.get_actor_rigid_shape_properties(world.envs[0], 0)
     shapes[0].friction = 5.0
-    with refused("65 different materials; at most 64"):
+    with raises_misuse("65 different materials; at most 64"):
         world.gym.set_actor_rigid_shape_properties(world.envs[0], 0, shapes)
-    with refused("65 different materials; at most 64"):
+    with raises_misuse("65 different materials; at most 64"):
         with_frictions(65).ready()
 
 
@@ -242,16 +242,21 @@ def test_materials_are_at_most_64(double: Double, refused: Callable[[str], Any])
     ],
 )
 def test_parameters_that_mislead_or_need_a_gpu(
-    double: Double, refused: Callable[[str], Any], change: Callable[[Any, Any], None], text: str
+    double: Double,
+    raises_misuse: Callable[[str], Any],
+    change: Callable[[Any, Any], None],
+    text: str,
 ) -> None:
     params = double.params()
     change(double.gymapi, params)
-    with refused(text):
+    with raises_misuse(text):
         World(double, params)
 
 
-def test_the_default_engine_is_the_wrong_one(double: Double, refused: Callable[[str], Any]) -> None:
-    with refused("has to be SIM_PHYSX"):
+def test_the_default_engine_is_the_wrong_one(
+    double: Double, raises_misuse: Callable[[str], Any]
+) -> None:
+    with raises_misuse("has to be SIM_PHYSX"):
         double.gym.create_sim(0, -1, params=double.params())
 
 
@@ -264,9 +269,9 @@ def test_misspelt_parameters_are_no_parameters(double: Double) -> None:
 
 @pytest.mark.parametrize("option", ["angular_damping", "linear_damping", "armature"])
 def test_what_mujoco_cannot_model_is_not_taken(
-    double: Double, tmp_path: Path, refused: Callable[[str], Any], option: str
+    double: Double, tmp_path: Path, raises_misuse: Callable[[str], Any], option: str
 ) -> None:
-    with refused(rf"AssetOptions\.{option} is 0.5; the double models none"):
+    with raises_misuse(rf"AssetOptions\.{option} is 0.5; the double models none"):
         World(double).robot_asset(tmp_path, **{option: 0.5})
 
 
@@ -279,17 +284,22 @@ def test_what_mujoco_cannot_model_is_not_taken(
     ],
 )
 def test_robots_that_the_double_cannot_hold(
-    double: Double, tmp_path: Path, refused: Callable[[str], Any], old: str, new: str, text: str
+    double: Double,
+    tmp_path: Path,
+    raises_misuse: Callable[[str], Any],
+    old: str,
+    new: str,
+    text: str,
 ) -> None:
     (tmp_path / "other.urdf").write_text(URDF.replace(old, new))
     world = World(double)
     options = double.options(collapse_fixed_joints=True)
-    with refused(text):
+    with raises_misuse(text):
         world.gym.load_asset(world.sim, str(tmp_path), "other.urdf", options)
 
 
 def test_position_drives_and_springs_are_refused(
-    double: Double, world: World, refused: Callable[[str], Any]
+    double: Double, world: World, raises_misuse: Callable[[str], Any]
 ) -> None:
     env = world.envs[0]
     for name, value, text in (
@@ -299,30 +309,30 @@ def test_position_drives_and_springs_are_refused(
     ):
         dofs = world.gym.get_actor_dof_properties(env, 0)
         dofs[name] = value
-        with refused(text):
+        with raises_misuse(text):
             world.gym.set_actor_dof_properties(env, 0, dofs)
 
 
 def test_actors_that_would_meet_others_are_refused(
-    double: Double, tmp_path: Path, refused: Callable[[str], Any]
+    double: Double, tmp_path: Path, raises_misuse: Callable[[str], Any]
 ) -> None:
     world = World(double)
     asset, box = world.robot_asset(tmp_path), world.box_asset()
     world.place(world.env(), box, double.pose())
     env = world.env()
-    with refused("no collision group that meets all others"):
+    with raises_misuse("no collision group that meets all others"):
         world.place(env, asset, double.pose(), group=-1)
-    with refused("group 0 is another environment's"):
+    with raises_misuse("group 0 is another environment's"):
         world.place(env, asset, double.pose(), group=0)
     world.place(env, box, double.pose())
-    with refused("one movable actor an environment"):
+    with raises_misuse("one movable actor an environment"):
         world.place(env, asset, double.pose())
     world.set_shapes(asset, filter=0)
-    with refused("no self-collisions"):
+    with raises_misuse("no self-collisions"):
         world.place(world.env(), asset, double.pose())
 
 
-def test_meshes_are_checked(double: Double, refused: Callable[[str], Any]) -> None:
+def test_meshes_are_checked(double: Double, raises_misuse: Callable[[str], Any]) -> None:
     points, triangles = grid(4, 5)
     vertices = points.reshape(-1, 3)
     nx = 4
@@ -336,11 +346,13 @@ def test_meshes_are_checked(double: Double, refused: Callable[[str], Any]) -> No
         ((vertices[:-1], triangles), "vertices that do not exist"),
         ((stretched, triangles), "not evenly spaced"),
     ):
-        with refused(text):
+        with raises_misuse(text):
             World(double).mesh(*mesh)
 
 
-def test_meshes_are_flat_float32_and_uint32(double: Double, refused: Callable[[str], Any]) -> None:
+def test_meshes_are_flat_float32_and_uint32(
+    double: Double, raises_misuse: Callable[[str], Any]
+) -> None:
     points, triangles = grid(3, 3)
     params = double.gymapi.TriangleMeshParams()
     params.nb_vertices, params.nb_triangles = 9, 8
@@ -352,25 +364,25 @@ def test_meshes_are_flat_float32_and_uint32(double: Double, refused: Callable[[s
         (good, corners.astype(np.int64), "triangles are int64"),
         (good, corners[:-3], r"have to be flat, contiguous uint32 \(24,\)"),
     ):
-        with refused(text):
+        with raises_misuse(text):
             world.gym.add_triangle_mesh(world.sim, vertices, faces, params)
     params.dynamic_friction = 0.5
-    with refused("one friction"):
+    with raises_misuse("one friction"):
         world.gym.add_triangle_mesh(world.sim, good, corners, params)
 
 
-def test_a_plane_faces_up(double: Double, refused: Callable[[str], Any]) -> None:
+def test_a_plane_faces_up(double: Double, raises_misuse: Callable[[str], Any]) -> None:
     world = World(double)
-    with refused("the normal, y by default, has to be z"):
+    with raises_misuse("the normal, y by default, has to be z"):
         world.gym.add_ground(world.sim, double.gymapi.PlaneParams())
 
 
 def test_handles_and_counts_are_checked(
-    world: World, double: Double, refused: Callable[[str], Any]
+    world: World, double: Double, raises_misuse: Callable[[str], Any]
 ) -> None:
-    with refused("actor handle 2; the environment has 2 actors"):
+    with raises_misuse("actor handle 2; the environment has 2 actors"):
         world.gym.get_actor_rigid_body_properties(world.envs[0], 2)
-    with refused("1 shapes of an actor with 3"):
+    with raises_misuse("1 shapes of an actor with 3"):
         world.gym.set_actor_rigid_shape_properties(
             world.envs[0], 0, [double.gymapi.RigidShapeProperties()]
         )
