@@ -14,6 +14,9 @@ from collectors.randomisation import DRAW_INDEX, nominal_draws
 from collectors.rotations import rotate, rotate_inverse
 from collectors.terrains import TerrainTile
 
+Start = tuple[TerrainTile, Sequence[Barrier], np.ndarray, InitialState]
+"""What `reset` is told of a robot."""
+
 
 class Wrapped:
     """The default back end, with what goes in and comes out still as it is."""
@@ -39,8 +42,12 @@ class Wrapped:
         draws: np.ndarray,
         start: InitialState,
     ) -> None:
-        self.inner.reset(index, tile, barriers, draws, start)
+        self.inner.reset(index, *self.heard((tile, barriers, draws, start)))
         self.state = self.shown(self.inner.state)
+
+    def heard(self, start: Start) -> Start:
+        """What a reset takes the start for."""
+        return start
 
     def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
         self.inner.push(ids, velocity_xy)
@@ -78,17 +85,9 @@ class SwapsJoints(Wrapped):
 
     order = np.array([0, 4, 2, 3, 1, 5, 6, 7, 8, 9, 10, 11])
 
-    def reset(
-        self,
-        index: int,
-        tile: TerrainTile,
-        barriers: Sequence[Barrier],
-        draws: np.ndarray,
-        start: InitialState,
-    ) -> None:
-        super().reset(
-            index, tile, barriers, draws, replace(start, joint_pos=start.joint_pos[self.order])
-        )
+    def heard(self, start: Start) -> Start:
+        tile, barriers, draws, at = start
+        return tile, barriers, draws, replace(at, joint_pos=at.joint_pos[self.order])
 
     def step(self, joint_targets: np.ndarray) -> None:
         super().step(joint_targets[:, self.order])
@@ -150,29 +149,15 @@ class ForcesUpsideDown(Wrapped):
 
 
 class GroundTooHigh(Wrapped):
-    def reset(
-        self,
-        index: int,
-        tile: TerrainTile,
-        barriers: Sequence[Barrier],
-        draws: np.ndarray,
-        start: InitialState,
-    ) -> None:
-        raised = replace(tile, heights=tile.heights + np.float32(0.04))
-        super().reset(index, raised, barriers, draws, start)
+    def heard(self, start: Start) -> Start:
+        tile, barriers, draws, at = start
+        return replace(tile, heights=tile.heights + np.float32(0.04)), barriers, draws, at
 
 
 class BarriersUnturned(Wrapped):
-    def reset(
-        self,
-        index: int,
-        tile: TerrainTile,
-        barriers: Sequence[Barrier],
-        draws: np.ndarray,
-        start: InitialState,
-    ) -> None:
-        straight = [replace(barrier, yaw_rad=0.0) for barrier in barriers]
-        super().reset(index, tile, straight, draws, start)
+    def heard(self, start: Start) -> Start:
+        tile, barriers, draws, at = start
+        return tile, [replace(barrier, yaw_rad=0.0) for barrier in barriers], draws, at
 
 
 class ResetsANeighbour(Wrapped):
@@ -207,16 +192,10 @@ def ignoring(draw: str) -> type[Wrapped]:
     """A back end in which one draw always has its nominal value."""
 
     class Ignores(Wrapped):
-        def reset(
-            self,
-            index: int,
-            tile: TerrainTile,
-            barriers: Sequence[Barrier],
-            draws: np.ndarray,
-            start: InitialState,
-        ) -> None:
+        def heard(self, start: Start) -> Start:
+            tile, barriers, draws, at = start
             heard = draws.copy()
             heard[DRAW_INDEX[draw]] = nominal_draws()[DRAW_INDEX[draw]]
-            super().reset(index, tile, barriers, heard, start)
+            return tile, barriers, heard, at
 
     return Ignores

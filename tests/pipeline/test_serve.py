@@ -241,6 +241,7 @@ def test_a_second_collection_waits_for_the_first(served: Served, tmp_path: Path)
         return found if found.keys() == {"AwaitingConcurrencySlot", "Running"} else None
 
     found = soon(one_waits, 120)
+    assert not (tmp_path / f"{1 + runs.index(found['AwaitingConcurrencySlot'])}.zarr").exists()
     cancel(served, found["AwaitingConcurrencySlot"], "CANCELLED")
     cancel(served, found["Running"], "CANCELLING")
 
