@@ -1,0 +1,1 @@
+"""Gymnasium's MuJoCo tasks and the Adroit hand: environments, experts of our own, rollouts."""

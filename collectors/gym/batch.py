@@ -1,0 +1,99 @@
+"""N environments of a task, stepped one after the other: what policies for many robots control."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectors.gym.tasks import GymTask, make_environment
+
+
+@dataclass
+class TaskObservation:
+    """What a policy may read before a step.
+
+    Attributes:
+        policy: (N, Do) float32, the environment's observation.
+        reward: (N,) float32, of the step before; 0 at an episode's start.
+    """
+
+    policy: np.ndarray
+    reward: np.ndarray
+
+
+@dataclass(frozen=True)
+class BatchStep:
+    """How a step went, for the environments that were stepped (n of them).
+
+    Attributes:
+        reward: (n,) float32.
+        terminated: (n,) bool, the episode ended in a failure or a goal.
+        truncated: (n,) bool, it reached the task's horizon.
+        success: (n,) bool, as the task itself reports it; False where it reports none.
+    """
+
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    success: np.ndarray
+
+
+class TaskBatch:
+    """N environments of one task; nothing resets by itself."""
+
+    def __init__(self, task: GymTask, count: int) -> None:
+        """Raises ValueError without the task's package, and unless count >= 1."""
+        if count < 1:
+            raise ValueError(f"count must be at least 1, got {count}")
+        self.task = task
+        self._envs = [make_environment(task) for _ in range(count)]
+        space = self._envs[0].action_space
+        if not (np.all(space.low == -1.0) and np.all(space.high == 1.0)):
+            raise ValueError(f"{task.env_id} has actions outside of [-1, 1]")
+        self.obs_dim = int(self._envs[0].observation_space.shape[0])
+        self.act_dim = int(space.shape[0])
+        self.observation = TaskObservation(
+            np.zeros((count, self.obs_dim), np.float32), np.zeros(count, np.float32)
+        )
+
+    def __len__(self) -> int:
+        return len(self._envs)
+
+    def reset(self, ids: Sequence[int], seeds: Sequence[int]) -> None:
+        """Start an episode in each of the environments `ids`, its start drawn from its seed."""
+        for index, seed in zip(ids, seeds, strict=True):
+            obs, _ = self._envs[index].reset(seed=int(seed))
+            self.observation.policy[index] = obs
+            self.observation.reward[index] = 0.0
+
+    def step(self, ids: Sequence[int], actions: np.ndarray) -> BatchStep:
+        """One control step of the environments `ids`; `observation` then holds what they see.
+
+        Args:
+            actions: (n, A) in [-1, 1].
+        """
+        count = len(ids)
+        result = BatchStep(
+            np.zeros(count, np.float32), *(np.zeros(count, np.bool_) for _ in range(3))
+        )
+        for row, (index, action) in enumerate(zip(ids, actions, strict=True)):
+            obs, reward, terminated, truncated, info = self._envs[index].step(action)
+            self.observation.policy[index] = obs
+            self.observation.reward[index] = reward
+            result.reward[row] = reward
+            result.terminated[row] = terminated
+            result.truncated[row] = truncated
+            result.success[row] = bool(info.get("success", False))
+        return result
+
+    def physics(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Generalised positions (nq,) and velocities (nv,) of one environment, float64 copies."""
+        data = self._envs[index].unwrapped.data
+        return data.qpos.copy(), data.qvel.copy()
+
+    def close(self) -> None:
+        """Free the environments."""
+        for env in self._envs:
+            env.close()

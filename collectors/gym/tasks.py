@@ -1,0 +1,84 @@
+"""The tasks of D4RL in their present form: Gymnasium's version 5, Gymnasium-Robotics' version 1.
+
+They are not the tasks that D4RL's files were recorded in (Gym's version 2 on MuJoCo 2): Gymnasium's
+version 5 counts the reward for being healthy on the last step only if the robot is, and runs on the
+MuJoCo of today. Returns are compared with returns that are measured here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from collectors.gym.optional import load_package
+from datasets.errors import listed
+from datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
+from datasets.formats.d4rl_tasks import D4rlTask
+
+
+@dataclass(frozen=True)
+class GymTask:
+    """One task.
+
+    Attributes:
+        env_id: of Gymnasium's registry; name: what D4RL calls it; package: that registers it.
+    """
+
+    env_id: str
+    name: str
+    package: str = "gymnasium"
+
+    @property
+    def facts(self) -> D4rlTask:
+        """Horizon, control step and D4RL's reference returns."""
+        return D4RL_TASKS[self.name]
+
+
+TASKS: dict[str, GymTask] = {
+    task.env_id: task
+    for task in (
+        GymTask("HalfCheetah-v5", "halfcheetah"),
+        GymTask("Hopper-v5", "hopper"),
+        GymTask("Walker2d-v5", "walker2d"),
+        GymTask("AdroitHandDoor-v1", "door", "gymnasium_robotics"),
+        GymTask("AdroitHandHammer-v1", "hammer", "gymnasium_robotics"),
+        GymTask("AdroitHandPen-v1", "pen", "gymnasium_robotics"),
+        GymTask("AdroitHandRelocate-v1", "relocate", "gymnasium_robotics"),
+    )
+}
+
+
+def find_task(env_id: str) -> GymTask:
+    """A task by its environment's id.
+
+    Raises:
+        ValueError: no such task; names those that there are.
+    """
+    if env_id not in TASKS:
+        raise ValueError(f"no task {env_id!r}; known are {listed(TASKS)}")
+    return TASKS[env_id]
+
+
+def make_environment(task: GymTask) -> Any:
+    """A gymnasium.Env of the task, of D4RL's horizon (200 steps, of the pen 100; else 1,000).
+
+    Deviation from Gymnasium-Robotics: its pen has 200.
+
+    Raises:
+        ValueError: the package is not installed.
+    """
+    gymnasium = load_package("gymnasium")
+    gymnasium.register_envs(load_package(task.package))
+    with warnings.catch_warnings():
+        # Newer environments of the same name, and rewards that changed between releases.
+        warnings.simplefilter("ignore")
+        return gymnasium.make(
+            task.env_id, max_episode_steps=task.facts.horizon, disable_env_checker=True
+        )
+
+
+def package_version(task: GymTask) -> str:
+    """Such as "gymnasium 1.4.0, mujoco 3.17.0": what the simulation depends on."""
+    package, mujoco = load_package(task.package), load_package("mujoco")
+    return f"{task.package} {package.__version__}, mujoco {mujoco.__version__}"
