@@ -8,6 +8,8 @@ from which episodes can be stepped again; a replay buffer knows none.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,7 +48,9 @@ def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
     named: dict[str, Any] = {"slices": obs_slices(task, env.obs_dim)}
     fields = [
         Field("obs", (env.obs_dim,), description="observation before the step", **named),
-        Field("action", (env.act_dim,), description="-1 and 1 are the ends of the actuator's range"),
+        Field(
+            "action", (env.act_dim,), description="-1 and 1 are the ends of the actuator's range"
+        ),
         Field("reward", description="of the step"),
         Field("info_action_log_probs", description="log-density of the action, in nats"),
     ]
@@ -73,7 +77,7 @@ def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
 
 
 def load_actor(policies: str, quality: str, act_dim: int) -> Actor:
-    """Who acts in the episodes of a quality, but for medium-replay.
+    """Who acts in the episodes of a quality; for medium-replay, whom the training had reached.
 
     Args:
         policies: a finished training's folder.
@@ -83,22 +87,35 @@ def load_actor(policies: str, quality: str, act_dim: int) -> Actor:
     """
     if quality == RANDOM:
         return UniformActor(act_dim)
-    if quality == MEDIUM:
-        return SampledActor(load_gym_expert(policies, "medium"), act_dim)
-    return SampledActor(load_gym_expert(policies, "expert"), act_dim)
+    which = "expert" if quality == EXPERT else "medium"
+    return SampledActor(load_gym_expert(policies, which), act_dim)
 
 
-def replayed_episodes(reader: ReplayReader, until: int, first: int, stop: int) -> list[Episode]:
-    """Episodes first to stop of the replay buffer's rows before `until`.
+@cache
+def task_widths(task: GymTask) -> tuple[int, int]:
+    """Widths of observation and action, asked of the environment."""
+    env = TaskBatch(task, 1)
+    env.close()
+    return env.obs_dim, env.act_dim
 
-    The last one is cut off unless it ended right there.
+
+def open_replay(policies: str, task: GymTask, recipe: Recipe) -> ReplayReader:
+    """The replay buffer of a training up to its medium policy.
+
+    Raises:
+        ValueError: it is not there, or has fewer rows.
     """
-    starts, lengths, terminated, truncated = reader.episodes(until)
-    start = int(starts[first])
-    rows = reader.read(start, int(starts[stop - 1] + lengths[stop - 1]))
+    return ReplayReader(Path(policies), recipe.replay_rows, *task_widths(task))
+
+
+def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episode]:
+    """Episodes first to stop of the replay buffer; the very last one may be cut off."""
+    found = reader.episodes(reader.rows)
+    starts, stops = found.starts[first:stop], (found.starts + found.lengths)[first:stop]
+    rows = reader.read(int(starts[0]), int(stops[-1]))
     episodes = []
-    for k in range(first, stop):
-        span = slice(int(starts[k]) - start, int(starts[k] + lengths[k]) - start)
+    for k, (begin, end) in enumerate(zip(starts - starts[0], stops - starts[0], strict=True)):
+        span = slice(int(begin), int(end))
         episodes.append(
             Episode(
                 seed=-1,
@@ -109,8 +126,8 @@ def replayed_episodes(reader: ReplayReader, until: int, first: int, stop: int) -
                 reward=rows["reward"][span],
                 qpos=None,
                 qvel=None,
-                terminated=bool(terminated[k]),
-                truncated=bool(truncated[k]),
+                terminated=bool(found.terminated[first + k]),
+                truncated=bool(found.truncated[first + k]),
                 success=False,
             )
         )
