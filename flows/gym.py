@@ -26,10 +26,10 @@ from collectors.gym.gym_data import (
     MEDIUM_REPLAY,
     QUALITIES,
     gym_schema,
-    load_actor,
     open_replay,
     part_arrays,
     part_catalog,
+    quality_actor,
     replayed_episodes,
 )
 from collectors.gym.rollout import Episode, run_episode
@@ -110,7 +110,7 @@ class GymPlan:
         recipe = self.recipe()
         found: dict[str, GymPart] = {}
         for quality in self.qualities:
-            made_by = load_actor(self.policies, quality, 1)
+            made_by = quality_actor(self.policies, quality)
             cut = self._replay_parts(recipe) if quality == MEDIUM_REPLAY else self._drawn_parts()
             for number, (steps, first, stop) in enumerate(cut):
                 content = {
@@ -130,7 +130,7 @@ class GymPlan:
             yield min(self.part_steps, self.steps - done), 0, 0
 
     def _replay_parts(self, recipe: Recipe) -> Iterator[tuple[int, int, int]]:
-        reader = open_replay(self.policies, self.task, recipe)
+        reader = open_replay(self.policies, recipe)
         lengths = reader.episodes(reader.rows).lengths
         first = steps = 0
         for episode, length in enumerate(lengths.tolist(), start=1):
@@ -264,11 +264,11 @@ def _episodes(
     plan: GymPlan, part: GymPart, env: TaskBatch, heard: Callable[[int], None]
 ) -> list[Episode]:
     if part.quality == MEDIUM_REPLAY:
-        reader = open_replay(plan.policies, plan.task, plan.recipe())
+        reader = open_replay(plan.policies, plan.recipe())
         episodes = replayed_episodes(reader, part.first, part.stop)
         heard(part.steps)
         return episodes
-    actor = load_actor(plan.policies, part.quality, env.act_dim)
+    actor = quality_actor(plan.policies, part.quality)
     episodes, steps = [], 0
     while steps < part.steps:
         keys = plan.seed, QUALITIES.index(part.quality), part.number, len(episodes)

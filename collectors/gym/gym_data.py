@@ -8,7 +8,6 @@ from which episodes can be stepped again; a replay buffer knows none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
     )
 
 
-def load_actor(policies: str, quality: str, act_dim: int) -> Actor:
+def quality_actor(policies: str, quality: str) -> Actor:
     """Who acts in the episodes of a quality; for medium-replay, whom the training had reached.
 
     Args:
@@ -85,27 +84,19 @@ def load_actor(policies: str, quality: str, act_dim: int) -> Actor:
     Raises:
         ValueError: no such policy there.
     """
-    if quality == RANDOM:
-        return UniformActor(act_dim)
-    which = "expert" if quality == EXPERT else "medium"
-    return SampledActor(load_gym_expert(policies, which), act_dim)
+    which = "medium" if quality in (MEDIUM, MEDIUM_REPLAY) else "expert"
+    expert = load_gym_expert(policies, which)
+    return UniformActor(expert.act_dim) if quality == RANDOM else SampledActor(expert)
 
 
-@cache
-def task_widths(task: GymTask) -> tuple[int, int]:
-    """Widths of observation and action, asked of the environment."""
-    env = TaskBatch(task, 1)
-    env.close()
-    return env.obs_dim, env.act_dim
-
-
-def open_replay(policies: str, task: GymTask, recipe: Recipe) -> ReplayReader:
+def open_replay(policies: str, recipe: Recipe) -> ReplayReader:
     """The replay buffer of a training up to its medium policy.
 
     Raises:
         ValueError: it is not there, or has fewer rows.
     """
-    return ReplayReader(Path(policies), recipe.replay_rows, *task_widths(task))
+    medium = load_gym_expert(policies, "medium")
+    return ReplayReader(Path(policies), recipe.replay_rows, medium.obs_dim, medium.act_dim)
 
 
 def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episode]:
