@@ -216,14 +216,20 @@ def collect_gym(
 def collect_gym_parts(
     plan: GymPlan, store_path: Path | str, parts: Sequence[str], advance: Advance = unheard
 ) -> None:
-    """Make the given parts of a prepared store, one after the other, in this process."""
+    """Make the given parts of a prepared store, one after the other, in this process.
+
+    One that another process commits before its turn is left out.
+    """
     if not parts:
         return
-    named = plan.parts()
+    named, store = plan.parts(), open_store(store_path)
     env = TaskBatch(plan.task, 1)
     try:
         for part in parts:
-            collect_gym_part(plan, store_path, named[part], env, advance)
+            if store.missing([part]):
+                collect_gym_part(plan, store_path, named[part], env, advance)
+            else:
+                advance(named[part].steps, named[part].quality)
     finally:
         env.close()
 
