@@ -14,6 +14,8 @@ from datasets.order import Windows
 from datasets.returns import endings, returns_to_go
 from datasets.selection import Selection, Unit
 
+ACTION = "action"
+LAST_ACTION = "last_action"
 REWARD = "reward"
 RETURN_TO_GO = "return_to_go"
 CAST_ROWS = 1024
@@ -219,7 +221,9 @@ def gather(
         steps: hold the windows' episodes.
         windows: W windows.
         context_len: K, steps of a window.
-        batch: name -> (W, K, *shape) contiguous arrays that are filled, and ``mask`` (W, K).
+        batch: name -> (W, K, *shape) contiguous arrays that are filled, and ``mask`` (W, K). An
+            array ``last_action`` that the steps do not hold gets the column ``action`` of the step
+            before.
     """
     step = np.arange(context_len)
     np.less(step, windows.length[:, None], out=batch["mask"])
@@ -227,7 +231,13 @@ def gather(
     padding = len(next(iter(steps.columns.values()))) - 1
     flat = np.where(batch["mask"], rows, padding).reshape(-1)
     for name, column in steps.columns.items():
-        _take(column, flat, batch[name].reshape(len(flat), column.shape[1]))
+        if name in batch:
+            _take(column, flat, batch[name].reshape(len(flat), column.shape[1]))
+    if LAST_ACTION in batch and LAST_ACTION not in steps.columns:
+        before = np.where(batch["mask"], rows - 1, padding)
+        before[windows.offset == 0, 0] = padding
+        column = steps.columns[ACTION]
+        _take(column, before.reshape(-1), batch[LAST_ACTION].reshape(len(flat), column.shape[1]))
 
 
 def _take(column: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:

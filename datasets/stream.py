@@ -17,7 +17,7 @@ from torch.utils.data import get_worker_info
 
 from datasets.errors import DatasetError
 from datasets.order import ORDER_VERSION, EpochOrder, Windows, epoch_order
-from datasets.pool import Column, StepReader, Steps, StepSource, gather
+from datasets.pool import ACTION, LAST_ACTION, Column, StepReader, Steps, StepSource, gather
 from datasets.prefetch import Ahead, PoolsAhead
 from datasets.returns import check_complete
 from datasets.stream_config import StreamConfig
@@ -45,6 +45,7 @@ class WindowStream:
     is zero and at the end, so position 0 is always real), ``episode`` (B,) int64 row of
     ``selection.episodes()``, ``offset`` (B,) int64 first step within the episode, and, if returns
     were asked for, ``return_to_go`` (B, K) float32 and ``ending`` (B,) uint8 (see ``returns``).
+    Also on request, ``last_action`` (B, K, *shape) holds the action of the step before.
     Half floats come as float32. Windows tile each episode; the first one is shortened by a phase
     drawn anew for each episode and epoch.
 
@@ -67,13 +68,13 @@ class WindowStream:
         self.config = config
         self._source = source
         self._schedule = schedule
-        self._columns = source.columns(config.fields, config.return_to_go)
+        self._columns, handed_out = _columns(source, config)
         if taken := set(self._columns) & set(BATCH_KEYS):
             raise DatasetError(f"field {taken.pop()!r} has the name of a batch's own entry")
         self._ending = source.ending() if config.return_to_go else None
         if self._ending is not None and not config.partial_returns:
             check_complete(self._ending)
-        self._buffers = _Buffers(self._columns, config)
+        self._buffers = _Buffers(handed_out, config)
         self._process = os.getpid()
         self._epoch = config.epoch
         self._first = self._cursor = 0
@@ -254,6 +255,21 @@ class WindowStream:
             self._reader = None  # free its pools before allocating their successors
             self._reader = (rows, self._source.reader(self._columns, rows))
         return self._reader[1]
+
+
+def _columns(
+    source: StepSource, config: StreamConfig
+) -> tuple[dict[str, Column], dict[str, Column]]:
+    """What is read, and what a batch holds of it; the last action is cut from the actions."""
+    columns = source.columns(config.fields, config.return_to_go)
+    if not config.last_action:
+        return columns, columns
+    if LAST_ACTION in columns:
+        raise DatasetError(
+            f"the field {LAST_ACTION!r} is stored: stream either it or the one of the actions"
+        )
+    read = source.columns(list(dict.fromkeys([*config.fields, ACTION])), config.return_to_go)
+    return read, columns | {LAST_ACTION: read[ACTION]}
 
 
 class _Buffers:

@@ -20,6 +20,7 @@ class StreamSettings(TypedDict, total=False):
     rank: int
     world_size: int
     return_to_go: bool
+    last_action: bool
     partial_returns: bool
     drop_last: bool
     smallest_batch: int
@@ -43,6 +44,9 @@ class StreamConfig:
         rank, world_size: ranks take every ``world_size``-th window of one global order.
         return_to_go: add ``return_to_go`` (B, K) and ``ending`` (B,) from the field ``reward``; see
             ``returns``.
+        last_action: add ``last_action`` (B, K, *shape), the field ``action`` of the step before in
+            the same episode, zeros at its first step. A window that begins in the middle of an
+            episode begins with the action before it.
         partial_returns: also take episodes that were cut off, with the sum of their stored rewards.
         drop_last: leave out what does not fill a batch on every rank.
         smallest_batch: an epoch's last batch joins the one before if it has fewer windows than
@@ -69,6 +73,7 @@ class StreamConfig:
     rank: int = 0
     world_size: int = 1
     return_to_go: bool = False
+    last_action: bool = False
     partial_returns: bool = False
     drop_last: bool = False
     smallest_batch: int = 1

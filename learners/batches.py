@@ -11,6 +11,7 @@ from torch import Tensor
 from datasets.selection import Selection
 from learners.distributed import Ranks
 from learners.objectives import OBJECTIVES, objective_fields
+from learners.tokens import needs_last_action
 from learners.training_config import TrainConfig
 
 if TYPE_CHECKING:
@@ -36,16 +37,17 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
     Less than half a batch at an epoch's end joins the batch before: it would weigh as much as a
     whole one, and the ranks' shares would not be the batches of one process.
     """
-    objective = OBJECTIVES[config.objective]
+    objective, schema = OBJECTIVES[config.objective], selection.store.schema
     return selection.windows(
         context_len=config.window_len,
         batch_size=ranks.share(config.batch_size),
-        fields=objective_fields(objective, selection.store.schema),
+        fields=objective_fields(objective, schema),
         seed=seed,
         rank=ranks.rank,
         world_size=ranks.world_size,
         smallest_batch=max(1, config.batch_size // 2),
         return_to_go=objective.tokens == "return",
+        last_action=needs_last_action(objective.tokens, schema.field("obs").slices),
         pin_memory=ranks.device.type == "cuda",
     )
 

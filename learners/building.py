@@ -27,18 +27,22 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
             (NonFiniteError) statistics that are not finite.
     """
     objective = OBJECTIVES[config.objective]
-    layout = TokenLayout(objective.tokens, selection.store.schema.field("obs").slices)
     spec = preset(config.model, config.model_overrides)
-    normalisers = {name: _normaliser(name, selection) for name in ("obs", "action")}
-    act_dim = normalisers["action"].mean.numel()
+    action_normaliser = _normaliser("action", selection)
+    act_dim = action_normaliser.mean.numel()
+    stored_slices = selection.store.schema.field("obs").slices
+    layout = TokenLayout.of_data(objective.tokens, stored_slices, act_dim)
+    obs_normaliser = _normaliser("obs", selection)
+    if layout.keeps_last_action:
+        obs_normaliser = obs_normaliser.followed_by(action_normaliser)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = build_network(spec, layout, act_dim)
     policy = PolicyNetwork(
         network,
         layout,
-        normalisers["obs"],
-        normalisers["action"],
+        obs_normaliser,
+        action_normaliser,
         _return_scale(config, selection),
         GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
         if objective.gaussian

@@ -56,7 +56,11 @@ def policy_card(policy: PolicyNetwork, spec: ModelSpec) -> dict[str, Any]:
     return {
         "format_version": FORMAT_VERSION,
         "model": spec.to_json(),
-        "tokens": {"kind": policy.layout.kind, "obs_slices": dict(policy.layout.obs_slices)},
+        "tokens": {
+            "kind": policy.layout.kind,
+            "obs_slices": dict(policy.layout.obs_slices),
+            "keeps_last_action": policy.layout.keeps_last_action,
+        },
         "act_dim": policy.action_normaliser.mean.numel(),
         "gaussian": None if gaussian is None else {"fixed_std": gaussian.fixed_std},
     }
@@ -129,7 +133,12 @@ def policy_from(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> Polic
     Where the run keeps a moving average of the weights, the policy has that.
     """
     spec = spec_from_json(card["model"])
-    layout = TokenLayout(card["tokens"]["kind"], card["tokens"]["obs_slices"])
+    tokens = card["tokens"]
+    layout = TokenLayout(
+        tokens["kind"],
+        tokens["obs_slices"],
+        tokens.get("keeps_last_action", False),  # older cards know only observed ones
+    )
     spread = card["gaussian"]
     policy = PolicyNetwork(
         build_network(spec, layout, card["act_dim"]),
@@ -188,7 +197,8 @@ def load_policy(
     Args:
         run_dir: the folder of a training run.
         kind: the kind of network the caller needs ("fcnet", "bot"), if it must be that one.
-        obs_slices: the observation layout that the policy will be fed, to be checked.
+        obs_slices: the observation layout that the policy will be fed, to be checked; without the
+            last action where the policy keeps it.
         which: "last", or "best" for the one with the lowest validation loss.
 
     Raises:
@@ -214,8 +224,8 @@ def check_layout(
 ) -> None:
     """ValueError naming the first field whose place in the observation differs."""
     given = {name: (int(start), int(stop)) for name, (start, stop) in obs_slices.items()}
-    for name in sorted(layout.obs_slices.keys() | given.keys()):
-        trained, offered = layout.obs_slices.get(name), given.get(name)
+    for name in sorted(layout.stored_slices.keys() | given.keys()):
+        trained, offered = layout.stored_slices.get(name), given.get(name)
         if trained != offered:
             raise ValueError(
                 f"{owner} was trained on another observation layout: {name} at "

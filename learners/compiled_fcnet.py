@@ -26,7 +26,7 @@ class CompiledFCNet:
 
     A policy conditioned on the return also takes the return still to be collected, in units of the
     stored reward: start at target * return_scale (target 1.0 = the expert's mean return) and
-    subtract the rewards as they come.
+    subtract the rewards as they come. A last action that the data's observation lacks is kept here.
     """
 
     def __init__(self, policy: PolicyNetwork) -> None:
@@ -40,12 +40,12 @@ class CompiledFCNet:
                 f"only a policy of kind FCNet can be compiled, not a {type(network).__name__}"
             )
         config = network.config
-        self.obs_dim = policy.layout.obs_dim
+        self.obs_dim = policy.layout.stored_dim
         self.conditioned = policy.conditioned
         self.return_scale = float(policy.return_scale)
         self._context_len = config.context_len
         self._slot = 0
-        self._obs = np.zeros(self.obs_dim, np.float32)
+        self._obs = np.zeros(policy.layout.obs_dim, np.float32)
         self._action = np.zeros(config.act_dim, np.float32)
         d, h, layers = config.hidden_dim, config.decoder_dim, config.n_layers
         angles = dft_angles(config.n_modes, 2, config.context_len)[:, 1]
@@ -68,6 +68,7 @@ class CompiledFCNet:
         """Forget everything: the next observation starts an episode."""
         self._ring[:] = 0.0
         self._modes[:] = 0.0
+        self._obs[self.obs_dim :] = 0.0
         self._slot = 0
 
     def step(self, obs: np.ndarray, return_to_go: float | None = None) -> np.ndarray:
@@ -75,12 +76,14 @@ class CompiledFCNet:
 
         Raises ValueError for another shape, or where a conditioned policy gets no return_to_go.
         """
-        if obs.shape != self._obs.shape:
+        if obs.shape != (self.obs_dim,):
             raise ValueError(f"an observation has shape ({self.obs_dim},), got {obs.shape}")
         if self.conditioned and return_to_go is None:
             raise ValueError("this policy is conditioned on the return: give return_to_go")
-        self._obs[:] = obs
+        self._obs[: self.obs_dim] = obs
         self._advance(0.0 if return_to_go is None else return_to_go / self.return_scale)
+        if self.obs_dim < self._obs.size:
+            self._obs[self.obs_dim :] = self._action
         return self._action.copy()
 
     def _advance(self, remaining: float) -> None:

@@ -13,7 +13,7 @@ class ControlObservation(Protocol):
 
     @property
     def policy(self) -> np.ndarray:
-        """(N, Do) float32."""
+        """(N, Ds) float32, as it is stored."""
         ...
 
     @property
@@ -28,6 +28,11 @@ class LearnedPolicy:
     A return-conditioned network starts each episode with `return_target` (1.0 = the expert's mean
     return) and counts the rewards received since. With `sample` the actions are drawn from a
     Gaussian network, the same ones for the same `seed`; without, they are its mean.
+
+    Where the data's observation has no last action (`TokenLayout.keeps_last_action`), the last
+    action of each robot is kept here, zeros at an episode's start. It is the one that `act`
+    returned: data hold the actions that were executed, so where the environment clips what it is
+    given, the two differ by that.
     """
 
     def __init__(
@@ -51,6 +56,8 @@ class LearnedPolicy:
         self._target = np.float32(return_target * float(network.return_scale))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)
         self._first = np.ones(num_robots, dtype=bool)
+        act_dim = network.action_normaliser.mean.numel()
+        self._last_action = torch.zeros(num_robots, act_dim)
         self._generator = torch.Generator().manual_seed(seed)
         with torch.inference_mode():
             self._std = network.action_std() if sample else None
@@ -61,12 +68,14 @@ class LearnedPolicy:
         ids = np.asarray(ids, dtype=np.int64)
         self._remaining[ids] = self._target
         self._first[ids] = True
+        rows = torch.from_numpy(ids)
         with torch.inference_mode():
-            self._network.reset_state(self._state, torch.from_numpy(ids))
+            self._last_action[rows] = 0.0
+            self._network.reset_state(self._state, rows)
 
     def act(self, observation: ControlObservation) -> np.ndarray:
-        """(N, 12) float32 actions for one control step."""
-        expected = (self.num_robots, self._network.layout.obs_dim)
+        """(N, A) float32 actions for one control step."""
+        expected = (self.num_robots, self._network.layout.stored_dim)
         if observation.policy.shape != expected:
             raise ValueError(
                 f"policy {self.name} controls observations of shape {expected}, got "
@@ -75,11 +84,14 @@ class LearnedPolicy:
         with torch.inference_mode():
             obs = torch.from_numpy(np.ascontiguousarray(observation.policy, dtype=np.float32))
             action, self._state = self._network.step(
-                obs, self._state, self._return_to_go(observation)
+                self._network.observation(obs, self._last_action),
+                self._state,
+                self._return_to_go(observation),
             )
             if self._std is not None:
                 noise = torch.randn(action.shape, generator=self._generator)
                 action = action + self._std * noise
+            self._last_action.copy_(action)
             return action.numpy()
 
     def _return_to_go(self, observation: ControlObservation) -> torch.Tensor | None:

@@ -44,19 +44,22 @@ class KnownAnswers:
 
 
 def make_known_answers(policy: PolicyNetwork, batch_size: int, steps: int) -> KnownAnswers:
-    """Observations spread like the data's, and what the policy's own step makes of them."""
+    """Observations spread like the data's, and what the policy's own step makes of them.
+
+    A last action that the policy keeps is its own, zeros at first.
+    """
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(steps, batch_size, policy.layout.obs_dim, generator=generator)
-    observation = policy.obs_normaliser.restore(noise)
+    observation = policy.obs_normaliser.restore(noise)[..., : policy.layout.stored_dim]
     share = torch.rand(steps, batch_size, generator=generator)
     target = share * policy.return_scale if policy.conditioned else None
     actions = []
     with torch.no_grad():
         state = policy.init_state(batch_size)
+        action = torch.zeros(batch_size, policy.action_normaliser.mean.numel())
         for step in range(steps):
-            action, state = policy.step(
-                observation[step], state, None if target is None else target[step]
-            )
+            obs = policy.observation(observation[step], action)
+            action, state = policy.step(obs, state, None if target is None else target[step])
             actions.append(action.clone())
     return KnownAnswers(
         observation.numpy(),

@@ -71,12 +71,13 @@ def held_out_error(
         context_len=longest,
         batch_size=max(1, BATCH_STEPS // longest),
         return_to_go=policy.conditioned,
+        last_action=policy.layout.keeps_last_action,
     )
     total, steps = 0.0, 0
     try:
         with torch.inference_mode():
             for batch in stream:
-                predicted = policy.predict_normalised(batch["obs"], batch.get("return_to_go"))
+                predicted = policy.predict_batch(batch)
                 target = policy.action_normaliser.normalise(batch["action"])
                 total += float(masked_sum(squared_error(predicted, target), batch["mask"]))
                 done = int(batch["mask"].sum())

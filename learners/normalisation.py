@@ -37,9 +37,16 @@ class Normaliser(nn.Module):
         """Changes nothing; to be filled from a checkpoint."""
         return cls(torch.zeros(size), torch.ones(size))
 
+    def followed_by(self, other: "Normaliser") -> "Normaliser":
+        """For x with the other's channels appended."""
+        return Normaliser(
+            torch.cat([self.mean, other.mean]),
+            torch.cat([self.std, other.std]),
+        )
+
     def normalise(self, x: Tensor) -> Tensor:
-        """(..., D) in data units -> (..., D) of zero mean and unit spread."""
-        return (x - self.mean) / self.std
+        """(..., D) in data units, any dtype -> (..., D) of zero mean and unit spread, float32."""
+        return ((x - self.mean) / self.std).to(self.mean.dtype)
 
     def restore(self, x: Tensor) -> Tensor:
         """The inverse: (..., D) normalised -> data units."""

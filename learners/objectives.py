@@ -64,10 +64,10 @@ def summed_loss(policy: PolicyNetwork, batch: Mapping[str, Tensor]) -> Tensor:
     A step counts its mean squared error over actions, or, for a Gaussian policy, its nats.
 
     Args:
-        batch: obs (B, T, Do), mask (B, T), action (B, T, A) or both of EXPERT_FIELDS, and
-            return_to_go (B, T) where the policy is conditioned on it.
+        batch: mask (B, T), action (B, T, A) or both of EXPERT_FIELDS, and what
+            `PolicyNetwork.predict_batch` takes.
     """
-    predicted = policy.predict_normalised(batch["obs"], batch.get("return_to_go")).float()
+    predicted = policy.predict_batch(batch).float()
     normaliser, mask = policy.action_normaliser, batch["mask"]
     if "action_mean" in batch:
         expert_mean = normaliser.normalise(batch["action_mean"])

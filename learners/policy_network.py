@@ -1,5 +1,6 @@
 """A network with everything it needs to go from stored observations to physical actions."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor, nn
 
 from learners.gaussian import GaussianSpread
 from learners.normalisation import Normaliser
-from learners.tokens import TokenLayout
+from learners.tokens import LAST_ACTION, TokenLayout
 
 
 class Network(Protocol):
@@ -28,6 +29,9 @@ class PolicyNetwork(nn.Module):
     The network works in normalised units on both sides. Return-to-go is given in units of the
     stored reward and divided by `return_scale`, the mean return of a whole expert episode, so that
     the network sees 1.0 at the start of an average expert episode.
+
+    An observation here is the layout's: where the policy keeps the last action, the stored
+    observation with the last action appended (`observation`).
 
     With `gaussian` the policy is a Gaussian around the network's output, which stays the action of
     `forward` and `step`; without, it is that action.
@@ -71,6 +75,24 @@ class PolicyNetwork(nn.Module):
         """(A,) of a Gaussian policy, in the units of the data; ValueError as `log_std`."""
         return self.log_std.exp() * self.action_normaliser.std
 
+    def observation(self, stored: Tensor, last_action: Tensor | None = None) -> Tensor:
+        """What the policy reads: stored (..., Ds) and, where it keeps it, last_action (..., A)."""
+        if not self.layout.keeps_last_action:
+            return stored
+        if last_action is None:
+            raise ValueError("the data's observation has no last action: give last_action")
+        return torch.cat([stored, last_action], dim=-1)
+
+    def predict_batch(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """`predict_normalised` of a batch of stored steps.
+
+        Args:
+            batch: obs (B, T, Ds), return_to_go (B, T) where the policy is conditioned on it, and
+                last_action (B, T, A) where it keeps that itself.
+        """
+        obs = self.observation(batch["obs"], batch.get(LAST_ACTION))
+        return self.predict_normalised(obs, batch.get("return_to_go"))
+
     def tokens(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
         """obs (..., Do) and, for return tokens, return_to_go (...) -> normalised (..., D)."""
         normalised = self.obs_normaliser.normalise(obs)
@@ -78,7 +100,7 @@ class PolicyNetwork(nn.Module):
             return normalised
         if return_to_go is None:
             raise ValueError("this policy is conditioned on the return: give return_to_go")
-        start, stop = self.layout.obs_slices["last_action"]
+        start, stop = self.layout.obs_slices[LAST_ACTION]
         remaining = (return_to_go / self.return_scale)[..., None]
         return torch.cat(
             [

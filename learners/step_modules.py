@@ -15,6 +15,7 @@ from learners.fcnet import FCNet
 from learners.fcnet_step import FCNetStep
 from learners.policy_network import Network, PolicyNetwork
 from learners.step_state import StateTensor, named_tensors, with_tensors
+from learners.tokens import LAST_ACTION
 
 
 class NetworkStep(nn.Module):
@@ -65,7 +66,8 @@ class PolicyStep(nn.Module):
     """observation (B, Do), [return_to_go (B,),] state -> action (B, A) in data units, next state.
 
     Normalisers included. Inputs and outputs go by `input_names` and `output_names`; the output
-    `next_X` of one step is the input `X` of the following one.
+    `next_X` of one step is the input `X` of the following one. Where the policy keeps the last
+    action, that is one of the state's tensors, and no part of the observation.
     """
 
     def __init__(self, policy: PolicyNetwork, batch_size: int = 1) -> None:
@@ -74,7 +76,8 @@ class PolicyStep(nn.Module):
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.batch_size = batch_size
-        self.obs_dim = policy.layout.obs_dim
+        self.obs_dim = policy.layout.stored_dim
+        self.act_dim = policy.action_normaliser.mean.numel()
         with torch.no_grad():
             step = (
                 FCNetStep(policy.network, batch_size)
@@ -89,7 +92,9 @@ class PolicyStep(nn.Module):
             policy.action_normaliser,
             float(policy.return_scale),
         )
-        self.state_tensors: tuple[StateTensor, ...] = step.state_tensors
+        kept = StateTensor(LAST_ACTION, torch.zeros(batch_size, self.act_dim), batch_axis=0)
+        self._kept = (kept,) if policy.layout.keeps_last_action else ()
+        self.state_tensors: tuple[StateTensor, ...] = (*self._kept, *step.state_tensors)
         self.eval()
 
     @property
@@ -114,10 +119,12 @@ class PolicyStep(nn.Module):
 
     def forward(self, observation: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """See the class."""
-        conditioned = self.policy.conditioned
-        token = self.policy.tokens(observation, rest[0] if conditioned else None)
-        action, *state = self.policy.network(token, *rest[1 if conditioned else 0 :])
-        return self.policy.action_normaliser.restore(action), *state
+        given = dict(zip(self.input_names[1:], rest, strict=True))
+        obs = self.policy.observation(observation, given.pop(LAST_ACTION, None))
+        token = self.policy.tokens(obs, given.pop("return_to_go", None))
+        action, *state = self.policy.network(token, *given.values())
+        action = self.policy.action_normaliser.restore(action)
+        return action, *(action.clone() for _ in self._kept), *state
 
 
 def _differing_axis(narrow: Tensor, wide: Tensor) -> int | None:

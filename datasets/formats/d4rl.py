@@ -39,7 +39,13 @@ from datasets.formats.d4rl_layout import (
     key_of,
     marked_rows,
 )
-from datasets.formats.d4rl_tasks import TASKS, D4rlTask, named_dataset, normalised_return
+from datasets.formats.d4rl_tasks import (
+    TASKS,
+    D4rlTask,
+    named_dataset,
+    normalised_return,
+    obs_slices,
+)
 from datasets.formats.hdf5 import (
     dataset_at,
     datasets_of,
@@ -168,13 +174,16 @@ class D4rlImporter:
                 () if name == "reward" else found[key].shape[1:],
                 stored_dtype(found[key].dtype),
                 description=f"{key} of D4RL",
+                slices=obs_slices(self._task, found[key].shape[1:]) if name == "obs" else {},
             )
             for name, key in keys.items()
         ]
         if NEXT in found:
             obs = fields[0]
             text = "observation after the episode's last step"
-            fields.append(Field("final_obs", obs.shape, obs.dtype, description=text, per="episode"))
+            fields.append(
+                Field("final_obs", obs.shape, obs.dtype, "1", text, obs.slices, per="episode")
+            )
         attributes: dict[str, Any] = {"task": self._task, "format": "d4rl"}
         if facts is not None:
             attributes["reference_returns"] = {

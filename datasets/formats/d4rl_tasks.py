@@ -3,13 +3,17 @@
 Scores are those of D4RL's published table (``d4rl/infos.py`` of Farama-Foundation/D4RL, the
 constants REF_MIN_SCORE and REF_MAX_SCORE; Fu et al. 2020, appendix): the mean return of a random
 and of an expert policy. They are the same for versions 0 to 2. Horizons are the environments'
-``max_episode_steps`` there. Control steps are the simulation's step times its frame skip.
+``max_episode_steps`` there. Control steps are the simulation's step times its frame skip. Names of
+the observation's fields are ours, in the order of the environments' ``_get_obs`` (Gymnasium and
+Gymnasium-Robotics, whose observations are D4RL's).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +29,7 @@ class D4rlTask:
         horizon: control steps after which an episode times out; control_dt_s: of one of them.
         ends_at_horizon: whether the environment alone ends episodes, so that a time-out before the
             horizon means that recording stopped.
+        obs_slices: field -> (start, stop) of the observation; empty where no one width is known.
     """
 
     random_score: float
@@ -32,17 +37,86 @@ class D4rlTask:
     horizon: int
     control_dt_s: float
     ends_at_horizon: bool = True
+    obs_slices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
+
+def _consecutive(**widths: int) -> dict[str, tuple[int, int]]:
+    """Field -> (start, stop), one after the other."""
+    ends = [0, *accumulate(widths.values())]
+    return dict(zip(widths, pairwise(ends), strict=True))
+
+
+_TWO_LEGS = _consecutive(root_pos=2, joint_pos=6, root_vel=3, joint_vel=6)
+"""Height and pitch, six joints, and the velocities of both, with that of travel."""
 
 TASKS: dict[str, D4rlTask] = {
-    "halfcheetah": D4rlTask(-280.178953, 12135.0, 1000, 0.05),
-    "hopper": D4rlTask(-20.272305, 3234.3, 1000, 0.008),
-    "walker2d": D4rlTask(1.629008, 4592.3, 1000, 0.008),
+    "halfcheetah": D4rlTask(-280.178953, 12135.0, 1000, 0.05, obs_slices=_TWO_LEGS),
+    "hopper": D4rlTask(
+        -20.272305,
+        3234.3,
+        1000,
+        0.008,
+        obs_slices=_consecutive(root_pos=2, joint_pos=3, root_vel=3, joint_vel=3),
+    ),
+    "walker2d": D4rlTask(1.629008, 4592.3, 1000, 0.008, obs_slices=_TWO_LEGS),
     "ant": D4rlTask(-325.6, 3879.7, 1000, 0.05),
-    "pen": D4rlTask(96.262799, 3076.8331017826877, 100, 0.01, ends_at_horizon=False),
-    "hammer": D4rlTask(-274.856578, 12794.134825156867, 200, 0.01, ends_at_horizon=False),
-    "door": D4rlTask(-56.512833, 2880.5693087298737, 200, 0.01, ends_at_horizon=False),
-    "relocate": D4rlTask(-6.425911, 4233.877797728884, 200, 0.01, ends_at_horizon=False),
+    "pen": D4rlTask(
+        96.262799,
+        3076.8331017826877,
+        100,
+        0.01,
+        ends_at_horizon=False,
+        obs_slices=_consecutive(
+            joint_pos=24,
+            object_pos=3,
+            object_vel=6,
+            object_rot=3,
+            target_rot=3,
+            object_to_target_pos=3,
+            object_to_target_rot=3,
+        ),
+    ),
+    "hammer": D4rlTask(
+        -274.856578,
+        12794.134825156867,
+        200,
+        0.01,
+        ends_at_horizon=False,
+        obs_slices=_consecutive(
+            joint_pos=26,
+            nail_displacement=1,
+            hammer_vel=6,
+            palm_pos=3,
+            hammer_pos=3,
+            hammer_rot=3,
+            nail_pos=3,
+            nail_impact=1,
+        ),
+    ),
+    "door": D4rlTask(
+        -56.512833,
+        2880.5693087298737,
+        200,
+        0.01,
+        ends_at_horizon=False,
+        obs_slices=_consecutive(
+            joint_pos=27,
+            latch_pos=1,
+            door_hinge_pos=1,
+            palm_pos=3,
+            handle_pos=3,
+            palm_to_handle=3,
+            door_open=1,
+        ),
+    ),
+    "relocate": D4rlTask(
+        -6.425911,
+        4233.877797728884,
+        200,
+        0.01,
+        ends_at_horizon=False,
+        obs_slices=_consecutive(joint_pos=30, palm_to_ball=3, palm_to_target=3, ball_to_target=3),
+    ),
 }
 
 _TASK_ALIASES = {"walker": "walker2d"}
@@ -71,6 +145,18 @@ def normalised_return(task: str, returns: Returns) -> Returns:
     """
     facts = TASKS[task]
     return 100.0 * (returns - facts.random_score) / (facts.expert_score - facts.random_score)
+
+
+def obs_slices(task: str, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
+    """Names for an observation of this shape: the task's if it is as wide as they are.
+
+    Otherwise all of it is ``state``; observations of more axes than one have no names.
+    """
+    if len(shape) != 1:
+        return {}
+    known = TASKS[task].obs_slices if task in TASKS else {}
+    width = max((stop for _, stop in known.values()), default=0)
+    return dict(known) if width == shape[0] else {"state": (0, shape[0])}
 
 
 def named_dataset(path: Path | str) -> tuple[str, str]:

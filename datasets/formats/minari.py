@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,8 @@ class MinariImporter:
             self.carried = Carried(kept=("everything that gaitforge wrote",))
             return
         obs = leaves_field("obs", self._observations, OBSERVATIONS)
+        if not obs.slices and len(obs.shape) == 1:
+            obs = replace(obs, slices={"state": (0, obs.shape[0])})
         fields = [
             obs,
             leaves_field("action", self._actions, ACTIONS),
