@@ -1,0 +1,123 @@
+"""Closed-loop evaluation on a task: the same starts for every policy, N environments at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from collectors.gym.batch import TaskBatch, TaskObservation
+from collectors.gym.tasks import GymTask
+
+DEFAULT_SEED = 1_000_003
+_STREAM = 0xE7A1  # what keeps evaluation's draws apart from those of a collection of the same seed
+
+
+class TaskPolicy(Protocol):
+    """What is evaluated: a learned policy, an expert, or a random one."""
+
+    def reset(self, ids: np.ndarray) -> None:
+        """Forget the history of the environments `ids`: an episode starts there."""
+        ...
+
+    def act(self, observation: TaskObservation) -> np.ndarray:
+        """(N, A) actions of all N environments."""
+        ...
+
+
+@dataclass
+class TaskEpisode:
+    """One evaluated episode.
+
+    Attributes:
+        seed: its start was drawn from it.
+        episode_return: undiscounted sum of the rewards; length: control steps.
+        success: the task reported it on some step; where a task reports none (HalfCheetah, Hopper,
+            Walker2d), that the episode did not terminate, as imported D4RL files have it.
+        terminated: it ended before the horizon, in a failure or a goal.
+    """
+
+    seed: int
+    episode_return: float = 0.0
+    length: int = 0
+    success: bool = False
+    terminated: bool = False
+
+
+def evaluation_seeds(episodes: int, seed: int = DEFAULT_SEED) -> list[int]:
+    """Seeds of episodes that no collection uses; more episodes begin with the same ones.
+
+    Raises:
+        ValueError: no episode, or a negative seed.
+    """
+    if episodes < 1 or seed < 0:
+        raise ValueError(
+            f"an evaluation needs at least 1 episode, got {episodes}, and a seed of at least 0, "
+            f"got {seed}"
+        )
+    drawn = np.random.SeedSequence([_STREAM, seed]).generate_state(episodes, np.uint64)
+    return [int(each >> np.uint64(1)) for each in drawn]
+
+
+def evaluate(
+    policy: TaskPolicy,
+    batch: TaskBatch,
+    seeds: Sequence[int],
+    progress: Callable[[int], None] | None = None,
+) -> list[TaskEpisode]:
+    """Run one episode a seed; an environment whose episode ended takes the next seed.
+
+    The policy acts on all rows at once; rows of environments that have no episode left are left
+    alone. Actions are cut to [-1, 1], which is all that the tasks' actuators take.
+
+    Args:
+        progress: called with the number of episodes that ended since the call before.
+
+    Returns:
+        The episodes, in the order of the seeds.
+    """
+    episodes = [TaskEpisode(seed) for seed in seeds]
+    waiting = iter(episodes)
+    running: dict[int, TaskEpisode] = {}
+    _start(range(len(batch)), waiting, running, policy, batch)
+    while running:
+        ids = sorted(running)
+        actions = np.clip(policy.act(batch.observation)[ids], -1.0, 1.0)
+        step = batch.step(ids, actions)
+        ended = []
+        for row, index in enumerate(ids):
+            episode = running[index]
+            episode.episode_return += float(step.reward[row])
+            episode.length += 1
+            episode.success |= bool(step.success[row])
+            episode.terminated = bool(step.terminated[row])
+            if step.terminated[row] or step.truncated[row]:
+                episode.success |= not _reports_success(batch.task) and not episode.terminated
+                del running[index]
+                ended.append(index)
+        if ended:
+            _start(ended, waiting, running, policy, batch)
+            if progress is not None:
+                progress(len(ended))
+    return episodes
+
+
+def _start(
+    free: Sequence[int],
+    waiting: Iterator[TaskEpisode],
+    running: dict[int, TaskEpisode],
+    policy: TaskPolicy,
+    batch: TaskBatch,
+) -> None:
+    """Begin the next episodes in the environments that are free, as far as there are any."""
+    started = dict(zip(free, waiting, strict=False))
+    if started:
+        running |= started
+        batch.reset(list(started), [episode.seed for episode in started.values()])
+        policy.reset(np.array(list(started), dtype=np.int64))
+
+
+def _reports_success(task: GymTask) -> bool:
+    return task.package == "gymnasium_robotics"
