@@ -136,6 +136,20 @@ def _demo(arguments: argparse.Namespace) -> Any:
     return run_demo(read_plan(DemoPlan, arguments.plan), arguments.out, Silent())
 
 
+def _gym_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", help="a folder, or s3://bucket/prefix")
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--processes", type=int, default=1, help="(default: %(default)s)")
+
+
+def _gym(arguments: argparse.Namespace) -> Any:
+    """Collect episodes of a Gymnasium task that a store lacks."""
+    from flows.gym import GymPlan, collect_gym
+
+    plan = read_plan(GymPlan, arguments.plan)
+    return collect_gym(plan, arguments.store, Silent(), processes=arguments.processes)
+
+
 Arguments = Callable[[argparse.ArgumentParser], None]
 Run = Callable[[argparse.Namespace], Any]
 
@@ -145,6 +159,7 @@ PROGRAMS: dict[str, tuple[Arguments, Run]] = {
     "evaluate": (_evaluate_arguments, _evaluate),
     "ingest": (_ingest_arguments, _ingest),
     "demo": (_demo_arguments, _demo),
+    "gym": (_gym_arguments, _gym),
 }
 
 

@@ -32,6 +32,7 @@ from pipeline.expert_parser import add_expert, add_robot
 from pipeline.export_parser import add_export
 from pipeline.flow_parser import add_flow_commands
 from pipeline.format_parser import add_format_commands
+from pipeline.gym_parser import add_gym
 from pipeline.humanoid_parser import add_humanoid
 from pipeline.runner_arguments import add_training_runner
 from pipeline.sim_parser import add_sim
@@ -68,6 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_format_commands(commands)
     add_expert(commands)
     add_humanoid(commands)
+    add_gym(commands)
     add_robot(commands)
     add_sim(commands)
     _add_bench(commands)

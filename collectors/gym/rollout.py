@@ -1,0 +1,130 @@
+"""Episodes of stochastic policies in a task: each a pure function of the policy and a seed.
+
+One environment is stepped at a time and its policy sees one observation at a time: the last bit of
+a matrix product depends on the rows beside it, and the simulator, not the policy, takes the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from collectors.gym.batch import TaskBatch
+from collectors.gym.experts import GymExpert
+
+_NOISE_STREAM = 0x6A7
+"""Tells the generator of the actions from the environment's own, which has the same seed."""
+
+
+class Actor(Protocol):
+    """Draws actions; `name` and `hash` are what the catalog says of it."""
+
+    name: str
+    hash: str
+
+    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+        """An action (A,) float32 in [-1, 1] for obs (Do,) float32, and its log-density."""
+        ...
+
+
+class UniformActor:
+    """Every action in [-1, 1] is as likely as any: the random policy of D4RL."""
+
+    name, hash = "random", ""
+
+    def __init__(self, act_dim: int) -> None:
+        self._act_dim = act_dim
+
+    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+        """See `Actor`."""
+        action = rng.uniform(-1.0, 1.0, self._act_dim).astype(np.float32)
+        return action, -self._act_dim * math.log(2.0)
+
+
+class SampledActor:
+    """An expert's action distribution, as D4RL samples it; not its mode."""
+
+    def __init__(self, expert: GymExpert, act_dim: int) -> None:
+        self.name, self.hash = expert.name, expert.hash
+        self._expert, self._act_dim = expert, act_dim
+
+    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+        """See `Actor`."""
+        noise = rng.standard_normal((1, self._act_dim), dtype=np.float32)
+        action, log_prob = self._expert.sample(obs[None], noise)
+        return action[0], float(log_prob[0])
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode of T steps.
+
+    Attributes:
+        seed: of its start and its actions; -1 where it is not known.
+        obs: (T, Do) float32, before each step; final_obs: (Do,) after the last.
+        action: (T, A) float32 in [-1, 1]; log_prob: (T,) float32, their log-densities.
+        reward: (T,) float32.
+        qpos, qvel: (T, nq), (T, nv) float64, the simulator's state before each step; None where it
+            is not known.
+        terminated, truncated: how it ended; neither if it was cut off.
+        success: whether the task said so at any step.
+    """
+
+    seed: int
+    obs: np.ndarray
+    final_obs: np.ndarray
+    action: np.ndarray
+    log_prob: np.ndarray
+    reward: np.ndarray
+    qpos: np.ndarray | None
+    qvel: np.ndarray | None
+    terminated: bool
+    truncated: bool
+    success: bool
+
+    @property
+    def length(self) -> int:
+        """Steps."""
+        return len(self.reward)
+
+
+def run_episode(
+    env: TaskBatch, actor: Actor, seed: int, progress: Callable[[int], None] = lambda steps: None
+) -> Episode:
+    """Run one episode to its end in the batch's first environment.
+
+    Args:
+        seed: of the start, by the environment's own generator, and of the actions, by another.
+        progress: called with 1 after every step.
+    """
+    rng = np.random.default_rng([_NOISE_STREAM, seed])
+    seen: list[tuple[np.ndarray, np.ndarray, float, float, np.ndarray, np.ndarray]] = []
+    terminated = truncated = success = False
+    env.reset([0], [seed])
+    while not (terminated or truncated):
+        obs = env.observation.policy[0].copy()
+        qpos, qvel = env.physics(0)
+        action, log_prob = actor.draw(obs, rng)
+        step = env.step([0], action[None])
+        seen.append((obs, action, log_prob, float(step.reward[0]), qpos, qvel))
+        terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
+        success |= bool(step.success[0])
+        progress(1)
+    obs, action, log_prob, reward, qpos, qvel = zip(*seen, strict=True)
+    return Episode(
+        seed=seed,
+        obs=np.stack(obs),
+        final_obs=env.observation.policy[0].copy(),
+        action=np.stack(action),
+        log_prob=np.array(log_prob, np.float32),
+        reward=np.array(reward, np.float32),
+        qpos=np.stack(qpos),
+        qvel=np.stack(qvel),
+        terminated=terminated,
+        truncated=truncated,
+        success=success,
+    )

@@ -1,0 +1,307 @@
+"""Gymnasium's tasks: collecting the sets of D4RL with policies and a replay buffer of our own.
+
+D4RL's recipe (Fu et al. 2020, section 5): medium and expert sets are drawn from a partially and a
+fully trained policy, medium-replay is everything that the training saw up to the medium policy, and
+medium-expert is both halves: a selection here. Deviation: a set of drawn episodes ends with the
+first whole episode past its steps, where D4RL's cut the last one.
+
+As in `flows.collect` the catalog alone says what is there: running a plan again makes the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.gym.batch import TaskBatch
+from collectors.gym.experts import Recipe, read_recipe
+from collectors.gym.gym_data import (
+    EXPERT,
+    MEDIUM,
+    MEDIUM_REPLAY,
+    QUALITIES,
+    gym_schema,
+    load_actor,
+    part_arrays,
+    part_catalog,
+    replayed_episodes,
+)
+from collectors.gym.replay import ReplayReader
+from collectors.gym.rollout import Episode, run_episode
+from collectors.gym.tasks import GymTask, find_task
+from datasets import create_store, open_store
+from datasets.errors import listed
+from datasets.hashing import hashed
+from flows.activity import PartActivity
+from flows.part_records import PartCollected, part_records, records_folder, write_part_record
+from flows.progress import Advance, Reporter, unheard
+from flows.records import digest, provenance, to_tree, write_record
+
+
+@dataclass(frozen=True)
+class GymPlan:
+    """What to collect.
+
+    Attributes:
+        env: an environment's id of `collectors.gym.tasks`; policies: a finished training's folder.
+        qualities: of `gym_data.QUALITIES`, in the order of the parts.
+        steps: at least so many a quality, in whole episodes; medium-replay is as long as it is.
+        part_steps: after which a part ends with its episode.
+        seed: of everything random.
+        physics: keep the simulator's state too, which medium-replay has none of.
+
+    Raises:
+        ValueError: an unknown task or quality, none or one twice, numbers that are too small, or
+            physics with medium-replay.
+    """
+
+    env: str
+    policies: str
+    qualities: tuple[str, ...] = (MEDIUM, MEDIUM_REPLAY, EXPERT)
+    steps: int = 1_000_000
+    part_steps: int = 50_000
+    seed: int = 0
+    physics: bool = False
+
+    def __post_init__(self) -> None:
+        find_task(self.env)
+        if unknown := [name for name in self.qualities if name not in QUALITIES]:
+            raise ValueError(f"unknown quality '{unknown[0]}'; there are {listed(QUALITIES)}")
+        if not self.qualities or len(set(self.qualities)) != len(self.qualities):
+            raise ValueError("a plan needs at least one quality, each of them once")
+        if min(self.steps, self.part_steps) < 1 or self.seed < 0:
+            raise ValueError("steps and part_steps must be at least 1, and seed not negative")
+        if self.physics and MEDIUM_REPLAY in self.qualities:
+            raise ValueError(
+                f"{MEDIUM_REPLAY} has no simulator state to keep: collect the others with it into "
+                "a store of their own"
+            )
+
+    @property
+    def task(self) -> GymTask:
+        """The environment's task."""
+        return find_task(self.env)
+
+    def recipe(self) -> Recipe:
+        """What is known of the policies.
+
+        Raises:
+            ValueError: no finished training there, or one in another environment.
+        """
+        recipe = read_recipe(self.policies)
+        if recipe.env != self.env:
+            raise ValueError(f"{self.policies} holds policies of {recipe.env}, not of {self.env}")
+        return recipe
+
+    def parts(self) -> dict[str, GymPart]:
+        """The parts by name, in the plan's order.
+
+        A name changes with anything that changes the part's content, and with nothing else: more
+        steps or qualities leave the parts of the others.
+
+        Raises:
+            ValueError: as `recipe`, or a policy is missing.
+        """
+        recipe = self.recipe()
+        found: dict[str, GymPart] = {}
+        for quality in self.qualities:
+            made_by = load_actor(self.policies, MEDIUM if quality == MEDIUM_REPLAY else quality, 1)
+            cut = self._replay_parts(recipe) if quality == MEDIUM_REPLAY else self._drawn_parts()
+            for number, (steps, first, stop) in enumerate(cut):
+                content = {
+                    "env": self.env,
+                    "quality": quality,
+                    "policy": made_by.hash,
+                    "seed": 0 if quality == MEDIUM_REPLAY else self.seed,
+                    "physics": self.physics,
+                    "part": (number, steps, first, stop),
+                }
+                name = f"{digest(content)[:7]}-{quality}-{number:04d}"
+                found[name] = GymPart(name, quality, number, made_by.hash, steps, first, stop)
+        return found
+
+    def _drawn_parts(self) -> Iterator[tuple[int, int, int]]:
+        for done in range(0, self.steps, self.part_steps):
+            yield min(self.part_steps, self.steps - done), 0, 0
+
+    def _replay_parts(self, recipe: Recipe) -> Iterator[tuple[int, int, int]]:
+        lengths = ReplayReader(Path(self.policies)).episodes(recipe.replay_rows)[1]
+        first = steps = 0
+        for episode, length in enumerate(lengths.tolist(), start=1):
+            steps += length
+            if steps >= self.part_steps or episode == len(lengths):
+                yield steps, first, episode
+                first, steps = episode, 0
+
+
+@dataclass(frozen=True)
+class GymPart:
+    """One part of a plan.
+
+    Attributes:
+        quality: one of `gym_data.QUALITIES`; number: of the part within it.
+        expert_hash: of the policy that acts, or of the medium one, which the training reached.
+        steps: that it has, of medium-replay, or at least has.
+        first, stop: the replay buffer's episodes that it consists of.
+    """
+
+    name: str
+    quality: str
+    number: int
+    expert_hash: str
+    steps: int
+    first: int
+    stop: int
+
+
+def prepare_gym(plan: GymPlan, store_path: Path | str) -> dict[str, GymPart]:
+    """Make the store and its record of the plan; returns the parts, see `GymPlan.parts`.
+
+    Raises:
+        ValueError: as `GymPlan.parts`, the task's package is not installed, or another schema is
+            there, as with policies of another training.
+    """
+    parts = plan.parts()
+    env = TaskBatch(plan.task, 1)
+    try:
+        schema = gym_schema(env, plan.recipe(), plan.physics)
+    finally:
+        env.close()
+    create_store(store_path, schema, to_tree(asdict(plan)))
+    record = {"plan": asdict(plan), "parts": list(parts), **provenance()}
+    write_record(records_folder(store_path) / f"gym-{digest(plan)}.json", record)
+    return parts
+
+
+def collect_gym(
+    plan: GymPlan,
+    store_path: Path | str,
+    reporter: Reporter,
+    parts: Sequence[str] | None = None,
+    processes: int = 1,
+) -> list[PartCollected]:
+    """Collect the parts that the store lacks, of all or of the given ones.
+
+    Interrupted, it loses the parts in work and nothing else. Several processes may work on parts of
+    one plan, also such that know nothing of each other.
+
+    Args:
+        processes: that simulate, each a part of its own; with 1 it is this one.
+
+    Returns:
+        The records of the parts that are wanted, in order.
+    """
+    named = prepare_gym(plan, store_path)
+    wanted = list(named if parts is None else parts)
+    missing = open_store(store_path).missing(wanted)
+    total = sum(named[part].steps for part in wanted)
+    left = sum(named[part].steps for part in missing)
+    with reporter.step("collect", total, "step", total - left) as advance:
+        if processes > 1 and len(missing) > 1:
+            # Inside: who collects in this process needs none of it.
+            from flows.gym_processes import collect_in_processes
+
+            collect_in_processes(plan, store_path, missing, min(processes, len(missing)), advance)
+        else:
+            collect_gym_parts(plan, store_path, missing, advance)
+    return part_records(store_path, wanted)
+
+
+def collect_gym_parts(
+    plan: GymPlan, store_path: Path | str, parts: Sequence[str], advance: Advance = unheard
+) -> None:
+    """Make the given parts of a prepared store, one after the other, in this process."""
+    if not parts:
+        return
+    named = plan.parts()
+    env = TaskBatch(plan.task, 1)
+    try:
+        for part in parts:
+            collect_gym_part(plan, store_path, named[part], env, advance)
+    finally:
+        env.close()
+
+
+def collect_gym_part(
+    plan: GymPlan, store_path: Path | str, part: GymPart, env: TaskBatch, advance: Advance
+) -> PartCollected:
+    """Make one part and commit it; one that was committed meanwhile stays as it is.
+
+    Args:
+        env: at least one environment of the plan's task.
+    """
+    started = time.time()
+    store = open_store(store_path)
+    with PartActivity(records_folder(store_path), part.name, part.steps) as activity:
+
+        def heard(steps: int) -> None:
+            activity.advance(steps)
+            advance(steps, part.quality)
+
+        episodes = _episodes(plan, part, env, heard)
+        activity.writing()
+        rolled_out = time.time()
+        steps, per_episode = part_arrays(episodes, store.schema)
+        catalog = part_catalog(
+            episodes, plan.task, plan.recipe(), part.quality, part.expert_hash, part.name
+        )
+        made = store.write_part(part.name, steps, catalog, per_episode)
+    ended = time.time()
+    record = PartCollected(
+        part.name, made.episodes, made.steps, made.bytes, started, ended - rolled_out, ended
+    )
+    write_part_record(store_path, record)
+    return record
+
+
+def _episodes(plan: GymPlan, part: GymPart, env: TaskBatch, heard: Any) -> list[Episode]:
+    if part.quality == MEDIUM_REPLAY:
+        reader = ReplayReader(Path(plan.policies))
+        episodes = replayed_episodes(reader, plan.recipe().replay_rows, part.first, part.stop)
+        heard(part.steps)
+        return episodes
+    actor = load_actor(plan.policies, part.quality, env.act_dim)
+    episodes, steps = [], 0
+    while steps < part.steps:
+        keys = plan.seed, QUALITIES.index(part.quality), part.number, len(episodes)
+        episodes.append(run_episode(env, actor, int(hashed(*keys)) >> 2, heard))
+        steps += episodes[-1].length
+    return episodes
+
+
+def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[str, Any]]:
+    """A row a quality on the given parts of a store: sizes, mean returns and successes."""
+    table = open_store(store_path).select(part=list(parts)).episodes()
+    skills = np.array(table.column("skill").to_pylist())
+    rows = []
+    for quality in (name for name in QUALITIES if name in skills):
+        episodes = table.filter(skills == quality)
+        columns = {
+            name: episodes.column(name).to_numpy()
+            for name in ("length", "return", "normalised_return", "success")
+        }
+        rows.append(
+            {
+                "quality": quality,
+                "parts": len(set(episodes.column("part").to_pylist())),
+                "episodes": episodes.num_rows,
+                "steps": int(columns["length"].sum()),
+                "return": float(columns["return"].mean()),
+                "normalised_return": float(columns["normalised_return"].mean()),
+                "success": float(columns["success"].mean()),
+            }
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    import sys
+
+    from flows.direct import main
+
+    sys.exit(main("gym"))

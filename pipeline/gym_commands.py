@@ -1,0 +1,46 @@
+"""What the `gaitforge gym` commands do."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+
+from collectors.gym.tasks import TASKS
+from flows.gym import GymPlan, collect_gym, quality_summary
+from flows.part_records import collection_rate
+from pipeline.progress import TerminalReporter
+from pipeline.tables import show
+
+
+def list_tasks(arguments: argparse.Namespace) -> int:
+    """List the tasks, and whether what they need is installed."""
+    rows = [
+        {
+            "env": task.env_id,
+            "d4rl": task.name,
+            "horizon": task.facts.horizon,
+            "control_dt_s": task.facts.control_dt_s,
+            "package": task.package,
+            "installed": find_spec(task.package) is not None,
+        }
+        for task in TASKS.values()
+    ]
+    show(rows, arguments.json)
+    return 0
+
+
+def collect(arguments: argparse.Namespace) -> int:
+    """Collect the missing parts of a plan; prints a row a quality."""
+    chosen = {
+        "qualities": arguments.quality,
+        "steps": arguments.steps,
+        "part_steps": arguments.part_steps,
+        "seed": arguments.seed,
+    }
+    given = {name: value for name, value in chosen.items() if value is not None}
+    plan = GymPlan(arguments.env, arguments.policies, **given, physics=arguments.physics)
+    records = collect_gym(plan, arguments.store, TerminalReporter(), processes=arguments.processes)
+    show(quality_summary(arguments.store, [record.part for record in records]), arguments.json)
+    if not arguments.json:
+        print(f"{collection_rate(records):,.0f} steps/s: simulation, policy and writing")
+    return 0
