@@ -217,9 +217,11 @@ def run_gym_comparison(
     key = digest([plan.shared(), data.dataset["hash"], data.references])
     for run in plan.runs():
         row = _run(run, plan, data, out, reporter)
-        record = {"key": key, "data": data.quality[run.set_name], **row}
-        write_record(out / RUNS / f"{run.name}.json", record)
-        _gather(plan, data, key, out)
+        record = to_tree({"key": key, "data": data.quality[run.set_name], **row})
+        path = out / RUNS / f"{run.name}.json"
+        if read_record(path) != record:
+            write_record(path, record)
+            _gather(plan, data, key, out)
     return _gather(plan, data, key, out)
 
 
