@@ -114,13 +114,17 @@ def test_a_finished_comparison_returns_at_once(compared: Path, store: Path) -> N
 
 
 def test_parts_of_a_comparison_make_the_whole(compared: Path, store: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    for model in ("dt", "fcnet"):
-        run_gym_comparison(replace(PLAN, models=(model,), seeds=(1,)), store, out, Silent())
-    run_gym_comparison(replace(PLAN, only=("medium-expert", "medium")), store, out, Silent())
-    record = run_gym_comparison(replace(PLAN, only=("medium-replay",)), store, out, Silent())
-    whole = record_in(compared)
-    assert without_times(record) == without_times(whole)
+    """As processes that share a folder leave it."""
+    out, plan = tmp_path / "out", replace(PLAN, seeds=(1,))
+    run_gym_comparison(replace(plan, only=("medium-expert",), models=("dt",)), store, out, Silent())
+    run_gym_comparison(replace(plan, only=("medium",), models=("fcnet",)), store, out, Silent())
+    record = run_gym_comparison(replace(plan, only=("medium-expert",)), store, out, Silent())
+    whole = {run["run"]: run for run in without_times(record_in(compared))}
+    assert without_times(record) == [
+        whole["medium-fcnet-seed-1"],
+        whole["medium-expert-fcnet-seed-1"],
+        whole["medium-expert-dt-seed-1"],
+    ]
 
 
 def without_times(record: Mapping[str, Any]) -> list[dict[str, Any]]:
