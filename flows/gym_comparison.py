@@ -199,6 +199,7 @@ class _Data:
     quality: Mapping[str, dict[str, Any]]
     references: ReferenceReturns
     dataset: dict[str, Any]
+    recorded_by_d4rl: bool
 
 
 def run_gym_comparison(
@@ -243,7 +244,8 @@ def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
         selected = selects[name].select(store_path)
         quality[name] = set_quality(every.select(store_path), selected, known, plan.sets[name])
         _check_skills(selected, plan.sets[name], name)
-    return _Data(store_path, selects, quality, known, store.info())
+    imported = store.schema.attributes.get("format") == "d4rl"
+    return _Data(store_path, selects, quality, known, store.info(), imported)
 
 
 def _check_skills(selected: Selection, skills: Sequence[str], name: str) -> None:
@@ -314,6 +316,7 @@ def _record(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> dict[s
         "task": find_task(plan.env).name,
         "store": Path(data.store_path).name,
         "dataset": data.dataset,
+        "recorded_by_d4rl": data.recorded_by_d4rl,
         "references": asdict(data.references),
         **summarise(plan.sets, [row for row in rows if row["key"] == key]),
         "left_out": [row["run"] for row in rows if row["key"] != key],

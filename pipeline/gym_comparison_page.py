@@ -84,7 +84,7 @@ def _abstract(record: Record) -> str:
     sets, models = record["sets"], record["models"]
     text = (
         f"{_listed([_title(record, model) for model in models])} learned {record['env']} from "
-        f"{len(sets)} set{'s' * (len(sets) != 1)} of our own episodes, {_number_of_seeds(record)}."
+        f"{len(sets)} set{'s' * (len(sets) != 1)} of episodes, {_number_of_seeds(record)}."
     )
     for name in sets:
         reached = [
@@ -93,7 +93,7 @@ def _abstract(record: Record) -> str:
             if result["set"] == name
         ]
         text += f" {name}: {', '.join(reached)}."
-    return f"{text} 100 is our expert, 0 a random policy."
+    return f"{text} 100 is the expert, 0 a random policy."
 
 
 def _number_of_seeds(record: Record) -> str:
@@ -113,7 +113,7 @@ def _columns(record: Record) -> list[str]:
     heads = []
     for model in record["models"]:
         heads.append(f"{_title(record, model)}, ours")
-        if record["models"][model] in KIND_NAMES:
+        if _has_published(record, model):
             heads.append(f"{_title(record, model)}, published")
     return heads
 
@@ -123,10 +123,10 @@ def _score_table(record: Record) -> list[tuple[str, list[str]]]:
     rows = []
     for name, data in record["sets"].items():
         cells = [fixed(data["normalised"], 1), fixed(data["normalised_best"], 1)]
-        for model, kind in record["models"].items():
+        for model in record["models"]:
             result = _result(record, name, model)
             cells.append(DASH if result is None else spread(result["normalised"], 1))
-            if kind in KIND_NAMES:
+            if _has_published(record, model):
                 cells.append(spread(_published(record, name, model), 1))
         rows.append((name, cells))
     return rows
@@ -138,13 +138,13 @@ def _score_chart(record: Record) -> Panel:
     series = [
         charts.BarSeries("the data’s mean", [each["normalised"] for each in data], _none(names))
     ]
-    for model, kind in record["models"].items():
+    for model in record["models"]:
         results = [_result(record, name, model) for name in names]
         scores = [
             {"mean": None, "std": None} if each is None else each["normalised"] for each in results
         ]
         series.append(_bars(f"{_title(record, model)}, ours", scores))
-        if any((record["task"], name) in PUBLISHED for name in names) and kind in KIND_NAMES:
+        if _has_published(record, model):
             known = [_published(record, name, model) for name in names]
             series.append(_bars(f"{_title(record, model)}, published", known))
     told = "; ".join(
@@ -199,6 +199,13 @@ def _result(record: Record, set_name: str, model: str) -> Record | None:
     return next(
         (each for each in record["results"] if (each["set"], each["model"]) == (set_name, model)),
         None,
+    )
+
+
+def _has_published(record: Record, model: str) -> bool:
+    return any(
+        record["models"][model] in PUBLISHED.get((record["task"], name), {})
+        for name in record["sets"]
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,7 +151,7 @@ def test_a_run_on_another_task_is_refused(tmp_path: Path) -> None:
         ({"return_target": float("nan")}, "a finite number"),
     ],
 )
-def test_impossible_plans_are_refused(values: dict[str, object], complaint: str) -> None:
+def test_impossible_plans_are_refused(values: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         GymEvaluationPlan(**values)
 

@@ -134,6 +134,21 @@ def test_names_of_the_record_are_escaped_on_the_page(compared: Path) -> None:
     assert "&lt;script&gt;" in text
 
 
+def test_the_page_does_not_call_imported_data_our_own(compared: Path) -> None:
+    record = dict(read_record(compared / "comparison.json") or {})
+    assert record["recorded_by_d4rl"] is False
+    text = gym_comparison_page(record | {"recorded_by_d4rl": True})
+    assert "The data are D4RL’s" in text
+    assert "The data are ours" not in text
+    assert "The scale is ours" not in text
+
+
+def test_a_task_without_published_scores_has_no_columns_for_them(compared: Path) -> None:
+    record = dict(read_record(compared / "comparison.json") or {})
+    page = PageReader(gym_comparison_page(record | {"task": "door"}))
+    assert page.row("set") == ["set", "data, mean", "data, best episode", "FCNet, ours", "DT, ours"]
+
+
 def test_a_policy_of_each_kind_is_evaluated(
     compared: Path, policies: Path, gym: Gym, tmp_path: Path
 ) -> None:
