@@ -231,7 +231,11 @@ def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
     store, task = open_store(store_path), find_task(plan.env)
     if store.schema.robot in D4RL_TASKS and store.schema.robot != task.name:
         raise ValueError(f"{store_path} is of {store.schema.robot}, but {plan.env} is {task.name}")
-    known = measured_references(plan.policies) if plan.policies else stored_references(store.schema)
+    known = (
+        measured_references(plan.policies, plan.env)
+        if plan.policies
+        else stored_references(store.schema)
+    )
     if known is None:
         raise ValueError(
             f"{store_path} has no reference returns of a random policy and an expert; give the "

@@ -29,7 +29,6 @@ from collectors.gym.evaluation import (
 )
 from collectors.gym.experts import RandomPolicy, load_gym_expert, read_recipe
 from collectors.gym.tasks import GymTask, find_task, package_version
-from datasets.errors import listed
 from datasets.files import sha256_file
 from datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
 from datasets.formats.d4rl_tasks import normalised_return
@@ -68,13 +67,15 @@ class ReferenceReturns:
         return 100.0 * (value - self.random) / (self.expert - self.random)
 
 
-def measured_references(policies: Path | str) -> ReferenceReturns:
+def measured_references(policies: Path | str, env: str) -> ReferenceReturns:
     """Of the folder of a finished training of experts, over the episodes that it measured.
 
     Raises:
-        ValueError: no such folder, or its training is not finished.
+        ValueError: no such folder, its training is not finished, or it is of another task.
     """
     recipe = read_recipe(policies)
+    if recipe.env != env:
+        raise ValueError(f"{policies} holds policies of {recipe.env}, not of {env}")
     return ReferenceReturns(recipe.random_return, recipe.expert_return, "the experts' recipe")
 
 
@@ -105,19 +106,22 @@ class GymSource:
     quality: str = "expert"
     which: str = "last"
 
-    def load(self, task: GymTask, plan: GymEvaluationPlan, environments: int) -> TaskPolicy:
-        """The policy for a number of environments.
+    def load(self, batch: TaskBatch, plan: GymEvaluationPlan) -> TaskPolicy:
+        """The policy for the environments of a batch.
 
         Raises:
             ValueError: no such run or expert, or one of another task.
         """
         if self.run is not None:
-            return _learned(self, task, plan, environments)
+            return _learned(self, batch, plan)
         if not self.policies:
-            return RandomPolicy(task)
+            return RandomPolicy(batch.act_dim, plan.seed)
         expert = load_gym_expert(self.policies, self.quality)
-        if expert.task.env_id != task.env_id:
-            raise ValueError(f"{self.policies} is of {expert.task.env_id}, not of {task.env_id}")
+        if expert.task != batch.task:
+            raise ValueError(
+                f"{self.policies} holds policies of {expert.task.env_id}, not of "
+                f"{batch.task.env_id}"
+            )
         return expert
 
     def key(self) -> str:
@@ -174,11 +178,10 @@ def evaluate_gym(source: GymSource, plan: GymEvaluationPlan, reporter: Reporter)
     """
     task = find_task(plan.env)
     seeds = evaluation_seeds(plan.episodes, plan.seed)
-    environments = min(plan.environments, plan.episodes)
-    policy = source.load(task, plan, environments)
-    started = time.perf_counter()
-    batch = TaskBatch(task, environments)
+    batch = TaskBatch(task, min(plan.environments, plan.episodes))
     try:
+        policy = source.load(batch, plan)
+        started = time.perf_counter()
         with reporter.step(f"evaluate {source.name}", plan.episodes, "episode") as advance:
             episodes = evaluate(policy, batch, seeds, lambda n: advance(n, ""))
     finally:
@@ -232,15 +235,14 @@ def _sum_up(
     }
 
 
-def _learned(
-    source: GymSource, task: GymTask, plan: GymEvaluationPlan, environments: int
-) -> LearnedPolicy:
+def _learned(source: GymSource, batch: TaskBatch, plan: GymEvaluationPlan) -> LearnedPolicy:
     assert source.run is not None, "the caller has looked"
-    trained = (read_record(source.run / PLAN) or {}).get("robot", task.name)
-    if trained in D4RL_TASKS and trained != task.name:
-        raise ValueError(f"{source.run} was trained on {trained}, not on {listed([task.name])}")
+    task = batch.task.name
+    trained = (read_record(source.run / PLAN) or {}).get("robot", task)
+    if trained in D4RL_TASKS and trained != task:
+        raise ValueError(f"{source.run} was trained on {trained}, not on {task}")
     network = load_policy(source.run, which=source.which)
     target = plan.return_target
     if plan.references is not None:
         target *= plan.references.expert / float(network.return_scale)
-    return LearnedPolicy(network, environments, source.name, target)
+    return LearnedPolicy(network, len(batch), source.name, target)

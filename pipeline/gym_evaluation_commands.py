@@ -28,9 +28,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate one policy; prints its means."""
     source = _source(arguments)
     policies = arguments.policies or source.policies
-    plan = GymEvaluationPlan(
-        env=arguments.env, references=measured_references(policies) if policies else None
-    )
+    references = measured_references(policies, arguments.env) if policies else None
+    plan = GymEvaluationPlan(env=arguments.env, references=references)
     plan = with_chosen(plan, _given(arguments, "episodes", "seed", "return_target"))
     plan = override(plan, arguments.settings)
     record = (

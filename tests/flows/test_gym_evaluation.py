@@ -126,7 +126,7 @@ def test_an_evaluation_is_kept_until_weights_or_plan_change(trained: Path, tmp_p
 def test_references_are_read_from_a_recipe_or_a_store(
     store: Path, policies: Path, tmp_path: Path
 ) -> None:
-    measured = measured_references(policies)
+    measured = measured_references(policies, PLAN.env)
     assert (measured.random, measured.expert) == (MEASURED["random"], MEASURED["expert"])
     stored = stored_references(open_store(store).schema)
     assert stored is not None
@@ -135,8 +135,13 @@ def test_references_are_read_from_a_recipe_or_a_store(
     assert stored_references(open_store(without).schema) is None
 
 
-def test_a_run_on_another_task_is_refused(tmp_path: Path) -> None:
+def test_policies_of_another_task_are_refused(policies: Path, tmp_path: Path) -> None:
     store = make_gym_store(tmp_path / "walker.zarr", "Walker2d-v5", episodes=4)
+    with pytest.raises(ValueError, match="holds policies of Hopper-v5, not of Walker2d-v5"):
+        measured_references(policies, "Walker2d-v5")
+    expert = GymSource("expert", policies=str(policies))
+    with pytest.raises(ValueError, match="holds policies of Hopper-v5, not of Walker2d-v5"):
+        evaluate_gym(expert, replace(PLAN, env="Walker2d-v5"), Silent())
     run = train(store, replace(TINY, objective="bc", return_scale=None), "walker")
     with pytest.raises(ValueError, match="was trained on walker2d"):
         evaluate_gym(GymSource("walker", run=run), PLAN, Silent())
