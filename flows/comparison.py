@@ -34,7 +34,7 @@ COMPARISON = "comparison.json"
 GRID_EPISODES = 20
 
 # What a model may have for itself; all else is the budget, the data, or how they are counted.
-_OWN_SETTINGS = (
+OWN_SETTINGS = (
     "model_overrides",
     "optimiser",
     "peak_lr",
@@ -139,10 +139,10 @@ class ComparisonPlan:
                     f"compared are {', '.join(self.models)}"
                 )
             for name in own:
-                if name not in _OWN_SETTINGS:
+                if name not in OWN_SETTINGS:
                     raise ValueError(
                         f"{name} is no setting that {model} may have for itself; "
-                        f"those are {', '.join(_OWN_SETTINGS)}"
+                        f"those are {', '.join(OWN_SETTINGS)}"
                     )
 
 

@@ -1,0 +1,329 @@
+"""Return-conditioned models on sets of a task's episodes, as D4RL has them, with several seeds.
+
+Every run of a comparison has its budget and its evaluation in common with the others; a set says
+which episodes it learns from. Runs, evaluations and what they came to are kept in one folder and
+found again by the next call. Two processes may work in one folder at once on runs of their own:
+`comparison.json` is made from whatever is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from collectors.gym.tasks import find_task
+from datasets import Selection, open_store
+from datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
+from flows.comparison import OWN_SETTINGS
+from flows.gym_comparison_summary import set_quality, summarise
+from flows.gym_evaluation import (
+    GymEvaluationPlan,
+    GymSource,
+    ReferenceReturns,
+    evaluate_gym_once,
+    measured_references,
+    stored_references,
+)
+from flows.progress import Reporter
+from flows.records import digest, provenance, read_record, to_tree, write_record
+from flows.train import SelectPlan, TrainPlan, run_training
+from learners.registry import PRESETS, preset
+from learners.training_config import TrainConfig
+
+COMPARISON = "comparison.json"
+RUNS = "runs"
+COMPLETE = "terminated or truncated"
+"""Of an episode that was cut off, the return-to-go is unknown."""
+
+D4RL_SETS: Mapping[str, Sequence[str]] = {
+    "medium": ("medium",),
+    "medium-replay": ("medium-replay",),
+    "medium-expert": ("medium", "expert"),
+}
+PUBLISHED_TARGETS: Mapping[str, float] = {
+    "medium": 1.0,
+    "medium-replay": 1.0,
+    "medium-expert": 1.15,
+}
+"""Tan et al. 2024 (FCNet), Table 4, in units of the expert's return."""
+
+_OWN_SETTINGS = (*OWN_SETTINGS, "objective")
+_SET_BY_THE_RUN = ("model", "seed", "model_overrides", "return_scale")
+
+
+@dataclass(frozen=True)
+class GymRun:
+    """One model on one set with one seed."""
+
+    set_name: str
+    model: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of the run, and of its folder and files."""
+        return f"{self.set_name}-{self.model}-seed-{self.seed}"
+
+
+def _shared_settings() -> TrainConfig:
+    return TrainConfig(objective="return", steps=10_000, validation_every=1000, split_seed=0)
+
+
+def _own_settings() -> dict[str, Any]:
+    # Chen et al. 2021, Appendix A: on Gym's tasks the context is 20 steps.
+    return {"dt": {"model_overrides": {"context_len": 20}}}
+
+
+@dataclass(frozen=True)
+class GymComparisonPlan:
+    """What is compared.
+
+    Attributes:
+        env: the task's environment.
+        sets: set -> the skills of the store whose episodes it holds.
+        return_targets: set -> what conditioned policies are asked for, in units of the expert's
+            measured return.
+        config: the settings that all runs share. Its `model`, `model_overrides`, `seed` and
+            `return_scale` stay as they are: `models`, `own`, `seeds` and the expert say them.
+        own: settings of one model alone, as a comparison on legged data has them, and "objective".
+        evaluate: the closed-loop episodes; its `env`, `return_target` and `references` stay as they
+            are.
+        policies: folder of the experts' training, whose measured returns normalise; empty for those
+            that the store names.
+        models, seeds: presets, and seeds of the weights and of the data's order; a run each.
+        only: the sets to run in this call; empty for all.
+
+    Raises:
+        ValueError: an unknown task, model or setting, or runs that could not be compared.
+    """
+
+    env: str = "Hopper-v5"
+    sets: Mapping[str, Sequence[str]] = field(default_factory=lambda: dict(D4RL_SETS))
+    return_targets: Mapping[str, float] = field(default_factory=lambda: dict(PUBLISHED_TARGETS))
+    config: TrainConfig = field(default_factory=_shared_settings)
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=_own_settings)
+    evaluate: GymEvaluationPlan = field(default_factory=GymEvaluationPlan)
+    policies: str = ""
+    models: tuple[str, ...] = ("fcnet", "dt")
+    seeds: tuple[int, ...] = (0, 1, 2)
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        find_task(self.env)
+        for name in ("models", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"a comparison needs {name}, each once; got {list(values)}")
+        self._check_sets()
+        self._check_fixed(self.config, TrainConfig(), _SET_BY_THE_RUN, "config")
+        if self.config.split_seed is None:
+            raise ValueError("compared runs need the same held-out episodes: a config.split_seed")
+        given = ("env", "return_target", "references")
+        self._check_fixed(self.evaluate, GymEvaluationPlan(), given, "evaluate")
+        self._check_own()
+        for model in self.models:
+            self.train_config(model, self.seeds[0], 1.0)
+
+    def runs(self) -> list[GymRun]:
+        """The runs of this call in their order: every set and model before the next seed."""
+        return [
+            GymRun(set_name, model, seed)
+            for seed in self.seeds
+            for set_name in self.chosen()
+            for model in self.models
+        ]
+
+    def chosen(self) -> tuple[str, ...]:
+        """The sets of this call."""
+        return self.only or tuple(self.sets)
+
+    def shared(self) -> dict[str, Any]:
+        """What runs must have in common to be compared: all but which of them this call makes."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("models", "seeds", "only")
+        }
+
+    def train_config(self, model: str, seed: int, expert_return: float) -> TrainConfig:
+        """All settings of one run's training."""
+        own = self.own.get(model, {})
+        try:
+            config = replace(self.config, model=model, seed=seed, return_scale=expert_return, **own)
+            preset(model, config.model_overrides)
+        except TypeError as error:
+            raise ValueError(f"the own settings of {model}, {dict(own)}: {error}") from None
+        return config
+
+    def _check_sets(self) -> None:
+        for name, skills in self.sets.items():
+            if isinstance(skills, str) or not skills:
+                raise ValueError(f'sets must be like {{"medium-expert": ["medium"]}}; see {name}')
+        if self.return_targets.keys() != self.sets.keys():
+            raise ValueError(
+                f"return_targets needs a number for each of the sets {', '.join(self.sets)}"
+            )
+        unknown = [name for name in self.only if name not in self.sets]
+        if unknown or not self.sets:
+            raise ValueError(f"no set {', '.join(unknown)}; there are {', '.join(self.sets)}")
+
+    @staticmethod
+    def _check_fixed(given: Any, default: Any, names: Sequence[str], where: str) -> None:
+        for name in names:
+            if getattr(given, name) != getattr(default, name):
+                raise ValueError(f"{where}.{name} differs by run here, or follows from the plan")
+
+    def _check_own(self) -> None:
+        for each in (self.own, *(self.own.values() if isinstance(self.own, Mapping) else ())):
+            if not isinstance(each, Mapping):
+                raise ValueError('own must be like {"dt": {"peak_lr": 0.001}}')
+        for model, own in self.own.items():
+            if model not in PRESETS:
+                raise ValueError(f"own: no model {model!r}; known are {', '.join(PRESETS)}")
+            for name in own:
+                if name not in _OWN_SETTINGS:
+                    raise ValueError(
+                        f"{name} is no setting that {model} may have for itself; "
+                        f"those are {', '.join(_OWN_SETTINGS)}"
+                    )
+
+
+@dataclass(frozen=True)
+class _Data:
+    """A comparison's store, the sets of this call, and the returns to normalise by."""
+
+    store_path: Path | str
+    selects: Mapping[str, SelectPlan]
+    quality: Mapping[str, dict[str, Any]]
+    references: ReferenceReturns
+    dataset: dict[str, Any]
+    recorded_by_d4rl: bool
+
+
+def run_gym_comparison(
+    plan: GymComparisonPlan, store_path: Path | str, out: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """Run or go on with the comparison in `out`; returns what `comparison.json` holds.
+
+    That file also has the runs that other calls made there with the same settings; the names of
+    runs with others are under `left_out`.
+
+    Raises:
+        ValueError: no store, nothing in a set, data of another task, no measured returns, or an
+            `out` that cannot be written or holds such a run with other settings.
+    """
+    data = _open(plan, store_path)
+    key = digest([plan.shared(), data.dataset["hash"], data.references])
+    for run in plan.runs():
+        row = _run(run, plan, data, out, reporter)
+        record = to_tree({"key": key, "data": data.quality[run.set_name], **row})
+        path = out / RUNS / f"{run.name}.json"
+        if read_record(path) != record:
+            write_record(path, record)
+            _gather(plan, data, key, out)
+    return _gather(plan, data, key, out)
+
+
+def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
+    """Find whatever is wrong with the data before anything is trained."""
+    store, task = open_store(store_path), find_task(plan.env)
+    if store.schema.robot in D4RL_TASKS and store.schema.robot != task.name:
+        raise ValueError(f"{store_path} is of {store.schema.robot}, but {plan.env} is {task.name}")
+    known = (
+        measured_references(plan.policies, plan.env)
+        if plan.policies
+        else stored_references(store.schema)
+    )
+    if known is None:
+        raise ValueError(
+            f"{store_path} has no reference returns of a random policy and an expert; give the "
+            "folder of the experts' training"
+        )
+    selects, quality = {}, {}
+    for name in plan.chosen():
+        every = SelectPlan(skill=tuple(plan.sets[name]))
+        selects[name] = replace(every, where=COMPLETE)
+        selected = selects[name].select(store_path)
+        quality[name] = set_quality(every.select(store_path), selected, known, plan.sets[name])
+        _check_skills(selected, plan.sets[name], name)
+    imported = store.schema.attributes.get("format") == "d4rl"
+    return _Data(store_path, selects, quality, known, store.info(), imported)
+
+
+def _check_skills(selected: Selection, skills: Sequence[str], name: str) -> None:
+    found = set(selected.episodes().column("skill").to_pylist())
+    missing = [skill for skill in skills if skill not in found]
+    if missing:
+        raise ValueError(f"set {name} has no finished episode of skill {', '.join(missing)}")
+
+
+def _run(
+    run: GymRun, plan: GymComparisonPlan, data: _Data, out: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """Train and evaluate one run, as far as that is still to be done."""
+    config = plan.train_config(run.model, run.seed, data.references.expert)
+    folder = out / "train" / run.name
+    trained = run_training(
+        TrainPlan(data.selects[run.set_name], config), data.store_path, folder, reporter
+    )
+    evaluation = replace(
+        plan.evaluate,
+        env=plan.env,
+        return_target=plan.return_targets[run.set_name],
+        references=data.references,
+    )
+    path = out / "evaluate" / f"{run.name}.json"
+    evaluated = evaluate_gym_once(GymSource(run.name, folder), evaluation, path, reporter)
+    return {
+        "run": run.name,
+        "set": run.set_name,
+        "model": run.model,
+        "kind": PRESETS[run.model].kind,
+        "seed": run.seed,
+        "objective": config.objective,
+        "parameters": trained.parameters,
+        "steps": trained.steps,
+        "control_steps": trained.control_steps,
+        "train_s": trained.train_s,
+        "validation_loss": trained.validation_loss,
+        "return_target": evaluation.return_target,
+        "simulation": evaluated["simulation"],
+        **{
+            name: evaluated[name]["mean"]
+            for name in ("return", "length", "normalised", "d4rl_normalised")
+        },
+        "success": evaluated["success"],
+        "return_std_over_episodes": evaluated["return"]["std"],
+    }
+
+
+def _gather(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> dict[str, Any]:
+    """Write `comparison.json` from the runs on the disk.
+
+    Again until it holds them all: another process may finish a run and write the file in between.
+    """
+    written = None
+    while (record := _record(plan, data, key, out)) != written:
+        write_record(out / COMPARISON, record)
+        written = record
+    return record
+
+
+def _record(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> dict[str, Any]:
+    found = [read_record(path) for path in sorted((out / RUNS).glob("*.json"))]
+    rows = [row for row in found if row is not None]
+    record = {
+        "plan": plan.shared(),
+        "env": plan.env,
+        "task": find_task(plan.env).name,
+        "store": Path(data.store_path).name,
+        "dataset": data.dataset,
+        "recorded_by_d4rl": data.recorded_by_d4rl,
+        "references": asdict(data.references),
+        **summarise(plan.sets, [row for row in rows if row["key"] == key]),
+        "left_out": [row["run"] for row in rows if row["key"] != key],
+        **provenance(),
+    }
+    return to_tree(record)

@@ -1,0 +1,70 @@
+"""Small stores in the form of an imported D4RL file, of episodes that no one simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from collectors.gym.tasks import GymTask, find_task
+from datasets import Field, Schema, Store, create_store
+from datasets.formats.sources import catalog_columns
+
+RETURNS = {"random": -5.0, "expert": 300.0}
+SKILLS = ("medium", "medium-replay", "expert")
+ACT_DIM = 3
+
+
+def make_gym_store(
+    path: Path,
+    env: str = "Hopper-v5",
+    skills: tuple[str, ...] = SKILLS,
+    episodes: int = 12,
+    references: bool = True,
+) -> Path:
+    """A part a skill; the last episode of medium-replay is cut off, the other ones terminated."""
+    task = find_task(env)
+    obs_dim = max(stop for _, stop in task.facts.obs_slices.values())
+    attributes = {"task": task.name, "format": "gymnasium"}
+    schema = Schema(
+        fields=(
+            Field("obs", (obs_dim,), slices=dict(task.facts.obs_slices)),
+            Field("action", (ACT_DIM,)),
+            Field("reward"),
+        ),
+        control_dt_s=task.facts.control_dt_s,
+        robot=task.name,
+        attributes=attributes | ({"reference_returns": RETURNS} if references else {}),
+    )
+    store = create_store(path, schema)
+    for number, skill in enumerate(skills):
+        _write_part(store, task, skill, number, episodes)
+    return path
+
+
+def _write_part(store: Store, task: GymTask, skill: str, number: int, episodes: int) -> None:
+    rng = np.random.default_rng(number)
+    lengths = rng.integers(5, 20, episodes)
+    steps = int(lengths.sum())
+    (obs_dim,) = store.schema.field("obs").shape
+    obs = rng.normal(size=(steps, obs_dim)).astype(np.float32)
+    action = np.tanh(obs[:, :ACT_DIM]).astype(np.float32)
+    reward = rng.uniform(0, 2 + number, steps).astype(np.float32)
+    terminated = np.ones(episodes, bool)
+    terminated[-1] = skill != "medium-replay"
+    returns = [float(part.sum()) for part in np.split(reward, np.cumsum(lengths)[:-1])]
+    columns = catalog_columns(
+        0,
+        lengths,
+        f"{number:07x}",
+        terrain=task.name,
+        skill=skill,
+        robot=task.name,
+        simulator="mujoco",
+        expert=skill,
+        success=~terminated,
+        terminated=terminated,
+        truncated=np.zeros(episodes, bool),
+        **{"return": np.array(returns)},
+    )
+    store.write_part(f"{skill}-0000", {"obs": obs, "action": action, "reward": reward}, columns)

@@ -1,0 +1,212 @@
+"""A comparison on a task's sets: what is run, what is kept, and what stands beside it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.gym_comparison import COMPARISON, GymComparisonPlan, run_gym_comparison
+from flows.gym_evaluation import GymEvaluationPlan
+from flows.progress import Silent
+from learners.registry import preset
+from learners.training_config import TrainConfig
+from tests.collectors.gym.making import make_training
+from tests.flows.gym_stores import RETURNS, make_gym_store
+from tests.flows.making import Counting
+
+pytest.importorskip("gymnasium")
+
+CONFIG = TrainConfig(
+    objective="return",
+    steps=2,
+    batch_size=4,
+    window_len=8,
+    held_out_fraction=0.3,
+    split_seed=0,
+    history_every=1,
+    validation_every=2,
+    validation_batches=1,
+    threads=1,
+)
+OWN = {
+    "fcnet": {"model_overrides": {"hidden_dim": 8, "decoder_dim": 8, "n_layers": 1, "n_modes": 2}},
+    "dt": {"model_overrides": {"hidden_dim": 8, "n_layers": 1, "context_len": 5}},
+    "mlp": {"model_overrides": {"hidden_dim": 8, "n_layers": 1}, "objective": "bc"},
+}
+PLAN = GymComparisonPlan(
+    config=CONFIG,
+    own=OWN,
+    evaluate=GymEvaluationPlan(episodes=3, environments=3),
+    seeds=(0, 1),
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_gym_store(tmp_path_factory.mktemp("compare") / "hopper.zarr")
+
+
+@pytest.fixture(scope="module")
+def compared(store: Path) -> Path:
+    """The folder of a finished comparison."""
+    out = store.parent / "out"
+    run_gym_comparison(PLAN, store, out, Silent())
+    return out
+
+
+def record_in(out: Path) -> dict[str, Any]:
+    return json.loads((out / COMPARISON).read_text())
+
+
+def test_every_set_model_and_seed_is_a_run(compared: Path) -> None:
+    record = record_in(compared)
+    assert list(record["sets"]) == ["medium", "medium-replay", "medium-expert"]
+    assert [(r["set"], r["model"], r["seeds"]) for r in record["results"]] == [
+        (name, model, [0, 1]) for name in record["sets"] for model in ("fcnet", "dt")
+    ]
+    assert len(record["runs"]) == 12
+    for result in record["results"]:
+        own = [
+            run["normalised"]
+            for run in record["runs"]
+            if (run["set"], run["model"]) == (result["set"], result["model"])
+        ]
+        assert result["normalised"]["mean"] == pytest.approx(sum(own) / 2)
+        assert result["return_target"] == (1.15 if result["set"] == "medium-expert" else 1.0)
+    assert record["references"] == {**RETURNS, "source": "the store"}
+    assert record["left_out"] == []
+
+
+def test_seeds_come_one_after_the_other() -> None:
+    names = [run.name for run in PLAN.runs()]
+    assert names[:3] == ["medium-fcnet-seed-0", "medium-dt-seed-0", "medium-replay-fcnet-seed-0"]
+    assert [name[-1] for name in names] == ["0"] * 6 + ["1"] * 6
+
+
+def test_the_data_stand_beside_the_models(compared: Path) -> None:
+    sets = record_in(compared)["sets"]
+    assert [each["episodes"] for each in sets.values()] == [12, 11, 24]
+    assert [each["cut_off_episodes"] for each in sets.values()] == [0, 1, 0]
+    assert sets["medium-expert"]["skills"] == ["medium", "expert"]
+    assert sets["medium-expert"]["steps"] > sets["medium"]["steps"]
+    for each in sets.values():
+        assert each["normalised"] == pytest.approx(100 * (each["return"] + 5) / 305)
+        assert each["normalised"] < each["normalised_best"]
+
+
+def test_runs_are_trained_with_the_experts_return_as_scale(compared: Path) -> None:
+    for run in (compared / "train").iterdir():
+        config = json.loads((run / "plan.json").read_text())["plan"]["config"]
+        assert config["return_scale"] == RETURNS["expert"]
+        assert config["seed"] == int(run.name[-1])
+
+
+def test_a_finished_comparison_returns_at_once(compared: Path, store: Path) -> None:
+    before, counting = record_in(compared), Counting()
+    assert run_gym_comparison(PLAN, store, compared, counting) == before
+    assert sum(counting.units.values()) == 0
+
+
+def test_parts_of_a_comparison_make_the_whole(compared: Path, store: Path, tmp_path: Path) -> None:
+    """As processes that share a folder leave it."""
+    out, plan = tmp_path / "out", replace(PLAN, seeds=(1,))
+    run_gym_comparison(replace(plan, only=("medium-expert",), models=("dt",)), store, out, Silent())
+    run_gym_comparison(replace(plan, only=("medium",), models=("fcnet",)), store, out, Silent())
+    record = run_gym_comparison(replace(plan, only=("medium-expert",)), store, out, Silent())
+    whole = {run["run"]: run for run in without_times(record_in(compared))}
+    assert without_times(record) == [
+        whole["medium-fcnet-seed-1"],
+        whole["medium-expert-fcnet-seed-1"],
+        whole["medium-expert-dt-seed-1"],
+    ]
+
+
+def without_times(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in run.items() if k != "train_s"} for run in record["runs"]]
+
+
+def test_runs_with_other_settings_are_named_and_left_out(
+    compared: Path, store: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(compared, out)
+    changed = replace(
+        PLAN, evaluate=replace(PLAN.evaluate, episodes=4), only=("medium",), seeds=(0,)
+    )
+    record = run_gym_comparison(changed, store, out, Silent())
+    assert [run["run"] for run in record["runs"]] == ["medium-fcnet-seed-0", "medium-dt-seed-0"]
+    assert len(record["left_out"]) == 10
+    budget = replace(PLAN, config=replace(CONFIG, steps=3))
+    with pytest.raises(ValueError, match="holds a run with another steps"):
+        run_gym_comparison(budget, store, out, Silent())
+
+
+def test_a_model_without_return_may_stand_beside(store: Path, tmp_path: Path) -> None:
+    plan = replace(PLAN, models=("mlp",), seeds=(0,), only=("medium",))
+    record = run_gym_comparison(plan, store, tmp_path / "out", Silent())
+    assert record["results"][0]["objective"] == "bc"
+    assert record["results"][0]["normalised"]["std"] is None
+
+
+def test_measured_returns_of_the_experts_come_first(store: Path, tmp_path: Path) -> None:
+    policies = make_training(tmp_path / "experts")
+    plan = replace(PLAN, policies=str(policies), models=("fcnet",), seeds=(0,), only=("medium",))
+    record = run_gym_comparison(plan, store, tmp_path / "out", Silent())
+    assert record["references"]["source"] == "the experts' recipe"
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"env": "Ant-v5"}, "no task 'Ant-v5'"),
+        ({"models": ()}, "a comparison needs models, each once"),
+        ({"seeds": (1, 1)}, "a comparison needs seeds, each once"),
+        ({"models": ("rnn",)}, "no model 'rnn'"),
+        ({"only": ("random",)}, "no set random; there are medium, medium-replay, medium-expert"),
+        ({"return_targets": {"medium": 1.0}}, "return_targets needs a number for each"),
+        ({"sets": {"medium": "medium"}}, "sets must be like"),
+        ({"config": replace(CONFIG, seed=3)}, "config.seed differs by run"),
+        ({"config": replace(CONFIG, return_scale=9.0)}, "config.return_scale differs by run"),
+        ({"config": replace(CONFIG, split_seed=None)}, "a config.split_seed"),
+        ({"evaluate": GymEvaluationPlan(return_target=2.0)}, "evaluate.return_target differs"),
+        ({"own": {"rnn": {}}}, "own: no model 'rnn'"),
+        ({"own": {"dt": {"steps": 3}}}, "steps is no setting that dt may have for itself"),
+        ({"own": {"dt": 3}}, "own must be like"),
+    ],
+    ids=str,
+)
+def test_impossible_plans_are_refused(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        replace(PLAN, **values)
+
+
+@pytest.mark.parametrize(
+    ("made", "values", "complaint"),
+    [
+        ({"env": "Walker2d-v5"}, {}, "is of walker2d, but Hopper-v5 is hopper"),
+        ({"references": False}, {}, "has no reference returns"),
+        ({"skills": ("medium", "expert")}, {"only": ("medium-replay",)}, "medium-replay"),
+        ({"skills": ("medium", "medium-replay")}, {"only": ("medium-expert",)}, "expert"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_before_anything_is_trained(
+    made: dict[str, Any], values: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    store = make_gym_store(tmp_path / "it.zarr", episodes=3, **made)
+    with pytest.raises(ValueError, match=complaint):
+        run_gym_comparison(replace(PLAN, **values), store, tmp_path / "out", Silent())
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_papers_sizes_can_be_asked_for() -> None:
+    plan = GymComparisonPlan(models=("fcnet-d4rl-hopper", "dt"))
+    config = plan.train_config("fcnet-d4rl-hopper", 0, 3000.0)
+    assert preset(config.model, config.model_overrides).config.hidden_dim == 512
+    own = plan.train_config("dt", 0, 3000.0)
+    assert preset(own.model, own.model_overrides).config.context_len == 20

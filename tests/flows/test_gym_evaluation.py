@@ -1,0 +1,166 @@
+"""Evaluating policies on a task: whose episodes, normalised by what, and once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets import open_store
+from flows.gym_evaluation import (
+    GymEvaluationPlan,
+    GymSource,
+    ReferenceReturns,
+    evaluate_gym,
+    evaluate_gym_once,
+    measured_references,
+    stored_references,
+)
+from flows.progress import Silent
+from flows.train import SelectPlan, TrainPlan, run_training
+from learners.training_config import TrainConfig
+from tests.collectors.gym.making import RETURNS as MEASURED
+from tests.collectors.gym.making import make_training
+from tests.flows.gym_stores import RETURNS, make_gym_store
+from tests.flows.making import Counting
+
+pytest.importorskip("gymnasium")
+
+PLAN = GymEvaluationPlan(
+    episodes=4, environments=3, references=ReferenceReturns(RETURNS["random"], RETURNS["expert"])
+)
+TINY = TrainConfig(
+    model_overrides={"hidden_dim": 8, "decoder_dim": 8, "n_layers": 1, "n_modes": 2},
+    objective="return",
+    steps=2,
+    batch_size=4,
+    window_len=8,
+    held_out_fraction=0.0,
+    history_every=1,
+    return_scale=RETURNS["expert"],
+    threads=1,
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_gym_store(tmp_path_factory.mktemp("gym") / "hopper.zarr")
+
+
+@pytest.fixture(scope="module")
+def trained(store: Path) -> Path:
+    """A return-conditioned FCNet after two updates."""
+    return train(store, TINY, "fcnet")
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished training of experts."""
+    return make_training(tmp_path_factory.mktemp("experts") / "hopper")
+
+
+def train(store: Path, config: TrainConfig, name: str) -> Path:
+    out = store.parent / name
+    plan = TrainPlan(SelectPlan(where="terminated or truncated"), config)
+    run_training(plan, store, out, Silent())
+    return out
+
+
+def test_every_kind_of_policy_is_evaluated_on_the_same_starts(
+    trained: Path, policies: Path
+) -> None:
+    sources = [
+        GymSource("fcnet", run=trained),
+        GymSource("expert", policies=str(policies)),
+        GymSource("medium", policies=str(policies), quality="medium"),
+        GymSource("random"),
+    ]
+    records = {source.name: evaluate_gym(source, PLAN, Silent()) for source in sources}
+    assert len({tuple(record["returns"]) for record in records.values()}) == len(sources)
+    for name, record in records.items():
+        assert record["policy"] == name
+        assert record["return"]["mean"] == pytest.approx(np.mean(record["returns"]))
+        assert record["return"]["std"] == pytest.approx(np.std(record["returns"], ddof=1))
+        assert record["steps"] == sum(record["lengths"])
+        expected = 100 * (record["return"]["mean"] + 5) / 305
+        assert record["normalised"]["mean"] == pytest.approx(expected)
+        # D4RL's published returns of the Hopper.
+        published = 100 * (record["return"]["mean"] + 20.272305) / (3234.3 + 20.272305)
+        assert record["d4rl_normalised"]["mean"] == pytest.approx(published)
+    assert len({source.key() for source in sources}) == len(sources)
+
+
+def test_without_references_only_d4rls_score_is_known(policies: Path) -> None:
+    source = GymSource("expert", policies=str(policies))
+    record = evaluate_gym(source, replace(PLAN, references=None), Silent())
+    assert record["normalised"] == {"mean": None, "std": None}
+    assert record["d4rl_normalised"]["mean"] is not None
+
+
+def test_the_target_is_in_units_of_the_experts_return(store: Path) -> None:
+    """Runs with other scales are asked for the same return."""
+    halved = train(store, replace(TINY, return_scale=RETURNS["expert"] / 2), "halved")
+    source = GymSource("halved", run=halved)
+    asked = {
+        target: evaluate_gym(source, replace(PLAN, return_target=target), Silent())["returns"]
+        for target in (0.5, 1.0)
+    }
+    own = replace(PLAN, references=None, return_target=2.0)
+    assert evaluate_gym(source, own, Silent())["returns"] == asked[1.0]
+    assert asked[0.5] != asked[1.0], "the policy reads its target"
+
+
+def test_an_evaluation_is_kept_until_weights_or_plan_change(trained: Path, tmp_path: Path) -> None:
+    source, path, counting = GymSource("fcnet", run=trained), tmp_path / "it.json", Counting()
+    first = evaluate_gym_once(source, PLAN, path, counting)
+    assert evaluate_gym_once(source, PLAN, path, counting) == first
+    assert sum(counting.units.values()) == PLAN.episodes
+    other = evaluate_gym_once(source, replace(PLAN, seed=4), path, counting)
+    assert other["returns"] != first["returns"]
+    assert sum(counting.units.values()) == 2 * PLAN.episodes
+
+
+def test_references_are_read_from_a_recipe_or_a_store(
+    store: Path, policies: Path, tmp_path: Path
+) -> None:
+    measured = measured_references(policies, PLAN.env)
+    assert (measured.random, measured.expert) == (MEASURED["random"], MEASURED["expert"])
+    stored = stored_references(open_store(store).schema)
+    assert stored is not None
+    assert (stored.random, stored.expert) == (RETURNS["random"], RETURNS["expert"])
+    without = make_gym_store(tmp_path / "without.zarr", references=False)
+    assert stored_references(open_store(without).schema) is None
+
+
+def test_policies_of_another_task_are_refused(policies: Path, tmp_path: Path) -> None:
+    store = make_gym_store(tmp_path / "walker.zarr", "Walker2d-v5", episodes=4)
+    with pytest.raises(ValueError, match="holds policies of Hopper-v5, not of Walker2d-v5"):
+        measured_references(policies, "Walker2d-v5")
+    expert = GymSource("expert", policies=str(policies))
+    with pytest.raises(ValueError, match="holds policies of Hopper-v5, not of Walker2d-v5"):
+        evaluate_gym(expert, replace(PLAN, env="Walker2d-v5"), Silent())
+    run = train(store, replace(TINY, objective="bc", return_scale=None), "walker")
+    with pytest.raises(ValueError, match="was trained on walker2d"):
+        evaluate_gym(GymSource("walker", run=run), PLAN, Silent())
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"env": "Ant-v5"}, "no task 'Ant-v5'"),
+        ({"episodes": 0}, "at least 1 episode"),
+        ({"environments": 0}, "environments must be at least 1"),
+        ({"return_target": float("nan")}, "a finite number"),
+    ],
+)
+def test_impossible_plans_are_refused(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        GymEvaluationPlan(**values)
+
+
+def test_an_expert_no_better_than_chance_normalises_nothing() -> None:
+    with pytest.raises(ValueError, match="is not above the random policy's"):
+        ReferenceReturns(10.0, 10.0)

@@ -1,0 +1,203 @@
+"""`gaitforge gym evaluate` and `gaitforge gym compare`: what they print, leave and refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from flows.records import read_record
+from pipeline.arguments import Parser
+from pipeline.gym_comparison_page import PAGE_NAME, gym_comparison_page, write_gym_comparison
+from pipeline.gym_evaluation_parser import add_gym_evaluation
+from pipeline.gym_published import PUBLISHED, published
+from tests.collectors.gym.making import make_training
+from tests.flows.gym_stores import make_gym_store
+from tests.pipeline.test_report import PageReader
+
+pytest.importorskip("gymnasium")
+
+OWN = {
+    "fcnet": {"model_overrides": {"hidden_dim": 8, "decoder_dim": 8, "n_layers": 1, "n_modes": 2}},
+    "dt": {"model_overrides": {"hidden_dim": 8, "n_layers": 1, "context_len": 5}},
+}
+SETTINGS = [
+    "config.window_len=8",
+    "config.held_out_fraction=0.3",
+    "config.validation_batches=1",
+    "config.threads=1",
+    "evaluate.environments=2",
+    f"own={json.dumps(OWN)}",
+]
+OPTIONS = ["--steps", "1", "--batch-size", "2", "--episodes", "2", "--seeds", "0-1"]
+OPTIONS += [word for setting in SETTINGS for word in ("--set", setting)]
+
+Gym = Callable[..., str]
+
+
+@pytest.fixture
+def gym(capsys: pytest.CaptureFixture[str]) -> Gym:
+    """gym(*arguments) runs one of the two commands and returns what it printed."""
+
+    def in_this_process(*arguments: str | Path) -> str:
+        capsys.readouterr()
+        assert call(*arguments) == 0
+        return capsys.readouterr().out
+
+    return in_this_process
+
+
+def call(*arguments: str | Path) -> int:
+    parser = Parser(prog="gaitforge gym")
+    add_gym_evaluation(parser.add_subparsers(required=True))
+    parsed = parser.parse_args([str(argument) for argument in arguments])
+    module, function = parsed.run.split(":")
+    return getattr(import_module(f"pipeline.{module}"), function)(parsed)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_gym_store(tmp_path_factory.mktemp("gym-cli") / "hopper.zarr", episodes=8)
+
+
+@pytest.fixture(scope="module")
+def policies(store: Path) -> Path:
+    """A finished training of experts."""
+    return make_training(store.parent / "experts")
+
+
+@pytest.fixture(scope="module")
+def compared(store: Path) -> Path:
+    """The folder of a finished comparison of two sets."""
+    out = store.parent / "out"
+    assert call("compare", store, *OPTIONS, "--sets", "medium,medium-expert", "--out", out) == 0
+    return out
+
+
+def test_the_same_command_again_prints_the_record(store: Path, compared: Path, gym: Gym) -> None:
+    printed = gym("compare", store, *OPTIONS, "--sets", "medium", "--out", compared, "--json")
+    record = json.loads(printed)
+    assert record == read_record(compared / "comparison.json")
+    assert list(record["sets"]) == ["medium", "medium-expert"], "the other call's runs stay"
+    assert record["plan"]["config"]["steps"] == 1
+    assert record["plan"]["evaluate"]["episodes"] == 2
+
+
+def test_the_table_sets_every_score_beside_the_published_one(
+    store: Path, compared: Path, gym: Gym
+) -> None:
+    lines = gym("compare", store, *OPTIONS, "--sets", "medium", "--out", compared).splitlines()
+    assert [line.split()[:2] for line in lines[2:6]] == [
+        [name, model] for name in ("medium", "medium-expert") for model in ("fcnet", "dt")
+    ]
+    for line, (mean, std) in zip(
+        lines[2:6], [(57.8, 6.0), (67.6, 1.0), (110.5, 0.5), (107.6, 1.8)], strict=True
+    ):
+        assert f"{mean}\u00a0±\u00a0{std}" in line
+    assert lines[-1] == f"page: {compared / PAGE_NAME}"
+
+
+def test_the_page_shows_the_records_numbers_and_says_how_the_data_differ(compared: Path) -> None:
+    record = read_record(compared / "comparison.json")
+    assert record is not None
+    text = (compared / PAGE_NAME).read_text()
+    page = PageReader(text)
+    assert page.loads == []
+    assert page.unnamed_charts == 0
+    assert page.tags.count("svg") == 1
+    assert page.ids == ["result", "differences", "data", "runs", "repeat"]
+    row = page.row("medium-expert")
+    assert "110.5\u00a0±\u00a00.5" in row
+    for result in record["results"]:
+        score = result["normalised"]
+        shown = f"{score['mean']:,.1f}\u00a0±\u00a0{score['std']:,.1f}"
+        assert shown in page.row(result["set"])
+    for run in record["runs"]:
+        assert f"{run['return']:,.0f}" in page.row(run["run"])
+    for words in ("The data are ours", "version 2 on mujoco-py", record["runs"][0]["simulation"]):
+        assert words in text
+
+
+def test_the_same_file_gives_the_same_page(compared: Path) -> None:
+    before = (compared / PAGE_NAME).read_bytes()
+    assert write_gym_comparison(compared).read_bytes() == before
+
+
+def test_names_of_the_record_are_escaped_on_the_page(compared: Path) -> None:
+    record = dict(read_record(compared / "comparison.json") or {})
+    record["store"] = "<script>alert(1)</script>.zarr"
+    text = gym_comparison_page(record)
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_the_page_does_not_call_imported_data_our_own(compared: Path) -> None:
+    record = dict(read_record(compared / "comparison.json") or {})
+    assert record["recorded_by_d4rl"] is False
+    text = gym_comparison_page(record | {"recorded_by_d4rl": True})
+    assert "The data are D4RL’s" in text
+    assert "The data are ours" not in text
+    assert "The scale is ours" not in text
+
+
+def test_a_task_without_published_scores_has_no_columns_for_them(compared: Path) -> None:
+    record = dict(read_record(compared / "comparison.json") or {})
+    page = PageReader(gym_comparison_page(record | {"task": "door"}))
+    assert page.row("set") == ["set", "data, mean", "data, best episode", "FCNet, ours", "DT, ours"]
+
+
+def test_a_policy_of_each_kind_is_evaluated(
+    compared: Path, policies: Path, gym: Gym, tmp_path: Path
+) -> None:
+    asked = ["--env", "Hopper-v5", "--episodes", "2", "--seed", "3", "--json"]
+    run = compared / "train" / "medium-fcnet-seed-0"
+    kept = tmp_path / "fcnet.json"
+    learned = json.loads(
+        gym(
+            "evaluate", run, *asked, "--policies", policies, "--return-target", "0.5", "--out", kept
+        )
+    )
+    assert learned == read_record(kept)
+    assert learned["policy"] == "medium-fcnet-seed-0"
+    assert learned["return_target"] == 0.5
+    expert = json.loads(gym("evaluate", policies, *asked, "--quality", "medium"))
+    assert (expert["policy"], expert["references"]["expert"]) == ("medium", 300.0)
+    assert expert["normalised"]["mean"] is not None, "the experts' own returns are known"
+    assert json.loads(gym("evaluate", "random", *asked))["normalised"]["mean"] is None
+    assert "d4rl_normalised std" in gym("evaluate", "random", *asked[:-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["evaluate", "{none}", "--env", "Hopper-v5"], "no finished training in"),
+        (["evaluate", "random", "--env", "Ant-v5"], "no task 'Ant-v5'"),
+        (["evaluate", "random", "--env", "Hopper-v5", "--set", "environments=0"], "at least 1"),
+        (["compare", "{none}", "--out", "{none}"], "no store"),
+        (["compare", "{store}", "--out", "{none}", "--sets", "random"], "no set random"),
+        (["compare", "{store}", "--out", "{none}", "--models", "rnn"], "no model 'rnn'"),
+        (["compare", "{store}", "--out", "{none}", "--set", "own={"], "setting 'own' needs JSON"),
+        (["compare", "{store}", "--out", "{none}", "--policies", "{none}"], "no finished training"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_input_is_refused_before_anything_starts(
+    arguments: list[str], complaint: str, store: Path, tmp_path: Path
+) -> None:
+    places = {"{none}": tmp_path / "none", "{store}": store}
+    with pytest.raises(ValueError, match=complaint):
+        call(*(places.get(word, word) for word in arguments))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_published_scores_are_complete() -> None:
+    assert len(PUBLISHED) == 9
+    assert published("hopper", "medium", "fcnet") == {"mean": 57.8, "std": 6.0}
+    assert published("hopper", "medium", "mlp") == {"mean": None, "std": None}
+    # The last line of the same table.
+    for kind, average in (("fcnet", 75.1), ("dt", 74.7)):
+        means = [scores[kind][0] for scores in PUBLISHED.values()]
+        assert round(sum(means) / 9, 1) == average
