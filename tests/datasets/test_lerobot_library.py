@@ -1,14 +1,11 @@
 """LeRobot's own package and TorchRL load what is exported, and what LeRobot writes is imported.
 
-Run by another interpreter; see ``lerobot_environment``.
+Run by another interpreter; see ``peer_environment``.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,50 +14,24 @@ import pytest
 from datasets import Selection, open_store
 from datasets.formats.exporting import export_selection
 from datasets.formats.importing import import_source
-from tests.datasets.lerobot_environment import Unavailable, lerobot_python
 from tests.datasets.making import small_store
+from tests.datasets.peer_environment import peer_python, run_peer
 
-PROGRAM = Path(__file__).with_name("lerobot_reader.py")
+PROGRAM = "lerobot_reader.py"
 
-pytestmark = pytest.mark.slow
-
-Reader = Callable[..., str]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # installs packages first
 
 
 @pytest.fixture(scope="session")
 def python() -> Path:
-    """An interpreter that has lerobot and torchrl."""
-    try:
-        return lerobot_python()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    """An interpreter that has lerobot 0.4.4 and torchrl."""
+    return peer_python("lerobot")
 
 
-@pytest.fixture
-def reader(python: Path, tmp_path: Path) -> Reader:
-    """Calls the reader program; gives the last line that it prints."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
-    environment.pop("PYTHONPATH", None)  # our package `datasets` would hide Hugging Face's
-
-    def call(*arguments: str | Path) -> str:
-        done = subprocess.run(
-            [python, PROGRAM, *arguments],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=tmp_path,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout.splitlines()[-1] if done.stdout else ""
-
-    return call
-
-
-def test_lerobot_and_torchrl_load_an_export(reader: Reader, tmp_path: Path) -> None:
+def test_lerobot_and_torchrl_load_an_export(python: Path, tmp_path: Path) -> None:
     selection: Selection = small_store(tmp_path / "store").select()
     export_selection("lerobot", selection, tmp_path / "out")
-    seen = json.loads(reader(tmp_path / "out"))
+    seen = json.loads(run_peer(python, PROGRAM, tmp_path / "out", folder=tmp_path))
     theirs, rl = seen["lerobot"], seen["torchrl"]
     assert (theirs["frames"], theirs["episodes"], theirs["fps"]) == (209, 5, 50)
     last = theirs["last"]
@@ -80,8 +51,8 @@ def test_lerobot_and_torchrl_load_an_export(reader: Reader, tmp_path: Path) -> N
     assert (rl["next.reward"], rl["next.done"], rl["next.terminated"]) == ([1], [1], [1])
 
 
-def test_a_dataset_that_lerobot_wrote_is_imported(reader: Reader, tmp_path: Path) -> None:
-    reader("--write", tmp_path / "theirs")
+def test_a_dataset_that_lerobot_wrote_is_imported(python: Path, tmp_path: Path) -> None:
+    run_peer(python, PROGRAM, "--write", tmp_path / "theirs", folder=tmp_path)
     import_source("lerobot", tmp_path / "theirs", tmp_path / "store")
     selection = open_store(tmp_path / "store").select()
     assert selection.lengths.tolist() == [4, 5, 6]
