@@ -19,6 +19,7 @@ from collectors.gym.replay import ReplayReader
 from collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor
 from collectors.gym.tasks import GymTask, package_version
 from datasets import Field, Schema
+from datasets.formats.d4rl_tasks import obs_slices
 from datasets.formats.sources import catalog_columns
 
 RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT = "random", "medium", "medium-replay", "expert"
@@ -36,15 +37,10 @@ _FIELDS = {
 """Field a step -> attribute of `Episode`; names as an import of D4RL gives them."""
 
 
-def obs_slices(task: GymTask, width: int) -> dict[str, tuple[int, int]]:
-    """Names of the observation's parts; width: of the whole."""
-    return {"state": (0, width)}
-
-
 def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
     """The schema of a task's store; physics: with the simulator's state."""
     task = env.task
-    named: dict[str, Any] = {"slices": obs_slices(task, env.obs_dim)}
+    named: dict[str, Any] = {"slices": obs_slices(task.name, (env.obs_dim,))}
     fields = [
         Field("obs", (env.obs_dim,), description="observation before the step", **named),
         Field(

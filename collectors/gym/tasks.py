@@ -86,12 +86,13 @@ def make_environment(task: GymTask) -> Any:
 def _silent_mujoco() -> Iterator[None]:
     """Without MuJoCo's remark that HalfCheetah's MJCF is of an old style, which it writes into a
     file MUJOCO_LOG.TXT of the working directory."""
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda message: None)
+    untyped: Any = mujoco
+    before = untyped.get_mju_user_warning()
+    untyped.set_mju_user_warning(lambda message: None)
     try:
         yield
     finally:
-        mujoco.set_mju_user_warning(before)
+        untyped.set_mju_user_warning(before)
 
 
 def package_version(task: GymTask) -> str:

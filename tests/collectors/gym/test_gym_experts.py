@@ -64,7 +64,7 @@ def test_a_policy_is_found_by_its_folder_and_quality(tmp_path: Path) -> None:
     write_policy(tmp_path)
     expert = load_gym_expert(tmp_path, "expert")
     assert (expert.task.env_id, expert.obs_dim, expert.act_dim) == ("Hopper-v5", 11, 3)
-    with pytest.raises(ValueError, match="no policy at .*medium"):
+    with pytest.raises(ValueError, match=r"no policy at .*medium"):
         load_gym_expert(tmp_path, "medium")
     with pytest.raises(ValueError, match="no policy 'good'; a folder has medium, expert"):
         load_gym_expert(tmp_path, "good")
