@@ -13,7 +13,7 @@ def add_gym(commands: argparse._SubParsersAction) -> None:
     gym = command(
         commands,
         "gym",
-        "collect data of Gymnasium's MuJoCo and Adroit tasks by D4RL's recipe, and evaluate on them",
+        "collect data of Gymnasium's MuJoCo and Adroit tasks by D4RL's recipe, and evaluate there",
         "gaitforge gym list",
     )
     actions = gym.add_subparsers(dest="action", required=True, metavar="ACTION")

@@ -23,8 +23,8 @@ from collectors.gym.tasks import GymTask, find_task, package_version
 from collectors.gym.training import HISTORY, TRAINING, snapshot_path
 from collectors.ppo_checkpoint import replace_file
 
-MEDIUM_SHARE = 1.0 / 3.0
-"""Of the way from the random to the expert's return."""
+MEDIUM_SHARE, MEDIUM_BAND = 1.0 / 3.0, (0.25, 0.45)
+"""Of the way from the random to the expert's return: medium, and what still counts as it."""
 
 CANDIDATES = 5
 """Actors with the best returns in training that are measured again, to be the expert."""
@@ -88,7 +88,7 @@ def choose_policies(
                 f"the training in {out} reached {expert:.1f}, and a random policy {random:.1f}: "
                 "there is nothing to choose; train for more steps"
             )
-        steps["medium"] = first_reaching(history, random + MEDIUM_SHARE * (expert - random))
+        steps["medium"] = medium_step(history, random, expert)
         measured["medium"] = measure(_snapshot(out, steps["medium"], task), EPISODES, _SEED)
     finally:
         batch.close()
@@ -118,10 +118,20 @@ def total_episodes() -> int:
     return CANDIDATES * CANDIDATE_EPISODES + 3 * EPISODES
 
 
-def first_reaching(history: Sequence[dict[str, Any]], wanted: float) -> int:
-    """Steps of the first evaluation with at least this return, or of the best one."""
-    reached = [row["steps"] for row in history if row["return"] >= wanted]
-    return min(reached) if reached else max(history, key=lambda row: row["return"])["steps"]
+def medium_step(history: Sequence[dict[str, Any]], random: float, expert: float) -> int:
+    """Steps of the first evaluation in `MEDIUM_BAND`, or of the one nearest to `MEDIUM_SHARE`.
+
+    Not of the first above a third: returns jump, and that one may be nearly an expert.
+
+    Args:
+        history: {"steps", "return"} of every evaluation, in order of time.
+        random, expert: their mean returns.
+    """
+    shares = [(row["return"] - random) / (expert - random) for row in history]
+    low, high = MEDIUM_BAND
+    within = [i for i, share in enumerate(shares) if low <= share <= high]
+    nearest = min(range(len(shares)), key=lambda i: abs(shares[i] - MEDIUM_SHARE))
+    return history[within[0] if within else nearest]["steps"]
 
 
 def _history(out: Path, trained_steps: int) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from collectors.gym.batch import TaskBatch
 from collectors.gym.experts import load_gym_expert, read_recipe
-from collectors.gym.gym_data import obs_slices, open_replay, replayed_episodes
+from collectors.gym.gym_data import gym_schema, open_replay, replayed_episodes
 from collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor, run_episode
 from collectors.gym.tasks import find_task
 from tests.collectors.gym.making import make_training
@@ -123,7 +123,7 @@ def test_the_replay_buffer_comes_back_in_episodes(training: Path) -> None:
 
 def test_names_of_the_observation_cover_it(training: Path) -> None:
     batch, _ = open_task(training)
-    bounds = sorted(obs_slices(batch.task, batch.obs_dim).values())
+    bounds = sorted(gym_schema(batch, read_recipe(training), False).field("obs").slices.values())
     assert bounds[0][0] == 0
     assert bounds[-1][1] == batch.obs_dim
     batch.close()

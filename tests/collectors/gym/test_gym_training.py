@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.gym.experts import load_gym_expert, read_recipe
-from collectors.gym.recipe import first_reaching
+from collectors.gym.recipe import medium_step
 from collectors.gym.replay import ReplayBuffer, ReplayReader
 from collectors.gym.sac import SAC, SACConfig
 from collectors.gym.training import GymTrainingConfig, train_gym, trained_gym_steps
@@ -118,10 +118,13 @@ def test_a_terminal_state_is_worth_nothing_and_a_horizon_is_bootstrapped() -> No
     assert values[ends == 0].mean().item() == pytest.approx(2.0, abs=0.15)
 
 
-def test_medium_is_the_first_that_reaches_its_share() -> None:
-    history = [{"steps": s, "return": r} for s, r in ((1, 0.0), (2, 5.0), (3, 4.0), (4, 9.0))]
-    assert first_reaching(history, 4.0) == 2
-    assert first_reaching(history, 99.0) == 4
+def test_medium_is_the_first_policy_of_about_a_third() -> None:
+    def history(*returns: float) -> list[dict[str, Any]]:
+        return [{"steps": i, "return": value} for i, value in enumerate(returns)]
+
+    assert medium_step(history(10, 80, 30, 34, 110), random=10, expert=110) == 3
+    assert medium_step(history(10, 80, 40, 43, 110), random=10, expert=110) == 2
+    assert medium_step(history(10, 70, 110), random=10, expert=110) == 1
 
 
 def test_a_training_leaves_policies_a_recipe_and_its_buffer(tmp_path: Path) -> None:
