@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from datasets.errors import DatasetError
+from datasets.errors import DatasetError, StorageError
 
 _URL = re.compile(r"s3:/{1,2}(?P<bucket>[^/]+)/+(?P<prefix>[^/].*?)/*")
 
@@ -42,8 +42,8 @@ class Bucket:
         url: ``s3://bucket/prefix``.
 
     Raises:
-        DatasetError: obstore is not installed, or the URL has no bucket or no prefix; in any
-            method, the storage refuses.
+        DatasetError: obstore is not installed, or the URL has no bucket or no prefix.
+        StorageError: in any method, the storage refuses.
     """
 
     def __init__(self, url: str) -> None:
@@ -109,6 +109,6 @@ class Bucket:
         except (self._refused, OSError) as error:
             raise self._error("objects cannot be removed", error) from error
 
-    def _error(self, what: str, error: Exception) -> DatasetError:
+    def _error(self, what: str, error: Exception) -> StorageError:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        return DatasetError(f"{self.url}: {what}: {reason}")
+        return StorageError(f"{self.url}: {what}: {reason}")

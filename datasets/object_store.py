@@ -37,13 +37,13 @@ from datasets.errors import DatasetError
 from datasets.integrity import verify_store
 from datasets.layout import CATALOG, PARTS, SHARD_STEPS, TAGS
 from datasets.manifest import Manifest, PartRecord
+from datasets.object_parts import PARALLEL_REQUESTS, commit_part, send_objects
 from datasets.root import ROOT_FILE, RootRecord, plain_plan, read_root
 from datasets.schema import Schema
 from datasets.shards import ArrayReader
 from datasets.store import Store
 from datasets.tags import Tag, read_tag
 
-PARALLEL_REQUESTS = 8
 GRACE_S = 24 * 3600.0
 """Age from which ``gc`` takes uncommitted objects for left behind, not for being written."""
 
@@ -138,7 +138,8 @@ class RemoteStore(Store):
             scratch = Store.create(Path(folder, "store.zarr"), self.schema)
             scratch.address = f"{self.url} by way of {scratch.path}"
             scratch.write_part(part_id, steps, episodes, per_episode)
-            _publish(self._bucket, scratch, part_id)
+            send_objects(self._bucket, scratch, part_id)
+            commit_part(self._bucket, scratch, part_id)
         _refresh(self._bucket, self.path)
         return self.files.find(part_id).record
 
@@ -251,6 +252,9 @@ def store_address(store: Store) -> str:
 def push_store(store: Store, url: str) -> list[str]:
     """Copy a local store's parts to object storage; what is there already is not sent again.
 
+    All objects are sent before the first part is committed, so that a reader does not see a store
+    grow for as long as the sending takes; the commits follow, one small object each.
+
     Args:
         store: the local store; a mirror of a remote one lacks objects.
         url: ``s3://bucket/prefix``; made if absent.
@@ -268,8 +272,9 @@ def push_store(store: Store, url: str) -> list[str]:
     there = set(target.files.stamps())
     used = dict.fromkeys(each.folder for each in store.catalog().locations.values())
     stems = [stem for stem in used if stem not in there]
-    for stem in stems:
-        _publish(target._bucket, store, stem)
+    for step in (send_objects, commit_part):
+        for stem in stems:
+            step(target._bucket, store, stem)
     return stems
 
 
@@ -291,36 +296,6 @@ def _write_root(bucket: Bucket, record: RootRecord) -> None:
             f"{bucket.url}: the storage ignores 'If-None-Match: *' on writes, without which two "
             "writers could commit the same part; use one that keeps to it"
         )
-
-
-def _publish(bucket: Bucket, source: Store, stem: str) -> None:
-    """Write the objects of one of a local store's folders, and commit it, unless it is there."""
-    folder = source.path / PARTS / stem
-    catalog_key = f"{CATALOG}/{stem}.parquet"
-
-    def send(name: str) -> bool:
-        try:
-            content = (folder / name).read_bytes()
-        except OSError as error:
-            raise DatasetError(
-                f"part {stem} of {source.address}: object {name} cannot be read: {error.strerror}"
-            ) from error
-        return bucket.create_equal(f"{PARTS}/{stem}/{name}", content)
-
-    names = sorted(source.files.manifest(stem).objects)
-    with ThreadPoolExecutor(PARALLEL_REQUESTS) as threads:
-        sent = dict(zip(names, threads.map(send, names), strict=True))
-    there = bucket.list(f"{PARTS}/{stem}/")
-    for name in names:
-        if not sent[name] or f"{PARTS}/{stem}/{name}" not in there:
-            if bucket.read(catalog_key) is not None:
-                return  # another writer was faster
-            state = "is there with other content" if not sent[name] else "was removed"
-            raise DatasetError(
-                f"part {stem} was not committed to {bucket.url}: object {name} {state}; `gc` "
-                "removes what writers that died left behind"
-            )
-    bucket.create(catalog_key, source.files.path(stem).read_bytes())
 
 
 def _refresh(bucket: Bucket, mirror: Path, anew: bool = False) -> None:

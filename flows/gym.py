@@ -11,7 +11,7 @@ As in `flows.collect` the catalog alone says what is there: running a plan again
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,12 @@ from collectors.gym.gym_data import (
     MEDIUM_REPLAY,
     QUALITIES,
     gym_schema,
-    load_actor,
+    open_replay,
     part_arrays,
     part_catalog,
+    quality_actor,
     replayed_episodes,
 )
-from collectors.gym.replay import ReplayReader
 from collectors.gym.rollout import Episode, run_episode
 from collectors.gym.tasks import GymTask, find_task
 from datasets import create_store, open_store
@@ -110,7 +110,7 @@ class GymPlan:
         recipe = self.recipe()
         found: dict[str, GymPart] = {}
         for quality in self.qualities:
-            made_by = load_actor(self.policies, MEDIUM if quality == MEDIUM_REPLAY else quality, 1)
+            made_by = quality_actor(self.policies, quality)
             cut = self._replay_parts(recipe) if quality == MEDIUM_REPLAY else self._drawn_parts()
             for number, (steps, first, stop) in enumerate(cut):
                 content = {
@@ -130,7 +130,8 @@ class GymPlan:
             yield min(self.part_steps, self.steps - done), 0, 0
 
     def _replay_parts(self, recipe: Recipe) -> Iterator[tuple[int, int, int]]:
-        lengths = ReplayReader(Path(self.policies)).episodes(recipe.replay_rows)[1]
+        reader = open_replay(self.policies, recipe)
+        lengths = reader.episodes(reader.rows).lengths
         first = steps = 0
         for episode, length in enumerate(lengths.tolist(), start=1):
             steps += length
@@ -215,14 +216,20 @@ def collect_gym(
 def collect_gym_parts(
     plan: GymPlan, store_path: Path | str, parts: Sequence[str], advance: Advance = unheard
 ) -> None:
-    """Make the given parts of a prepared store, one after the other, in this process."""
+    """Make the given parts of a prepared store, one after the other, in this process.
+
+    One that another process commits before its turn is left out.
+    """
     if not parts:
         return
-    named = plan.parts()
+    named, store = plan.parts(), open_store(store_path)
     env = TaskBatch(plan.task, 1)
     try:
         for part in parts:
-            collect_gym_part(plan, store_path, named[part], env, advance)
+            if store.missing([part]):
+                collect_gym_part(plan, store_path, named[part], env, advance)
+            else:
+                advance(named[part].steps, named[part].quality)
     finally:
         env.close()
 
@@ -259,13 +266,15 @@ def collect_gym_part(
     return record
 
 
-def _episodes(plan: GymPlan, part: GymPart, env: TaskBatch, heard: Any) -> list[Episode]:
+def _episodes(
+    plan: GymPlan, part: GymPart, env: TaskBatch, heard: Callable[[int], None]
+) -> list[Episode]:
     if part.quality == MEDIUM_REPLAY:
-        reader = ReplayReader(Path(plan.policies))
-        episodes = replayed_episodes(reader, plan.recipe().replay_rows, part.first, part.stop)
+        reader = open_replay(plan.policies, plan.recipe())
+        episodes = replayed_episodes(reader, part.first, part.stop)
         heard(part.steps)
         return episodes
-    actor = load_actor(plan.policies, part.quality, env.act_dim)
+    actor = quality_actor(plan.policies, part.quality)
     episodes, steps = [], 0
     while steps < part.steps:
         keys = plan.seed, QUALITIES.index(part.quality), part.number, len(episodes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import wait
@@ -74,7 +75,10 @@ def _work(plan: GymPlan, store_path: Path | str, parts: Sequence[str]) -> None:
             if parent is not None and not parent.is_alive():
                 raise Interrupted
 
-    collect_gym_parts(plan, store_path, parts, unless_orphaned)
+    try:
+        collect_gym_parts(plan, store_path, parts, unless_orphaned)
+    except (ValueError, OSError, Interrupted):
+        sys.exit(1)  # the parent tells of it, in one line
 
 
 def _failure(store_path: Path | str, parts: Sequence[str], started: float) -> str:

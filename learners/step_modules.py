@@ -17,6 +17,9 @@ from learners.policy_network import Network, PolicyNetwork
 from learners.step_state import StateTensor, named_tensors, with_tensors
 from learners.tokens import LAST_ACTION
 
+KEPT_ACTION = f"state_{LAST_ACTION}"
+"""The part of the state that is the action of the step before, where the policy keeps it."""
+
 
 class NetworkStep(nn.Module):
     """The pure step of any network whose state is made of tensors.
@@ -92,7 +95,7 @@ class PolicyStep(nn.Module):
             policy.action_normaliser,
             float(policy.return_scale),
         )
-        kept = StateTensor(LAST_ACTION, torch.zeros(batch_size, self.act_dim), batch_axis=0)
+        kept = StateTensor(KEPT_ACTION, torch.zeros(batch_size, self.act_dim), batch_axis=0)
         self._kept = (kept,) if policy.layout.keeps_last_action else ()
         self.state_tensors: tuple[StateTensor, ...] = (*self._kept, *step.state_tensors)
         self.eval()
@@ -120,7 +123,7 @@ class PolicyStep(nn.Module):
     def forward(self, observation: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """See the class."""
         given = dict(zip(self.input_names[1:], rest, strict=True))
-        obs = self.policy.observation(observation, given.pop(LAST_ACTION, None))
+        obs = self.policy.observation(observation, given.pop(KEPT_ACTION, None))
         token = self.policy.tokens(obs, given.pop("return_to_go", None))
         action, *state = self.policy.network(token, *given.values())
         action = self.policy.action_normaliser.restore(action)

@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from collectors.experts import DEFAULT_EXPERT, EXPERTS, list_experts, load_expert
+from collectors.gym.experts import RECIPE
 from collectors.robot_check import check_robot
 from collectors.robots import absolute_robot, load_robot
 from flows.evaluate import PolicySource
 from pipeline.commands import show_evaluation
+from pipeline.plan_choices import with_chosen
 from pipeline.progress import TerminalReporter
 from pipeline.settings import override
 from pipeline.tables import show
@@ -38,6 +40,8 @@ def list_them(arguments: argparse.Namespace) -> int:
 
 def train(arguments: argparse.Namespace) -> int:
     """Train an expert; `expert.safetensors` and its card land in the folder."""
+    if arguments.env is not None:
+        return _train_gym(arguments)
     from collectors.ppo import ExpertTrainingConfig
     from flows.expert import run_expert_training
 
@@ -56,3 +60,29 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate an expert."""
     name = arguments.expert or DEFAULT_EXPERT
     return show_evaluation(PolicySource(Path(name).stem, expert=name), arguments)
+
+
+def _train_gym(arguments: argparse.Namespace) -> int:
+    """Train a task's policies; prints how they were chosen and what they return."""
+    from collectors.gym.training import GymTrainingConfig  # brings torch
+    from flows.gym_training import run_gym_training
+
+    if arguments.robots is not None:
+        raise ValueError("--env trains in one environment, as SAC does: leave out --robots")
+    config = GymTrainingConfig(env=arguments.env)
+    chosen = {name: getattr(arguments, name) for name in ("steps", "seed", "threads")}
+    config = override(with_chosen(config, chosen), arguments.settings)
+    recipe = run_gym_training(config, arguments.out, TerminalReporter())
+    rows = [
+        {
+            "policy": name,
+            "step": recipe.get(f"{name}_step"),
+            "return": mean,
+            "std": recipe["return_std"][name],
+            "length": recipe["lengths"][name],
+        }
+        for name, mean in recipe["returns"].items()
+    ]
+    show(rows, as_json=False)
+    print(arguments.out / RECIPE)
+    return 0

@@ -33,10 +33,12 @@ def add_expert(commands: argparse._SubParsersAction) -> None:
     train = command(
         actions,
         "train",
-        "train an expert with PPO, or go on with a training",
-        "gaitforge expert train --out runs/expert --steps 20000000 --robot my_robot",
+        "train an expert with PPO, or a Gymnasium task's policies with SAC, or go on with that",
+        "gaitforge expert train --out runs/expert --steps 20000000 --robot my_robot\n"
+        "  gaitforge expert train --env Hopper-v5 --out runs/hopper",
     )
     train.add_argument("--out", type=Path, required=True, help="folder of the training")
+    train.add_argument("--env", help="a Gymnasium task in place of a robot: gaitforge gym list")
     add_robot_choice(train)
     train.add_argument("--steps", type=positive, help="environment steps in all")
     add_simulation(train)

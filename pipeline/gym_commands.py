@@ -40,7 +40,7 @@ def collect(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in chosen.items() if value is not None}
     plan = GymPlan(arguments.env, arguments.policies, **given, physics=arguments.physics)
     records = collect_gym(plan, arguments.store, TerminalReporter(), processes=arguments.processes)
-    show(quality_summary(arguments.store, [record.part for record in records]), arguments.json)
+    show(quality_summary(arguments.store, list(plan.parts())), arguments.json)
     if not arguments.json:
         print(f"{collection_rate(records):,.0f} steps/s: simulation, policy and writing")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.arguments import add_json, add_store, command, names, positive, whole
+from pipeline.gym_evaluation_parser import add_gym_evaluation
 
 
 def add_gym(commands: argparse._SubParsersAction) -> None:
@@ -12,12 +13,13 @@ def add_gym(commands: argparse._SubParsersAction) -> None:
     gym = command(
         commands,
         "gym",
-        "collect data of Gymnasium's MuJoCo tasks and the Adroit hand, by D4RL's recipe",
+        "collect data of Gymnasium's MuJoCo and Adroit tasks by D4RL's recipe, and evaluate on them",
         "gaitforge gym list",
     )
     actions = gym.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_list(actions)
     _add_collect(actions)
+    add_gym_evaluation(actions)
 
 
 def _add_list(actions: argparse._SubParsersAction) -> None:

@@ -8,6 +8,7 @@ from which episodes can be stepped again; a replay buffer knows none.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from collectors.gym.replay import ReplayReader
 from collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor
 from collectors.gym.tasks import GymTask, package_version
 from datasets import Field, Schema
+from datasets.formats.d4rl_tasks import obs_slices
 from datasets.formats.sources import catalog_columns
 
 RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT = "random", "medium", "medium-replay", "expert"
@@ -35,18 +37,15 @@ _FIELDS = {
 """Field a step -> attribute of `Episode`; names as an import of D4RL gives them."""
 
 
-def obs_slices(task: GymTask, width: int) -> dict[str, tuple[int, int]]:
-    """Names of the observation's parts; width: of the whole."""
-    return {"state": (0, width)}
-
-
 def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
     """The schema of a task's store; physics: with the simulator's state."""
     task = env.task
-    named: dict[str, Any] = {"slices": obs_slices(task, env.obs_dim)}
+    named: dict[str, Any] = {"slices": obs_slices(task.name, (env.obs_dim,))}
     fields = [
         Field("obs", (env.obs_dim,), description="observation before the step", **named),
-        Field("action", (env.act_dim,), description="-1 and 1 are the ends of the actuator's range"),
+        Field(
+            "action", (env.act_dim,), description="-1 and 1 are the ends of the actuator's range"
+        ),
         Field("reward", description="of the step"),
         Field("info_action_log_probs", description="log-density of the action, in nats"),
     ]
@@ -72,8 +71,8 @@ def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
     )
 
 
-def load_actor(policies: str, quality: str, act_dim: int) -> Actor:
-    """Who acts in the episodes of a quality, but for medium-replay.
+def quality_actor(policies: str, quality: str) -> Actor:
+    """Who acts in the episodes of a quality; for medium-replay, whom the training had reached.
 
     Args:
         policies: a finished training's folder.
@@ -81,24 +80,29 @@ def load_actor(policies: str, quality: str, act_dim: int) -> Actor:
     Raises:
         ValueError: no such policy there.
     """
-    if quality == RANDOM:
-        return UniformActor(act_dim)
-    if quality == MEDIUM:
-        return SampledActor(load_gym_expert(policies, "medium"), act_dim)
-    return SampledActor(load_gym_expert(policies, "expert"), act_dim)
+    which = "medium" if quality in (MEDIUM, MEDIUM_REPLAY) else "expert"
+    expert = load_gym_expert(policies, which)
+    return UniformActor(expert.act_dim) if quality == RANDOM else SampledActor(expert)
 
 
-def replayed_episodes(reader: ReplayReader, until: int, first: int, stop: int) -> list[Episode]:
-    """Episodes first to stop of the replay buffer's rows before `until`.
+def open_replay(policies: str, recipe: Recipe) -> ReplayReader:
+    """The replay buffer of a training up to its medium policy.
 
-    The last one is cut off unless it ended right there.
+    Raises:
+        ValueError: it is not there, or has fewer rows.
     """
-    starts, lengths, terminated, truncated = reader.episodes(until)
-    start = int(starts[first])
-    rows = reader.read(start, int(starts[stop - 1] + lengths[stop - 1]))
+    medium = load_gym_expert(policies, "medium")
+    return ReplayReader(Path(policies), recipe.replay_rows, medium.obs_dim, medium.act_dim)
+
+
+def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episode]:
+    """Episodes first to stop of the replay buffer; the very last one may be cut off."""
+    found = reader.episodes(reader.rows)
+    starts, stops = found.starts[first:stop], (found.starts + found.lengths)[first:stop]
+    rows = reader.read(int(starts[0]), int(stops[-1]))
     episodes = []
-    for k in range(first, stop):
-        span = slice(int(starts[k]) - start, int(starts[k] + lengths[k]) - start)
+    for k, (begin, end) in enumerate(zip(starts - starts[0], stops - starts[0], strict=True)):
+        span = slice(int(begin), int(end))
         episodes.append(
             Episode(
                 seed=-1,
@@ -109,8 +113,8 @@ def replayed_episodes(reader: ReplayReader, until: int, first: int, stop: int) -
                 reward=rows["reward"][span],
                 qpos=None,
                 qvel=None,
-                terminated=bool(terminated[k]),
-                truncated=bool(truncated[k]),
+                terminated=bool(found.terminated[first + k]),
+                truncated=bool(found.truncated[first + k]),
                 success=False,
             )
         )

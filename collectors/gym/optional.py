@@ -19,7 +19,11 @@ def load_package(name: str) -> Any:
     """
     try:
         # Gymnasium-Robotics prints a note on its versions 1.2.0 and 1.2.1 when it is imported.
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             return import_module(name)
     except ModuleNotFoundError as error:

@@ -48,13 +48,13 @@ class UniformActor:
 class SampledActor:
     """An expert's action distribution, as D4RL samples it; not its mode."""
 
-    def __init__(self, expert: GymExpert, act_dim: int) -> None:
+    def __init__(self, expert: GymExpert) -> None:
         self.name, self.hash = expert.name, expert.hash
-        self._expert, self._act_dim = expert, act_dim
+        self._expert = expert
 
     def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
         """See `Actor`."""
-        noise = rng.standard_normal((1, self._act_dim), dtype=np.float32)
+        noise = rng.standard_normal((1, self._expert.act_dim), dtype=np.float32)
         action, log_prob = self._expert.sample(obs[None], noise)
         return action[0], float(log_prob[0])
 

@@ -8,8 +8,12 @@ MuJoCo of today. Returns are compared with returns that are measured here.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import mujoco
 
 from collectors.gym.optional import load_package
 from datasets.errors import listed
@@ -70,7 +74,7 @@ def make_environment(task: GymTask) -> Any:
     """
     gymnasium = load_package("gymnasium")
     gymnasium.register_envs(load_package(task.package))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _silent_mujoco():
         # Newer environments of the same name, and rewards that changed between releases.
         warnings.simplefilter("ignore")
         return gymnasium.make(
@@ -78,7 +82,20 @@ def make_environment(task: GymTask) -> Any:
         )
 
 
+@contextmanager
+def _silent_mujoco() -> Iterator[None]:
+    """Without MuJoCo's remark that HalfCheetah's MJCF is of an old style, which it writes into a
+    file MUJOCO_LOG.TXT of the working directory."""
+    untyped: Any = mujoco
+    before = untyped.get_mju_user_warning()
+    untyped.set_mju_user_warning(lambda message: None)
+    try:
+        yield
+    finally:
+        untyped.set_mju_user_warning(before)
+
+
 def package_version(task: GymTask) -> str:
     """Such as "gymnasium 1.4.0, mujoco 3.17.0": what the simulation depends on."""
-    package, mujoco = load_package(task.package), load_package("mujoco")
+    package = load_package(task.package)
     return f"{task.package} {package.__version__}, mujoco {mujoco.__version__}"

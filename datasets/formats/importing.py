@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from datasets.bucket import Bucket, is_bucket_url
-from datasets.errors import DatasetError, listed
+from datasets.errors import DatasetError, StorageError, listed
 from datasets.files import exclusive_lock, replace_durably, write_bytes_durably
 from datasets.formats import importer_class, options_of
 from datasets.formats.interface import Advance, Begin, Importer, Report, unheard
@@ -133,7 +133,8 @@ def _stage_and_publish(
             _in_threads(_reading_back(staged), parts, workers)
             _publish(staged, address, target)
         except DatasetError as error:
-            if not isinstance(error.__cause__, OSError):  # a full disk may have room next time
+            # What a full disk or a storage that was away refused may go through next time.
+            if not isinstance(error, StorageError) and not isinstance(error.__cause__, OSError):
                 shutil.rmtree(staging, ignore_errors=True)
             raise
         shutil.rmtree(staging)

@@ -17,13 +17,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from lerobot.datasets.dataset_tools import (
-    merge_datasets,
-    split_dataset,
-)
-from lerobot.datasets.lerobot_dataset import (
-    LeRobotDataset,
-)
+
+# Of torchvision, lerobot needs what is pure Python. Its wheel may be built for another torch (one
+# with CUDA): then its operators do not load, and its import stops where the first is described.
+try:
+    import torchvision  # noqa: F401
+except RuntimeError:
+    for operator in ("nms", "qnms"):
+        signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        torch.library.define(f"torchvision::{operator}", signature)
+
+from lerobot.datasets.dataset_tools import merge_datasets, split_dataset
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 
 def seen_by_lerobot(root: Path) -> dict[str, Any]:

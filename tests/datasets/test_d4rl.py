@@ -164,6 +164,53 @@ def test_names_of_files_tell_task_and_quality(name: str, expected: tuple[str, st
     assert named_dataset(name) == expected
 
 
+def widened(arrays: dict[str, np.ndarray], width: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(len(arrays["rewards"]) + 1, width)).astype(np.float32)
+    return arrays | {"observations": obs[:-1], "next_observations": obs[1:]}
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "expected"),
+    [
+        (
+            "hopper_medium",
+            11,
+            {"root_pos": (0, 2), "joint_pos": (2, 5), "root_vel": (5, 8), "joint_vel": (8, 11)},
+        ),
+        ("hopper_medium", 12, {"state": (0, 12)}),
+        ("ant_medium", 27, {"state": (0, 27)}),
+        ("mine", 3, {"state": (0, 3)}),
+    ],
+)
+def test_observations_have_names(
+    name: str, width: int, expected: dict[str, tuple[int, int]], tmp_path: Path
+) -> None:
+    arrays = widened(rows(5), width)
+    arrays["terminals"][-1] = True
+    schema = imported(write(tmp_path / f"{name}.hdf5", arrays)).store.schema
+    assert schema.field("obs").slices == expected
+    assert schema.field("final_obs").slices == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "width"),
+    {
+        "hopper": 11,
+        "halfcheetah": 17,
+        "walker2d": 17,
+        "pen": 45,
+        "hammer": 46,
+        "door": 39,
+        "relocate": 39,
+    }.items(),
+)
+def test_names_of_known_tasks_tile_their_observation(task: str, width: int) -> None:
+    bounds = [bound for each in TASKS[task].obs_slices.values() for bound in each]
+    assert (bounds[0], bounds[-1]) == (0, width)
+    assert bounds[1:-1:2] == bounds[2:-1:2]
+
+
 def test_infos_become_fields_and_metadata_is_named_as_left(tmp_path: Path) -> None:
     arrays: dict[str, Any] = rows(6)
     arrays["terminals"][-1] = True

@@ -1,14 +1,11 @@
 """LeRobot's own package and TorchRL load what is exported, and what LeRobot writes is imported.
 
-Run by another interpreter, for the package asks for other versions than this project's, and for
-Hugging Face's `datasets`, which has the name of a package here.
+Run by another interpreter; see ``peer_environment``.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -18,38 +15,23 @@ from datasets import Selection, open_store
 from datasets.formats.exporting import export_selection
 from datasets.formats.importing import import_source
 from tests.datasets.making import small_store
+from tests.datasets.peer_environment import peer_python, run_peer
 
-READER = Path(__file__).with_name("lerobot_reader.py")
-PYTHON = os.environ.get("GAITFORGE_LEROBOT_PYTHON", "")
+PROGRAM = "lerobot_reader.py"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not PYTHON, reason="GAITFORGE_LEROBOT_PYTHON names no interpreter with lerobot 0.4.4"
-    ),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # installs packages first
 
 
-def reader(*arguments: str, folder: Path) -> str:
-    """What the reader program prints under the interpreter that has lerobot."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
-    environment.pop("PYTHONPATH", None)  # our package `datasets` would hide Hugging Face's
-    done = subprocess.run(
-        [PYTHON, str(READER), *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=folder,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()[-1] if done.stdout else ""
+@pytest.fixture(scope="session")
+def python() -> Path:
+    """An interpreter that has lerobot 0.4.4 and torchrl."""
+    return peer_python("lerobot")
 
 
-def test_lerobot_and_torchrl_load_an_export(tmp_path: Path) -> None:
+def test_lerobot_and_torchrl_load_an_export(python: Path, tmp_path: Path) -> None:
     selection: Selection = small_store(tmp_path / "store").select()
     export_selection("lerobot", selection, tmp_path / "out")
-    seen = json.loads(reader(str(tmp_path / "out"), folder=tmp_path))
+    seen = json.loads(run_peer(python, PROGRAM, tmp_path / "out", folder=tmp_path))
     theirs, rl = seen["lerobot"], seen["torchrl"]
     assert (theirs["frames"], theirs["episodes"], theirs["fps"]) == (209, 5, 50)
     last = theirs["last"]
@@ -69,8 +51,8 @@ def test_lerobot_and_torchrl_load_an_export(tmp_path: Path) -> None:
     assert (rl["next.reward"], rl["next.done"], rl["next.terminated"]) == ([1], [1], [1])
 
 
-def test_a_dataset_that_lerobot_wrote_is_imported(tmp_path: Path) -> None:
-    reader("--write", str(tmp_path / "theirs"), folder=tmp_path)
+def test_a_dataset_that_lerobot_wrote_is_imported(python: Path, tmp_path: Path) -> None:
+    run_peer(python, PROGRAM, "--write", tmp_path / "theirs", folder=tmp_path)
     import_source("lerobot", tmp_path / "theirs", tmp_path / "store")
     selection = open_store(tmp_path / "store").select()
     assert selection.lengths.tolist() == [4, 5, 6]

@@ -133,6 +133,8 @@ def test_without_notes_what_minari_holds_comes_back(root: Path, tmp_path: Path) 
     report = export_selection("minari", store.select(), tmp_path / "out", options)
     assert "the rest of the catalog" in report.carried.left
     found, whole = imported(tmp_path / "out", tmp_path / "again"), store.select()
+    for name in ("obs", "final_obs"):
+        assert found.store.schema.field(name).slices == {"state": (0, 5)}
     for name in ("obs", "action", "reward", "final_obs"):
         assert np.array_equal(found.read(name), whole.read(name))
     for name in ("length", "seed", "terminated", "truncated"):

@@ -47,8 +47,6 @@ def make_training(folder: Path, env_id: str = "Hopper-v5", rows: int = 70, seed:
         card |= {"return": RETURNS[quality], "episodes": 100}
         path.with_suffix(".json").write_text(json.dumps(card))
     replay.tofile(folder / "replay.f32")
-    state = {"env": env_id, "step": len(replay), "obs_dim": batch.obs_dim, "act_dim": batch.act_dim}
-    (folder / "training.json").write_text(json.dumps(state))
     recipe = {
         "env": env_id,
         "returns": RETURNS,

@@ -1,0 +1,65 @@
+"""The environments of a batch: D4RL's horizons, and nothing of one in another."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from collectors.gym.batch import TaskBatch
+from collectors.gym.optional import load_package
+from collectors.gym.tasks import TASKS, find_task, package_version
+
+pytest.importorskip("gymnasium_robotics")
+
+
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "AdroitHandPen-v1"])
+def test_environments_of_a_batch_are_independent(env_id: str) -> None:
+    task = find_task(env_id)
+    together, alone = TaskBatch(task, 3), TaskBatch(task, 1)
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (6, together.act_dim)).astype(np.float32)
+    together.reset([0, 1, 2], [5, 6, 7])
+    alone.reset([0], [6])
+    for action in actions:
+        noise = rng.uniform(-1, 1, (2, together.act_dim))
+        beside = together.step([2, 1], np.stack([noise[0], action]))
+        single = alone.step([0], action[None])
+        assert beside.reward[1] == single.reward[0]
+        np.testing.assert_array_equal(
+            together.observation.policy[1], alone.observation.policy[0], strict=True
+        )
+    for ours, theirs in zip(together.physics(1), alone.physics(0), strict=True):
+        assert ours.dtype == np.float64
+        np.testing.assert_array_equal(ours, theirs)
+    together.close()
+    alone.close()
+
+
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "AdroitHandPen-v1"])
+def test_an_episode_is_as_long_as_in_d4rl(env_id: str) -> None:
+    batch = TaskBatch(find_task(env_id), 1)
+    batch.reset([0], [0])
+    still, horizon = np.zeros((1, batch.act_dim), np.float32), batch.task.facts.horizon
+    for step in range(1, horizon + 1):
+        ended = batch.step([0], still)
+        assert bool(ended.truncated[0]) == (step == horizon)
+        assert not ended.terminated[0]
+    batch.close()
+
+
+def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="no task 'Ant-v5'; known are HalfCheetah-v5, Hopper-v5"):
+        find_task("Ant-v5")
+    with pytest.raises(ValueError, match="count must be at least 1, got 0"):
+        TaskBatch(find_task("Hopper-v5"), 0)
+    monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
+    with pytest.raises(ValueError, match=r"gymnasium_robotics, which is not installed: pip instal"):
+        load_package("gymnasium_robotics")
+
+
+def test_versions_name_package_and_simulator() -> None:
+    for task in TASKS.values():
+        assert package_version(task).startswith(f"{task.package} ")
+        assert ", mujoco 3." in package_version(task)

@@ -1,0 +1,129 @@
+"""Episodes: the same whatever ran before them, and what their records say of each other."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from collectors.gym.batch import TaskBatch
+from collectors.gym.experts import load_gym_expert, read_recipe
+from collectors.gym.gym_data import obs_slices, open_replay, replayed_episodes
+from collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor, run_episode
+from collectors.gym.tasks import find_task
+from tests.collectors.gym.making import make_training
+
+pytest.importorskip("gymnasium_robotics")
+
+TASKS = ("Hopper-v5", "AdroitHandDoor-v1")
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def training(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_training(tmp_path_factory.mktemp("training") / request.param, request.param)
+
+
+def open_task(training: Path) -> tuple[TaskBatch, SampledActor]:
+    expert = load_gym_expert(training, "expert")
+    batch = TaskBatch(expert.task, 1)
+    return batch, SampledActor(expert)
+
+
+def gaussian_of(path: Path, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and log of the standard deviation (T, A) before tanh, in float64."""
+    weights = {name: value.astype(np.float64) for name, value in load_file(path).items()}
+
+    def layer(name: str, x: np.ndarray) -> np.ndarray:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    x = np.maximum(layer("layer1", np.maximum(layer("layer0", obs), 0.0)), 0.0)
+    return layer("mean", x), layer("log_std", x)
+
+
+def assert_same(a: Episode, b: Episode) -> None:
+    for name, value in asdict(a).items():
+        np.testing.assert_array_equal(value, getattr(b, name), strict=True)
+
+
+def test_an_episode_is_the_same_alone_and_after_others(training: Path) -> None:
+    first, actor = open_task(training)
+    alone = run_episode(first, actor, 11)
+    other, actor_too = open_task(training)
+    uniform: Actor = UniformActor(other.act_dim)
+    for before, seed in ((actor_too, 3), (uniform, 11)):
+        assert run_episode(other, before, seed).length > 0
+    assert_same(run_episode(other, actor_too, 11), alone)
+    assert_same(run_episode(first, actor, 11), alone)
+    assert not np.array_equal(run_episode(first, actor, 12).obs[0], alone.obs[0])
+    first.close()
+    other.close()
+
+
+def test_an_episode_can_be_stepped_again_from_what_is_kept(training: Path) -> None:
+    batch, actor = open_task(training)
+    episode = run_episode(batch, actor, 4)
+    assert episode.terminated or episode.length == batch.task.facts.horizon
+    batch.reset([0], [episode.seed])
+    for step in range(episode.length):
+        np.testing.assert_array_equal(batch.observation.policy[0], episode.obs[step])
+        assert episode.qpos is not None
+        np.testing.assert_array_equal(batch.physics(0)[0], episode.qpos[step])
+        again = batch.step([0], episode.action[step : step + 1])
+        assert again.reward[0] == episode.reward[step]
+    np.testing.assert_array_equal(batch.observation.policy[0], episode.final_obs)
+    batch.close()
+
+
+def test_actions_have_the_density_that_is_kept_of_them(training: Path) -> None:
+    batch, actor = open_task(training)
+    episode = run_episode(batch, actor, 5)
+    assert np.abs(episode.action).max() <= 1.0
+    before = np.arctanh(episode.action.astype(np.float64))
+    mean, log_std = gaussian_of(training / "expert.safetensors", episode.obs)
+    # The density of tanh(u) is that of u over the slope of tanh.
+    gaussian = -0.5 * ((before - mean) / np.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)
+    density = (gaussian - np.log1p(-np.square(np.tanh(before)))).sum(axis=1)
+    unsaturated = np.abs(episode.action).max(axis=1) < 0.99
+    assert unsaturated.any()
+    np.testing.assert_allclose(episode.log_prob[unsaturated], density[unsaturated], atol=1e-2)
+    uniform = run_episode(batch, UniformActor(batch.act_dim), 5)
+    np.testing.assert_allclose(uniform.log_prob, batch.act_dim * np.log(0.5), rtol=1e-6)
+    batch.close()
+
+
+def test_the_replay_buffer_comes_back_in_episodes(training: Path) -> None:
+    recipe, task = read_recipe(training), find_task(training.name)
+    reader = open_replay(str(training), recipe)
+    count = len(reader.episodes(reader.rows).lengths)
+    episodes = replayed_episodes(reader, 0, count)
+    assert sum(episode.length for episode in episodes) == recipe.replay_rows
+    rows = reader.read(0, recipe.replay_rows)
+    for name in ("obs", "action", "log_prob", "reward"):
+        together = np.concatenate([getattr(episode, name) for episode in episodes])
+        np.testing.assert_array_equal(together, rows[name])
+    batch = TaskBatch(task, 1)
+    uniform = UniformActor(batch.act_dim)
+    for number, episode in enumerate(episodes):
+        drawn = run_episode(batch, uniform, number)
+        np.testing.assert_array_equal(drawn.obs[: episode.length], episode.obs)
+        if number < count - 1:
+            assert (episode.terminated, episode.truncated) == (drawn.terminated, drawn.truncated)
+            np.testing.assert_array_equal(drawn.final_obs, episode.final_obs)
+    assert not episodes[-1].terminated
+    assert not episodes[-1].truncated
+    np.testing.assert_array_equal(episodes[-1].final_obs, rows["next_obs"][-1])
+    if count > 2:
+        (second,) = replayed_episodes(reader, 1, 2)
+        assert_same(second, episodes[1])
+    batch.close()
+
+
+def test_names_of_the_observation_cover_it(training: Path) -> None:
+    batch, _ = open_task(training)
+    bounds = sorted(obs_slices(batch.task, batch.obs_dim).values())
+    assert bounds[0][0] == 0
+    assert bounds[-1][1] == batch.obs_dim
+    batch.close()
