@@ -1,9 +1,9 @@
 """Return-conditioned models on sets of a task's episodes, as D4RL has them, with several seeds.
 
-Every run of a comparison has its budget and its evaluation in common with the others; a set says
-which episodes it learns from. Runs, evaluations and what they came to are kept in one folder and
-found again by the next call. Two processes may work in one folder at once on runs of their own:
-`comparison.json` is made from whatever is there.
+Every run of a comparison has as many updates of as many windows as the others, and the same
+evaluation; a set says which episodes it learns from. Runs, evaluations and what they came to are
+kept in one folder and found again by the next call. Two processes may work in one folder at once on
+runs of their own: `comparison.json` is made from whatever is there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PUBLISHED_TARGETS: Mapping[str, float] = {
 }
 """Tan et al. 2024 (FCNet), Table 4, in units of the expert's return."""
 
-_OWN_SETTINGS = (*OWN_SETTINGS, "objective")
+_OWN_SETTINGS = (*OWN_SETTINGS, "objective", "window_len")
 _SET_BY_THE_RUN = ("model", "seed", "model_overrides", "return_scale")
 
 
@@ -68,12 +68,12 @@ class GymRun:
 
 
 def _shared_settings() -> TrainConfig:
-    return TrainConfig(objective="return", steps=10_000, validation_every=1000, split_seed=0)
+    return TrainConfig(objective="return", steps=5000, validation_every=1000, split_seed=0)
 
 
 def _own_settings() -> dict[str, Any]:
-    # Chen et al. 2021, Appendix A: on Gym's tasks the context is 20 steps.
-    return {"dt": {"model_overrides": {"context_len": 20}}}
+    # Chen et al. 2021, Appendix A: on Gym's tasks the context is 20 steps, here and in training.
+    return {"dt": {"model_overrides": {"context_len": 20}, "window_len": 20}}
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,9 @@ class GymComparisonPlan:
             measured return.
         config: the settings that all runs share. Its `model`, `model_overrides`, `seed` and
             `return_scale` stay as they are: `models`, `own`, `seeds` and the expert say them.
-        own: settings of one model alone, as a comparison on legged data has them, and "objective".
+        own: settings of one model alone, as a comparison on legged data has them, and "objective"
+            and "window_len": the published models differ in their context, and see as many windows,
+            not as many steps.
         evaluate: the closed-loop episodes; its `env`, `return_target` and `references` stay as they
             are.
         policies: folder of the experts' training, whose measured returns normalise; empty for those
@@ -283,6 +285,7 @@ def _run(
         "kind": PRESETS[run.model].kind,
         "seed": run.seed,
         "objective": config.objective,
+        "window_len": config.window_len,
         "parameters": trained.parameters,
         "steps": trained.steps,
         "control_steps": trained.control_steps,

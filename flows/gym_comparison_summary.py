@@ -72,9 +72,9 @@ def _rank(run: Row) -> tuple[bool, str]:
 
 
 def _result(runs: Sequence[Row]) -> Row:
-    alike = ("set", "model", "kind", "objective", "parameters", "steps", "return_target")
+    alike = ("set", "model", "kind", "objective", "window_len", "parameters", "steps")
     return {
-        **{name: runs[0][name] for name in alike},
+        **{name: runs[0][name] for name in (*alike, "return_target")},
         "seeds": [run["seed"] for run in runs],
         **{name: mean_and_std([run[name] for run in runs]) for name in _MEASURES},
     }

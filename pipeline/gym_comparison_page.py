@@ -55,7 +55,7 @@ def gym_comparison_page(record: Record) -> str:
         seeds=_number_of_seeds(record),
         trained=_training_rows(record),
         d4rl=D4RL_TASKS[record["task"]],
-        parameters=_parameters(record),
+        sizes=_sizes(record),
         published_targets=_targets_are_published(record),
         plan=list(flattened(record["plan"])),
     )
@@ -184,10 +184,10 @@ def _training_rows(record: Record) -> list[dict[str, str]]:
     ]
 
 
-def _parameters(record: Record) -> list[tuple[str, int]]:
-    """Model -> numbers that it learns, which do not depend on the set."""
-    sizes = {result["model"]: result["parameters"] for result in record["results"]}
-    return [(_title(record, model), sizes[model]) for model in record["models"]]
+def _sizes(record: Record) -> list[tuple[str, Record]]:
+    """Every model with one of its results, all of which are of the same size."""
+    by_model = {result["model"]: result for result in record["results"]}
+    return [(_title(record, model), by_model[model]) for model in record["models"]]
 
 
 def _targets_are_published(record: Record) -> bool:

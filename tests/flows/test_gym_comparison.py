@@ -209,4 +209,4 @@ def test_the_papers_sizes_can_be_asked_for() -> None:
     config = plan.train_config("fcnet-d4rl-hopper", 0, 3000.0)
     assert preset(config.model, config.model_overrides).config.hidden_dim == 512
     own = plan.train_config("dt", 0, 3000.0)
-    assert preset(own.model, own.model_overrides).config.context_len == 20
+    assert preset(own.model, own.model_overrides).config.context_len == own.window_len == 20

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from flows.records import read_record
-from pipeline.arguments import Parser
 from pipeline.gym_comparison_page import PAGE_NAME, gym_comparison_page, write_gym_comparison
-from pipeline.gym_evaluation_parser import add_gym_evaluation
 from pipeline.gym_published import PUBLISHED, published
 from tests.collectors.gym.making import make_training
 from tests.flows.gym_stores import make_gym_store
+from tests.pipeline.command_line import Run, assert_refused, call
 from tests.pipeline.test_report import PageReader
 
 pytest.importorskip("gymnasium")
@@ -39,23 +37,15 @@ Gym = Callable[..., str]
 
 
 @pytest.fixture
-def gym(capsys: pytest.CaptureFixture[str]) -> Gym:
-    """gym(*arguments) runs one of the two commands and returns what it printed."""
+def gym(run: Run) -> Gym:
+    """gym(*arguments) runs `gaitforge gym` and returns what it printed."""
 
     def in_this_process(*arguments: str | Path) -> str:
-        capsys.readouterr()
-        assert call(*arguments) == 0
-        return capsys.readouterr().out
+        outcome = run("gym", *arguments)
+        assert outcome.code == 0, outcome.err
+        return outcome.out
 
     return in_this_process
-
-
-def call(*arguments: str | Path) -> int:
-    parser = Parser(prog="gaitforge gym")
-    add_gym_evaluation(parser.add_subparsers(required=True))
-    parsed = parser.parse_args([str(argument) for argument in arguments])
-    module, function = parsed.run.split(":")
-    return getattr(import_module(f"pipeline.{module}"), function)(parsed)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +63,8 @@ def policies(store: Path) -> Path:
 def compared(store: Path) -> Path:
     """The folder of a finished comparison of two sets."""
     out = store.parent / "out"
-    assert call("compare", store, *OPTIONS, "--sets", "medium,medium-expert", "--out", out) == 0
+    chosen = ["--sets", "medium,medium-expert"]
+    assert call("gym", "compare", store, *OPTIONS, *chosen, "--out", out) == 0
     return out
 
 
@@ -185,11 +176,10 @@ def test_a_policy_of_each_kind_is_evaluated(
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_input_is_refused_before_anything_starts(
-    arguments: list[str], complaint: str, store: Path, tmp_path: Path
+    run: Run, arguments: list[str], complaint: str, store: Path, tmp_path: Path
 ) -> None:
     places = {"{none}": tmp_path / "none", "{store}": store}
-    with pytest.raises(ValueError, match=complaint):
-        call(*(places.get(word, word) for word in arguments))
+    assert_refused(run("gym", *(places.get(word, word) for word in arguments)), complaint)
     assert list(tmp_path.iterdir()) == []
 
 
