@@ -245,4 +245,4 @@ def _learned(source: GymSource, batch: TaskBatch, plan: GymEvaluationPlan) -> Le
     target = plan.return_target
     if plan.references is not None:
         target *= plan.references.expert / float(network.return_scale)
-    return LearnedPolicy(network, len(batch), source.name, target)
+    return LearnedPolicy(network, len(batch), source.name, target, action_limit=1.0)

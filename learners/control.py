@@ -27,12 +27,11 @@ class LearnedPolicy:
 
     A return-conditioned network starts each episode with `return_target` (1.0 = the expert's mean
     return) and counts the rewards received since. With `sample` the actions are drawn from a
-    Gaussian network, the same ones for the same `seed`; without, they are its mean.
+    Gaussian network, the same ones for the same `seed`; without, they are its mean. Actions are cut
+    to +-`action_limit`, for environments that take no larger ones.
 
     Where the data's observation has no last action (`TokenLayout.keeps_last_action`), the last
-    action of each robot is kept here, zeros at an episode's start. It is the one that `act`
-    returned: data hold the actions that were executed, so where the environment clips what it is
-    given, the two differ by that.
+    action of each robot is kept here, as `act` returned it, zeros at an episode's start.
     """
 
     def __init__(
@@ -43,15 +42,19 @@ class LearnedPolicy:
         return_target: float = 1.0,
         sample: bool = False,
         seed: int = 0,
+        action_limit: float = float("inf"),
     ) -> None:
-        """Raises ValueError unless num_robots >= 1, return_target is finite, and a network to
-        sample from is Gaussian."""
+        """Raises ValueError unless num_robots >= 1, return_target is finite, action_limit is above
+        0, and a network to sample from is Gaussian."""
         if num_robots < 1:
             raise ValueError(f"num_robots must be at least 1, got {num_robots}")
         if not np.isfinite(return_target):
             raise ValueError(f"return_target must be a finite number, got {return_target}")
+        if not action_limit > 0:
+            raise ValueError(f"action_limit must be above 0, got {action_limit}")
         self.name = name
         self.num_robots = num_robots
+        self._limit = action_limit
         self._network = network.eval()
         self._target = np.float32(return_target * float(network.return_scale))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)
@@ -91,6 +94,7 @@ class LearnedPolicy:
             if self._std is not None:
                 noise = torch.randn(action.shape, generator=self._generator)
                 action = action + self._std * noise
+            action = action.clamp(-self._limit, self._limit)
             self._last_action.copy_(action)
             return action.numpy()
 

@@ -182,6 +182,20 @@ def test_a_reset_forgets_the_last_action_of_these_robots(runs: dict[str, Path]) 
             np.testing.assert_allclose(action[1], fresh.act(each)[1], atol=5e-5)
 
 
+def test_actions_are_cut_to_the_limit(runs: dict[str, Path]) -> None:
+    network, ids = load_policy(runs["fcnet"]), np.arange(2)
+    free = LearnedPolicy(network, 2)
+    cut = LearnedPolicy(network, 2, action_limit=0.01)
+    for policy in (free, cut):
+        policy.reset(ids)
+    observation = observations(2)[0]
+    wanted = free.act(observation)
+    assert np.abs(wanted).max() > 0.01
+    np.testing.assert_array_equal(cut.act(observation), np.clip(wanted, -0.01, 0.01))
+    with pytest.raises(ValueError, match="action_limit must be above 0"):
+        LearnedPolicy(network, 2, action_limit=0.0)
+
+
 def test_a_drawn_action_is_the_last_one() -> None:
     layout = TokenLayout.of_data("return", NAMES, ACTION)
     network = PolicyNetwork(
