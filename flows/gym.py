@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from collectors.gym.batch import TaskBatch
-from collectors.gym.experts import Recipe, read_recipe
+from collectors.gym.experts import Recipe, policies_folder, read_recipe
 from collectors.gym.gym_data import (
     EXPERT,
     MEDIUM,
@@ -48,7 +48,9 @@ class GymPlan:
     """What to collect.
 
     Attributes:
-        env: an environment's id of `collectors.gym.tasks`; policies: a finished training's folder.
+        env: an environment's id of `collectors.gym.tasks`.
+        policies: a finished training's folder; empty for the policies that ship, which have no
+            replay buffer.
         qualities: of `gym_data.QUALITIES`, in the order of the parts.
         steps: at least so many a quality, in whole episodes; medium-replay is as long as it is.
         part_steps: after which a part ends with its episode.
@@ -61,7 +63,7 @@ class GymPlan:
     """
 
     env: str
-    policies: str
+    policies: str = ""
     qualities: tuple[str, ...] = (MEDIUM, MEDIUM_REPLAY, EXPERT)
     steps: int = 1_000_000
     part_steps: int = 50_000
@@ -87,15 +89,20 @@ class GymPlan:
         """The environment's task."""
         return find_task(self.env)
 
+    @property
+    def folder(self) -> Path:
+        """Of the policies; raises ValueError where none are given and none ship."""
+        return policies_folder(self.env, self.policies)
+
     def recipe(self) -> Recipe:
         """What is known of the policies.
 
         Raises:
             ValueError: no finished training there, or one in another environment.
         """
-        recipe = read_recipe(self.policies)
+        recipe = read_recipe(self.folder)
         if recipe.env != self.env:
-            raise ValueError(f"{self.policies} holds policies of {recipe.env}, not of {self.env}")
+            raise ValueError(f"{self.folder} holds policies of {recipe.env}, not of {self.env}")
         return recipe
 
     def parts(self) -> dict[str, GymPart]:
@@ -110,7 +117,7 @@ class GymPlan:
         recipe = self.recipe()
         found: dict[str, GymPart] = {}
         for quality in self.qualities:
-            made_by = quality_actor(self.policies, quality)
+            made_by = quality_actor(self.folder, quality)
             cut = self._replay_parts(recipe) if quality == MEDIUM_REPLAY else self._drawn_parts()
             for number, (steps, first, stop) in enumerate(cut):
                 content = {
@@ -130,7 +137,7 @@ class GymPlan:
             yield min(self.part_steps, self.steps - done), 0, 0
 
     def _replay_parts(self, recipe: Recipe) -> Iterator[tuple[int, int, int]]:
-        reader = open_replay(self.policies, recipe)
+        reader = open_replay(self.folder, recipe)
         lengths = reader.episodes(reader.rows).lengths
         first = steps = 0
         for episode, length in enumerate(lengths.tolist(), start=1):
@@ -270,11 +277,11 @@ def _episodes(
     plan: GymPlan, part: GymPart, env: TaskBatch, heard: Callable[[int], None]
 ) -> list[Episode]:
     if part.quality == MEDIUM_REPLAY:
-        reader = open_replay(plan.policies, plan.recipe())
+        reader = open_replay(plan.folder, plan.recipe())
         episodes = replayed_episodes(reader, part.first, part.stop)
         heard(part.steps)
         return episodes
-    actor = quality_actor(plan.policies, part.quality)
+    actor = quality_actor(plan.folder, part.quality)
     episodes, steps = [], 0
     while steps < part.steps:
         keys = plan.seed, QUALITIES.index(part.quality), part.number, len(episodes)

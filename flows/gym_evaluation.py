@@ -96,8 +96,8 @@ class GymSource:
         name: what it is called in tables.
         run: the folder of a training run, of which `which` is the "last" checkpoint or the "best"
             by the validation loss.
-        policies: the folder of a training of experts, or the name of a shipped one; `quality` is
-            "medium" or "expert". Without it and without a run, actions are drawn uniformly.
+        policies: the folder of a task's policies; `quality` is "medium" or "expert". Without it and
+            without a run, actions are drawn uniformly.
     """
 
     name: str

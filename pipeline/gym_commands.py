@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from importlib.util import find_spec
 
+from collectors.gym.experts import ships_policies
+from collectors.gym.gym_data import EXPERT, MEDIUM
 from collectors.gym.tasks import TASKS
 from flows.gym import GymPlan, collect_gym, quality_summary
 from flows.part_records import collection_rate
@@ -22,6 +24,7 @@ def list_tasks(arguments: argparse.Namespace) -> int:
             "control_dt_s": task.facts.control_dt_s,
             "package": task.package,
             "installed": find_spec(task.package) is not None,
+            "policies": "shipped" if ships_policies(task.env_id) else "",
         }
         for task in TASKS.values()
     ]
@@ -37,6 +40,8 @@ def collect(arguments: argparse.Namespace) -> int:
         "part_steps": arguments.part_steps,
         "seed": arguments.seed,
     }
+    if not arguments.policies and arguments.quality is None:
+        chosen["qualities"] = (MEDIUM, EXPERT)
     given = {name: value for name, value in chosen.items() if value is not None}
     plan = GymPlan(arguments.env, arguments.policies, **given, physics=arguments.physics)
     records = collect_gym(plan, arguments.store, TerminalReporter(), processes=arguments.processes)

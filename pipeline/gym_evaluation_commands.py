@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from collectors.gym.experts import QUALITIES, policies_folder, ships_policies
 from flows.gym_comparison import GymComparisonPlan, run_gym_comparison
 from flows.gym_evaluation import (
     RANDOM,
@@ -28,6 +29,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate one policy; prints its means."""
     source = _source(arguments)
     policies = arguments.policies or source.policies
+    if not policies and ships_policies(arguments.env):
+        policies = policies_folder(arguments.env)
     references = measured_references(policies, arguments.env) if policies else None
     plan = GymEvaluationPlan(env=arguments.env, references=references)
     plan = with_chosen(plan, _given(arguments, "episodes", "seed", "return_target"))
@@ -63,6 +66,8 @@ def _source(arguments: argparse.Namespace) -> GymSource:
         return GymSource(RANDOM)
     if (folder / "config.json").is_file():
         return GymSource(folder.resolve().name, run=folder, which=arguments.checkpoint)
+    if policy in QUALITIES and not folder.is_dir():
+        return GymSource(policy, policies=str(policies_folder(arguments.env)), quality=policy)
     return GymSource(arguments.quality, policies=policy, quality=arguments.quality)
 
 

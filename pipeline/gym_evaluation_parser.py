@@ -34,17 +34,21 @@ def _add_evaluate(actions: argparse._SubParsersAction) -> None:
     evaluate.add_argument(
         "policy",
         metavar="POLICY",
-        help="folder of a training run, of the task's experts, or random",
+        help="folder of a training run or of a task's policies; medium or expert, which ship; or "
+        "random",
     )
     evaluate.add_argument("--env", required=True, help="such as Hopper-v5")
     evaluate.add_argument(
-        "--policies", default="", help="the task's experts, whose measured returns normalise"
+        "--policies",
+        default="",
+        help="folder of a task's policies, whose measured returns normalise (default: of POLICY, "
+        "else those that ship)",
     )
     evaluate.add_argument(
         "--quality",
         choices=("medium", "expert"),
         default="expert",
-        help="of the experts (default: %(default)s)",
+        help="of a folder of policies (default: %(default)s)",
     )
     evaluate.add_argument("--episodes", type=positive, help="default: 100")
     evaluate.add_argument("--seed", type=whole, help="of the episodes' starts")

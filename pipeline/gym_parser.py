@@ -38,12 +38,16 @@ def _add_collect(actions: argparse._SubParsersAction) -> None:
     add_store(collect)
     collect.add_argument("--env", required=True, help="see gaitforge gym list")
     collect.add_argument(
-        "--policies", required=True, metavar="FOLDER", help="what gaitforge expert train --env made"
+        "--policies",
+        default="",
+        metavar="FOLDER",
+        help="what gaitforge expert train --env made (default: the policies that ship)",
     )
     collect.add_argument(
         "--quality",
         type=names,
-        help="of random, medium, medium-replay, expert (default: all but random)",
+        help="of random, medium, medium-replay, expert (default: all but random; of policies that "
+        "ship, which have no replay buffer, medium,expert)",
     )
     collect.add_argument(
         "--steps", type=positive, help="a quality, at least (1,000,000); of a replay all there are"

@@ -71,11 +71,11 @@ def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
     )
 
 
-def quality_actor(policies: str, quality: str) -> Actor:
+def quality_actor(policies: Path, quality: str) -> Actor:
     """Who acts in the episodes of a quality; for medium-replay, whom the training had reached.
 
     Args:
-        policies: a finished training's folder.
+        policies: their folder.
 
     Raises:
         ValueError: no such policy there.
@@ -85,14 +85,14 @@ def quality_actor(policies: str, quality: str) -> Actor:
     return UniformActor(expert.act_dim) if quality == RANDOM else SampledActor(expert)
 
 
-def open_replay(policies: str, recipe: Recipe) -> ReplayReader:
+def open_replay(policies: Path, recipe: Recipe) -> ReplayReader:
     """The replay buffer of a training up to its medium policy.
 
     Raises:
         ValueError: it is not there, or has fewer rows.
     """
     medium = load_gym_expert(policies, "medium")
-    return ReplayReader(Path(policies), recipe.replay_rows, medium.obs_dim, medium.act_dim)
+    return ReplayReader(policies, recipe.replay_rows, medium.obs_dim, medium.act_dim)
 
 
 def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episode]:

@@ -100,7 +100,10 @@ class ReplayReader:
         width = self.columns["next_obs"].stop
         path = folder / REPLAY_FILE
         if not path.is_file() or path.stat().st_size < rows * width * 4:
-            raise ValueError(f"no replay buffer of {rows} rows at {path}")
+            raise ValueError(
+                f"no replay buffer of {rows} rows at {path}; a training of one's own has it: "
+                "gaitforge expert train --env"
+            )
         self.rows = rows
         self._data = np.memmap(path, np.float32, "r", shape=(rows, width))
 

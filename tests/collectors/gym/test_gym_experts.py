@@ -12,9 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from collectors.gym.experts import GymExpert, load_gym_expert, read_recipe
+from collectors.gym.batch import TaskBatch
+from collectors.gym.evaluation import evaluate, evaluation_seeds
+from collectors.gym.experts import (
+    GymExpert,
+    load_gym_expert,
+    policies_folder,
+    read_recipe,
+    ships_policies,
+)
 from collectors.gym.networks import Actor
-from collectors.gym.tasks import find_task
+from collectors.gym.tasks import TASKS, find_task
 
 HOPPER = find_task("Hopper-v5")
 
@@ -93,3 +101,31 @@ def test_a_folder_without_a_whole_recipe_is_refused(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text('{"env": "Hopper-v5"}')
     with pytest.raises(ValueError, match="is not a recipe"):
         read_recipe(tmp_path)
+
+
+@pytest.mark.parametrize("env_id", [env for env in TASKS if ships_policies(env)])
+def test_shipped_policies_do_what_their_cards_say(env_id: str) -> None:
+    folder = policies_folder(env_id)
+    recipe = read_recipe(folder)
+    batch = TaskBatch(find_task(env_id), 3)
+    returns = {
+        quality: np.mean(
+            [
+                episode.episode_return
+                for episode in evaluate(
+                    load_gym_expert(folder, quality), batch, evaluation_seeds(3, seed=1)
+                )
+            ]
+        )
+        for quality in ("medium", "expert")
+    }
+    batch.close()
+    assert returns["expert"] == pytest.approx(recipe.expert_return, rel=0.15)
+    assert returns["medium"] == pytest.approx(recipe.medium_return, rel=0.35)
+    assert 25 < recipe.normalised(recipe.medium_return) < 45
+
+
+def test_where_no_policies_ship_the_line_says_how_to_train_them() -> None:
+    with pytest.raises(ValueError, match="gaitforge expert train --env AdroitHandRelocate-v1"):
+        policies_folder("AdroitHandRelocate-v1")
+    assert policies_folder("AdroitHandRelocate-v1", "mine") == Path("mine")
