@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from learners.graphs import ROOT_FIELDS, EmbodimentGraph, graph_of_fields, quadruped_graph
+from learners.presets import PRESETS
 from learners.tokens import Slices
 
 
@@ -247,6 +248,12 @@ class BodyView:
     chosen: tuple[int, ...] | None = None
 
 
+def _models_of(body: str) -> str:
+    """Words that name the presets made for a body, where there are any."""
+    presets = [name for name, preset in PRESETS.items() if preset.values.get("body") == body]
+    return f"take --model {', '.join(presets[:-1])} or {presets[-1]}, or " if presets else ""
+
+
 def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
     """The view of a named body on tokens with these fields and as many actions.
 
@@ -259,8 +266,8 @@ def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
         fits = known.act_dim == act_dim and known.fields.keys() <= slices.keys()
         if name == QUADRUPED and fits:
             raise ValueError(
-                f"these data are of the body {other}, not of a {name}: take a model that is made "
-                f"for it, or set the model's body to {other}"
+                f"these data are of the body {other}, not of a {name}: "
+                f"{_models_of(other)}set the model's body to {other}"
             )
     placed = set() if body is None else {*body.fields, *ROOT_FIELDS, "last_action"}
     kept = {field: bounds for field, bounds in slices.items() if field in placed}

@@ -47,6 +47,7 @@ from datasets.formats.d4rl_tasks import (
     obs_slices,
 )
 from datasets.formats.hdf5 import (
+    damage_named,
     dataset_at,
     datasets_of,
     open_hdf5,
@@ -110,7 +111,8 @@ class D4rlImporter:
             named_task, named_quality = named_dataset(path)
             self._task = options.task or named_task
             self._quality = options.quality or named_quality
-            self._open()
+            with damage_named(self._path):
+                self._open()
         except BaseException:
             self._file.close()
             raise
@@ -276,6 +278,10 @@ class D4rlImporter:
 
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
+        with damage_named(self._path):
+            return self._read_part(number)
+
+    def _read_part(self, number: int) -> PartInput:
         first, stop = (int(row) for row in self._first_rows[number : number + 2])
         lengths = self.part_lengths[number]
         steps = {name: self._read(key, first, stop) for name, key in self._keys.items()}

@@ -45,6 +45,8 @@ def check_keys(path: Path, found: dict[str, h5py.Dataset]) -> int:
             refuse(path, key, f"has shape {shape}, but {OBSERVATIONS} have {rows} rows")
         if not stored_dtype(dtype):
             refuse(path, key, f"dtype {dtype} is not one of numbers")
+        if 0 in shape:
+            refuse(path, key, f"has no numbers: its shape is {shape}")
         if key in (REWARDS, TERMINALS, TIMEOUTS) and shape not in ((rows,), (rows, 1)):
             refuse(path, key, f"needs one number a row, not shape {shape}")
     for key in (OBSERVATIONS, REWARDS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 import uuid
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from datasets.bucket import is_bucket_url
 from datasets.errors import DatasetError
 from datasets.files import fsync_path, fsync_tree, replace_durably
 from datasets.formats import exporter_class, options_of
@@ -40,6 +42,8 @@ def export_selection(
     started = time.monotonic()
     cls = exporter_class(name)
     exporter = cls(options_of(cls.Options, options))
+    if "://" in str(destination) or is_bucket_url(destination):
+        raise DatasetError(f"{destination} is no local path; export to one and copy it from there")
     target = Path(destination).absolute()
     if target.exists():
         raise DatasetError(f"{destination} exists; give the path of a new file or folder")
@@ -53,7 +57,7 @@ def export_selection(
         (fsync_tree if temporary.is_dir() else fsync_path)(temporary)
         replace_durably(temporary, target)
     except OSError as error:
-        raise DatasetError(f"cannot write {destination}: {error.strerror or error}") from error
+        raise DatasetError(f"cannot write {destination}: {_reason(error)}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.unlink(missing_ok=True)
@@ -70,3 +74,10 @@ def export_selection(
         time.monotonic() - started,
         carried,
     )
+
+
+def _reason(error: OSError) -> str:
+    """The system's own words: HDF5 and Arrow put theirs around them."""
+    found = re.search(r"errno\W+(\d+)", str(error), re.IGNORECASE)
+    number = error.errno or (int(found[1]) if found else 0)
+    return os.strerror(number) if number else " ".join(str(error).split())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
+from datasets.errors import DatasetError
 from datasets.formats.hdf5_chunks import inflated_rows
 from datasets.formats.sources import check_finite, refuse, refuse_unreadable, stored_dtype
 from datasets.schema import Schema
@@ -36,6 +38,21 @@ def open_hdf5(path: Path) -> h5py.File:
         return h5py.File(path, "r")
     except OSError as error:
         refuse_unreadable(path, "HDF5", error)
+
+
+@contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """Where a file's structure is damaged, h5py raises almost anything: make it the one line.
+
+    Raises:
+        DatasetError: any of that; also whatever the block raises as such.
+    """
+    try:
+        yield
+    except DatasetError:
+        raise
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
+        refuse(path, "", f"cannot be read, it may be damaged: {first_line(error)}")
 
 
 def datasets_of(group: h5py.Group) -> dict[str, h5py.Dataset]:
@@ -100,7 +117,9 @@ def read_notes(path: Path, group: h5py.Group) -> tuple[Schema, pa.Table]:
         schema = Schema.from_json(json.loads(dataset_at(group, SCHEMA_NOTE)[()]))
         stream = pa.py_buffer(dataset_at(group, EPISODES_NOTE)[:].tobytes())
         with pa.ipc.open_stream(stream) as reader:
-            return schema, reader.read_all()
+            table = reader.read_all()
+        table.validate(full=True)  # reading trusts the stream, and offsets may point outside it
+        return schema, table
     except (KeyError, ValueError, TypeError, OSError, pa.ArrowException) as error:
         refuse(path, str(group.name), f"gaitforge's notes are damaged: {first_line(error)}")
 

@@ -60,6 +60,8 @@ def import_source(
     """
     started = time.monotonic()
     cls = importer_class(name)
+    if "://" in str(source):
+        raise DatasetError(f"{source} is no local path; copy it to this machine first")
     importer = cls(str(source), options_of(cls.Options, options))
     try:
         parts = _part_ids(name, importer)

@@ -221,6 +221,8 @@ def _field_of(feature: str, given: Mapping[str, Any]) -> tuple[str, Field | str]
     main = {value: key for key, value in MAIN_FEATURES.items()}
     name = main.get(feature) or re.sub(r"[^a-z0-9_]", "_", feature.lower())
     name = f"feature_{name}" if name in STREAM_KEYS or not name[0].isalpha() else name
+    if given["dtype"] in ("image", "video"):
+        return name, f"{given['dtype']}s are not imported, for a store holds numbers alone"
     if given["dtype"] not in DTYPES:
         return name, f"dtype {given['dtype']} is not one of numbers"
     shape = tuple(given["shape"])

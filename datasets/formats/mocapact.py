@@ -13,10 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.errors import DatasetError, listed
-from datasets.formats.hdf5 import open_hdf5
+from datasets.formats.hdf5 import damage_named, open_hdf5
 from datasets.formats.interface import Carried, PartInput
 from datasets.formats.mocapact_clips import read_clip_list
-from datasets.formats.mocapact_files import FileContents, Rollouts, read_contents, read_float32
+from datasets.formats.mocapact_files import (
+    FileContents,
+    Rollouts,
+    get_array,
+    read_contents,
+    read_float32,
+)
 from datasets.formats.mocapact_schema import (
     BODY_OBSERVABLES,
     PROPRIOCEPTIVE,
@@ -95,6 +101,8 @@ class MocapactImporter:
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
         lengths, first = self.part_lengths[number], int(self._first_episodes[number])
+        if len(lengths) == 1:
+            self._check_long(first)
         sizes = {"step": int(lengths.sum()), "episode": len(lengths)}
         arrays = {
             each.name: np.empty((sizes[each.per], *each.shape), each.dtype)
@@ -104,7 +112,7 @@ class MocapactImporter:
         tables: list[pa.Table] = []
         row = episode = 0
         for rollouts, low, high in self._pieces(first, first + len(lengths)):
-            with open_hdf5(rollouts.path) as file:
+            with open_hdf5(rollouts.path) as file, damage_named(rollouts.path):
                 for rollout in range(low, high):
                     stop = row + int(rollouts.columns["length"][rollout])
                     seen = buffer[: stop - row + 1]
@@ -117,6 +125,17 @@ class MocapactImporter:
             episodes=pa.concat_tables(tables, promote_options="permissive"),
             per_episode={name: arrays[name] for name in self.schema.names("episode")},
         )
+
+    def _check_long(self, episode: int) -> None:
+        """Refuse an episode that claims more steps than it has, before memory is asked for them.
+
+        In a part of several episodes their lengths are bounded.
+        """
+        [(rollouts, rollout, _)] = self._pieces(episode, episode + 1)
+        length = int(rollouts.columns["length"][rollout])
+        with open_hdf5(rollouts.path) as file, damage_named(rollouts.path):
+            key = f"{rollouts.snippet.name}/{rollout}/rewards"
+            get_array(rollouts.path, file, key, (length,))
 
     def _pieces(self, first: int, stop: int) -> Iterator[tuple[Rollouts, int, int]]:
         """The snippets of the episodes first .. stop - 1, with the rollouts low .. high - 1."""

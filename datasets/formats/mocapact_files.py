@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.hdf5 import first_line, open_hdf5, read_notes
+from datasets.formats.hdf5 import damage_named, first_line, open_hdf5, read_notes
 from datasets.formats.mocapact_schema import (
     EARLY,
     INDICES,
@@ -29,6 +29,8 @@ from datasets.formats.sources import refuse
 from datasets.schema import Schema
 
 _KNOWN = ("observable_indices", "ref_steps", "stats", "n_start_rollouts", "n_rsi_rollouts", NOTES)
+_MOST_STEPS = 1 << 31
+"""Of an episode; sums of damaged lengths must not overflow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +81,7 @@ def read_contents(path: Path) -> FileContents | None:
     Raises:
         DatasetError: names file and key.
     """
-    with open_hdf5(path) as file:
+    with open_hdf5(path) as file, damage_named(path):
         found = {name: Snippet.parse(name) for name in _keys(path, file)}
         snippets = sorted(each for each in found.values() if each is not None)
         if not snippets:
@@ -179,9 +181,12 @@ def _get(path: Path, file: h5py.File, key: str) -> Any:
 
 def _keys(path: Path, group: h5py.Group, key: str = "") -> list[str]:
     try:
-        return list(group)
+        names = list(group)
     except (OSError, RuntimeError) as error:
         refuse(path, key, f"cannot be read: {first_line(error)}")
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        refuse(path, key, f"the key {wrong[0]!r} is not text")
+    return names
 
 
 def _values(path: Path, found: h5py.Dataset, key: str) -> np.ndarray:
@@ -217,8 +222,8 @@ def _read_metrics(path: Path, file: h5py.File, snippet: Snippet) -> Rollouts:
         group = get_group(path, file, f"{snippet.name}/{where}")
         key = f"{snippet.name}/{where}/episode_lengths"
         lengths = _values(path, get_array(path, file, key, (None,), "iu"), key).astype(np.int64)
-        if (lengths < 1).any():
-            refuse(path, key, "every episode needs at least one step")
+        if ((lengths < 1) | (lengths > _MOST_STEPS)).any():
+            refuse(path, key, f"every episode needs 1 to {_MOST_STEPS} steps")
         columns.setdefault("length", []).append(lengths)
         columns.setdefault("random_start", []).append(np.full(len(lengths), bool(random)))
         for name, column in METRICS.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 from pathlib import Path
 
@@ -16,8 +18,23 @@ from datasets.formats.exporting import export_selection
 from datasets.formats.importing import import_source
 from datasets.formats.interface import Advance
 from tests.datasets.format_stores import CASES, ENDINGS, Case, assert_equal, random_episodes
+from tests.datasets.programs import run_program
 
 HERE = [name for name in CASES if not FORMATS[name].missing]
+
+FILLS_UP = """
+import resource, signal, sys
+from datasets import DatasetError, open_store
+from datasets.formats.exporting import export_selection
+
+chosen = open_store(sys.argv[2]).select()
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
+try:
+    export_selection(sys.argv[1], chosen, sys.argv[3])
+except DatasetError as error:
+    print(error)
+"""
 
 EPISODE = st.tuples(st.integers(1, 4), st.sampled_from(list(ENDINGS)))
 
@@ -221,6 +238,16 @@ def test_an_export_that_fails_leaves_nothing(name: str, case: Case, tmp_path: Pa
     largest.write_bytes(largest.read_bytes()[:-30])
     with pytest.raises(DatasetError, match="part-1"):
         export_selection(name, store.select(), tmp_path / "out")
+    assert leftovers(tmp_path, "store") == []
+
+
+@pytest.mark.parametrize("name", ["fcnet", "lerobot"])
+def test_a_disk_that_fills_up_leaves_nothing(name: str, tmp_path: Path) -> None:
+    store = CASES[name].make(tmp_path / "store", random_episodes(400))
+    done = run_program(FILLS_UP, name, store.path, tmp_path / "out")
+    assert f"cannot write {tmp_path / 'out'}: {os.strerror(errno.EFBIG)}" in done.stdout, (
+        done.stderr
+    )
     assert leftovers(tmp_path, "store") == []
 
 

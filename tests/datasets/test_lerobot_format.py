@@ -265,7 +265,9 @@ def test_a_dataset_of_others_becomes_a_store(tmp_path: Path) -> None:
     assert table.column("return").to_pylist() == [4.0, 3.0, 2.0]
     assert selection.store.schema.control_dt_s == 0.1
     assert selection.store.schema.attributes["channel_names"] == {"obs": ["hip", "knee"]}
-    assert report.carried.left == ("observation.images.top: dtype video is not one of numbers",)
+    assert report.carried.left == (
+        "observation.images.top: videos are not imported, for a store holds numbers alone",
+    )
 
 
 def _info(**changes: Any) -> Callable[[Path], None]:

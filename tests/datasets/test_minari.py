@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +221,14 @@ def test_bad_input_is_one_line(problem: str, root: Path, tmp_path: Path) -> None
         imported(tmp_path / "out", tmp_path / "again")
     assert "\n" not in str(error.value)
     assert sorted(p.name for p in tmp_path.iterdir() if p != root) == ["out", "store"]
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = plain_store(tmp_path / "store", random_episodes(20))
+    usage = shutil.disk_usage(tmp_path)._replace(free=2000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(DatasetError, match=r"it takes more than 0\.\d MB and 0\.0 MB are free"):
+        export_selection("minari", store.select(), tmp_path / "new" / "walks-v0")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]

@@ -327,9 +327,17 @@ BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
         _replace("CMU_010-0-35/start_metrics/episode_lengths", np.array([9])),
         r"CMU_010-0-35/0/actions: shape must be \(9, 4\), not \(8, 4\)",
     ),
+    "a longer episode than there is memory": (
+        _replace("CMU_010-0-35/start_metrics/episode_lengths", np.array([2_000_000_000])),
+        r"CMU_010-0-35/0/rewards: shape must be \(2000000000\), not \(8,\)",
+    ),
+    "a length that no episode has": (
+        _replace("CMU_010-0-35/start_metrics/episode_lengths", np.array([2**62])),
+        "episode_lengths: every episode needs 1 to 2147483648 steps",
+    ),
     "an empty episode": (
         _replace("CMU_010-0-35/start_metrics/episode_lengths", np.array([0])),
-        "episode_lengths: every episode needs at least one step",
+        "episode_lengths: every episode needs 1 to",
     ),
     "NaN": (
         _replace("CMU_010-0-35/1/rewards", np.array([0.5, np.nan], "f4")),

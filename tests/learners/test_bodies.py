@@ -163,7 +163,9 @@ def test_fields_without_a_place_are_not_read() -> None:
 
 def test_data_of_another_body_are_named() -> None:
     body = BODIES["cmu-humanoid"]
-    with pytest.raises(ValueError, match="these data are of the body cmu-humanoid, not of a quad"):
+    with pytest.raises(
+        ValueError, match="cmu-humanoid, not of a quadruped: take --model bot-mocapact, bot-mix"
+    ):
         body_view("quadruped", body.slices, body.act_dim)
 
 
