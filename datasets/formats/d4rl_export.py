@@ -20,7 +20,7 @@ from datasets.formats.d4rl_layout import (
 )
 from datasets.formats.hdf5 import dataset_at, write_notes
 from datasets.formats.interface import Advance, Carried
-from datasets.formats.sources import bounded_units
+from datasets.formats.sources import bounded_units, check_room
 from datasets.selection import Selection
 
 NEEDED = ("obs", "action", "reward")
@@ -64,6 +64,7 @@ class D4rlExporter:
         keys = [key_of(name) for name in schema.names("step")]
         if len(set(keys)) < len(keys):
             raise DatasetError(f"two fields would have one key in a D4RL file: {listed(keys)}")
+        check_room(selection, destination)
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""

@@ -7,7 +7,6 @@ or open ``minari.MinariDataset(folder / "data")``.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import pyarrow as pa
 from datasets.errors import DatasetError, listed
 from datasets.formats.interface import Advance, Carried
 from datasets.formats.minari_layout import FORMATS, NOTES, schema_note
-from datasets.formats.sources import bounded_units
+from datasets.formats.sources import bounded_units, check_room
 from datasets.schema import Field, Schema
 from datasets.selection import Selection
 
@@ -77,7 +76,7 @@ class MinariExporter:
                 f"'{self._id}' is no id of a Minari data set; give dataset_id=NAMESPACE/NAME-v0"
             )
         if self._options.storage == "hdf5":
-            _check_room(selection, destination)
+            check_room(selection, destination, ", or with storage=arrow")
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""
@@ -138,21 +137,6 @@ class MinariExporter:
         else:
             left += ["the rest of the catalog", "the schema's units and names"]
         return Carried(tuple(kept), tuple(left), tuple(notes))
-
-
-def _check_room(selection: Selection, destination: Path) -> None:
-    """Refuse a disk without room for the values, which the library does not compress.
-
-    A disk that is full while the library writes HDF5 can crash the process in HDF5 itself.
-    """
-    schema = selection.store.schema
-    needed = selection.steps * sum(schema.field(name).row_bytes for name in schema.names("step"))
-    free = shutil.disk_usage(next(each for each in destination.parents if each.is_dir())).free
-    if free < needed:
-        raise DatasetError(
-            f"cannot write {destination}: it takes more than {needed / 1e6:,.1f} MB and "
-            f"{free / 1e6:,.1f} MB are free; export to another disk, or with storage=arrow"
-        )
 
 
 class _Episodes:

@@ -29,7 +29,7 @@ from datasets.formats.mocapact_schema import (
     Snippet,
     final_name,
 )
-from datasets.formats.sources import bounded_units
+from datasets.formats.sources import bounded_units, check_room
 from datasets.schema import Schema
 from datasets.selection import Selection
 
@@ -79,6 +79,7 @@ class MocapactExporter:
                     f"here it is {each.dtype} with shape {each.shape}"
                 )
         _held_layout(schema)
+        check_room(selection, destination)
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -99,6 +100,27 @@ def bounded_units(selection: Selection) -> Iterator[Unit]:
         for part in pack_episodes(selection.lengths[unit.first : unit.stop], row_bytes):
             yield Unit(unit.part_id, first, first + len(part))
             first += len(part)
+
+
+def check_room(selection: Selection, destination: Path, advice: str = "") -> None:
+    """Refuse a disk without room for the values of a selection, uncompressed.
+
+    A disk that is full while HDF5 writes can crash the process in HDF5 itself.
+
+    Args:
+        advice: what else could be done.
+
+    Raises:
+        DatasetError: there is not enough room.
+    """
+    schema = selection.store.schema
+    needed = selection.steps * sum(schema.field(name).row_bytes for name in schema.names("step"))
+    free = shutil.disk_usage(next(each for each in destination.parents if each.is_dir())).free
+    if free < needed:
+        raise DatasetError(
+            f"cannot write {destination}: it may take {needed / 1e6:,.1f} MB and "
+            f"{free / 1e6:,.1f} MB are free; export to another disk{advice}"
+        )
 
 
 def field_name(key: str) -> str:
