@@ -26,19 +26,18 @@ def run_gym_training(config: GymTrainingConfig, out: Path, reporter: Reporter) -
         ValueError: the task's package is not installed, another training is in `out`, or this one
             never got better than random.
     """
-    shown = trained_gym_steps(out)
     known = read_record(out / RECIPE)
     if known is not None and known.get("trained_steps", 0) >= config.steps:
         return known
-    with reporter.step(f"train {config.env}", config.steps, "step", done=shown) as advance:
+    done, note = trained_gym_steps(out), ""
+    with reporter.step(f"train {config.env}", config.steps, "step", done) as advance:
 
         def report(summary: dict[str, Any]) -> None:
-            nonlocal shown
-            advance(summary["steps"] - shown, f"return {summary['return']:.0f}")
-            shown = summary["steps"]
+            nonlocal note
+            note = f"return {summary['return']:.0f}"
             with open(out / HISTORY, "a") as file:
                 file.write(json.dumps(summary) + "\n")
 
-        train_gym(config, out, report)
+        train_gym(config, out, report, lambda steps: advance(steps, note))
     with reporter.step("measure policies", total_episodes(), "episode") as advance:
         return choose_policies(out, provenance(), lambda episodes: advance(episodes, ""))

@@ -28,6 +28,7 @@ HISTORY = "history.jsonl"
 SNAPSHOTS = "snapshots"
 _FREE_TO_CHANGE = ("steps", "threads", "checkpoint_every")
 _EVALUATION_SEED = 0x5AC
+_PROGRESS_EVERY = 50
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,16 @@ def trained_gym_steps(out: Path) -> int:
 
 
 def train_gym(
-    config: GymTrainingConfig, out: Path, report: Callable[[dict[str, Any]], None]
+    config: GymTrainingConfig,
+    out: Path,
+    report: Callable[[dict[str, Any]], None],
+    progress: Callable[[int], None] = lambda steps: None,
 ) -> None:
     """Train in `out`, or go on with the training there.
 
     Args:
         report: called after every evaluation with steps, episodes, return, length, steps_per_s.
+        progress: called with the steps since the call before, a few times a second.
 
     Raises:
         ValueError: the task's package is not installed, or another training is in `out`.
@@ -89,7 +94,7 @@ def train_gym(
     torch.set_num_threads(config.threads)
     training = _Training(config, out)
     try:
-        training.run(report)
+        training.run(report, progress)
     finally:
         training.close()
 
@@ -110,7 +115,9 @@ class _Training:
         self._rng = np.random.default_rng(seeds[0])
         self._noise = torch.Generator().manual_seed(int(seeds[1]))
 
-    def run(self, report: Callable[[dict[str, Any]], None]) -> None:
+    def run(
+        self, report: Callable[[dict[str, Any]], None], progress: Callable[[int], None]
+    ) -> None:
         config, started, since = self.config, time.perf_counter(), self.steps
         self._reset()
         checkpointed = self.steps
@@ -118,6 +125,8 @@ class _Training:
             ended = self._step()
             if self.steps >= config.random_steps and self.steps % config.steps_per_update == 0:
                 self._update()
+            if self.steps % _PROGRESS_EVERY == 0:
+                progress(_PROGRESS_EVERY)
             if self.steps % config.evaluate_every == 0 or self.steps == config.steps:
                 now = time.perf_counter()
                 summary = self._evaluate((self.steps - since) / (now - started))
