@@ -29,6 +29,7 @@ from flows.gym_evaluation import (
 from flows.progress import Reporter
 from flows.records import digest, provenance, read_record, to_tree, write_record
 from flows.train import SelectPlan, TrainPlan, run_training
+from learners.objectives import OBJECTIVES
 from learners.registry import PRESETS, preset
 from learners.training_config import TrainConfig
 
@@ -276,8 +277,14 @@ def _run(
         return_target=plan.return_targets[run.set_name],
         references=data.references,
     )
+    source = GymSource(run.name, folder)
     path = out / "evaluate" / f"{run.name}.json"
-    evaluated = evaluate_gym_once(GymSource(run.name, folder), evaluation, path, reporter)
+    evaluated = evaluate_gym_once(source, evaluation, path, reporter)
+    best, asked_best = data.quality[run.set_name]["return_best"], evaluated
+    if OBJECTIVES[config.objective].tokens == "return":
+        asking = replace(evaluation, return_target=best / data.references.expert)
+        path = out / "evaluate" / f"{run.name}-asked-best.json"
+        asked_best = evaluate_gym_once(source, asking, path, reporter)
     return {
         "run": run.name,
         "set": run.set_name,
@@ -297,6 +304,7 @@ def _run(
             name: evaluated[name]["mean"]
             for name in ("return", "length", "normalised", "d4rl_normalised")
         },
+        "normalised_asked_best": asked_best["normalised"]["mean"],
         "success": evaluated["success"],
         "return_std_over_episodes": evaluated["return"]["std"],
     }

@@ -11,7 +11,15 @@ from datasets import Selection
 from flows.comparison_summary import mean_and_std
 from flows.gym_evaluation import ReferenceReturns
 
-_MEASURES = ("normalised", "d4rl_normalised", "return", "length", "success", "train_s")
+_MEASURES = (
+    "normalised",
+    "normalised_asked_best",
+    "d4rl_normalised",
+    "return",
+    "length",
+    "success",
+    "train_s",
+)
 
 Row = dict[str, Any]
 
@@ -34,6 +42,7 @@ def set_quality(
         "cut_off_episodes": len(every) - len(complete),
         "cut_off_steps": every.steps - complete.steps,
         "return": float(returns.mean()),
+        "return_best": float(returns.max()),
         "normalised": float(normalised.mean()),
         "normalised_std": float(normalised.std()),
         "normalised_best": float(normalised.max()),

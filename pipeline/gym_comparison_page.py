@@ -69,6 +69,7 @@ def result_rows(record: Record) -> list[dict[str, str]]:
             "model": result["model"],
             "seeds": count(len(result["seeds"])),
             "normalised": spread(result["normalised"], 1),
+            "asked for the best": spread(result["normalised_asked_best"], 1),
             "published": spread(_published(record, result["set"], result["model"]), 1),
             "the data's mean": fixed(record["sets"][result["set"]]["normalised"], 1),
             "return": spread(result["return"], 0),
@@ -112,7 +113,7 @@ def _title(record: Record, model: str) -> str:
 def _columns(record: Record) -> list[str]:
     heads = []
     for model in record["models"]:
-        heads.append(f"{_title(record, model)}, ours")
+        heads += [f"{_title(record, model)}, ours", f"{_title(record, model)}, asked for the best"]
         if _has_published(record, model):
             heads.append(f"{_title(record, model)}, published")
     return heads
@@ -125,7 +126,10 @@ def _score_table(record: Record) -> list[tuple[str, list[str]]]:
         cells = [fixed(data["normalised"], 1), fixed(data["normalised_best"], 1)]
         for model in record["models"]:
             result = _result(record, name, model)
-            cells.append(DASH if result is None else spread(result["normalised"], 1))
+            cells += [
+                DASH if result is None else spread(result[measure], 1)
+                for measure in ("normalised", "normalised_asked_best")
+            ]
             if _has_published(record, model):
                 cells.append(spread(_published(record, name, model), 1))
         rows.append((name, cells))
@@ -177,6 +181,7 @@ def _training_rows(record: Record) -> list[dict[str, str]]:
             "validation loss": fixed(run["validation_loss"], 4),
             "asked for": fixed(run["return_target"]),
             "normalised": fixed(run["normalised"], 1),
+            "asked for the best": fixed(run["normalised_asked_best"], 1),
             "return": fixed(run["return"], 0),
             "length": fixed(run["length"], 0),
         }

@@ -100,6 +100,15 @@ def test_the_data_stand_beside_the_models(compared: Path) -> None:
         assert each["normalised"] < each["normalised_best"]
 
 
+def test_every_policy_is_also_asked_for_the_best_that_it_learned_from(compared: Path) -> None:
+    record = record_in(compared)
+    for run in record["runs"]:
+        asked = json.loads((compared / "evaluate" / f"{run['run']}-asked-best.json").read_text())
+        best = record["sets"][run["set"]]["return_best"]
+        assert asked["return_target"] == pytest.approx(best / RETURNS["expert"])
+        assert asked["normalised"]["mean"] == run["normalised_asked_best"]
+
+
 def test_runs_are_trained_with_the_experts_return_as_scale(compared: Path) -> None:
     for run in (compared / "train").iterdir():
         config = json.loads((run / "plan.json").read_text())["plan"]["config"]

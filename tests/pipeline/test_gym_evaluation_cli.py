@@ -103,9 +103,9 @@ def test_the_page_shows_the_records_numbers_and_says_how_the_data_differ(compare
     row = page.row("medium-expert")
     assert "110.5\u00a0±\u00a00.5" in row
     for result in record["results"]:
-        score = result["normalised"]
-        shown = f"{score['mean']:,.1f}\u00a0±\u00a0{score['std']:,.1f}"
-        assert shown in page.row(result["set"])
+        for score in (result["normalised"], result["normalised_asked_best"]):
+            shown = f"{score['mean']:,.1f}\u00a0±\u00a0{score['std']:,.1f}"
+            assert shown in page.row(result["set"])
     for run in record["runs"]:
         assert f"{run['return']:,.0f}" in page.row(run["run"])
     for words in ("The data are ours", "version 2 on mujoco-py", record["runs"][0]["simulation"]):
@@ -137,7 +137,10 @@ def test_the_page_does_not_call_imported_data_our_own(compared: Path) -> None:
 def test_a_task_without_published_scores_has_no_columns_for_them(compared: Path) -> None:
     record = dict(read_record(compared / "comparison.json") or {})
     page = PageReader(gym_comparison_page(record | {"task": "door"}))
-    assert page.row("set") == ["set", "data, mean", "data, best episode", "FCNet, ours", "DT, ours"]
+    ours = [
+        f"{name}, {what}" for name in ("FCNet", "DT") for what in ("ours", "asked for the best")
+    ]
+    assert page.row("set") == ["set", "data, mean", "data, best episode", *ours]
 
 
 def test_a_policy_of_each_kind_is_evaluated(
@@ -157,8 +160,14 @@ def test_a_policy_of_each_kind_is_evaluated(
     expert = json.loads(gym("evaluate", policies, *asked, "--quality", "medium"))
     assert (expert["policy"], expert["references"]["expert"]) == ("medium", 300.0)
     assert expert["normalised"]["mean"] is not None, "the experts' own returns are known"
-    assert json.loads(gym("evaluate", "random", *asked))["normalised"]["mean"] is None
-    assert "d4rl_normalised std" in gym("evaluate", "random", *asked[:-1])
+    random = json.loads(gym("evaluate", "random", *asked))
+    assert random["references"]["expert"] > 3000, "by the policies that ship"
+    assert abs(random["normalised"]["mean"]) < 5
+    unknown = ["evaluate", "random", "--env", "AdroitHandRelocate-v1", "--episodes", "1"]
+    assert json.loads(gym(*unknown, "--json"))["normalised"]["mean"] is None
+    assert "d4rl_normalised std" in gym(*unknown)
+    shipped = json.loads(gym("evaluate", "expert", *asked))
+    assert shipped["normalised"]["mean"] > 70
 
 
 @pytest.mark.parametrize(
