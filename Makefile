@@ -67,6 +67,7 @@ bench: $(STAMP) ## measure speeds: runs/bench
 	$(BIN)/gaitforge bench store --out runs/bench
 	$(BIN)/gaitforge bench learners --out runs/bench
 	$(BIN)/gaitforge bench sim --out runs/bench
+	$(BIN)/gaitforge bench formats --out runs/bench
 
 # A fresh environment from pyproject.toml's ranges, written down. The comment lines at the top of the
 # lock file are kept. CUDA's own packages stay out (see there).

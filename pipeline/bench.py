@@ -38,8 +38,8 @@ BATCH, WINDOW = 64, 64
 def run(arguments: argparse.Namespace) -> int:
     """Measure everything, or one part beside its rivals; tables, and JSON in the folder."""
     reporter = TerminalReporter()
-    if arguments.quick and arguments.what not in ("learners", "sim"):
-        raise ValueError("--quick is for `gaitforge bench learners` and `bench sim` only")
+    if arguments.quick and arguments.what not in ("learners", "sim", "formats"):
+        raise ValueError("--quick is for `gaitforge bench learners`, `sim` and `formats` only")
     if arguments.what == "learners":
         from pipeline.bench_learners import QUICK, run_learner_bench, show_learner_bench
 
@@ -51,6 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
 
         config = QUICK if arguments.quick else None
         show_sim_bench(run_sim_bench(arguments.out, config, reporter), arguments.json)
+        return 0
+    if arguments.what == "formats":
+        from pipeline.bench_formats import QUICK, run_format_bench
+
+        show(
+            run_format_bench(arguments.out, QUICK if arguments.quick else None, reporter),
+            arguments.json,
+        )
         return 0
     if arguments.what == "flows":
         from pipeline.bench_flows import FlowBenchConfig, run_flow_bench

@@ -167,17 +167,17 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     bench.add_argument(
         "what",
         nargs="?",
-        choices=("all", "store", "learners", "flows", "sim"),
+        choices=("all", "store", "learners", "flows", "sim", "formats"),
         default="all",
         help="everything, the store beside other libraries, the models beside each other, what "
-        "orchestration costs, or the simulators and collection beside bare physics "
+        "orchestration costs, the simulators and collection beside bare physics, or imports "
         "(default: %(default)s)",
     )
     bench.add_argument(
         "--out", type=Path, default=Path("runs/bench"), help="folder (default: %(default)s)"
     )
     bench.add_argument(
-        "--quick", action="store_true", help="learners, sim: a few steps, to see that it runs"
+        "--quick", action="store_true", help="learners, sim, formats: a little, to see that it runs"
     )
     bench.add_argument(
         "--recorded",
