@@ -17,6 +17,7 @@ def test_every_source_is_imported_and_read(tmp_path: Path) -> None:
     for row in rows:
         assert 0 < row["mb_per_s"] < row["read_mb_per_s"]
         assert row["of_reading"] == pytest.approx(row["mb_per_s"] / row["read_mb_per_s"])
+        assert 3 < row["mb"] < 9
         assert 2 < row["file_mb"] < 9
         assert 50 < row["peak_mib"] < 1024
     assert json.loads((tmp_path / "bench_formats.json").read_text())["rows"] == rows
