@@ -106,7 +106,11 @@ def _connected(distributed: Any, settings: DaskSettings) -> Client:
     # It shows a lost scheduler as a traceback; who runs the parts says it in a line.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     try:
-        return distributed.Client(settings.scheduler, timeout=settings.connect_s)
+        # First one that is not Dask's default: a default that fails to connect stays it, and what
+        # this process computes with Dask later would wait for it for ever.
+        address, limit_s = settings.scheduler, settings.connect_s
+        distributed.Client(address, timeout=limit_s, set_as_default=False).close()
+        return distributed.Client(address, timeout=limit_s)
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(

@@ -52,7 +52,8 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
 
 
 def _normaliser(name: str, selection: Selection) -> Normaliser:
-    statistics = selection.statistics(name)
+    # Not by whatever Dask client happens to be open in this process: its cluster may be gone.
+    statistics = selection.statistics(name, scheduler="threads")
     try:
         return Normaliser(statistics.mean, statistics.std)
     except ValueError as error:

@@ -24,8 +24,8 @@ Stats = dict[str, np.ndarray]
 
 def field_stats(selection: Selection, field: str) -> Stats:
     """Statistics of a field over a selection's rows."""
-    found = selection.statistics(field)
-    return _stats(found, selection.quantiles(field, list(QUANTILES.values())))
+    found = selection.statistics(field, scheduler="threads")
+    return _stats(found, selection.quantiles(field, list(QUANTILES.values()), "threads"))
 
 
 def made_stats(blocks: Callable[[], Iterable[np.ndarray]], dtype: np.dtype, rows: int) -> Stats:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import LocalCluster
+from distributed import LocalCluster, default_client
 
 from datasets import open_store
 from flows.activity import read_active
@@ -235,6 +235,8 @@ def test_what_cannot_be_reached_is_one_line_within_seconds(
         run_dask(PLAN, tmp_path / "legged.zarr", Silent(), None, settings)
     assert time.monotonic() - started < 15
     assert "\n" not in str(line.value)
+    with pytest.raises(ValueError, match="No clients found"):
+        default_client()  # for which whatever Dask computes next would wait
 
 
 @pytest.mark.parametrize(
