@@ -47,12 +47,14 @@ def collect_in_processes(
         running = list(workers)
         while running:
             wait([worker.sentinel for worker in running], POLL_S)
+            # Before the records are read: what a process that has ended committed is among them.
+            ended = {worker: worker.exitcode for worker in running if worker.exitcode is not None}
             records = part_records(store_path, sorted(open_parts))
             open_parts -= {record.part for record in records}
             follow(records)
-            if any(worker.exitcode not in (None, 0) for worker in running):
+            if any(ended.values()):
                 raise ValueError(_failure(store_path, parts, started))
-            running = [worker for worker in running if worker.exitcode is None]
+            running = [worker for worker in running if worker not in ended]
     finally:
         for worker in workers:
             if worker.is_alive():

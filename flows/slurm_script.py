@@ -235,6 +235,8 @@ trap 'tell limit' USR2
 trap 'tell end' TERM
 
 record() {
+    # The work has ended, so that nobody is left to be told; what `tell` says would be written here.
+    trap '' USR2 TERM
     local new="$folder/exit/.$1.$$"
     {
         printf '{"code": %d, "host": "%s", "restarts": %d,' "$code" "$(hostname)" "$restarts"

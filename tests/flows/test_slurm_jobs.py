@@ -125,6 +125,29 @@ def test_every_script_is_bash_and_knows_its_folder(
     subprocess.run(["/bin/bash", "-n", "-c", text], check=True, timeout=10)
 
 
+@pytest.mark.parametrize("name", ["TERM", "USR2"])
+def test_a_signal_while_the_exit_record_is_written_leaves_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for command, lines in {
+        "hostname": f"kill -{name} $PPID; sleep 0.1; echo n0",
+        "sync": f"kill -{name} $PPID",
+    }.items():
+        (commands / command).write_text(f"#!/bin/bash\n{lines}\n")
+        (commands / command).chmod(0o755)
+    monkeypatch.setenv("PATH", str(commands), prepend=":")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr("sys.executable", "/bin/true")
+    folder = tmp_path / "job"
+    text = batch_script(folder, Work("work", 1, False, True, 0), SlurmSettings())
+    done = subprocess.run(["/bin/bash", "-c", text], capture_output=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    ended = json.loads((folder / "exit" / "0.json").read_text())
+    assert (ended["code"], ended["host"]) == (0, "n0")
+
+
 def test_a_percent_sign_in_a_folder_is_no_pattern_of_slurms() -> None:
     words = submit_command(Path("/a%j/script.sh"), Path("/a%j/task-%a.log"))
     assert "--output=/a%%j/task-%a.log" in words
