@@ -16,6 +16,7 @@ from typing import Any
 import mujoco
 
 from collectors.gym.optional import load_package
+from collectors.gym.reach_reward import with_reach_penalty
 from datasets.errors import listed
 from datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
 from datasets.formats.d4rl_tasks import D4rlTask
@@ -27,11 +28,13 @@ class GymTask:
 
     Attributes:
         env_id: of Gymnasium's registry; name: what D4RL calls it; package: that registers it.
+        reach: what the hand is rewarded for being near, see `reach_reward`; empty for nothing.
     """
 
     env_id: str
     name: str
     package: str = "gymnasium"
+    reach: str = ""
 
     @property
     def facts(self) -> D4rlTask:
@@ -45,10 +48,10 @@ TASKS: dict[str, GymTask] = {
         GymTask("HalfCheetah-v5", "halfcheetah"),
         GymTask("Hopper-v5", "hopper"),
         GymTask("Walker2d-v5", "walker2d"),
-        GymTask("AdroitHandDoor-v1", "door", "gymnasium_robotics"),
-        GymTask("AdroitHandHammer-v1", "hammer", "gymnasium_robotics"),
+        GymTask("AdroitHandDoor-v1", "door", "gymnasium_robotics", "site S_handle"),
+        GymTask("AdroitHandHammer-v1", "hammer", "gymnasium_robotics", "body Object"),
         GymTask("AdroitHandPen-v1", "pen", "gymnasium_robotics"),
-        GymTask("AdroitHandRelocate-v1", "relocate", "gymnasium_robotics"),
+        GymTask("AdroitHandRelocate-v1", "relocate", "gymnasium_robotics", "body Object"),
     )
 }
 
@@ -67,7 +70,8 @@ def find_task(env_id: str) -> GymTask:
 def make_environment(task: GymTask) -> Any:
     """A gymnasium.Env of the task, of D4RL's horizon (200 steps, of the pen 100; else 1,000).
 
-    Deviation from Gymnasium-Robotics: its pen has 200.
+    Deviations from Gymnasium-Robotics: its pen has 200, and its version 1 rewards the hand for
+    keeping off (`reach_reward`).
 
     Raises:
         ValueError: the package is not installed.
@@ -77,9 +81,10 @@ def make_environment(task: GymTask) -> Any:
     with warnings.catch_warnings(), _silent_mujoco():
         # Newer environments of the same name, and rewards that changed between releases.
         warnings.simplefilter("ignore")
-        return gymnasium.make(
+        env = gymnasium.make(
             task.env_id, max_episode_steps=task.facts.horizon, disable_env_checker=True
         )
+        return with_reach_penalty(env, task.reach) if task.reach else env
 
 
 @contextmanager
