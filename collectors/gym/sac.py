@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, log
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ class SACConfig:
         learning_rate: of Adam, for actor and temperature; critic_learning_rate: for the critics.
         gamma: discount; tau: how far the target critics move to the critics an update.
         target_entropy: of the action, in nats; None for -A.
+        temperature: at the start. Where rewards are far below 1 a step, the entropy alone is learned
+            until a higher one has come down.
 
     Raises:
         ValueError: a number out of its range.
@@ -41,13 +43,14 @@ class SACConfig:
     gamma: float = 0.99
     tau: float = 0.005
     target_entropy: float | None = None
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         if self.hidden < 1 or self.batch_size < 1:
             raise ValueError("hidden and batch_size must be at least 1")
-        for rate in (self.learning_rate, self.critic_learning_rate):
-            if not (isfinite(rate) and rate > 0):
-                raise ValueError(f"learning rates must be above 0, got {rate}")
+        for value in (self.learning_rate, self.critic_learning_rate, self.temperature):
+            if not (isfinite(value) and value > 0):
+                raise ValueError(f"learning rates and temperature must be above 0, got {value}")
         if not (0.0 <= self.gamma < 1.0 and 0.0 < self.tau <= 1.0):
             raise ValueError("gamma must lie in [0, 1), tau in (0, 1]")
 
@@ -64,7 +67,7 @@ class SAC:
             self.targets = TwinCritics(obs_dim, act_dim, config.hidden)
         self.targets.load_state_dict(self.critics.state_dict())
         self.targets.requires_grad_(False)
-        self.log_temperature = torch.nn.Parameter(torch.zeros(()))
+        self.log_temperature = torch.nn.Parameter(torch.tensor(log(config.temperature)))
         self._entropy = -float(act_dim) if config.target_entropy is None else config.target_entropy
         self.optimisers = {
             "actor": _adam(self.actor.parameters(), config.learning_rate),

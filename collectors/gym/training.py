@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from collectors.gym.batch import TaskBatch
+from collectors.gym.colored_noise import colored_noise
 from collectors.gym.replay import ReplayBuffer
 from collectors.gym.sac import BATCH_KEYS, SAC, SACConfig
 from collectors.gym.tasks import find_task
@@ -39,6 +40,7 @@ class GymTrainingConfig:
         env: id of the task, see `tasks.TASKS`.
         steps: of the environment in all.
         random_steps: the first ones, with uniform actions.
+        noise_color: of the policy's noise while it explores, see `colored_noise`; 0 is the paper's.
         steps_per_update: environment steps for one update. The paper has 1; more of them give the
             buffer of a longer training for the same computation.
         evaluate_every: steps between evaluations; evaluation_episodes: of the mean action in each.
@@ -53,6 +55,7 @@ class GymTrainingConfig:
     env: str = "Hopper-v5"
     steps: int = 1_000_000
     random_steps: int = 10_000
+    noise_color: float = 0.0
     steps_per_update: int = 1
     evaluate_every: int = 5_000
     evaluation_episodes: int = 5
@@ -67,6 +70,8 @@ class GymTrainingConfig:
             least = 0 if name == "seed" else 1
             if isinstance(value, int) and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
+        if not 0.0 <= self.noise_color <= 2.0:
+            raise ValueError(f"noise_color must lie in [0, 2], got {self.noise_color}")
 
 
 def trained_gym_steps(out: Path) -> int:
@@ -140,15 +145,13 @@ class _Training:
 
     def _reset(self) -> None:
         self._env.reset([0], [int(self._rng.integers(2**31))])
+        horizon, color = self._env.task.facts.horizon, self.config.noise_color
+        self._exploration = iter(colored_noise(color, horizon, self._env.act_dim, self._rng))
 
     def _step(self) -> bool:
         """One environment step; whether it ended an episode."""
         obs = self._env.observation.policy[0].copy()
-        if self.steps < self.config.random_steps:
-            action = self._rng.uniform(-1.0, 1.0, self._env.act_dim).astype(np.float32)
-            log_density = -self._env.act_dim * np.log(2.0)
-        else:
-            action, log_density = self._explore(obs)
+        action, log_density = self._explore(obs)
         result = self._env.step([0], action[None])
         self._buffer.add(
             obs=obs,
@@ -168,8 +171,11 @@ class _Training:
 
     @torch.inference_mode()
     def _explore(self, obs: np.ndarray) -> tuple[np.ndarray, float]:
-        noise = torch.randn((1, self._env.act_dim), generator=self._noise)
-        action, log_density = self._sac.actor.sample(torch.from_numpy(obs[None]), noise)
+        noise = torch.from_numpy(next(self._exploration))
+        if self.steps < self.config.random_steps:
+            # The distribution function of the noise: uniform in (-1, 1), with the noise's colour.
+            return torch.erf(noise / np.sqrt(2.0)).numpy(), -len(noise) * float(np.log(2.0))
+        action, log_density = self._sac.actor.sample(torch.from_numpy(obs[None]), noise[None])
         return action[0].numpy(), float(log_density[0])
 
     def _update(self) -> None:
