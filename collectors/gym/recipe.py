@@ -1,14 +1,13 @@
 """From a finished training to D4RL's qualities: which policies, and what they return.
 
-D4RL (Fu et al. 2020, Section 4) calls a policy "medium" that has about a third of the expert's
-performance, and "medium-replay" the replay buffer until then. The expert is known at the end only,
-so both are chosen afterwards, from the actors that the training kept.
+D4RL (Fu et al. 2020) calls a policy "medium" whose training was stopped early, at about a third of
+the expert's score (Chen et al. 2021), and "medium-replay" the replay buffer until then. The expert
+is known at the end only, so both are chosen afterwards, from the actors that the training kept.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,9 @@ from collectors.gym.batch import TaskBatch
 from collectors.gym.evaluation import TaskPolicy, evaluate, evaluation_seeds
 from collectors.gym.experts import RECIPE, RandomPolicy, load_actor
 from collectors.gym.tasks import GymTask, find_task, package_version
-from collectors.gym.training import HISTORY, TRAINING, snapshot_path
-from collectors.ppo_checkpoint import replace_file
+from collectors.gym.training import snapshot_path
+from collectors.gym.training_record import read_training
+from datasets.files import write_bytes_durably
 
 MEDIUM_SHARE, MEDIUM_BAND = 1.0 / 3.0, (0.25, 0.45)
 """Of the way from the random to the expert's return: medium, and what still counts as it."""
@@ -35,7 +35,7 @@ _CANDIDATE_SEED, _SEED = 0xCA4D, 0x2EC1
 
 @dataclass(frozen=True)
 class Measured:
-    """Returns of a policy's mean action: mean and standard deviation, and the mean length."""
+    """Returns of a policy's mean action: mean and sample standard deviation, and mean length."""
 
     mean: float
     std: float
@@ -56,11 +56,13 @@ def choose_policies(
         What the recipe's file holds.
 
     Raises:
-        ValueError: the training never got better than random.
+        ValueError: no training in `out`, none of its evaluations is known, or it never got better
+            than random.
     """
-    training = json.loads((out / TRAINING).read_text())
-    task = find_task(training["config"]["env"])
-    history = _history(out, training["steps"])
+    training = read_training(out)
+    if training is None or not training.history:
+        raise ValueError(f"{out} has no evaluations of a training to choose policies by")
+    task, history = find_task(training.config["env"]), training.history
     batch = TaskBatch(task, ENVIRONMENTS)
     try:
 
@@ -68,7 +70,7 @@ def choose_policies(
             run = evaluate(policy, batch, evaluation_seeds(episodes, seed), progress)
             returns = np.array([episode.episode_return for episode in run])
             length = float(np.mean([episode.length for episode in run]))
-            return Measured(float(returns.mean()), float(returns.std()), length)
+            return Measured(float(returns.mean()), float(returns.std(ddof=1)), length)
 
         best = sorted(history, key=lambda row: row["return"])[-CANDIDATES:]
         scores = {
@@ -83,15 +85,17 @@ def choose_policies(
             "expert": measure(_snapshot(out, steps["expert"], task), EPISODES, _SEED),
         }
         random, expert = measured["random"].mean, measured["expert"].mean
-        if expert <= random:
+        if not expert > random:
             raise ValueError(
                 f"the training in {out} reached {expert:.1f}, and a random policy {random:.1f}: "
                 "there is nothing to choose; train for more steps"
             )
-        steps["medium"] = medium_step(history, random, expert)
+        steps["medium"] = medium_step(history, random, expert, steps["expert"])
         measured["medium"] = measure(_snapshot(out, steps["medium"], task), EPISODES, _SEED)
     finally:
         batch.close()
+    # The recipe makes the policies, and those of an earlier end of this training go first.
+    (out / RECIPE).unlink(missing_ok=True)
     for quality, step in steps.items():
         _write_policy(out, quality, step, task, card, measured[quality])
     recipe = {
@@ -103,9 +107,9 @@ def choose_policies(
         "medium_step": steps["medium"],
         "expert_step": steps["expert"],
         "replay_rows": steps["medium"],
-        "training": training["config"],
-        "trained_steps": training["steps"],
-        "wall_s": training["wall_s"],
+        "training": training.config,
+        "trained_steps": training.steps,
+        "wall_s": training.wall_s,
         "simulator": package_version(task),
         **card,
     }
@@ -118,27 +122,25 @@ def total_episodes() -> int:
     return CANDIDATES * CANDIDATE_EPISODES + 3 * EPISODES
 
 
-def medium_step(history: Sequence[dict[str, Any]], random: float, expert: float) -> int:
+def medium_step(
+    history: Sequence[dict[str, Any]], random: float, expert: float, expert_step: int
+) -> int:
     """Steps of the first evaluation in `MEDIUM_BAND`, or of the one nearest to `MEDIUM_SHARE`.
 
-    Not of the first above a third: returns jump, and that one may be nearly an expert.
+    Not of the first above a third: returns jump, and that one may be nearly an expert. Evaluations
+    after the expert's do not count: a policy that fell back from it is no half-trained one.
 
     Args:
         history: {"steps", "return"} of every evaluation, in order of time.
         random, expert: their mean returns.
+        expert_step: steps of the expert's evaluation.
     """
+    history = [row for row in history if row["steps"] <= expert_step]
     shares = [(row["return"] - random) / (expert - random) for row in history]
     low, high = MEDIUM_BAND
     within = [i for i, share in enumerate(shares) if low <= share <= high]
     nearest = min(range(len(shares)), key=lambda i: abs(shares[i] - MEDIUM_SHARE))
     return history[within[0] if within else nearest]["steps"]
-
-
-def _history(out: Path, trained_steps: int) -> list[dict[str, Any]]:
-    """Evaluations up to the last step; one that a resumed training made twice counts as it is."""
-    rows = [json.loads(line) for line in (out / HISTORY).read_text().splitlines()]
-    last = {row["steps"]: row for row in rows if row["steps"] <= trained_steps}
-    return [last[steps] for steps in sorted(last)]
 
 
 def _snapshot(out: Path, steps: int, task: GymTask) -> TaskPolicy:
@@ -148,8 +150,8 @@ def _snapshot(out: Path, steps: int, task: GymTask) -> TaskPolicy:
 def _write_policy(
     out: Path, quality: str, step: int, task: GymTask, card: dict[str, Any], measured: Measured
 ) -> None:
-    source = snapshot_path(out, step)
-    replace_file(out / f"{quality}.safetensors", lambda path: shutil.copyfile(source, path))
+    weights = snapshot_path(out, step).read_bytes()
+    write_bytes_durably(out / f"{quality}.safetensors", weights)
     tree = {
         "kind": "gymnasium-sac",
         "env": task.env_id,
@@ -165,4 +167,4 @@ def _write_policy(
 
 
 def _write_json(path: Path, tree: dict[str, Any]) -> None:
-    replace_file(path, lambda temporary: temporary.write_text(json.dumps(tree, indent=1) + "\n"))
+    write_bytes_durably(path, (json.dumps(tree, indent=1) + "\n").encode())

@@ -78,7 +78,8 @@ class ReplayEpisodes:
 
     Attributes:
         starts, lengths: (E,) int64 rows.
-        terminated, truncated: (E,) bool; the last episode may be neither, for it was cut off.
+        terminated, truncated: (E,) bool; an episode that was cut off is neither: the last one, and
+            each that the training was in when it was saved, for it then went on with a new one.
     """
 
     starts: np.ndarray
@@ -108,13 +109,19 @@ class ReplayReader:
         self._data = np.memmap(path, np.float32, "r", shape=(rows, width))
 
     def episodes(self, until: int) -> ReplayEpisodes:
-        """The episodes that begin before the row `until`, the last one cut off there."""
+        """The episodes that begin before the row `until`, the last one cut off there.
+
+        A row whose next observation is not that of the row behind it is an episode's last, too.
+        """
         until = min(until, self.rows)
         flags = {
             name: self._data[:until, self.columns[name].start] > 0.5
             for name in ("terminated", "truncated")
         }
-        ends = np.flatnonzero(flags["terminated"] | flags["truncated"]) + 1
+        ended = flags["terminated"] | flags["truncated"]
+        seen, following = (self._data[:until, self.columns[name]] for name in ("obs", "next_obs"))
+        ended[:-1] |= (following[:-1] != seen[1:]).any(axis=1)
+        ends = np.flatnonzero(ended) + 1
         stops = np.union1d(ends, [until]) if until else ends
         starts = np.concatenate([[0], stops[:-1]]).astype(np.int64)
         return ReplayEpisodes(

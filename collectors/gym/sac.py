@@ -29,8 +29,8 @@ class SACConfig:
         learning_rate: of Adam, for actor and temperature; critic_learning_rate: for the critics.
         gamma: discount; tau: how far the target critics move to the critics an update.
         target_entropy: of the action, in nats; None for -A.
-        temperature: at the start. Where rewards are far below 1 a step, the entropy alone is learned
-            until a higher one has come down.
+        temperature: at the start. Where rewards are far below 1 a step, the entropy alone is
+            learned until a higher one has come down.
 
     Raises:
         ValueError: a number out of its range.
@@ -53,6 +53,8 @@ class SACConfig:
                 raise ValueError(f"learning rates and temperature must be above 0, got {value}")
         if not (0.0 <= self.gamma < 1.0 and 0.0 < self.tau <= 1.0):
             raise ValueError("gamma must lie in [0, 1), tau in (0, 1]")
+        if self.target_entropy is not None and not isfinite(self.target_entropy):
+            raise ValueError(f"target_entropy must be a finite number, got {self.target_entropy}")
 
 
 class SAC:

@@ -6,26 +6,34 @@ The replay buffer keeps every transition; the actor is evaluated and kept at reg
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 
-from collectors.gym.batch import TaskBatch
+from collectors.gym.batch import TaskBatch, TaskObservation
 from collectors.gym.colored_noise import colored_noise
+from collectors.gym.evaluation import evaluate
+from collectors.gym.networks import Actor
 from collectors.gym.replay import ReplayBuffer
 from collectors.gym.sac import BATCH_KEYS, SAC, SACConfig
 from collectors.gym.tasks import find_task
-from collectors.ppo_checkpoint import replace_file
+from collectors.gym.training_record import (
+    Row,
+    TrainingRecord,
+    read_training,
+    write_history,
+    write_training,
+)
+from datasets.files import write_bytes_durably
 
-TRAINING = "training.json"
-HISTORY = "history.jsonl"
 SNAPSHOTS = "snapshots"
 _FREE_TO_CHANGE = ("steps", "threads", "checkpoint_every")
 _EVALUATION_SEED = 0x5AC
@@ -76,24 +84,54 @@ class GymTrainingConfig:
 
 def trained_gym_steps(out: Path) -> int:
     """Environment steps of the training in a folder; 0 without one."""
-    path = out / TRAINING
-    return int(json.loads(path.read_text())["steps"]) if path.exists() else 0
+    record = read_training(out)
+    return 0 if record is None else record.steps
+
+
+def check_same(config: GymTrainingConfig, recorded: Mapping[str, Any], out: Path) -> None:
+    """Refuse to go on with a training of other settings, or to take its results for one's own.
+
+    Args:
+        recorded: its settings as plain values; what a later version added has its default.
+
+    Raises:
+        ValueError: names the first setting that differs; steps, threads and checkpoint_every may.
+    """
+    mine = dict(_flat(asdict(config)))
+    theirs = dict(_flat(asdict(GymTrainingConfig()))) | dict(_flat(recorded))
+    for name in mine | theirs:
+        if name not in _FREE_TO_CHANGE and mine.get(name) != theirs.get(name):
+            raise ValueError(
+                f"{out} holds a training with {name}={theirs.get(name)}, not {mine.get(name)}; "
+                "choose another folder"
+            )
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """("sac.gamma", 0.99), …"""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def train_gym(
     config: GymTrainingConfig,
     out: Path,
-    report: Callable[[dict[str, Any]], None],
+    report: Callable[[Row], None],
     progress: Callable[[int], None] = lambda steps: None,
 ) -> None:
-    """Train in `out`, or go on with the training there.
+    """Train in `out`, or go on with the training there; one process at a time may.
 
     Args:
-        report: called after every evaluation with steps, episodes, return, length, steps_per_s.
+        report: called after every evaluation with its row of the history: steps, episodes, mean
+            return and length, temperature, steps_per_s since the one before, wall_s so far.
         progress: called with the steps since the call before, a few times a second.
 
     Raises:
-        ValueError: the task's package is not installed, or another training is in `out`.
+        ValueError: the task's package is not installed, another training is in `out`, or this one
+            left the finite numbers.
     """
     (out / SNAPSHOTS).mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(config.threads)
@@ -104,14 +142,38 @@ def train_gym(
         training.close()
 
 
+class _MeanAction:
+    """The actor in training, as it is evaluated."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+
+    def reset(self, ids: np.ndarray) -> None:
+        """Nothing to forget."""
+
+    @torch.inference_mode()
+    def act(self, observation: TaskObservation) -> np.ndarray:
+        """(N, A) float32 mean actions."""
+        mean, _ = self._actor(torch.from_numpy(observation.policy))
+        return mean.tanh().numpy()
+
+
 class _Training:
     def __init__(self, config: GymTrainingConfig, out: Path) -> None:
         self.config, self.out = config, out
+        record = read_training(out)
+        if record is not None:
+            check_same(config, record.config, out)
         task = find_task(config.env)
         self._env, self._judge = TaskBatch(task, 1), TaskBatch(task, 1)
-        self.steps, self.episodes, self.wall_s = 0, 0, 0.0
         self._sac = SAC(config.sac, self._env.obs_dim, self._env.act_dim, config.seed)
-        self._load()
+        self.steps, self.episodes, wall_s = 0, 0, 0.0
+        self.history: list[Row] = []
+        if record is not None:
+            self._sac.load_tensors(_read_tensors(out / record.tensors))
+            self.steps, self.episodes, wall_s = record.steps, record.episodes, record.wall_s
+            self.history = list(record.history)
+        self._started = time.perf_counter() - wall_s
         self._buffer = ReplayBuffer(
             out, config.steps, self._env.obs_dim, self._env.act_dim, self.steps
         )
@@ -120,10 +182,13 @@ class _Training:
         self._rng = np.random.default_rng(seeds[0])
         self._noise = torch.Generator().manual_seed(int(seeds[1]))
 
-    def run(
-        self, report: Callable[[dict[str, Any]], None], progress: Callable[[int], None]
-    ) -> None:
-        config, started, since = self.config, time.perf_counter(), self.steps
+    @property
+    def wall_s(self) -> float:
+        """Seconds of training up to now, with those before the checkpoint that it went on from."""
+        return time.perf_counter() - self._started
+
+    def run(self, report: Callable[[Row], None], progress: Callable[[int], None]) -> None:
+        config, since = self.config, (self.steps, self.wall_s)
         self._reset()
         checkpointed = self.steps
         while self.steps < config.steps:
@@ -133,11 +198,8 @@ class _Training:
             if self.steps % _PROGRESS_EVERY == 0:
                 progress(_PROGRESS_EVERY)
             if self.steps % config.evaluate_every == 0 or self.steps == config.steps:
-                now = time.perf_counter()
-                summary = self._evaluate((self.steps - since) / (now - started))
-                self.wall_s += time.perf_counter() - started
-                report(summary)
-                started, since = time.perf_counter(), self.steps
+                report(self._evaluate((self.steps - since[0]) / (self.wall_s - since[1])))
+                since = self.steps, self.wall_s
             due = self.steps - checkpointed >= config.checkpoint_every
             if self.steps == config.steps or (ended and due):
                 self._save()
@@ -182,71 +244,48 @@ class _Training:
         rows = self._buffer.draw(self.config.sac.batch_size, self._rng)
         self._sac.update({key: torch.from_numpy(rows[key]) for key in BATCH_KEYS}, self._noise)
 
-    @torch.inference_mode()
-    def _evaluate(self, steps_per_s: float) -> dict[str, Any]:
+    def _evaluate(self, steps_per_s: float) -> Row:
         """Evaluate and keep the actor; the starts are the same every time."""
-        returns, lengths = [], []
-        for episode in range(self.config.evaluation_episodes):
-            self._judge.reset([0], [_EVALUATION_SEED + episode])
-            total, length, ended = 0.0, 0, False
-            while not ended:
-                mean, _ = self._sac.actor(torch.from_numpy(self._judge.observation.policy))
-                result = self._judge.step([0], mean.tanh().numpy())
-                total, length = total + float(result.reward[0]), length + 1
-                ended = bool(result.terminated[0] or result.truncated[0])
-            returns.append(total)
-            lengths.append(length)
-        weights = {key: value.contiguous() for key, value in self._sac.actor.state_dict().items()}
-        path = snapshot_path(self.out, self.steps)
-        replace_file(path, lambda temporary: save_file(weights, temporary))
-        return {
+        seeds = range(_EVALUATION_SEED, _EVALUATION_SEED + self.config.evaluation_episodes)
+        episodes = evaluate(_MeanAction(self._sac.actor), self._judge, seeds)
+        row = {
             "steps": self.steps,
             "episodes": self.episodes,
-            "return": float(np.mean(returns)),
-            "length": float(np.mean(lengths)),
-            "temperature": float(self._sac.log_temperature.exp()),
+            "return": float(np.mean([episode.episode_return for episode in episodes])),
+            "length": float(np.mean([episode.length for episode in episodes])),
+            "temperature": float(self._sac.log_temperature.detach().exp()),
             "steps_per_s": steps_per_s,
             "wall_s": self.wall_s,
         }
+        if not (isfinite(row["return"]) and isfinite(row["temperature"])):
+            self._refuse_to_go_on(f"return {row['return']}, temperature {row['temperature']}")
+        weights = {key: value.contiguous() for key, value in self._sac.actor.state_dict().items()}
+        write_bytes_durably(snapshot_path(self.out, self.steps), save(weights))
+        self.history.append(row)
+        write_history(self.out, self.history)
+        return row
 
     def _save(self) -> None:
         """The buffer's rows, then the tensors; the JSON comes last and makes the checkpoint."""
+        tensors = {key: value.contiguous() for key, value in self._sac.tensors().items()}
+        if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
+            self._refuse_to_go_on("weights that are not finite")
         self._buffer.flush()
         name = f"training-{self.steps}.safetensors"
-        tensors = {key: value.contiguous() for key, value in self._sac.tensors().items()}
-        replace_file(self.out / name, lambda path: save_file(tensors, path))
-        record = {
-            "steps": self.steps,
-            "episodes": self.episodes,
-            "wall_s": self.wall_s,
-            "tensors": name,
-            "config": asdict(self.config),
-        }
-        text = json.dumps(record, indent=1)
-        replace_file(self.out / TRAINING, lambda path: path.write_text(text))
+        write_bytes_durably(self.out / name, save(tensors))
+        record = TrainingRecord(
+            asdict(self.config), self.steps, self.episodes, self.wall_s, name, self.history
+        )
+        write_training(self.out, record)
         for old in self.out.glob("training-*.safetensors"):
             if old.name != name:
                 old.unlink()
 
-    def _load(self) -> None:
-        path = self.out / TRAINING
-        if not path.exists():
-            return
-        record = json.loads(path.read_text())
-        mine = json.loads(json.dumps(asdict(self.config)))
-        differ = [
-            key
-            for key in mine
-            if key not in _FREE_TO_CHANGE and record["config"].get(key) != mine[key]
-        ]
-        if differ:
-            raise ValueError(
-                f"{self.out} holds a training with {differ[0]}={record['config'].get(differ[0])}, "
-                f"not {mine[differ[0]]}; choose another folder"
-            )
-        self._sac.load_tensors(load_file(self.out / record["tensors"]))
-        self.steps, self.episodes = record["steps"], record["episodes"]
-        self.wall_s = record["wall_s"]
+    def _refuse_to_go_on(self, what: str) -> NoReturn:
+        raise ValueError(
+            f"the training in {self.out} has {what} after {self.steps} steps; start it anew in "
+            "another folder, with lower learning rates"
+        )
 
     def close(self) -> None:
         self._env.close()
@@ -256,3 +295,10 @@ class _Training:
 def snapshot_path(out: Path, steps: int) -> Path:
     """The actor after so many steps of a training."""
     return out / SNAPSHOTS / f"{steps}.safetensors"
+
+
+def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} cannot be read as a training's state: {error}") from None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import collectors.gym.recipe as recipe_module
 from collectors.gym.experts import load_gym_expert, read_recipe
-from collectors.gym.recipe import medium_step
+from collectors.gym.recipe import choose_policies, medium_step
 from collectors.gym.replay import ReplayBuffer, ReplayReader
 from collectors.gym.sac import SAC, SACConfig
 from collectors.gym.training import GymTrainingConfig, train_gym, trained_gym_steps
-from flows.gym_training import run_gym_training
+from collectors.gym.training_record import read_training
+from datasets.files import exclusive_lock
+from flows.gym_training import LOCK, run_gym_training
 from flows.progress import Silent
 
 SMALL = GymTrainingConfig(
@@ -32,8 +38,18 @@ SMALL = GymTrainingConfig(
 )
 
 
+CHEETAH = replace(SMALL, env="HalfCheetah-v5", steps=200)
+
+
 def nothing(summary: dict[str, Any]) -> None:
     """Report to nobody."""
+
+
+@pytest.fixture
+def few_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Policies are chosen by a handful of episodes: enough where standing still is better."""
+    for name in ("CANDIDATES", "CANDIDATE_EPISODES", "EPISODES", "ENVIRONMENTS"):
+        monkeypatch.setattr(recipe_module, name, 2)
 
 
 @settings(max_examples=25, deadline=None)
@@ -52,8 +68,8 @@ def test_the_buffer_gives_back_episodes_and_marks_the_one_cut_off(
                 action=np.array([0.5]),
                 log_prob=-1.0,
                 reward=total,
-                terminated=last and number % 2 == 0,
-                truncated=last and number % 2 == 1,
+                terminated=last and number % 3 == 0,
+                truncated=last and number % 3 == 1,
                 next_obs=np.array([number, step + 1]),
             )
             total += 1
@@ -66,9 +82,10 @@ def test_the_buffer_gives_back_episodes_and_marks_the_one_cut_off(
     assert episodes.lengths.sum() == min(until, total)
     np.testing.assert_array_equal(np.cumsum(episodes.lengths)[:-1], episodes.starts[1:])
     whole = np.array([lengths[i] == n for i, n in enumerate(episodes.lengths)])
-    even = np.arange(len(whole)) % 2 == 0
-    np.testing.assert_array_equal(episodes.terminated, whole & even)
-    np.testing.assert_array_equal(episodes.truncated, whole & ~even)
+    kind = np.arange(len(whole)) % 3
+    np.testing.assert_array_equal(episodes.terminated, whole & (kind == 0))
+    np.testing.assert_array_equal(episodes.truncated, whole & (kind == 1))
+    assert len(whole) == np.searchsorted(np.cumsum(lengths), min(until, total)) + 1
 
 
 def test_a_buffer_that_lost_rows_is_refused(tmp_path: Path) -> None:
@@ -122,9 +139,10 @@ def test_medium_is_the_first_policy_of_about_a_third() -> None:
     def history(*returns: float) -> list[dict[str, Any]]:
         return [{"steps": i, "return": value} for i, value in enumerate(returns)]
 
-    assert medium_step(history(10, 80, 30, 34, 110), random=10, expert=110) == 3
-    assert medium_step(history(10, 80, 40, 43, 110), random=10, expert=110) == 2
-    assert medium_step(history(10, 70, 110), random=10, expert=110) == 1
+    assert medium_step(history(10, 80, 30, 34, 110), 10, 110, expert_step=4) == 3
+    assert medium_step(history(10, 80, 40, 43, 110), 10, 110, expert_step=4) == 2
+    assert medium_step(history(10, 70, 110), 10, 110, expert_step=2) == 1
+    assert medium_step(history(10, 60, 110, 43, 110), 10, 110, expert_step=2) == 1, "no fallen one"
 
 
 def test_a_training_leaves_policies_a_recipe_and_its_buffer(tmp_path: Path) -> None:
@@ -159,9 +177,159 @@ def test_an_interrupted_training_goes_on_from_its_checkpoint(tmp_path: Path) -> 
     train_gym(SMALL, tmp_path, lambda summary: seen.append(summary["steps"]))
     assert seen[0] > done
     assert trained_gym_steps(tmp_path) == 400
-    # A checkpoint waits for an episode's end, so no episode of the buffer has another's steps.
+    # A checkpoint waits for an episode's end, so that none is cut off.
     episodes = ReplayReader(tmp_path, 400, 11, 3).episodes(done)
-    assert bool(episodes.terminated[-1] or episodes.truncated[-1])
+    assert (episodes.terminated | episodes.truncated).all()
+
+
+def test_an_extended_training_glues_no_two_episodes_into_one(tmp_path: Path) -> None:
+    """Its end is in the midst of an episode of HalfCheetah, which lasts 1,000 steps."""
+    cheetah = replace(CHEETAH, steps=30, random_steps=999, evaluate_every=999)
+    train_gym(cheetah, tmp_path, nothing)
+    train_gym(replace(cheetah, steps=50), tmp_path, nothing)
+    episodes = ReplayReader(tmp_path, 50, 17, 6).episodes(50)
+    assert episodes.lengths.tolist() == [30, 20]
+    assert not (episodes.terminated | episodes.truncated).any()
+
+
+def test_only_evaluations_of_the_training_itself_choose_its_policies(tmp_path: Path) -> None:
+    """An attempt with another seed that was killed before its first checkpoint leaves none."""
+
+    def stop(summary: dict[str, Any]) -> None:
+        if summary["steps"] == 300:
+            raise Interrupted
+
+    late = replace(SMALL, checkpoint_every=10_000)
+    with pytest.raises(Interrupted):
+        train_gym(late, tmp_path, stop)
+    with open(tmp_path / "history.jsonl", "a") as file:
+        file.write('{"steps": 40')
+    train_gym(replace(late, seed=7, evaluate_every=200), tmp_path, nothing)
+    record = read_training(tmp_path)
+    assert record is not None
+    assert [row["steps"] for row in record.history] == [200, 400]
+    lines = (tmp_path / "history.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == record.history
+    times = [row["wall_s"] for row in record.history]
+    assert 0 < times[0] < times[1] <= record.wall_s
+
+
+def test_a_training_of_an_earlier_version_is_finished(tmp_path: Path, few_episodes: None) -> None:
+    """Its evaluations are in `history.jsonl` alone, and settings that it did not know lack."""
+    train_gym(CHEETAH, tmp_path, nothing)
+    path = tmp_path / "training.json"
+    tree = json.loads(path.read_text())
+    known = tree.pop("history")
+    del tree["config"]["noise_color"], tree["config"]["sac"]["temperature"]
+    path.write_text(json.dumps(tree))
+    with open(tmp_path / "history.jsonl", "a") as file:
+        file.write('{"steps": 300, "return": 1e9}\n{"steps": 1')
+    recipe = run_gym_training(replace(CHEETAH, steps=300), tmp_path, Silent())
+    record = read_training(tmp_path)
+    assert record is not None
+    assert record.history[:2] == known
+    assert [row["steps"] for row in record.history] == [100, 200, 300]
+    assert recipe["trained_steps"] == 300
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    with exclusive_lock(tmp_path / LOCK) as held:
+        assert held
+        with pytest.raises(ValueError, match="another process trains in .*choose another folder"):
+            run_gym_training(SMALL, tmp_path, Silent())
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"env": "Walker2d-v5"}, "holds a training with env=Hopper-v5, not Walker2d-v5"),
+        ({"seed": 7}, "holds a training with seed=0, not 7"),
+        ({"sac": replace(SMALL.sac, gamma=0.9)}, "with sac.gamma=0.99, not 0.9; choose"),
+    ],
+)
+def test_another_trainings_recipe_is_not_ones_own(
+    changed: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    recipe = {
+        "env": "Hopper-v5",
+        "returns": {"random": 1.0, "medium": 2.0, "expert": 3.0},
+        "return_std": {},
+        "lengths": {},
+        "episodes": 100,
+        "medium_step": 100,
+        "replay_rows": 100,
+        "training": asdict(SMALL),
+        "trained_steps": 400,
+    }
+    del recipe["training"]["noise_color"], recipe["training"]["sac"]["temperature"]
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    assert run_gym_training(replace(SMALL, steps=300, threads=2), tmp_path, Silent()) == recipe
+    with pytest.raises(ValueError, match=complaint):
+        run_gym_training(replace(SMALL, **changed), tmp_path, Silent())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("training.json", "{}"),
+        ("training.json", '{"trained'),
+        ("training.json", "[1]"),
+        ("recipe.json", '{"trained_steps": 9999999}'),
+        ("recipe.json", '{"trained'),
+        ("recipe.json", "[1]"),
+    ],
+)
+def test_files_that_are_none_of_a_training_are_named(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(
+        ValueError, match=f"{name} (is not the record|is not a recipe|cannot be read)"
+    ):
+        run_gym_training(SMALL, tmp_path, Silent())
+
+
+def test_a_training_that_is_no_longer_finite_ends_before_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="target_entropy must be a finite number, got nan"):
+        SACConfig(target_entropy=float("nan"))
+    update = SAC.update
+
+    def spoiled(self: SAC, *arguments: Any) -> None:
+        update(self, *arguments)
+        with torch.no_grad():
+            self.log_temperature.fill_(float("nan"))
+
+    monkeypatch.setattr(SAC, "update", spoiled)
+    with pytest.raises(ValueError, match="temperature nan after 100 steps; start it anew"):
+        train_gym(replace(SMALL, checkpoint_every=10_000), tmp_path, nothing)
+    assert trained_gym_steps(tmp_path) == 0
+    assert not (tmp_path / "history.jsonl").exists()
+    with pytest.raises(ValueError, match="weights that are not finite after"):
+        train_gym(replace(SMALL, evaluate_every=1_000), tmp_path, nothing)
+
+
+def test_no_old_recipe_lies_beside_new_policies(
+    tmp_path: Path, few_episodes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_gym_training(CHEETAH, tmp_path, Silent())
+    write: Callable[..., None] = recipe_module.write_bytes_durably
+
+    def interrupted(path: Path, content: bytes) -> None:
+        if path.name == "expert.json":
+            raise Interrupted
+        write(path, content)
+
+    monkeypatch.setattr(recipe_module, "write_bytes_durably", interrupted)
+    with pytest.raises(Interrupted):
+        choose_policies(tmp_path, {})
+    with pytest.raises(ValueError, match="no finished training"):
+        read_recipe(tmp_path)
+    monkeypatch.undo()
+
+
+def test_what_trains_needs_no_library_of_another_algorithm() -> None:
+    code = "import sys, collectors.gym.recipe; sys.exit('rsl_rl' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""How far a training is, in its folder's `training.json`, and its evaluations, which choose.
+
+`history.jsonl` beside it has the same evaluations, and those since the checkpoint, for people to
+follow; it counts only for a training that an earlier version began, whose record has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from datasets.files import write_bytes_durably
+
+TRAINING = "training.json"
+HISTORY = "history.jsonl"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """A training's last checkpoint.
+
+    Attributes:
+        config: its settings as plain values.
+        steps, episodes: of the environment so far; wall_s: that they took, of all processes.
+        tensors: name of the file of the algorithm's state.
+        history: a row an evaluation, see `training.train_gym`.
+    """
+
+    config: Mapping[str, Any]
+    steps: int
+    episodes: int
+    wall_s: float
+    tensors: str
+    history: Sequence[Row] = field(default_factory=list)
+
+
+def read_training(out: Path) -> TrainingRecord | None:
+    """The record in a training's folder; None where no checkpoint was written yet.
+
+    Raises:
+        ValueError: the file is not such a record.
+    """
+    path = out / TRAINING
+    if not path.exists():
+        return None
+    try:
+        tree = json.loads(path.read_text())
+        known = {each.name: tree[each.name] for each in fields(TrainingRecord)[:-1]}
+        history = tree["history"] if "history" in tree else _rows_until(out, known["steps"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not the record of a training: {error}") from None
+    return TrainingRecord(**known, history=history)
+
+
+def write_training(out: Path, record: TrainingRecord) -> None:
+    """Put a record in place; it makes the checkpoint, so that all it names is there before it."""
+    write_bytes_durably(out / TRAINING, json.dumps(asdict(record), indent=1).encode())
+
+
+def write_history(out: Path, history: Sequence[Row]) -> None:
+    """Write the evaluations for people: those of a given-up attempt are gone."""
+    lines = "".join(json.dumps(row) + "\n" for row in history)
+    write_bytes_durably(out / HISTORY, lines.encode())
+
+
+def _rows_until(out: Path, steps: int) -> list[Row]:
+    """Evaluations in `history.jsonl` up to a step; the last of each, and none of torn lines."""
+    path = out / HISTORY
+    found: dict[int, Row] = {}
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+        try:
+            row = json.loads(line)
+            if row["steps"] <= steps and isfinite(row["return"]):
+                found[row["steps"]] = row
+        except (KeyError, TypeError, ValueError):
+            continue  # a killed process cut it short
+    return [found[at] for at in sorted(found)]
