@@ -1,6 +1,6 @@
 """Gymnasium's tasks: collecting the sets of D4RL with policies and a replay buffer of our own.
 
-D4RL's recipe (Fu et al. 2020, section 5): medium and expert sets are drawn from a partially and a
+D4RL's recipe (Fu et al. 2020): medium and expert sets are drawn from a partially and a
 fully trained policy, medium-replay is everything that the training saw up to the medium policy, and
 medium-expert is both halves: a selection here. Deviation: a set of drawn episodes ends with the
 first whole episode past its steps, where D4RL's cut the last one.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from collectors.gym.batch import TaskBatch
 from collectors.gym.experts import Recipe, policies_folder, read_recipe
@@ -25,6 +26,7 @@ from collectors.gym.gym_data import (
     MEDIUM,
     MEDIUM_REPLAY,
     QUALITIES,
+    SUCCESS_KNOWN,
     gym_schema,
     open_replay,
     part_arrays,
@@ -42,6 +44,10 @@ from flows.part_records import PartCollected, part_records, records_folder, writ
 from flows.progress import Advance, Reporter, unheard
 from flows.records import digest, provenance, to_tree, write_record
 
+REPLAY_PART_STEPS = 50_000
+"""After which a part of a replay buffer ends with its episode: the same cuts in every plan, so that
+no two of them store an episode twice."""
+
 
 @dataclass(frozen=True)
 class GymPlan:
@@ -53,7 +59,8 @@ class GymPlan:
             replay buffer.
         qualities: of `gym_data.QUALITIES`, in the order of the parts.
         steps: at least so many a quality, in whole episodes; medium-replay is as long as it is.
-        part_steps: after which a part ends with its episode.
+        part_steps: after which a part ends with its episode; medium-replay is cut after
+            `REPLAY_PART_STEPS`.
         seed: of everything random.
         physics: keep the simulator's state too, which medium-replay has none of.
 
@@ -109,7 +116,8 @@ class GymPlan:
         """The parts by name, in the plan's order.
 
         A name changes with anything that changes the part's content, and with nothing else: more
-        steps or qualities leave the parts of the others.
+        steps or qualities leave the parts of the others. No two parts share an episode, also those
+        of plans with other steps.
 
         Raises:
             ValueError: as `recipe`, or a policy is missing.
@@ -142,7 +150,7 @@ class GymPlan:
         first = steps = 0
         for episode, length in enumerate(lengths.tolist(), start=1):
             steps += length
-            if steps >= self.part_steps or episode == len(lengths):
+            if steps >= REPLAY_PART_STEPS or episode == len(lengths):
                 yield steps, first, episode
                 first, steps = episode, 0
 
@@ -283,15 +291,19 @@ def _episodes(
         return episodes
     actor = quality_actor(plan.folder, part.quality)
     episodes, steps = [], 0
+    drawn = plan.seed, QUALITIES.index(part.quality), part.number, part.steps
     while steps < part.steps:
-        keys = plan.seed, QUALITIES.index(part.quality), part.number, len(episodes)
-        episodes.append(run_episode(env, actor, int(hashed(*keys)) >> 2, heard))
+        seed = int(hashed(*drawn, len(episodes))) >> 2
+        episodes.append(run_episode(env, actor, seed, heard))
         steps += episodes[-1].length
     return episodes
 
 
 def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[str, Any]]:
-    """A row a quality on the given parts of a store: sizes, mean returns and successes."""
+    """A row a quality on the given parts of a store: sizes, mean returns and successes.
+
+    The success is None where it is not known of an episode.
+    """
     table = open_store(store_path).select(part=list(parts)).episodes()
     skills = np.array(table.column("skill").to_pylist())
     rows = []
@@ -309,10 +321,16 @@ def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[s
                 "steps": int(columns["length"].sum()),
                 "return": float(columns["return"].mean()),
                 "normalised_return": float(columns["normalised_return"].mean()),
-                "success": float(columns["success"].mean()),
+                "success": float(columns["success"].mean()) if _success_known(episodes) else None,
             }
         )
     return rows
+
+
+def _success_known(episodes: pa.Table) -> bool:
+    if SUCCESS_KNOWN not in episodes.column_names:
+        return True
+    return False not in episodes.column(SUCCESS_KNOWN).to_pylist()
 
 
 if __name__ == "__main__":

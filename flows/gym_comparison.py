@@ -2,19 +2,23 @@
 
 Every run of a comparison has as many updates of as many windows as the others, and the same
 evaluation; a set says which episodes it learns from. Runs, evaluations and what they came to are
-kept in one folder and found again by the next call. Two processes may work in one folder at once on
-runs of their own: `comparison.json` is made from whatever is there.
+kept in one folder and found again by the next call. Processes may work in one folder at once: each
+run is one process's at a time, and `comparison.json` is made from whatever is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from collectors.gym.tasks import find_task
+from collectors.gym.tasks import find_task, package_version
 from datasets import Selection, open_store
+from datasets.files import exclusive_lock
 from datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
 from flows.comparison import OWN_SETTINGS
 from flows.gym_comparison_summary import set_quality, summarise
@@ -35,6 +39,7 @@ from learners.training_config import TrainConfig
 
 COMPARISON = "comparison.json"
 RUNS = "runs"
+TRAIN = "train"
 COMPLETE = "terminated or truncated"
 """Of an episode that was cut off, the return-to-go is unknown."""
 
@@ -49,6 +54,11 @@ PUBLISHED_TARGETS: Mapping[str, float] = {
     "medium-expert": 1.15,
 }
 """Tan et al. 2024 (FCNet), Table 4, in units of the expert's return."""
+OTHER_TARGET = 1.0
+"""Of a set that they do not have: what they ask of all but one."""
+
+OURS, FROM_D4RL, FROM_ELSEWHERE = "gymnasium", "d4rl", ""
+"""Who recorded the data, as far as a store's attribute `format` tells."""
 
 _OWN_SETTINGS = (*OWN_SETTINGS, "objective", "window_len")
 _SET_BY_THE_RUN = ("model", "seed", "model_overrides", "return_scale")
@@ -85,7 +95,7 @@ class GymComparisonPlan:
         env: the task's environment.
         sets: set -> the skills of the store whose episodes it holds.
         return_targets: set -> what conditioned policies are asked for, in units of the expert's
-            measured return.
+            measured return, where that is not `PUBLISHED_TARGETS` or else `OTHER_TARGET`.
         config: the settings that all runs share. Its `model`, `model_overrides`, `seed` and
             `return_scale` stay as they are: `models`, `own`, `seeds` and the expert say them.
         own: settings of one model alone, as a comparison on legged data has them, and "objective"
@@ -104,7 +114,7 @@ class GymComparisonPlan:
 
     env: str = "Hopper-v5"
     sets: Mapping[str, Sequence[str]] = field(default_factory=lambda: dict(D4RL_SETS))
-    return_targets: Mapping[str, float] = field(default_factory=lambda: dict(PUBLISHED_TARGETS))
+    return_targets: Mapping[str, float] = field(default_factory=dict)
     config: TrainConfig = field(default_factory=_shared_settings)
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=_own_settings)
     evaluate: GymEvaluationPlan = field(default_factory=GymEvaluationPlan)
@@ -142,13 +152,22 @@ class GymComparisonPlan:
         """The sets of this call."""
         return self.only or tuple(self.sets)
 
+    def return_target(self, set_name: str) -> float:
+        """What conditioned policies are asked for on a set."""
+        published = PUBLISHED_TARGETS.get(set_name, OTHER_TARGET)
+        return float(self.return_targets.get(set_name, published))
+
     def shared(self) -> dict[str, Any]:
-        """What runs must have in common to be compared: all but which of them this call makes."""
-        return {
+        """What runs must have in common to be compared: all but which of them this call makes.
+
+        Where the experts lie is no part of it; their measured returns are, see `_Data`.
+        """
+        shared = {
             name: value
             for name, value in asdict(self).items()
-            if name not in ("models", "seeds", "only")
+            if name not in ("models", "seeds", "only", "policies")
         }
+        return shared | {"return_targets": {name: self.return_target(name) for name in self.sets}}
 
     def train_config(self, model: str, seed: int, expert_return: float) -> TrainConfig:
         """All settings of one run's training."""
@@ -161,15 +180,27 @@ class GymComparisonPlan:
         return config
 
     def _check_sets(self) -> None:
+        example = '{"medium-expert": ["medium", "expert"]}'
+        if not isinstance(self.sets, Mapping) or not self.sets:
+            raise ValueError(f"sets must be like {example}; got {self.sets}")
         for name, skills in self.sets.items():
-            if isinstance(skills, str) or not skills:
-                raise ValueError(f'sets must be like {{"medium-expert": ["medium"]}}; see {name}')
-        if self.return_targets.keys() != self.sets.keys():
-            raise ValueError(
-                f"return_targets needs a number for each of the sets {', '.join(self.sets)}"
-            )
-        unknown = [name for name in self.only if name not in self.sets]
-        if unknown or not self.sets:
+            if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
+                raise ValueError(
+                    f"a set's name is letters, digits, '_', '-' and '.', for it names files; "
+                    f"got {name!r}"
+                )
+            listed = isinstance(skills, Sequence) and not isinstance(skills, str)
+            if not listed or not skills or not all(isinstance(each, str) for each in skills):
+                raise ValueError(f"sets must be like {example}; see {name}")
+        targets = self.return_targets
+        if not isinstance(targets, Mapping):
+            raise ValueError(f'return_targets must be like {{"medium": 1.0}}; got {targets}')
+        for name, target in targets.items():
+            number = isinstance(target, int | float) and not isinstance(target, bool)
+            if not number or not isfinite(target):
+                raise ValueError(f"return_targets needs a finite number for {name}, not {target}")
+        unknown = [name for name in (*targets, *self.only) if name not in self.sets]
+        if unknown:
             raise ValueError(f"no set {', '.join(unknown)}; there are {', '.join(self.sets)}")
 
     @staticmethod
@@ -195,14 +226,18 @@ class GymComparisonPlan:
 
 @dataclass(frozen=True)
 class _Data:
-    """A comparison's store, the sets of this call, and the returns to normalise by."""
+    """A comparison's store, the sets of this call, and the returns to normalise by.
+
+    `recorded_by` is one of OURS, FROM_D4RL and FROM_ELSEWHERE; `simulation` is what evaluates.
+    """
 
     store_path: Path | str
     selects: Mapping[str, SelectPlan]
     quality: Mapping[str, dict[str, Any]]
     references: ReferenceReturns
     dataset: dict[str, Any]
-    recorded_by_d4rl: bool
+    recorded_by: str
+    simulation: str
 
 
 def run_gym_comparison(
@@ -218,15 +253,34 @@ def run_gym_comparison(
             `out` that cannot be written or holds such a run with other settings.
     """
     data = _open(plan, store_path)
-    key = digest([plan.shared(), data.dataset["hash"], data.references])
+    key = digest([plan.shared(), data.dataset["hash"], data.references, data.simulation])
     for run in plan.runs():
-        row = _run(run, plan, data, out, reporter)
-        record = to_tree({"key": key, "data": data.quality[run.set_name], **row})
-        path = out / RUNS / f"{run.name}.json"
-        if read_record(path) != record:
-            write_record(path, record)
+        with _alone(run, out, reporter):
+            row = _run(run, plan, data, out, reporter)
+            record = to_tree({"key": key, "data": data.quality[run.set_name], **row})
+            path = out / RUNS / f"{run.name}.json"
+            if changed := read_record(path) != record:
+                write_record(path, record)
+        if changed:
             _gather(plan, data, key, out)
     return _gather(plan, data, key, out)
+
+
+@contextmanager
+def _alone(run: GymRun, out: Path, reporter: Reporter) -> Iterator[None]:
+    """Keep other processes from a run's files; says when one has to finish it first."""
+    lock = out / TRAIN / f".{run.name}.lock"
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot write {lock.parent}: {error.strerror}") from None
+    with exclusive_lock(lock, wait=False) as held:
+        if held:
+            yield
+            return
+    reporter.say(f"{run.name}: waiting for another process, which works on it")
+    with exclusive_lock(lock):
+        yield
 
 
 def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
@@ -251,8 +305,10 @@ def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
         selected = selects[name].select(store_path)
         quality[name] = set_quality(every.select(store_path), selected, known, plan.sets[name])
         _check_skills(selected, plan.sets[name], name)
-    imported = store.schema.attributes.get("format") == "d4rl"
-    return _Data(store_path, selects, quality, known, store.info(), imported)
+    told = store.schema.attributes.get("format")
+    recorded_by = told if told in (OURS, FROM_D4RL) else FROM_ELSEWHERE
+    simulation = package_version(task)
+    return _Data(store_path, selects, quality, known, store.info(), recorded_by, simulation)
 
 
 def _check_skills(selected: Selection, skills: Sequence[str], name: str) -> None:
@@ -267,14 +323,14 @@ def _run(
 ) -> dict[str, Any]:
     """Train and evaluate one run, as far as that is still to be done."""
     config = plan.train_config(run.model, run.seed, data.references.expert)
-    folder = out / "train" / run.name
+    folder = out / TRAIN / run.name
     trained = run_training(
         TrainPlan(data.selects[run.set_name], config), data.store_path, folder, reporter
     )
     evaluation = replace(
         plan.evaluate,
         env=plan.env,
-        return_target=plan.return_targets[run.set_name],
+        return_target=plan.return_target(run.set_name),
         references=data.references,
     )
     source = GymSource(run.name, folder)
@@ -331,7 +387,7 @@ def _record(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> dict[s
         "task": find_task(plan.env).name,
         "store": Path(data.store_path).name,
         "dataset": data.dataset,
-        "recorded_by_d4rl": data.recorded_by_d4rl,
+        "recorded_by": data.recorded_by,
         "references": asdict(data.references),
         **summarise(plan.sets, [row for row in rows if row["key"] == key]),
         "left_out": [row["run"] for row in rows if row["key"] != key],

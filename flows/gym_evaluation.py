@@ -41,6 +41,7 @@ from learners.checkpoint import checkpoint_path, load_policy
 from learners.control import LearnedPolicy
 
 RANDOM = "random"
+_OF_AN_EVALUATION = {"key", "plan", "policy", "env", "returns", "lengths", "d4rl_normalised"}
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class GymEvaluationPlan:
         references: the returns to normalise by.
 
     Raises:
-        ValueError: an unknown task, or a number out of its range.
+        ValueError: an unknown task, a number out of its range, or references of another kind.
     """
 
     env: str = "Hopper-v5"
@@ -161,6 +162,11 @@ class GymEvaluationPlan:
             raise ValueError(
                 f"environments must be at least 1, got {self.environments}, and return_target a "
                 f"finite number, got {self.return_target}"
+            )
+        if not isinstance(self.references, ReferenceReturns | None):
+            raise ValueError(
+                "references are returns that were measured, and come with the folder of a task's "
+                f"policies; got {self.references}"
             )
 
 
@@ -192,10 +198,20 @@ def evaluate_gym(source: GymSource, plan: GymEvaluationPlan, reporter: Reporter)
 def evaluate_gym_once(
     source: GymSource, plan: GymEvaluationPlan, path: Path, reporter: Reporter
 ) -> dict[str, Any]:
-    """Evaluate, unless `path` already holds the evaluation of these weights by this plan."""
-    key = {"plan": digest(plan), "weights": source.key()}
+    """Evaluate, unless `path` already holds the evaluation of these weights by this plan.
+
+    Raises:
+        ValueError: as `evaluate_gym`, or `path` holds something else than an evaluation.
+    """
+    key = {
+        "plan": digest(plan),
+        "weights": source.key(),
+        "simulation": package_version(find_task(plan.env)),
+    }
     known = read_record(path)
-    if known is not None and known.get("key") == key:
+    if known is not None and not (isinstance(known, dict) and known.keys() >= _OF_AN_EVALUATION):
+        raise ValueError(f"{path} holds something else than an evaluation on a task; it stays")
+    if known is not None and known["key"] == key:
         return known
     record = evaluate_gym(source, plan, reporter)
     record = to_tree(record | {"key": key, "plan": asdict(plan), **provenance()})

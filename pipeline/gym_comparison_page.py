@@ -11,7 +11,7 @@ from typing import Any
 
 from datasets.files import write_bytes_durably
 from datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
-from flows.gym_comparison import COMPARISON, PUBLISHED_TARGETS
+from flows.gym_comparison import COMPARISON, FROM_D4RL, OURS, PUBLISHED_TARGETS
 from flows.records import read_record
 from pipeline import charts
 from pipeline.comparison_table import spread
@@ -57,6 +57,8 @@ def gym_comparison_page(record: Record) -> str:
         d4rl=D4RL_TASKS[record["task"]],
         sizes=_sizes(record),
         published_targets=_targets_are_published(record),
+        ours=record["recorded_by"] == OURS,
+        from_d4rl=record["recorded_by"] == FROM_D4RL,
         plan=list(flattened(record["plan"])),
     )
 

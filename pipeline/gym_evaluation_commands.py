@@ -35,6 +35,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     plan = GymEvaluationPlan(env=arguments.env, references=references)
     plan = with_chosen(plan, _given(arguments, "episodes", "seed", "return_target"))
     plan = override(plan, arguments.settings)
+    if plan.env != arguments.env:
+        raise ValueError(f"--env chooses the task, {arguments.env}: leave out --set env")
     record = (
         evaluate_gym(source, plan, TerminalReporter())
         if arguments.out is None
@@ -80,16 +82,16 @@ def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plan(arguments: argparse.Namespace) -> GymComparisonPlan:
-    plan = with_chosen(
-        GymComparisonPlan(), _given(arguments, "env", "policies", "models", "seeds", "only")
-    )
+    plan = with_chosen(GymComparisonPlan(), _given(arguments, "env", "policies", "models", "seeds"))
     shared = _given(arguments, "steps", "batch_size", "device")
     plan = replace(
         plan,
         config=with_chosen(plan.config, shared),
         evaluate=with_chosen(plan.evaluate, _given(arguments, "episodes")),
     )
-    return override(plan, arguments.settings)
+    # What names sets is checked against them, so that they come first.
+    settings = sorted(arguments.settings, key=lambda setting: not setting.startswith("sets="))
+    return with_chosen(override(plan, settings), _given(arguments, "only"))
 
 
 def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:

@@ -52,7 +52,9 @@ def _add_collect(actions: argparse._SubParsersAction) -> None:
     collect.add_argument(
         "--steps", type=positive, help="a quality, at least (1,000,000); of a replay all there are"
     )
-    collect.add_argument("--part-steps", type=positive, help="a part, at least (50,000)")
+    collect.add_argument(
+        "--part-steps", type=positive, help="a part, at least (50,000); of a replay always 50,000"
+    )
     collect.add_argument("--seed", type=whole, help="of everything random")
     collect.add_argument(
         "--physics", action="store_true", help="keep the simulator's positions and velocities"

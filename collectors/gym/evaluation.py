@@ -9,7 +9,6 @@ from typing import Protocol
 import numpy as np
 
 from collectors.gym.batch import TaskBatch, TaskObservation
-from collectors.gym.tasks import GymTask
 
 DEFAULT_SEED = 1_000_003
 _STREAM = 0xE7A1  # what keeps evaluation's draws apart from those of a collection of the same seed
@@ -94,7 +93,7 @@ def evaluate(
             episode.success |= bool(step.success[row])
             episode.terminated = bool(step.terminated[row])
             if step.terminated[row] or step.truncated[row]:
-                episode.success |= not _reports_success(batch.task) and not episode.terminated
+                episode.success |= not batch.task.reports_success and not episode.terminated
                 del running[index]
                 ended.append(index)
         if ended:
@@ -117,7 +116,3 @@ def _start(
         running |= started
         batch.reset(list(started), [episode.seed for episode in started.values()])
         policy.reset(np.array(list(started), dtype=np.int64))
-
-
-def _reports_success(task: GymTask) -> bool:
-    return task.package == "gymnasium_robotics"

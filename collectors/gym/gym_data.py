@@ -26,6 +26,8 @@ RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT = "random", "medium", "medium-replay", "ex
 QUALITIES = (RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT)
 """What D4RL calls its sets; its medium-expert is the selection of both halves."""
 
+SUCCESS_KNOWN = "success_known"
+
 _FIELDS = {
     "obs": "obs",
     "action": "action",
@@ -96,7 +98,10 @@ def open_replay(policies: Path, recipe: Recipe) -> ReplayReader:
 
 
 def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episode]:
-    """Episodes first to stop of the replay buffer; the very last one may be cut off."""
+    """Episodes first to stop of the replay buffer; its last one may be cut off, and others too.
+
+    Whether a task called them a success is not in the buffer.
+    """
     found = reader.episodes(reader.rows)
     starts, stops = found.starts[first:stop], (found.starts + found.lengths)[first:stop]
     rows = reader.read(int(starts[0]), int(stops[-1]))
@@ -115,7 +120,7 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
                 qvel=None,
                 terminated=bool(found.terminated[first + k]),
                 truncated=bool(found.truncated[first + k]),
-                success=False,
+                success=None,
             )
         )
     return episodes
@@ -142,14 +147,18 @@ def part_catalog(
 ) -> dict[str, Any]:
     """Catalog columns of a part, as an import of D4RL gives them.
 
-    Success is what the Adroit tasks said at any step, which a replay buffer does not know; in the
-    others it is that the episode did not terminate.
+    Success is what the Adroit tasks said at any step; in the others it is that the episode did not
+    terminate. The catalog has no third value for what a replay buffer does not know of the former:
+    there `SUCCESS_KNOWN` is False, a column that the Adroit tasks have beside `success`.
 
     Args:
         content: hexadecimal digits that tell the part from the others of its store.
     """
     terminated = np.array([episode.terminated for episode in episodes])
-    success = np.array([episode.success for episode in episodes])
+    success: dict[str, Any] = {"success": ~terminated}
+    if task.reports_success:
+        success["success"] = np.array([bool(episode.success) for episode in episodes])
+        success[SUCCESS_KNOWN] = np.array([episode.success is not None for episode in episodes])
     returns = np.array([episode.reward.sum(dtype=np.float64) for episode in episodes])
     return catalog_columns(
         0,
@@ -163,9 +172,9 @@ def part_catalog(
         simulator_version=package_version(task),
         expert=quality,
         expert_hash=expert_hash,
-        success=success if task.package == "gymnasium_robotics" else ~terminated,
         terminated=terminated,
         truncated=np.array([episode.truncated for episode in episodes]),
         normalised_return=recipe.normalised(returns),
+        **success,
         **{"return": returns},
     )

@@ -71,7 +71,7 @@ class Episode:
         qpos, qvel: (T, nq), (T, nv) float64, the simulator's state before each step; None where it
             is not known.
         terminated, truncated: how it ended; neither if it was cut off.
-        success: whether the task said so at any step.
+        success: whether the task said so at any step; None where it is not known.
     """
 
     seed: int
@@ -84,7 +84,7 @@ class Episode:
     qvel: np.ndarray | None
     terminated: bool
     truncated: bool
-    success: bool
+    success: bool | None
 
     @property
     def length(self) -> int:

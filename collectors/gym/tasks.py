@@ -41,6 +41,11 @@ class GymTask:
         """Horizon, control step and D4RL's reference returns."""
         return D4RL_TASKS[self.name]
 
+    @property
+    def reports_success(self) -> bool:
+        """Whether the task itself says at a step that it is done."""
+        return self.package == "gymnasium_robotics"
+
 
 TASKS: dict[str, GymTask] = {
     task.env_id: task

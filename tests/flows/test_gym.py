@@ -107,9 +107,7 @@ def test_medium_replay_is_the_buffer_with_its_tail_cut_off(store: Path, hopper: 
     selection = open_store(store).select(skill="medium-replay")
     rows = selection.episodes().to_pylist()
     assert sum(row["length"] for row in rows) == 70
-    numbers = [row["part"].rpartition("-")[2] for row in rows]
-    assert sorted(set(numbers)) == ["0000", "0001"]
-    last = rows[max(range(len(rows)), key=lambda k: (numbers[k], rows[k]["episode"]))]
+    last = max(rows, key=lambda row: row["episode"])
     assert (last["terminated"], last["truncated"]) == (False, False)
     assert sum(not (row["terminated"] or row["truncated"]) for row in rows) == 1
     stored = np.fromfile(hopper / "replay.f32", np.float32).reshape(100, -1)[:70, :11]
@@ -129,6 +127,29 @@ def test_more_steps_and_qualities_add_parts(plan: GymPlan, hopper: Path, tmp_pat
     other = make_training(tmp_path / "other", seed=5)
     drawn_by_none = {name for name in names if "-random-" in name}
     assert set(replace(plan, policies=str(other)).parts()) & set(names) == drawn_by_none
+
+
+def test_a_buffer_is_cut_into_parts_at_ends_of_episodes(
+    plan: GymPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.gym.REPLAY_PART_STEPS", 40)
+    first, second = replace(plan, qualities=("medium-replay",)).parts().values()
+    assert 40 <= first.steps < 70
+    assert first.steps + second.steps == 70
+    assert (first.first, first.stop) == (0, second.first)
+
+
+def test_a_grown_store_has_no_episode_twice(plan: GymPlan, tmp_path: Path) -> None:
+    path = tmp_path / "hopper.zarr"
+    plan = replace(plan, qualities=("medium", "medium-replay"))
+    for grown in (plan, replace(plan, steps=100), replace(plan, part_steps=30)):
+        collect_gym(grown, path, Silent())
+    opened = open_store(path)
+    drawn = rows_of(opened, "medium")
+    assert len({row["part"] for row in drawn}) == 2 + 2 + 2
+    assert len({row["seed"] for row in drawn}) == len(drawn)
+    replayed = opened.select(skill="medium-replay").read("obs")
+    assert len({row.tobytes() for row in replayed}) == len(replayed) == 70
 
 
 def test_a_plan_gives_the_same_bytes_and_is_made_once(
@@ -236,8 +257,22 @@ def test_an_adroit_hand_with_its_physics(tmp_path: Path) -> None:
     assert rows[0]["simulator_version"].startswith("gymnasium_robotics 1.")
     summary = quality_summary(path, list(plan.parts()))
     assert [(row["quality"], row["steps"]) for row in summary] == [("random", 200), ("expert", 200)]
+    assert rows[0]["success_known"]
     with pytest.raises(ValueError, match="another schema"):
         collect_gym(replace(plan, physics=False), path, Silent())
+
+
+def test_a_buffer_does_not_know_whether_a_hand_succeeded(tmp_path: Path) -> None:
+    folder = make_training(tmp_path / "pen", "AdroitHandPen-v1")
+    plan = GymPlan("AdroitHandPen-v1", str(folder), ("random", "medium-replay"), 1, 1)
+    path = tmp_path / "pen.zarr"
+    collect_gym(plan, path, Silent())
+    rows = open_store(path).select().episodes().to_pylist()
+    known = {row["skill"]: row["success_known"] for row in rows}
+    assert known == {"random": True, "medium-replay": False}
+    drawn, replayed = quality_summary(path, list(plan.parts()))
+    assert drawn["success"] in (0.0, 1.0)
+    assert replayed["success"] is None
 
 
 def test_the_flow_is_a_program(
@@ -250,7 +285,7 @@ def test_the_flow_is_a_program(
     assert sum(record["steps"] for record in records) == 70
     [left] = records_folder(path).glob("gym-*.json")
     assert main("gym", [str(path), str(left)]) == 0
-    assert len(part_records(path, open_store(path).parts())) == 2
+    assert len(part_records(path, open_store(path).parts())) == 1
 
 
 @pytest.mark.parametrize(

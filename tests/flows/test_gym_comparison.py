@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 
+import flows.gym_comparison
+import flows.gym_evaluation
+from datasets.files import exclusive_lock
 from flows.gym_comparison import COMPARISON, GymComparisonPlan, run_gym_comparison
 from flows.gym_evaluation import GymEvaluationPlan
 from flows.progress import Silent
@@ -19,6 +23,7 @@ from learners.training_config import TrainConfig
 from tests.collectors.gym.making import make_training
 from tests.flows.gym_stores import RETURNS, make_gym_store
 from tests.flows.making import Counting
+from tests.flows.processes import soon
 
 pytest.importorskip("gymnasium")
 
@@ -123,7 +128,7 @@ def test_a_finished_comparison_returns_at_once(compared: Path, store: Path) -> N
 
 
 def test_parts_of_a_comparison_make_the_whole(compared: Path, store: Path, tmp_path: Path) -> None:
-    """As processes that share a folder leave it."""
+    """Calls on runs of their own, one after the other."""
     out, plan = tmp_path / "out", replace(PLAN, seeds=(1,))
     run_gym_comparison(replace(plan, only=("medium-expert",), models=("dt",)), store, out, Silent())
     run_gym_comparison(replace(plan, only=("medium",), models=("fcnet",)), store, out, Silent())
@@ -134,6 +139,54 @@ def test_parts_of_a_comparison_make_the_whole(compared: Path, store: Path, tmp_p
         whole["medium-expert-fcnet-seed-1"],
         whole["medium-expert-dt-seed-1"],
     ]
+
+
+def test_a_run_is_one_processs_at_a_time(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    plan = replace(PLAN, seeds=(0,), models=("fcnet",), only=("medium",))
+    said: list[str] = []
+
+    class Telling(Silent):
+        """A reporter that keeps what is said."""
+
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    work = threading.Thread(target=run_gym_comparison, args=(plan, store, out, Telling()))
+    (out / "train").mkdir(parents=True)
+    with exclusive_lock(out / "train" / ".medium-fcnet-seed-0.lock"):
+        work.start()
+        soon(lambda: said)
+        assert list((out / "train").glob("medium*")) == [], "the other's files stay as they are"
+    work.join()
+    assert said == ["medium-fcnet-seed-0: waiting for another process, which works on it"]
+    assert [run["run"] for run in record_in(out)["runs"]] == ["medium-fcnet-seed-0"]
+    assert list((out / "train").glob(".*")) == []
+
+
+def test_runs_in_another_simulation_are_made_again(
+    compared: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, counting = tmp_path / "out", Counting()
+    shutil.copytree(compared, out)
+    for module in (flows.gym_comparison, flows.gym_evaluation):
+        monkeypatch.setattr(module, "package_version", lambda task: "gymnasium 9, mujoco 9")
+    plan = replace(PLAN, seeds=(0,), models=("fcnet",), only=("medium",))
+    record = run_gym_comparison(plan, store, out, counting)
+    assert [run["simulation"] for run in record["runs"]] == ["gymnasium 9, mujoco 9"]
+    assert len(record["left_out"]) == 11
+    assert sum(counting.units.values()) == 2 * PLAN.evaluate.episodes
+
+
+def test_sets_and_targets_of_ones_own(store: Path, tmp_path: Path) -> None:
+    sets = {"all": ["medium", "expert"], "medium": ["medium"]}
+    own = replace(PLAN, sets=sets, return_targets={"medium": 0.5})
+    assert [own.return_target(name) for name in sets] == [1.0, 0.5]
+    assert PLAN.return_target("medium-expert") == 1.15
+    plan = replace(own, seeds=(0,), models=("fcnet",))
+    record = run_gym_comparison(plan, store, tmp_path / "out", Silent())
+    assert [run["return_target"] for run in record["runs"]] == [1.0, 0.5]
+    assert record["plan"]["return_targets"] == {"all": 1.0, "medium": 0.5}
 
 
 def without_times(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -168,6 +221,10 @@ def test_measured_returns_of_the_experts_come_first(store: Path, tmp_path: Path)
     plan = replace(PLAN, policies=str(policies), models=("fcnet",), seeds=(0,), only=("medium",))
     record = run_gym_comparison(plan, store, tmp_path / "out", Silent())
     assert record["references"]["source"] == "the experts' recipe"
+    elsewhere = shutil.copytree(policies, tmp_path / "moved")
+    moved = replace(plan, policies=str(elsewhere), only=("medium-expert",))
+    both = run_gym_comparison(moved, store, tmp_path / "out", Silent())
+    assert (len(both["runs"]), both["left_out"]) == (2, []), "where the experts lie is no setting"
 
 
 @pytest.mark.parametrize(
@@ -178,8 +235,16 @@ def test_measured_returns_of_the_experts_come_first(store: Path, tmp_path: Path)
         ({"seeds": (1, 1)}, "a comparison needs seeds, each once"),
         ({"models": ("rnn",)}, "no model 'rnn'"),
         ({"only": ("random",)}, "no set random; there are medium, medium-replay, medium-expert"),
-        ({"return_targets": {"medium": 1.0}}, "return_targets needs a number for each"),
+        ({"return_targets": {"random": 1.0}}, "no set random; there are medium, medium-replay, m"),
+        ({"return_targets": {"medium": "1"}}, "return_targets needs a finite number for medium"),
+        ({"return_targets": {"medium": float("nan")}}, "needs a finite number for medium, not nan"),
+        ({"return_targets": [1.0]}, "return_targets must be like"),
         ({"sets": {"medium": "medium"}}, "sets must be like"),
+        ({"sets": {"medium": [1]}}, "sets must be like"),
+        ({"sets": {"medium": 3}}, "sets must be like"),
+        ({"sets": ["medium"]}, "sets must be like"),
+        ({"sets": {}}, "sets must be like"),
+        ({"sets": {"a/b": ["medium"]}}, "a set's name is letters, digits"),
         ({"config": replace(CONFIG, seed=3)}, "config.seed differs by run"),
         ({"config": replace(CONFIG, return_scale=9.0)}, "config.return_scale differs by run"),
         ({"config": replace(CONFIG, split_seed=None)}, "a config.split_seed"),

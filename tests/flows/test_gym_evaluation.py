@@ -123,6 +123,25 @@ def test_an_evaluation_is_kept_until_weights_or_plan_change(trained: Path, tmp_p
     assert sum(counting.units.values()) == 2 * PLAN.episodes
 
 
+@pytest.mark.parametrize("content", ["[1]", '{"steps": 3}', '{"key": {}, "plan": {}}'])
+def test_what_is_no_evaluation_is_not_overwritten(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "it.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match="holds something else than an evaluation"):
+        evaluate_gym_once(GymSource("random"), PLAN, path, Silent())
+    assert path.read_text() == content
+
+
+def test_an_evaluation_in_another_simulation_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, source, counting = tmp_path / "it.json", GymSource("random"), Counting()
+    evaluate_gym_once(source, PLAN, path, Silent())
+    monkeypatch.setattr("flows.gym_evaluation.package_version", lambda task: "gymnasium 9")
+    assert evaluate_gym_once(source, PLAN, path, counting)["simulation"] == "gymnasium 9"
+    assert sum(counting.units.values()) == PLAN.episodes
+
+
 def test_references_are_read_from_a_recipe_or_a_store(
     store: Path, policies: Path, tmp_path: Path
 ) -> None:
@@ -154,6 +173,7 @@ def test_policies_of_another_task_are_refused(policies: Path, tmp_path: Path) ->
         ({"episodes": 0}, "at least 1 episode"),
         ({"environments": 0}, "environments must be at least 1"),
         ({"return_target": float("nan")}, "a finite number"),
+        ({"references": {"random": 0, "expert": 1}}, "references are returns that were measured"),
     ],
 )
 def test_impossible_plans_are_refused(values: dict[str, Any], complaint: str) -> None:

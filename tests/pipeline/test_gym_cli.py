@@ -50,7 +50,7 @@ def test_a_collection_is_summed_up_and_goes_on(run: Run, hopper: Path, tmp_path:
     [
         (["--env", "Ant-v5", "--policies", "{hopper}"], "no task 'Ant-v5'"),
         (["--env", "Walker2d-v5", "--policies", "{hopper}"], "not of Walker2d-v5"),
-        (["--env", "Hopper-v5", "--policies", "{none}"], "none"),
+        (["--env", "Hopper-v5", "--policies", "{none}"], "no finished training in"),
         (["--env", "Hopper-v5", "--policies", "{hopper}", "--quality", "x"], "unknown quality 'x'"),
         (["--env", "Hopper-v5", "--policies", "{hopper}", "--physics"], "no simulator state"),
         (["--env", "Hopper-v5", "--policies", "{hopper}", "--steps", "0"], "at least 1, not '0'"),

@@ -30,6 +30,7 @@ SETTINGS = [
     "evaluate.environments=2",
     f"own={json.dumps(OWN)}",
 ]
+UNKNOWN_SCALE = ["evaluate", "random", "--env", "AdroitHandRelocate-v1"]
 OPTIONS = ["--steps", "1", "--batch-size", "2", "--episodes", "2", "--seeds", "0-1"]
 OPTIONS += [word for setting in SETTINGS for word in ("--set", setting)]
 
@@ -127,11 +128,12 @@ def test_names_of_the_record_are_escaped_on_the_page(compared: Path) -> None:
 
 def test_the_page_does_not_call_imported_data_our_own(compared: Path) -> None:
     record = dict(read_record(compared / "comparison.json") or {})
-    assert record["recorded_by_d4rl"] is False
-    text = gym_comparison_page(record | {"recorded_by_d4rl": True})
-    assert "The data are D4RL’s" in text
-    assert "The data are ours" not in text
-    assert "The scale is ours" not in text
+    assert record["recorded_by"] == "gymnasium"
+    for recorded_by, told in (("d4rl", "The data are D4RL’s"), ("", "were recorded elsewhere")):
+        text = gym_comparison_page(record | {"recorded_by": recorded_by})
+        assert told in text
+        assert "The data are ours" not in text
+        assert "The scale is ours" not in text
 
 
 def test_a_task_without_published_scores_has_no_columns_for_them(compared: Path) -> None:
@@ -163,11 +165,18 @@ def test_a_policy_of_each_kind_is_evaluated(
     random = json.loads(gym("evaluate", "random", *asked))
     assert random["references"]["expert"] > 3000, "by the policies that ship"
     assert abs(random["normalised"]["mean"]) < 5
-    unknown = ["evaluate", "random", "--env", "AdroitHandRelocate-v1", "--episodes", "1"]
+    unknown = [*UNKNOWN_SCALE, "--episodes", "1"]
     assert json.loads(gym(*unknown, "--json"))["normalised"]["mean"] is None
     assert "d4rl_normalised std" in gym(*unknown)
     shipped = json.loads(gym("evaluate", "expert", *asked))
     assert shipped["normalised"]["mean"] > 70
+
+
+def test_sets_of_ones_own_can_be_chosen_in_any_order(store: Path, gym: Gym, tmp_path: Path) -> None:
+    sets = ["--set", 'sets={"mine":["expert"],"other":["medium"]}', "--sets", "mine"]
+    words = ["--set", 'return_targets={"mine":0.5}', *sets, "--models", "fcnet", "--seeds", "0"]
+    record = json.loads(gym("compare", store, *OPTIONS, *words, "--out", tmp_path / "o", "--json"))
+    assert [(run["set"], run["return_target"]) for run in record["runs"]] == [("mine", 0.5)]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +185,13 @@ def test_a_policy_of_each_kind_is_evaluated(
         (["evaluate", "{none}", "--env", "Hopper-v5"], "no finished training in"),
         (["evaluate", "random", "--env", "Ant-v5"], "no task 'Ant-v5'"),
         (["evaluate", "random", "--env", "Hopper-v5", "--set", "environments=0"], "at least 1"),
+        (["evaluate", "random", "--env", "Hopper-v5", "--set", "env=HalfCheetah-v5"], "--env choo"),
+        (
+            [*UNKNOWN_SCALE, "--set", 'references={"random":0,"expert":1}'],
+            "references are returns that were measured",
+        ),
         (["compare", "{none}", "--out", "{none}"], "no store"),
+        (["compare", "{store}", "--out", "{none}", "--set", "sets=[1]"], "sets must be like"),
         (["compare", "{store}", "--out", "{none}", "--sets", "random"], "no set random"),
         (["compare", "{store}", "--out", "{none}", "--models", "rnn"], "no model 'rnn'"),
         (["compare", "{store}", "--out", "{none}", "--set", "own={"], "setting 'own' needs JSON"),

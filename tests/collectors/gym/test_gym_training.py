@@ -235,7 +235,7 @@ def test_a_training_of_an_earlier_version_is_finished(tmp_path: Path, few_episod
 def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     with exclusive_lock(tmp_path / LOCK) as held:
         assert held
-        with pytest.raises(ValueError, match="another process trains in .*choose another folder"):
+        with pytest.raises(ValueError, match="another process trains in"):
             run_gym_training(SMALL, tmp_path, Silent())
 
 
@@ -305,7 +305,7 @@ def test_a_training_that_is_no_longer_finite_ends_before_its_checkpoint(
     assert trained_gym_steps(tmp_path) == 0
     assert not (tmp_path / "history.jsonl").exists()
     with pytest.raises(ValueError, match="weights that are not finite after"):
-        train_gym(replace(SMALL, evaluate_every=1_000), tmp_path, nothing)
+        train_gym(replace(SMALL, evaluate_every=1_000, steps_per_update=100), tmp_path, nothing)
 
 
 def test_no_old_recipe_lies_beside_new_policies(
@@ -329,7 +329,7 @@ def test_no_old_recipe_lies_beside_new_policies(
 
 def test_what_trains_needs_no_library_of_another_algorithm() -> None:
     code = "import sys, collectors.gym.recipe; sys.exit('rsl_rl' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
