@@ -27,7 +27,8 @@ MEDIUM_SHARE, MEDIUM_BAND = 1.0 / 3.0, (0.25, 0.45)
 """Of the way from the random to the expert's return: medium, and what still counts as it."""
 
 CANDIDATES = 5
-"""Actors with the best returns in training that are measured again, to be the expert."""
+"""Actors that are measured again, to be the expert or medium: a training's own evaluations are of
+few episodes, and the pen's returns differ by thousands between episodes."""
 
 CANDIDATE_EPISODES, EPISODES, ENVIRONMENTS = 20, 100, 10
 _CANDIDATE_SEED, _SEED = 0xCA4D, 0x2EC1
@@ -50,7 +51,7 @@ def choose_policies(
     Args:
         out: the training's folder.
         card: what the policies' cards are to say beside what is measured.
-        progress: called with episodes that were run, `total_episodes` in all.
+        progress: called with episodes that were run, at most `total_episodes` in all.
 
     Returns:
         What the recipe's file holds.
@@ -72,13 +73,12 @@ def choose_policies(
             length = float(np.mean([episode.length for episode in run]))
             return Measured(float(returns.mean()), float(returns.std(ddof=1)), length)
 
+        def measure_again(step: int) -> float:
+            actor = _snapshot(out, step, task)
+            return measure(actor, CANDIDATE_EPISODES, _CANDIDATE_SEED).mean
+
         best = sorted(history, key=lambda row: row["return"])[-CANDIDATES:]
-        scores = {
-            row["steps"]: measure(
-                _snapshot(out, row["steps"], task), CANDIDATE_EPISODES, _CANDIDATE_SEED
-            ).mean
-            for row in best
-        }
+        scores = {row["steps"]: measure_again(row["steps"]) for row in best}
         steps = {"expert": max(scores, key=lambda step: scores[step])}
         measured = {
             "random": measure(RandomPolicy(batch.act_dim), EPISODES, _SEED),
@@ -90,7 +90,9 @@ def choose_policies(
                 f"the training in {out} reached {expert:.1f}, and a random policy {random:.1f}: "
                 "there is nothing to choose; train for more steps"
             )
-        steps["medium"] = medium_step(history, random, expert, steps["expert"])
+        trained = [row for row in history if row["steps"] > training.config["random_steps"]]
+        candidates = medium_candidates(trained or history, random, expert, steps["expert"])
+        steps["medium"] = choose_medium(candidates, random, expert, measure_again)
         measured["medium"] = measure(_snapshot(out, steps["medium"], task), EPISODES, _SEED)
     finally:
         batch.close()
@@ -118,29 +120,51 @@ def choose_policies(
 
 
 def total_episodes() -> int:
-    """Episodes that `choose_policies` runs."""
-    return CANDIDATES * CANDIDATE_EPISODES + 3 * EPISODES
+    """Episodes that `choose_policies` runs at most."""
+    return 2 * CANDIDATES * CANDIDATE_EPISODES + 3 * EPISODES
 
 
-def medium_step(
+def medium_candidates(
     history: Sequence[dict[str, Any]], random: float, expert: float, expert_step: int
-) -> int:
-    """Steps of the first evaluation in `MEDIUM_BAND`, or of the one nearest to `MEDIUM_SHARE`.
+) -> list[int]:
+    """Steps of the evaluations to be medium: those in `MEDIUM_BAND`, then those nearest to it.
 
-    Not of the first above a third: returns jump, and that one may be nearly an expert. Evaluations
-    after the expert's do not count: a policy that fell back from it is no half-trained one.
+    Those in the band come in order of time. Evaluations after the expert's do not count: a policy
+    that fell back from it is no half-trained one.
 
     Args:
         history: {"steps", "return"} of every evaluation, in order of time.
         random, expert: their mean returns.
         expert_step: steps of the expert's evaluation.
+
+    Returns:
+        `CANDIDATES` of them, or as many as there are.
     """
-    history = [row for row in history if row["steps"] <= expert_step]
-    shares = [(row["return"] - random) / (expert - random) for row in history]
+    rows = [row for row in history if row["steps"] <= expert_step] or list(history)
+    away = {row["steps"]: _away(row["return"], random, expert) for row in rows}
+    return sorted(away, key=lambda step: away[step])[:CANDIDATES]
+
+
+def choose_medium(
+    candidates: Sequence[int], random: float, expert: float, measure_again: Callable[[int], float]
+) -> int:
+    """The first candidate whose return, measured again, is in `MEDIUM_BAND`, or the nearest.
+
+    Not the first above a third: returns jump, and that one may be nearly an expert.
+    """
+    away: dict[int, float] = {}
+    for step in candidates:
+        away[step] = _away(measure_again(step), random, expert)
+        if away[step] == 0.0:
+            return step
+    return min(away, key=lambda step: away[step])
+
+
+def _away(value: float, random: float, expert: float) -> float:
+    """How far a return's share is from `MEDIUM_SHARE`; 0 within `MEDIUM_BAND`."""
+    share = (value - random) / (expert - random)
     low, high = MEDIUM_BAND
-    within = [i for i, share in enumerate(shares) if low <= share <= high]
-    nearest = min(range(len(shares)), key=lambda i: abs(shares[i] - MEDIUM_SHARE))
-    return history[within[0] if within else nearest]["steps"]
+    return 0.0 if low <= share <= high else abs(share - MEDIUM_SHARE)
 
 
 def _snapshot(out: Path, steps: int, task: GymTask) -> TaskPolicy:
