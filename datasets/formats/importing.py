@@ -56,8 +56,9 @@ def import_source(
         workers: threads that read and write parts; each holds a few times ``sources.PART_BYTES``.
 
     Raises:
-        DatasetError: an unknown format or option, packages that are not installed, or a source or
-            store that does not fit, in one line that names file and key; nothing was imported.
+        DatasetError: an unknown format or option, packages that are not installed, a source or
+            store that does not fit, in one line that names file and key, or one of which the store
+            holds another content, because it has changed; nothing was imported.
     """
     started = time.monotonic()
     cls = importer_class(name)
