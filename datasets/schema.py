@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
@@ -141,8 +142,8 @@ class Schema:
             raise DatasetError(f"field names must differ, not {listed(names)}")
         if not any(each.per == "step" for each in self.fields):
             raise DatasetError("a schema needs at least one field with per='step'")
-        if not self.control_dt_s > 0:
-            raise DatasetError(f"control_dt_s must be positive, not {self.control_dt_s}")
+        if not (isfinite(self.control_dt_s) and self.control_dt_s > 0):
+            raise DatasetError(f"control_dt_s must be positive and finite, not {self.control_dt_s}")
 
     @property
     def hash(self) -> str:

@@ -1,9 +1,11 @@
 """A fresh policy for a selection of episodes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from datasets.schema import Schema
 from datasets.selection import Selection
 from learners.checkpoint import policy_card
 from learners.gaussian import GaussianSpread
@@ -61,14 +63,32 @@ def _normaliser(name: str, selection: Selection) -> Normaliser:
 
 
 def _return_scale(config: TrainConfig, selection: Selection) -> float:
-    """Mean return of an episode, or what the config says; 1 where returns are not used."""
+    """The expert's return that returns-to-go are divided by; 1 where returns are not used.
+
+    FCNet's are "normalized, with 1.0 indicating an expert policy". So it is, in this order: what
+    the config says; the return of an expert that the store names, as imports of D4RL do, whose data
+    may be far from expert; the mean return of an episode, for data that an expert collected.
+    """
     if OBJECTIVES[config.objective].tokens != "return":
         return 1.0
-    returns = selection.episodes().column("return").to_numpy()
-    scale = float(returns.mean()) if config.return_scale is None else config.return_scale
+    if config.return_scale is not None:
+        return config.return_scale
+    expert = _reference_expert_return(selection.store.schema)
+    if expert is not None:
+        return expert
+    scale = float(selection.episodes().column("return").to_numpy().mean())
     if not scale > 0:
         raise ValueError(
             f"the episodes' mean return is {scale}, but the return objective needs a positive "
             "scale; set return_scale"
         )
     return scale
+
+
+def _reference_expert_return(schema: Schema) -> float | None:
+    """Of the attributes `reference_returns`; None where there is none, or none to divide by."""
+    known = schema.attributes.get("reference_returns")
+    expert = known.get("expert") if isinstance(known, Mapping) else None
+    if not isinstance(expert, int | float) or expert <= 0:
+        return None
+    return float(expert)

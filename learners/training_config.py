@@ -48,7 +48,8 @@ class TrainConfig:
             have the same one.
         history_every, validation_every, checkpoint_every: in optimiser steps; validation and a
             checkpoint also come with the last step.
-        return_scale: what counts as the expert's return; by default the mean of the episodes.
+        return_scale: what counts as the expert's return; by default the one that the store names as
+            its reference, or else the mean of the episodes.
         threads: of torch, by default as they are.
 
     Raises:

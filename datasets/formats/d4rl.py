@@ -14,7 +14,7 @@ episodes end after as many steps as the environment has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,11 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import listed
+from datasets.errors import DatasetError, listed
 from datasets.formats.d4rl_layout import (
     INFOS,
     MAIN_KEYS,
     NEXT,
-    NOTED_FIELDS,
     NOTES,
     OBSERVATIONS,
     REQUIRED,
@@ -36,9 +35,9 @@ from datasets.formats.d4rl_layout import (
     check_keys,
     cut_long,
     info_name,
-    key_of,
     marked_rows,
 )
+from datasets.formats.d4rl_noted import REMEDY, noted_keys, noted_lengths, refuse_options
 from datasets.formats.d4rl_tasks import (
     TASKS,
     D4rlTask,
@@ -55,8 +54,12 @@ from datasets.formats.hdf5 import (
     read_rows,
 )
 from datasets.formats.interface import Carried, PartInput
+from datasets.formats.noted import check_noted
 from datasets.formats.sources import (
     catalog_columns,
+    check_episodes_fit,
+    check_seconds_option,
+    check_steps_option,
     episode_returns,
     identity,
     pack_episodes,
@@ -79,12 +82,19 @@ class D4rlOptions:
     Attributes:
         task: one of ``d4rl_tasks.TASKS``, or another name; empty: what the file's name says.
         quality: such as "medium-replay"; empty: what the file's name says.
-        horizon: steps of an episode that times out; 0 for the task's.
+        horizon: steps of an episode that times out; 0 for the task's. Where no time-out is marked,
+            longer episodes are cut at it: by the task's if the file has no ``timeouts``, by a given
+            one also if they are all unset.
         control_dt_s: of a step; 0 for the task's, or 0.02 where the task is unknown.
         early_timeouts: "cut_off" or "truncated": what a time-out before a MuJoCo task's horizon is.
         keep_next: keep ``next_observations`` as a field of their own, for files where they are not
             the observations of the following rows.
         infos: keep the rows of ``infos/``.
+
+    A file with gaitforge's own notes takes none of these: the notes say it all.
+
+    Raises:
+        DatasetError: a value that is not allowed.
     """
 
     task: str = ""
@@ -95,6 +105,12 @@ class D4rlOptions:
     keep_next: bool = False
     infos: bool = True
 
+    def __post_init__(self) -> None:
+        if self.early_timeouts not in EARLY_TIMEOUTS:
+            raise DatasetError(f"option early_timeouts must be one of {listed(EARLY_TIMEOUTS)}")
+        check_steps_option("horizon", self.horizon)
+        check_seconds_option("control_dt_s", self.control_dt_s)
+
 
 class D4rlImporter:
     """See ``interface.Importer``."""
@@ -103,8 +119,6 @@ class D4rlImporter:
 
     def __init__(self, source: str, options: D4rlOptions) -> None:
         self._path = path = Path(source)
-        if options.early_timeouts not in EARLY_TIMEOUTS:
-            refuse(path, "", f"option early_timeouts must be one of {listed(EARLY_TIMEOUTS)}")
         self._options = options
         self._file = open_hdf5(path)
         try:
@@ -123,26 +137,28 @@ class D4rlImporter:
         notes = self._file.get(NOTES)
         self._noted: pa.Table | None = None
         if isinstance(notes, h5py.Group):
-            self.schema, self._noted = read_notes(self._path, notes)
-            self._keys = {name: key_of(name) for name in self._steps()}
+            refuse_options(self._path, self._options)
+            self.schema, noted = read_notes(self._path, notes)
             self.carried = Carried(kept=("everything that gaitforge wrote",))
-            self._check_noted_fields()
-            lengths = self._noted_lengths(found)
+            self._keys, self._episode_keys = noted_keys(
+                self._path, self._file, self.schema, self._rows, noted.num_rows
+            )
+            lengths = noted_lengths(self._path, found, noted, self._rows)
+            self._noted = noted
         else:
             self._describe(found)
             lengths = self._cut_episodes(found)
-        chosen = (self._task, self._quality, self._options)
+        row_bytes = sum(self.schema.field(name).row_bytes for name in self._keys)
+        advice = f"mark more ends in {TIMEOUTS}, or if none is marked there give horizon=N"
+        check_episodes_fit(self._path, TERMINALS, lengths, row_bytes, advice)
         self.files = [self._path]
-        self.identity = identity(self.files, chosen)
-        row_bytes = sum(self.schema.field(name).row_bytes for name in self._steps())
+        read_as = replace(self._options, task=self._task, quality=self._quality)
+        self.identity = identity(self.files, read_as if self._noted is None else None)
         self.part_lengths = pack_episodes(lengths, row_bytes)
         counts = [len(part) for part in self.part_lengths]
         steps = [int(part.sum()) for part in self.part_lengths]
         self._first_episodes = np.cumsum([0, *counts])
         self._first_rows = np.cumsum([0, *steps])
-
-    def _steps(self) -> list[str]:
-        return self.schema.names("step")
 
     @property
     def _facts(self) -> D4rlTask | None:
@@ -153,9 +169,12 @@ class D4rlImporter:
         options, facts = self._options, self._facts
         keys = {name: key for name, key in MAIN_KEYS.items() if key in found}
         kept, left = [f"{keys[name]} -> {name}" for name in ("obs", "action", "reward")], []
-        if NEXT in found:
+        final = self._has_final_obs(found)
+        if final:
             own = "as next_obs, and " if options.keep_next else ""
             kept.append(f"{NEXT} -> {own}the last of each episode as final_obs")
+        elif NEXT in found:
+            kept.append(f"{NEXT} -> next_obs alone, for its shape or dtype is not that of obs")
         if not options.keep_next:
             keys.pop("next_obs", None)
         for key, dataset in found.items():
@@ -169,7 +188,7 @@ class D4rlImporter:
                     kept.append(f"{key} -> {name}")
             elif key not in (*REQUIRED, TIMEOUTS, NEXT):
                 left.append(f"{key}: not a row a step")
-        self._keys = keys
+        self._keys, self._episode_keys = keys, {"final_obs": NEXT} if final else {}
         fields = [
             Field(
                 name,
@@ -180,7 +199,7 @@ class D4rlImporter:
             )
             for name, key in keys.items()
         ]
-        if NEXT in found:
+        if final:
             obs = fields[0]
             text = "observation after the episode's last step"
             fields.append(
@@ -199,47 +218,34 @@ class D4rlImporter:
             notes.append("unknown task: no reference scores; a time step of 0.02 s unless given")
         self.carried = Carried(tuple(kept), tuple(left), tuple(notes))
 
-    def _check_noted_fields(self) -> None:
-        assert self._noted is not None
-        for field in self.schema.fields:
-            key, rows = key_of(field.name), self._rows
-            if field.per == "episode":
-                key, rows = f"{NOTED_FIELDS}/{field.name}", self._noted.num_rows
-                if field.name == "final_obs" and NEXT in self._file:
-                    continue
-            there = self._file.get(key)
-            if not isinstance(there, h5py.Dataset):
-                refuse(self._path, key, "the key is missing, which gaitforge's notes name")
-            given = there.shape, stored_dtype(there.dtype)
-            if given != ((rows, *field.shape), field.dtype):
-                refuse(self._path, key, f"shape or dtype is not what gaitforge's {NOTES} say")
-
-    def _noted_lengths(self, found: dict[str, h5py.Dataset]) -> np.ndarray:
-        """Lengths of the episodes in the notes, which must end where the file has its marks."""
-        assert self._noted is not None
-        columns = self._noted.column_names
-        lengths = self._noted.column("length").to_numpy() if "length" in columns else np.array([0])
-        marks = [marked_rows(self._path, found[key], key) for key in (TERMINALS, TIMEOUTS)]
-        stops = np.union1d(np.concatenate(marks) + 1, [self._rows])
-        if not np.array_equal(np.cumsum(lengths), stops):
+    def _has_final_obs(self, found: dict[str, h5py.Dataset]) -> bool:
+        """Whether the next observations are observations: they may be something of their own."""
+        if NEXT not in found:
+            return False
+        shapes = [found[key].shape for key in (NEXT, OBSERVATIONS)]
+        dtypes = [stored_dtype(found[key].dtype) for key in (NEXT, OBSERVATIONS)]
+        equal = shapes[0] == shapes[1] and dtypes[0] == dtypes[1]
+        if not equal and not self._options.keep_next:
             refuse(
                 self._path,
-                NOTES,
-                f"the lengths kept there are not those that {TERMINALS} and {TIMEOUTS} tell; "
-                "delete the group to go by these",
+                NEXT,
+                f"shape {shapes[0]} and dtype {dtypes[0]} are not the {shapes[1]} and {dtypes[1]} "
+                f"of {OBSERVATIONS}; keep them as a field of their own with keep_next=true",
             )
-        return lengths
+        return equal
 
     def _cut_episodes(self, found: dict[str, h5py.Dataset]) -> np.ndarray:
         """Lengths of the episodes; sets how they end."""
         facts, options = self._facts, self._options
         horizon = options.horizon or (facts.horizon if facts else 0)
         terminals = marked_rows(self._path, found[TERMINALS], TERMINALS)
+        timeouts = np.zeros(0, np.int64)
         if TIMEOUTS in found:
             timeouts = marked_rows(self._path, found[TIMEOUTS], TIMEOUTS)
+        marked = TIMEOUTS in found and not (options.horizon and len(timeouts) == 0)
+        if marked:
             stops = np.union1d(np.union1d(terminals, timeouts) + 1, [self._rows])
         elif horizon:
-            timeouts = np.zeros(0, np.int64)
             stops = cut_long(np.union1d(terminals + 1, [self._rows]), horizon)
         else:
             refuse(
@@ -250,7 +256,7 @@ class D4rlImporter:
             )
         lengths = np.diff(stops, prepend=0)
         self._terminated = np.isin(stops - 1, terminals, assume_unique=True)
-        if TIMEOUTS in found:
+        if marked:
             self._truncated = np.isin(stops - 1, timeouts, assume_unique=True)
             self._reconsider_early(lengths, horizon)
         else:
@@ -286,22 +292,37 @@ class D4rlImporter:
         lengths = self.part_lengths[number]
         steps = {name: self._read(key, first, stop) for name, key in self._keys.items()}
         steps["reward"] = steps["reward"].reshape(-1)
-        per_episode = {}
-        if "final_obs" in self.schema.names("episode") and NEXT in self._file:
-            following = steps.get("next_obs")
-            if following is None:
-                following = self._read(NEXT, first, stop)
-                self._check_following(steps["obs"], following, lengths, first)
-            per_episode["final_obs"] = following[np.cumsum(lengths) - 1]
         episodes = slice(*self._first_episodes[number : number + 2].tolist())
-        for name in self.schema.names("episode"):
-            if name not in per_episode:
-                key = f"{NOTED_FIELDS}/{name}"
-                per_episode[name] = self._read(key, episodes.start, episodes.stop)
-        if self._noted is not None:
-            table = self._noted.slice(episodes.start, episodes.stop - episodes.start)
-            return PartInput(steps, table, per_episode)
-        return PartInput(steps, self._columns(steps["reward"], lengths, episodes), per_episode)
+        per_episode = {
+            name: self._read(key, episodes.start, episodes.stop)
+            if key != NEXT
+            else self._final_obs(steps, lengths, first, stop)
+            for name, key in self._episode_keys.items()
+        }
+        if self._noted is None:
+            columns = self._columns(steps["reward"], lengths, episodes)
+            return PartInput(steps, columns, per_episode)
+        table = self._noted.slice(episodes.start, episodes.stop - episodes.start)
+        check_noted(
+            self._path,
+            NOTES,
+            table,
+            episodes.start,
+            lengths,
+            remedy=REMEDY,
+            rewards=steps["reward"],
+        )
+        return PartInput(steps, table, per_episode)
+
+    def _final_obs(
+        self, steps: dict[str, np.ndarray], lengths: np.ndarray, first: int, stop: int
+    ) -> np.ndarray:
+        """(E, *shape) the next observation of each episode's last step."""
+        following = steps.get("next_obs")
+        if following is None:
+            following = self._read(NEXT, first, stop)
+            self._check_following(steps["obs"], following, lengths, first)
+        return following[np.cumsum(lengths) - 1]
 
     def _read(self, key: str, first: int, stop: int) -> np.ndarray:
         return read_rows(self._path, dataset_at(self._file, key), key, first, stop)
@@ -334,19 +355,18 @@ class D4rlImporter:
         self, obs: np.ndarray, following: np.ndarray, lengths: np.ndarray, first: int
     ) -> None:
         """Refuse a file whose ``next_observations`` say more than the observations do."""
-        if following.shape != obs.shape or following.dtype != obs.dtype:
-            refuse(self._path, NEXT, f"shape or dtype is not that of {OBSERVATIONS}")
         bits = f"u{obs.itemsize}"
         differ = following[:-1].view(bits) != obs[1:].view(bits)
         differ = differ.any(axis=tuple(range(1, differ.ndim)))
         differ[np.cumsum(lengths)[:-1] - 1] = False
         if differ.any():
             row = first + int(np.argmax(differ))
+            away = f"{REMEDY}, and " if self._noted is not None else ""
             refuse(
                 self._path,
                 NEXT,
                 f"row {row} is not row {row + 1} of {OBSERVATIONS}, in the middle of an episode; "
-                "keep them as a field of their own with keep_next=true",
+                f"{away}keep them as a field of their own with keep_next=true",
             )
 
     def close(self) -> None:

@@ -24,7 +24,9 @@ from datasets.errors import DatasetError
 from datasets.formats.interface import Carried, PartInput
 from datasets.formats.sources import (
     catalog_columns,
+    check_episodes_fit,
     check_finite,
+    check_steps_option,
     identity,
     pack_episodes,
     refuse,
@@ -72,10 +74,18 @@ class FcnetOptions:
     Attributes:
         robot: whose joints the channels are.
         horizon: steps of an episode that timed out; 0 for the longest in the data.
+
+    Raises:
+        DatasetError: an empty robot, or a negative horizon.
     """
 
     robot: str = "aliengo"
     horizon: int = 0
+
+    def __post_init__(self) -> None:
+        check_steps_option("horizon", self.horizon)
+        if not self.robot:
+            raise DatasetError("option robot needs a name")
 
 
 class FcnetImporter:
@@ -95,6 +105,8 @@ class FcnetImporter:
         self.files = [self._paths[kind] for kind in _KINDS]
         self.identity = identity(self.files, options)
         row_bytes = sum(field.row_bytes for field in self.schema.fields)
+        advice = "cut it into several in meta"
+        check_episodes_fit(self._paths["meta"], "meta", lengths, row_bytes, advice)
         self.part_lengths = pack_episodes(lengths, row_bytes)
         self._first_episodes = np.cumsum([0, *(len(part) for part in self.part_lengths)])
         self._first_rows = np.cumsum([0, *(int(part.sum()) for part in self.part_lengths)])
@@ -211,8 +223,6 @@ def _find_maps(folder: Path) -> tuple[dict[str, Path], dict[str, tuple[int, ...]
 
 
 def _schema(robot: str) -> Schema:
-    if not robot:
-        raise DatasetError("option robot needs a name")
     return Schema(
         (
             Field(

@@ -25,6 +25,7 @@ from datasets.bucket import Bucket, is_bucket_url
 from datasets.errors import DatasetError, StorageError, listed
 from datasets.files import exclusive_lock, replace_durably, write_bytes_durably
 from datasets.formats import importer_class, options_of
+from datasets.formats.imported import ImportedSource
 from datasets.formats.interface import Advance, Begin, Importer, Report, unheard
 from datasets.layout import CATALOG, PARTS
 from datasets.parts import array_digest
@@ -55,8 +56,9 @@ def import_source(
         workers: threads that read and write parts; each holds a few times ``sources.PART_BYTES``.
 
     Raises:
-        DatasetError: an unknown format or option, packages that are not installed, or a source or
-            store that does not fit, in one line that names file and key; nothing was imported.
+        DatasetError: an unknown format or option, packages that are not installed, a source or
+            store that does not fit, in one line that names file and key, or one of which the store
+            holds another content, because it has changed; nothing was imported.
     """
     started = time.monotonic()
     cls = importer_class(name)
@@ -66,6 +68,8 @@ def import_source(
     try:
         parts = _part_ids(name, importer)
         target = _existing(store, importer)
+        if target is not None:
+            ImportedSource.of(name, str(source), importer).check_unchanged(store)
         steps = sum(int(lengths.sum()) for lengths in importer.part_lengths)
         advance = begin(steps)
         if target is None or target.missing(parts):
@@ -133,7 +137,7 @@ def _stage_and_publish(
             work = _each_part(staged, importer, parts, advance)
             _in_threads(work, range(len(parts)), workers)
             _in_threads(_reading_back(staged), parts, workers)
-            _publish(staged, address, target)
+            _publish(staged, address, target, ImportedSource.of(name, source, importer))
         except DatasetError as error:
             # What a full disk or a storage that was away refused may go through next time.
             if not isinstance(error, StorageError) and not isinstance(error.__cause__, OSError):
@@ -225,13 +229,20 @@ def _in_threads(work: Callable[[Any], None], items: Iterable[Any], workers: int)
         pool.shutdown(cancel_futures=True)
 
 
-def _publish(staged: Store, address: str | os.PathLike[str], target: Store | None) -> None:
+def _publish(
+    staged: Store,
+    address: str | os.PathLike[str],
+    target: Store | None,
+    origin: ImportedSource,
+) -> None:
     if is_bucket_url(address):
         from datasets.object_store import push_store
 
         _check_new_episodes(staged, target)
+        origin.remember(address)
         push_store(staged, str(address))
     elif target is None:
+        origin.remember(staged.path)
         staged.files.rebuild_index()
         with suppress(OSError):
             Path(address).rmdir()  # an empty folder may stand where the store goes
@@ -239,6 +250,7 @@ def _publish(staged: Store, address: str | os.PathLike[str], target: Store | Non
     else:
         _check_new_episodes(staged, target)
         create_store(address, staged.schema)  # refuses a store that cannot be written
+        origin.remember(target.path)
         _move_parts(staged, target)
         target.files.rebuild_index()
 

@@ -95,7 +95,8 @@ class Importer(Protocol):
 
     Attributes:
         Options: frozen dataclass with defaults for everything.
-        schema: of the store; identity: hexadecimal digits of the content (``sources.identity``).
+        schema: of the store; identity: hexadecimal digits of the content and of how it is read
+            (``sources.identity``).
         files: what is read; a change of their sizes or times starts an interrupted import anew.
         part_lengths: for each part, the lengths of its episodes.
         carried: what becomes of the content.

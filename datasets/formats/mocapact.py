@@ -33,7 +33,13 @@ from datasets.formats.mocapact_schema import (
     final_name,
     store_schema,
 )
-from datasets.formats.sources import catalog_columns, identity, pack_episodes, refuse
+from datasets.formats.sources import (
+    catalog_columns,
+    content_digests,
+    joint_identity,
+    pack_episodes,
+    refuse,
+)
 from datasets.schema import Schema
 
 SUFFIXES = (".hdf5", ".h5")
@@ -84,10 +90,10 @@ class MocapactImporter:
             refuse(source, "", "has no group <clip>-<start>-<end>; is it MoCapAct's?")
         self._layout, self.schema = _common_schema(self._contents, options.observables)
         self._rollouts = [each for found in self._contents for each in found.rollouts]
-        self._identities = {found.path: identity([found.path]) for found in self._contents}
+        self._identities = dict(zip(self.files, content_digests(self.files), strict=True))
         self._tables = {found.path: found.notes[1] for found in self._contents if found.notes}
         self._validation = _known_clips(self._rollouts, clips)
-        self.identity = identity(self.files, (options.observables, clips))
+        self.identity = joint_identity(self._identities.values(), (options.observables, clips))
         lengths = np.concatenate([each.columns["length"] for each in self._rollouts])
         row_bytes = sum(each.row_bytes for each in self.schema.fields if each.per == "step")
         self.part_lengths = pack_episodes(lengths, row_bytes)

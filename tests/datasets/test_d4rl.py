@@ -259,7 +259,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "shorter": ({"actions": np.zeros((19, 2))}, r"x.hdf5: actions: has shape \(19, 2\), but .* 20"),
     "timeouts": ({"timeouts": np.zeros(21, bool)}, r"x.hdf5: timeouts: has shape \(21,\)"),
     "nan": ({"rewards": np.r_[np.ones(13), np.nan, np.ones(6)]}, "rewards: row 13 is not finite"),
-    "inf": ({"observations": np.full((20, 3), np.inf)}, "observations: row 0 is not finite"),
+    "inf": ({"observations": np.full((20, OBS), np.inf, "f4")}, "observations: row 0 is not fin"),
     "text": ({"actions": [b"left"] * 20}, r"x.hdf5: actions: dtype object is not one of numbers"),
     "complex": ({"observations": np.zeros((20, 2), complex)}, "observations: dtype complex128"),
     "void": ({"rewards": np.zeros(20, "V8")}, r"x.hdf5: rewards: dtype \|?V8 is not one of"),

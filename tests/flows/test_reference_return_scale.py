@@ -1,0 +1,61 @@
+"""Data that name their expert's return: training divides by it, and evaluation asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datasets import open_store
+from flows.gym_evaluation import GymEvaluationPlan, GymSource, evaluate_gym, stored_references
+from flows.progress import Silent
+from flows.train import SelectPlan, TrainPlan, run_training
+from learners.checkpoint import load_policy
+from learners.training_config import TrainConfig
+from tests.flows.gym_stores import RETURNS, make_gym_store
+
+pytest.importorskip("gymnasium")
+
+TINY = TrainConfig(
+    model_overrides={"hidden_dim": 8, "decoder_dim": 8, "n_layers": 1, "n_modes": 2},
+    objective="return",
+    steps=2,
+    batch_size=4,
+    window_len=8,
+    held_out_fraction=0.0,
+    history_every=1,
+    threads=1,
+)
+WHOLE = "terminated or truncated"
+
+
+def scale_of(store: Path, config: TrainConfig, out: Path) -> float:
+    run_training(TrainPlan(SelectPlan(where=WHOLE), config), store, out, Silent())
+    return float(load_policy(out).return_scale)
+
+
+def test_the_stores_expert_is_what_returns_are_divided_by(tmp_path: Path) -> None:
+    store = make_gym_store(tmp_path / "hopper.zarr", episodes=4)
+    assert scale_of(store, TINY, tmp_path / "default") == RETURNS["expert"]
+    assert scale_of(store, replace(TINY, return_scale=7.0), tmp_path / "given") == 7.0
+    assert scale_of(store, replace(TINY, objective="bc"), tmp_path / "bc") == 1.0
+    without = make_gym_store(tmp_path / "without.zarr", episodes=4, references=False)
+    mean = open_store(without).select().where(WHOLE).episodes()["return"].to_numpy().mean()
+    assert scale_of(without, TINY, tmp_path / "mean") == pytest.approx(mean)
+
+
+def test_what_training_took_for_the_expert_is_not_corrected_again(tmp_path: Path) -> None:
+    """A target of 1 asks for the expert's return, said by the run or by the references."""
+    store = make_gym_store(tmp_path / "hopper.zarr", episodes=4)
+    plan = GymEvaluationPlan(episodes=2, environments=2)
+    by_store = replace(plan, references=stored_references(open_store(store).schema))
+    returns = []
+    for name, scale in (("default", None), ("given", RETURNS["expert"])):
+        scale_of(store, replace(TINY, return_scale=scale), tmp_path / name)
+        source = GymSource(name, run=tmp_path / name)
+        returns += [evaluate_gym(source, each, Silent())["returns"] for each in (plan, by_store)]
+    assert returns == [returns[0]] * 4
+    other = replace(by_store, return_target=-3.0)
+    source = GymSource("default", run=tmp_path / "default")
+    assert evaluate_gym(source, other, Silent())["returns"] != returns[0], "the target is read"
