@@ -46,6 +46,8 @@ class FcnetExporter:
         if missing := [name for name in ("obs", "action") if name not in schema.names("step")]:
             raise DatasetError(f"FCNet's maps need fields {listed(missing)} a step; see {address}")
         obs, action = schema.field("obs"), schema.field("action")
+        if len(obs.shape) != 1:
+            raise DatasetError(f"FCNet's maps need obs of one axis a step, not {obs.shape}")
         for name, size in STATE.items():
             start, stop = obs.slices.get(name, (0, 0))
             if stop - start != size:
