@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -435,3 +436,25 @@ def test_notes_of_other_episodes_are_refused(tmp_path: Path) -> None:
     pq.write_table(read(path).slice(1), path)
     with pytest.raises(DatasetError, match="not the dataset's episodes; delete the folder"):
         import_source("lerobot", tmp_path / "out", tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    ("feature", "column", "values"),
+    [
+        ("next.reward", "return", pa.array(np.ones(209, np.float32))),
+        ("next.terminated", "terminated", pa.array(np.zeros(209, bool))),
+        ("next.truncated", "truncated", pa.array(np.zeros(209, bool))),
+    ],
+)
+def test_notes_that_contradict_relabelled_frames_are_refused(
+    feature: str, column: str, values: pa.Array, tmp_path: Path
+) -> None:
+    selection = small_store(tmp_path / "store").select()
+    export_selection("lerobot", selection, tmp_path / "out")
+    _column(DATA, feature, values)(tmp_path / "out")
+    message = f"episodes.parquet: {column} of episode .*; delete the folder meta/gaitforge"
+    with pytest.raises(DatasetError, match=message):
+        import_source("lerobot", tmp_path / "out", tmp_path / "again")
+    shutil.rmtree(tmp_path / "out/meta/gaitforge")
+    import_source("lerobot", tmp_path / "out", tmp_path / "again")
+    assert len(open_store(tmp_path / "again").select()) == 5
