@@ -79,7 +79,10 @@ class LerobotImporter:
         self._firsts = np.cumsum([0, *map(len, self.part_lengths)])
 
     def close(self) -> None:
-        """See ``interface.Importer``; no file is held open between parts."""
+        """See ``interface.Importer``."""
+        self._folder.close()
+        if self._notes is not None:
+            self._notes.close()
 
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""

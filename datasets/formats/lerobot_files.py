@@ -75,6 +75,11 @@ class LerobotFolder:
         if (root / STATS).is_file():
             read_json(root / STATS)
 
+    def close(self) -> None:
+        """Close the files of which a part was read."""
+        for file in self._data:
+            file.close()
+
     def frames(self, first: int, stop: int) -> list[FileRows]:
         """Where the frames of episodes first .. stop - 1 are, in order."""
         starts = self._numbers["dataset_from_index"]
