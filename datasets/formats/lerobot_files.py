@@ -120,8 +120,7 @@ class LerobotFolder:
     def _data_file(self, number: int) -> ParquetRows:
         begin, end = (int(each) for each in self._bounds[number : number + 2])
         place = {
-            name: int(self._numbers[f"data/{name}_index"][begin])
-            for name in ("chunk", "file")
+            name: int(self._numbers[f"data/{name}_index"][begin]) for name in ("chunk", "file")
         }
         file = ParquetRows(self._root / place_in(self.info["data_path"], **place))
         wanted = int(self.lengths[begin:end].sum())

@@ -78,9 +78,8 @@ def _check_data_path(path: Path, pattern: Any) -> None:
     if not isinstance(pattern, str):
         refuse(path, "data_path", f"must be words, not {_shown(pattern)}")
     parts = PurePosixPath(pattern)
-    if not {found[1] for found in _PLACE.finditer(pattern)} == {"chunk", "file"} or re.search(
-        r"[{}\0]", _PLACE.sub("", pattern)
-    ):
+    named = {found[1] for found in _PLACE.finditer(pattern)}
+    if named != {"chunk", "file"} or re.search(r"[{}\0]", _PLACE.sub("", pattern)):
         refuse(path, "data_path", f"'{pattern}' has no chunk_index and file_index alone in braces")
     if parts.is_absolute() or ".." in parts.parts:
         refuse(path, "data_path", f"'{pattern}' leads out of the dataset's folder")

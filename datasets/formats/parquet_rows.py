@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from datasets.formats.sources import refuse, refuse_unreadable
 
-
 BATCH_ROWS = 4096
 """Rows that are decoded at a time: enough to spread the cost of a batch, few enough to hold."""
 
@@ -84,7 +83,7 @@ class ParquetRows:
         return table.unify_dictionaries().combine_chunks()
 
     def _take(self, columns: tuple[str, ...], first: int) -> _Cursor:
-        """The kept cursor that is nearest before a row of its group, or one at the group's start."""
+        """The kept cursor nearest before a row in its group, or one at the group's start."""
         group = max(0, int(np.searchsorted(self._ends, first, side="right")) - 1)
         start = int(self._ends[group])
         with self._changing:

@@ -48,9 +48,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_parts_of_one_row_group_cost_one_decoding_of_it(
-    decoded: list[int], tmp_path: Path
-) -> None:
+def test_parts_of_one_row_group_cost_one_decoding_of_it(decoded: list[int], tmp_path: Path) -> None:
     table = write(tmp_path / "x.parquet", ROWS)
     rows = ParquetRows(tmp_path / "x.parquet")
     for first in range(0, ROWS, 500):
@@ -88,7 +86,7 @@ def test_any_range_in_any_order_is_the_files(row_group_size: int, tmp_path: Path
 def test_rows_beyond_the_end_and_unknown_columns_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "x.parquet", ROWS)
     rows = ParquetRows(tmp_path / "x.parquet")
-    with pytest.raises(DatasetError, match="x.parquet: rows 19999 to 20000 are wanted of 20000"):
+    with pytest.raises(DatasetError, match=r"x.parquet: rows 19999 to 20000 are wanted of 20000"):
         rows.read(["a"], ROWS - 1, ROWS + 1)
-    with pytest.raises(DatasetError, match="x.parquet: c: the column is missing"):
+    with pytest.raises(DatasetError, match=r"x.parquet: c: the column is missing"):
         rows.read(["c"], 0, 1)
