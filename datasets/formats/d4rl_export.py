@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -46,6 +48,7 @@ class D4rlExporter:
     """See ``interface.Exporter``."""
 
     Options = D4rlExportOptions
+    reading: ClassVar[Mapping[str, Any]] = {"keep_next": True}
 
     def __init__(self, options: D4rlExportOptions) -> None:
         if options.compression not in COMPRESSIONS:

@@ -1,4 +1,8 @@
-"""The driver of exports: a temporary name, a flush to the disk, and one rename."""
+"""The driver of exports: a temporary name, a flush to the disk, a reading back, and one rename.
+
+The temporary name is the destination's own. An export that was killed starts anew, for most layouts
+cannot be continued where they broke off, and it clears away what it finds there.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,16 @@ import os
 import re
 import shutil
 import time
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from datasets.bucket import is_bucket_url
 from datasets.errors import DatasetError
-from datasets.files import fsync_path, fsync_tree, replace_durably
+from datasets.files import exclusive_lock, fsync_path, fsync_tree, replace_durably
 from datasets.formats import exporter_class, options_of
-from datasets.formats.interface import Begin, Report, unheard
+from datasets.formats.interface import Begin, Exporter, Report, unheard
+from datasets.formats.verifying import verify_export
 from datasets.selection import Selection
 
 
@@ -36,31 +40,38 @@ def export_selection(
 
     Raises:
         DatasetError: an unknown format or option, packages that are not installed, a selection that
-            the format cannot hold, or a destination that exists or cannot be written; nothing is
-            left behind.
+            the format cannot hold, a destination that exists, cannot be written, or is being
+            written, or what was written does not read back as what was selected; nothing is left
+            behind.
     """
     started = time.monotonic()
     cls = exporter_class(name)
-    exporter = cls(options_of(cls.Options, options))
+    chosen = options_of(cls.Options, options)
+    exporter = cls(chosen)
     if "://" in str(destination) or is_bucket_url(destination):
         raise DatasetError(f"{destination} is no local path; export to one and copy it from there")
     target = Path(destination).absolute()
-    if target.exists():
-        raise DatasetError(f"{destination} exists; give the path of a new file or folder")
+    _check_free(target, destination)
     if len(selection) == 0:
         raise DatasetError("nothing to export: no episode is selected")
     exporter.check(selection, target)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        carried = exporter.write(selection, temporary, begin(selection.steps))
-        (fsync_tree if temporary.is_dir() else fsync_path)(temporary)
-        replace_durably(temporary, target)
+        temporary = target.with_name(f".{target.name}.exporting")
+        with exclusive_lock(target.with_name(f"{temporary.name}.lock"), wait=False) as held:
+            if not held:
+                raise DatasetError(f"{destination} is being written by another process")
+            try:
+                _remove(temporary)
+                carried = exporter.write(selection, temporary, begin(selection.steps))
+                (fsync_tree if temporary.is_dir() else fsync_path)(temporary)
+                _verify(name, exporter, chosen, selection, temporary, destination)
+                _check_free(target, destination)
+                replace_durably(temporary, target)
+            finally:
+                _remove(temporary)
     except OSError as error:
         raise DatasetError(f"cannot write {destination}: {_reason(error)}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.unlink(missing_ok=True)
     fields = selection.store.schema.fields
     per = {"step": selection.steps, "episode": len(selection)}
     return Report(
@@ -74,6 +85,35 @@ def export_selection(
         time.monotonic() - started,
         carried,
     )
+
+
+def _check_free(target: Path, destination: str | os.PathLike[str]) -> None:
+    if os.path.lexists(target):
+        raise DatasetError(f"{destination} exists; give the path of a new file or folder")
+
+
+def _remove(temporary: Path) -> None:
+    if temporary.is_dir():
+        shutil.rmtree(temporary)
+    else:
+        temporary.unlink(missing_ok=True)
+
+
+def _verify(
+    name: str,
+    exporter: Exporter,
+    options: Any,
+    selection: Selection,
+    temporary: Path,
+    destination: str | os.PathLike[str],
+) -> None:
+    try:
+        verify_export(name, exporter, getattr(options, "notes", False), selection, temporary)
+    except DatasetError as error:
+        problem = str(error).replace(str(temporary), str(destination))
+        raise DatasetError(
+            f"{destination} was not made, for it does not read back as it was written: {problem}"
+        ) from error
 
 
 def _reason(error: OSError) -> str:

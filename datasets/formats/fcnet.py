@@ -124,6 +124,8 @@ class FcnetImporter:
         wanted = {"src": (steps, STATE_DIM), "tgt": (steps, ACTION_DIM), "meta": shapes["meta"][:1]}
         for kind in _KINDS:
             path, shape = self._paths[kind], shapes[kind]
+            if shape[0] == 0:
+                refuse(path, kind, "has no rows")
             if shape != wanted[kind]:
                 refuse(path, kind, f"shape {shape} in its name must be {wanted[kind]}")
             size, expected = path.stat().st_size, _ITEM_BYTES * int(np.prod(shape))
@@ -133,8 +135,6 @@ class FcnetImporter:
                     f"a memory map of shape {shape}",
                     f"it has {size} bytes, its name says {expected}",
                 )
-        if steps == 0 or shapes["meta"] == (0,):
-            refuse(self._folder, "src", "has no rows")
 
     def _check_lengths(self, lengths: np.ndarray, rows: int) -> None:
         def wrong(episode: int, problem: str) -> NoReturn:
@@ -210,7 +210,7 @@ def _find_maps(folder: Path) -> tuple[dict[str, Path], dict[str, tuple[int, ...]
     paths: dict[str, Path] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for path in sorted(folder.iterdir()):
-        if match := _NAME.fullmatch(path.name):
+        if (match := _NAME.fullmatch(path.name)) and path.is_file():
             kind = match[1]
             if kind in paths:
                 refuse(folder, kind, f"there are two: {paths[kind].name} and {path.name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from datasets.errors import DatasetError, listed
 from datasets.formats.fcnet import (
     ACTION_DIM,
     LAST_ACTION,
+    OBS_DIM,
+    OBS_SLICES,
     STATE,
     STATE_DIM,
     map_name,
@@ -20,7 +23,7 @@ from datasets.formats.fcnet import (
 )
 from datasets.formats.interface import Advance, Carried
 from datasets.formats.sources import bounded_units
-from datasets.schema import Field
+from datasets.schema import Field, Schema
 from datasets.selection import Selection
 
 _EXACT = ("float16", "float32")
@@ -46,6 +49,8 @@ class FcnetExporter:
         if missing := [name for name in ("obs", "action") if name not in schema.names("step")]:
             raise DatasetError(f"FCNet's maps need fields {listed(missing)} a step; see {address}")
         obs, action = schema.field("obs"), schema.field("action")
+        if len(obs.shape) != 1:
+            raise DatasetError(f"FCNet's maps need obs of one axis a step, not {obs.shape}")
         for name, size in STATE.items():
             start, stop = obs.slices.get(name, (0, 0))
             if stop - start != size:
@@ -83,6 +88,17 @@ class FcnetExporter:
             meta = create("meta", len(selection))
             meta.write(np.ascontiguousarray(selection.lengths, "<i4").data)
         return _carried(selection, other)
+
+    def as_read(
+        self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """See ``interface.Exporter``: channels in the paper's order, last actions rebuilt."""
+        slices, action = schema.field("obs").slices, steps["action"].astype(np.float32)
+        obs = np.empty((len(action), OBS_DIM), np.float32)
+        for name in STATE:
+            obs[:, slice(*OBS_SLICES[name])] = steps["obs"][:, slice(*slices[name])]
+        obs[:, slice(*OBS_SLICES[LAST_ACTION])] = previous_actions(action, lengths)
+        return {"obs": obs, "action": action}
 
 
 def _other_last_actions(

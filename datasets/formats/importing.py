@@ -1,8 +1,10 @@
 """The driver of imports: parts in threads, staged beside the store, checked, then published.
 
 Nothing appears in the store before all of the source was read and what was stored was read back and
-compared, so bad input leaves nothing behind. An import that was interrupted keeps its staged parts
-and goes on with the others; if the source or the options changed meanwhile, it starts anew.
+compared, so bad input leaves nothing behind. A new store appears in one step; into one that exists,
+parts are moved one after the other, each whole, and an import that is killed meanwhile adds the
+rest when it is called again. An import that was interrupted keeps its staged parts and goes on with
+the others; if the source or the options changed meanwhile, it starts anew.
 """
 
 from __future__ import annotations
@@ -27,6 +29,13 @@ from datasets.files import exclusive_lock, replace_durably, write_bytes_durably
 from datasets.formats import importer_class, options_of
 from datasets.formats.imported import ImportedSource
 from datasets.formats.interface import Advance, Begin, Importer, Report, unheard
+from datasets.formats.staging import (
+    STORE,
+    lock_path,
+    note_origin,
+    remove_leftovers,
+    staging_folder,
+)
 from datasets.layout import CATALOG, PARTS
 from datasets.parts import array_digest
 from datasets.root import ROOT_FILE
@@ -67,23 +76,25 @@ def import_source(
     importer = cls(str(source), options_of(cls.Options, options))
     try:
         parts = _part_ids(name, importer)
-        target = _existing(store, importer)
+        # A link stays one: the store appears where it leads to.
+        place = str(store) if is_bucket_url(store) else Path(store).resolve()
+        target = _existing(place, importer)
         if target is not None:
-            ImportedSource.of(name, str(source), importer).check_unchanged(store)
+            ImportedSource.of(name, str(source), importer).check_unchanged(place)
         steps = sum(int(lengths.sum()) for lengths in importer.part_lengths)
         advance = begin(steps)
         if target is None or target.missing(parts):
-            _stage_and_publish(name, importer, str(source), store, target, advance, workers)
+            _stage_and_publish(name, importer, str(source), place, target, advance, workers)
         else:
+            remove_leftovers(place, _origin(str(source), importer))
             advance(steps)
         episodes = sum(len(lengths) for lengths in importer.part_lengths)
         per = {"step": steps, "episode": episodes}
         size = sum(each.row_bytes * per[each.per] for each in importer.schema.fields)
         seconds = time.monotonic() - started
-        place, origin = str(store), str(source)
-        return Report(
-            name, origin, place, episodes, steps, len(parts), size, seconds, importer.carried
-        )
+        origin, destination = str(source), str(store)
+        counts = episodes, steps, len(parts)
+        return Report(name, origin, destination, *counts, size, seconds, importer.carried)
     finally:
         importer.close()
 
@@ -91,6 +102,11 @@ def import_source(
 def _part_ids(name: str, importer: Importer) -> list[str]:
     tag = hashlib.sha256(f"{name} {importer.identity}".encode()).hexdigest()[:12]
     return [f"{tag}-{number:05d}" for number in range(len(importer.part_lengths))]
+
+
+def _origin(source: str, importer: Importer) -> Path:
+    """The file or folder that is imported; of a source that is a name, where its files lie."""
+    return Path(source) if Path(source).exists() else importer.files[0].parent
 
 
 def _existing(address: str | os.PathLike[str], importer: Importer) -> Store | None:
@@ -126,35 +142,27 @@ def _stage_and_publish(
     workers: int,
 ) -> None:
     parts = _part_ids(name, importer)
-    staging = _staging_folder(address, parts[0].partition("-")[0])
+    staging, origin = staging_folder(address, parts[0].partition("-")[0]), _origin(source, importer)
     staging.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(staging.with_name(f"{staging.name}.lock"), wait=False) as held:
+    with exclusive_lock(lock_path(staging), wait=False) as held:
         if not held:
             raise DatasetError(f"{source} is being imported into {address} by another process")
+        remove_leftovers(address, origin)
         plan = {"import": {"format": name, "source": Path(source).name}}
         try:
             staged = _staged_store(staging, importer, plan, target)
+            note_origin(staging, origin)
             work = _each_part(staged, importer, parts, advance)
             _in_threads(work, range(len(parts)), workers)
             _in_threads(_reading_back(staged), parts, workers)
             _publish(staged, address, target, ImportedSource.of(name, source, importer))
-        except DatasetError as error:
+        except Exception as error:
             # What a full disk or a storage that was away refused may go through next time.
-            if not isinstance(error, StorageError) and not isinstance(error.__cause__, OSError):
+            refused = isinstance(error, StorageError | OSError)
+            if not refused and not isinstance(error.__cause__, OSError):
                 shutil.rmtree(staging, ignore_errors=True)
             raise
         shutil.rmtree(staging)
-
-
-def _staging_folder(address: str | os.PathLike[str], tag: str) -> Path:
-    if is_bucket_url(address):
-        from datasets.object_store import default_mirror
-
-        place = default_mirror(Bucket(str(address)))
-    else:
-        place = Path(address).absolute()
-        place = place.resolve() if place.exists() else place
-    return place.with_name(f".{place.name}.{tag}.importing")
 
 
 def _staged_store(
@@ -168,8 +176,8 @@ def _staged_store(
     if not kept.is_file() or kept.read_text() != stamp:
         shutil.rmtree(staging, ignore_errors=True)
     elif target is not None:
-        _forget_half_moved(staging / "store", target)
-    store = Store.create(staging / "store", importer.schema, plan)
+        _forget_half_moved(staging / STORE, target)
+    store = Store.create(staging / STORE, importer.schema, plan)
     write_bytes_durably(kept, stamp.encode())
     return store
 

@@ -123,8 +123,16 @@ class Importer(Protocol):
 class Exporter(Protocol):
     """Writes selections; made as ``cls(options)``.
 
+    What was written is read again with the format's reader and compared, before it appears. Where
+    that does not give back equal fields under equal names, an exporter says so by further members:
+
+    - ``reading``: options of the reader, name -> value, with which it gives back the most;
+    - ``as_read(schema, steps, lengths)``: what the reader makes of the fields a step of consecutive
+      episodes.
+
     Attributes:
-        Options: frozen dataclass with defaults for everything.
+        Options: frozen dataclass with defaults for everything; its ``notes``, if any, says whether
+            the catalog and schema are kept.
     """
 
     Options: ClassVar[type[Any]]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from datasets.errors import DatasetError
 from datasets.formats.interface import Carried, PartInput
@@ -28,6 +29,7 @@ from datasets.formats.lerobot_schema import (
     feature_of,
     feature_shape,
 )
+from datasets.formats.noted import check_noted
 from datasets.formats.parquet_rows import ParquetRows, is_list, to_rows
 from datasets.formats.sources import (
     catalog_columns,
@@ -67,17 +69,20 @@ class LerobotImporter:
             self._features = {name: feature_of(name) for name in self.schema.names("step")}
             self.carried = Carried(kept=("everything that gaitforge wrote",))
             self._check_noted_lengths(self._notes)
+            self._flags = [name for name in (TERMINATED, TRUNCATED) if name in folder.features]
         else:
             self._features, self.schema, self.carried = _described(folder)
-        known = folder.features
-        self._flags = [] if self._notes else [name for name in _FLAGS if name in known]
+            self._flags = [name for name in _FLAGS if name in folder.features]
         self.identity = identity(self.files)
         row_bytes = sum(each.row_bytes for each in self.schema.fields if each.per == "step")
         self.part_lengths = pack_episodes(folder.lengths, row_bytes)
         self._firsts = np.cumsum([0, *map(len, self.part_lengths)])
 
     def close(self) -> None:
-        """See ``interface.Importer``; no file is held open between parts."""
+        """See ``interface.Importer``."""
+        self._folder.close()
+        if self._notes is not None:
+            self._notes.close()
 
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
@@ -97,7 +102,7 @@ class LerobotImporter:
         arrays = {name: np.concatenate(found) for name, found in parts.items()}
         steps = {name: arrays[feature] for name, feature in self._features.items()}
         if self._notes is not None:
-            return self._with_notes(self._notes, steps, first, stop)
+            return self._with_notes(self._notes, steps, arrays, first, stop)
         return PartInput(steps, self._columns(steps, arrays, first, stop), {})
 
     def _check_noted_lengths(self, notes: ParquetRows) -> None:
@@ -107,9 +112,15 @@ class LerobotImporter:
             refuse(notes.path, "length", f"not the dataset's episodes; delete the folder {NOTES}")
 
     def _with_notes(
-        self, notes: ParquetRows, steps: Mapping[str, np.ndarray], first: int, stop: int
+        self,
+        notes: ParquetRows,
+        steps: Mapping[str, np.ndarray],
+        arrays: Mapping[str, np.ndarray],
+        first: int,
+        stop: int,
     ) -> PartInput:
         table = notes.read(notes.schema.names, first, stop)
+        self._check_noted(notes, table, steps, arrays, first)
         per_episode = {}
         for name in self.schema.names("episode"):
             key, field = f"{NOTED_FIELD}{name}", self.schema.field(name)
@@ -120,6 +131,31 @@ class LerobotImporter:
             )
             table = table.drop_columns([key])
         return PartInput(steps, table, per_episode)
+
+    def _check_noted(
+        self,
+        notes: ParquetRows,
+        table: pa.Table,
+        steps: Mapping[str, np.ndarray],
+        arrays: Mapping[str, np.ndarray],
+        first: int,
+    ) -> None:
+        lengths = self._folder.lengths[first : first + table.num_rows]
+        lasts, rewards = np.cumsum(lengths) - 1, steps.get("reward")
+        check_noted(
+            notes.path,
+            "",
+            table,
+            first,
+            lengths,
+            remedy=f"delete the folder {NOTES} to go by these",
+            rewards=rewards if rewards is not None and rewards.ndim == 1 else None,
+            **{
+                name.removeprefix("next."): arrays[name][lasts]
+                for name in (TERMINATED, TRUNCATED)
+                if name in arrays
+            },
+        )
 
     def _columns(
         self,

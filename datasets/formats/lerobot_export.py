@@ -21,6 +21,7 @@ from datasets.formats.lerobot_schema import (
     FILE_MB,
     FILES_A_CHUNK,
     INFO,
+    MOST_AXES,
     NOTED_FIELD,
     NOTES,
     OWN_FEATURES,
@@ -38,9 +39,6 @@ from datasets.formats.parquet_rows import to_arrow, to_lists
 from datasets.formats.sources import bounded_units
 from datasets.schema import Schema
 from datasets.selection import Selection
-
-MOST_AXES = 5
-"""LeRobot's features have at most so many axes."""
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from datasets.formats.lerobot_info import place_in, read_info, read_json
 from datasets.formats.lerobot_schema import INFO, STATS, TASKS
 from datasets.formats.parquet_rows import ParquetRows, to_rows
-from datasets.formats.sources import refuse, refuse_unreadable
+from datasets.formats.sources import refuse
 
 _NUMBERS = (
     "episode_index",
@@ -24,7 +23,6 @@ _NUMBERS = (
     "dataset_from_index",
     "dataset_to_index",
 )
-_NEEDED = ("codebase_version", "fps", "features", "data_path")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +41,8 @@ class LerobotFolder:
     Attributes:
         info: ``meta/info.json``; features: its features.
         lengths: (E,) frames of each episode.
+        splits: (E,) name of the split of each episode, "" for none; None where there are not
+            several.
         tasks: task index -> the task in words; empty for a dataset without tasks.
         files: what was read and what will be.
 
@@ -52,13 +52,14 @@ class LerobotFolder:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.info = _read_info(root / INFO)
+        self.info = read_info(root / INFO)
         self.features: Mapping[str, Mapping[str, Any]] = self.info["features"]
         described = sorted((root / "meta/episodes").glob("*/*.parquet"))
         if not described:
             refuse(root, "meta/episodes", "there is no file of episodes")
         self._numbers = _read_episodes(described)
         self.lengths = self._numbers["length"]
+        self.splits = _splits(root / INFO, self.info, len(self.lengths))
         total = self.info.get("total_frames", int(self.lengths.sum()))
         if total != self.lengths.sum():
             problem = f"is {total}, but the episodes' lengths sum to {self.lengths.sum()}"
@@ -74,19 +75,10 @@ class LerobotFolder:
         if (root / STATS).is_file():
             read_json(root / STATS)
 
-    @cached_property
-    def splits(self) -> np.ndarray | None:
-        """(E,) name of the split of each episode, "" for none; None where there are not several."""
-        given = self.info.get("splits") or {}
-        if len(given) < 2:
-            return None
-        names = np.full(len(self.lengths), "", object)
-        for name, bounds in given.items():
-            first, _, stop = str(bounds).partition(":")
-            if not (first.isdecimal() and stop.isdecimal()):
-                refuse(self._root / INFO, f"splits/{name}", f"must be FIRST:STOP, not '{bounds}'")
-            names[int(first) : int(stop)] = name
-        return names
+    def close(self) -> None:
+        """Close the files of which a part was read."""
+        for file in self._data:
+            file.close()
 
     def frames(self, first: int, stop: int) -> list[FileRows]:
         """Where the frames of episodes first .. stop - 1 are, in order."""
@@ -128,33 +120,13 @@ class LerobotFolder:
     def _data_file(self, number: int) -> ParquetRows:
         begin, end = (int(each) for each in self._bounds[number : number + 2])
         place = {
-            f"{name}_index": int(self._numbers[f"data/{name}_index"][begin])
-            for name in ("chunk", "file")
+            name: int(self._numbers[f"data/{name}_index"][begin]) for name in ("chunk", "file")
         }
-        pattern = self.info["data_path"]
-        try:
-            file = ParquetRows(self._root / str(pattern).format(**place))
-        except (KeyError, IndexError, ValueError) as error:
-            if type(error) not in (KeyError, IndexError):
-                raise
-            refuse(self._root / INFO, "data_path", f"'{pattern}' has no chunk_index and file_index")
+        file = ParquetRows(self._root / place_in(self.info["data_path"], **place))
         wanted = int(self.lengths[begin:end].sum())
         if file.num_rows != wanted:
             refuse(file.path, "", f"has {file.num_rows} rows, but its episodes {wanted} frames")
         return file
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object in a file; DatasetError names it where there is none."""
-    if not path.is_file():
-        refuse(path, "", "no such file; give the folder of a LeRobot dataset")
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        refuse_unreadable(path, "JSON", error)
-    if not isinstance(tree, dict):
-        refuse(path, "", "must be a JSON object")
-    return tree
 
 
 def _read_tasks(path: Path) -> dict[int, str]:
@@ -172,24 +144,14 @@ def _read_tasks(path: Path) -> dict[int, str]:
     return dict(zip(numbers.tolist(), texts, strict=True))
 
 
-def _read_info(path: Path) -> dict[str, Any]:
-    info = read_json(path)
-    for key in _NEEDED:
-        if key not in info:
-            refuse(path, key, "the key is missing")
-    if not str(info["codebase_version"]).startswith("v3."):
-        problem = (
-            f"is {info['codebase_version']}; only v3 can be read: convert it with lerobot's own"
-        )
-        refuse(path, "codebase_version", f"{problem} convert_dataset_v21_to_v30")
-    if not isinstance(info["fps"], int | float) or not info["fps"] > 0:
-        refuse(path, "fps", f"must be a positive number, not {info['fps']!r}")
-    features = info["features"]
-    if not isinstance(features, dict) or not all(
-        isinstance(each, dict) and {"dtype", "shape"} <= each.keys() for each in features.values()
-    ):
-        refuse(path, "features", "every feature needs dtype and shape")
-    return info
+def _splits(path: Path, info: Mapping[str, Any], episodes: int) -> np.ndarray | None:
+    names = np.full(episodes, "", object)
+    given = info.get("splits") or {}
+    for name, (first, stop) in given.items():
+        if stop > episodes:
+            refuse(path, f"splits/{name}", f"ends at {stop}, but there are {episodes} episodes")
+        names[first:stop] = name
+    return names if len(given) > 1 else None
 
 
 def _read_episodes(paths: list[Path]) -> dict[str, np.ndarray]:

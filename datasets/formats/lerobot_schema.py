@@ -30,6 +30,8 @@ NOTED_FIELD = "field."
 
 FILES_A_CHUNK = 1000
 FILE_MB = 100
+MOST_AXES = 5
+"""LeRobot's features have at most so many axes."""
 
 MAIN_FEATURES = {"obs": "observation.state", "action": "action", "reward": "next.reward"}
 """Field -> feature; any other field a step keeps its name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,9 +12,21 @@ import pyarrow.parquet as pq
 
 from datasets.formats.sources import refuse, refuse_unreadable
 
+BATCH_ROWS = 4096
+"""Rows that are decoded at a time: enough to spread the cost of a batch, few enough to hold."""
+
+_BUFFER_BYTES = 1 << 20
+_MOST_CURSORS = 2
+"""Places in a file that are kept: as many as threads that read parts beside each other."""
+
 
 class ParquetRows:
-    """A Parquet file that is read by ranges of rows; holds its footer, not the open file.
+    """A Parquet file that is read by ranges of rows, from several threads.
+
+    Rows of one row group can only be decoded one after the other. So a range that begins where an
+    earlier one ended goes on from there, instead of decoding the group again from its start: a
+    file costs about as much as its rows whatever its groups, and memory for one batch. It holds
+    the file open only while rows of a group are left.
 
     Raises:
         DatasetError: not such a file, or a truncated one.
@@ -32,11 +45,19 @@ class ParquetRows:
         groups = range(self._metadata.num_row_groups)
         rows = [self._metadata.row_group(group).num_rows for group in groups]
         self._ends = np.cumsum([0, *rows])
+        self._cursors: list[_Cursor] = []
+        self._changing = threading.Lock()
 
     @property
     def num_rows(self) -> int:
         """Rows of the file."""
         return int(self._ends[-1])
+
+    def close(self) -> None:
+        """Close the file where rows of a group are left; it can be read again."""
+        with self._changing:
+            while self._cursors:
+                self._cursors.pop().close()
 
     def read(self, columns: Sequence[str], first: int, stop: int) -> pa.Table:
         """Rows first .. stop - 1 of some columns.
@@ -49,14 +70,83 @@ class ParquetRows:
                 refuse(self.path, name, "the column is missing")
         if stop > self.num_rows:
             refuse(self.path, "", f"rows {first} to {stop - 1} are wanted of {self.num_rows}")
-        low = int(np.searchsorted(self._ends, first, side="right")) - 1
-        high = int(np.searchsorted(self._ends, stop, side="left"))
         try:
-            with pq.ParquetFile(self.path, metadata=self._metadata) as file:
-                table = file.read_row_groups(list(range(low, high)), list(columns))
+            cursor = self._take(tuple(columns), first)
+            try:
+                table = cursor.read(first, stop)
+            except BaseException:
+                cursor.close()
+                raise
         except (OSError, pa.ArrowException) as error:
             refuse_unreadable(self.path, "Parquet", error)
-        return table.slice(first - int(self._ends[low]), stop - first).combine_chunks()
+        self._keep(cursor)
+        return table.unify_dictionaries().combine_chunks()
+
+    def _take(self, columns: tuple[str, ...], first: int) -> _Cursor:
+        """The kept cursor nearest before a row in its group, or one at the group's start."""
+        group = max(0, int(np.searchsorted(self._ends, first, side="right")) - 1)
+        start = int(self._ends[group])
+        with self._changing:
+            usable = [
+                each
+                for each in self._cursors
+                if each.columns == columns and start <= each.row <= first
+            ]
+            if usable:
+                nearest = max(usable, key=lambda each: each.row)
+                self._cursors.remove(nearest)
+                return nearest
+        return _Cursor(self.path, self._metadata, columns, group, start)
+
+    def _keep(self, cursor: _Cursor) -> None:
+        with self._changing:
+            if cursor.row in self._ends:  # nothing of a group would be decoded twice
+                cursor.close()
+                return
+            self._cursors.append(cursor)
+            if len(self._cursors) > _MOST_CURSORS:
+                self._cursors.pop(0).close()
+
+
+class _Cursor:
+    """A place in a Parquet file, from which on its rows are decoded in order.
+
+    Attributes:
+        columns: that it decodes; row: the next row.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        metadata: pq.FileMetaData,
+        columns: tuple[str, ...],
+        group: int,
+        row: int,
+    ) -> None:
+        self.columns, self.row = columns, row
+        self._file = pq.ParquetFile(path, metadata=metadata, buffer_size=_BUFFER_BYTES)
+        groups = list(range(group, metadata.num_row_groups))
+        self._batches = self._file.iter_batches(BATCH_ROWS, groups, list(columns))
+        schema = self._file.schema_arrow
+        self._schema = pa.schema([schema.field(name) for name in columns])
+        self._left: pa.RecordBatch | None = None
+
+    def read(self, first: int, stop: int) -> pa.Table:
+        """Rows first .. stop - 1; first is not before ``row``."""
+        found = []
+        while self.row < stop:
+            batch = self._left if self._left is not None else next(self._batches)
+            end = self.row + batch.num_rows
+            if end > first:
+                low = max(first - self.row, 0)
+                found.append(batch.slice(low, min(stop, end) - self.row - low))
+            self._left = batch.slice(stop - self.row) if end > stop else None
+            self.row = min(end, stop)
+        return pa.Table.from_batches(found, self._schema)
+
+    def close(self) -> None:
+        """Give back the file."""
+        self._file.close()
 
 
 def to_rows(

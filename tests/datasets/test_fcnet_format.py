@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from collectors.observations import OBS_DIM, POLICY_SLICES
-from datasets import DatasetError, Selection, Store, open_store
+from datasets import DatasetError, Field, Schema, Selection, Store, open_store
 from datasets.formats.exporting import export_selection
 from datasets.formats.fcnet import OBS_SLICES, STATE
 from datasets.formats.importing import import_source
 from tests.datasets.format_stores import legged_store, plain_store, random_episodes
+from tests.datasets.making import part_input
 
 LENGTHS = (6, 1, 6, 3)
 
@@ -111,6 +112,11 @@ def change(folder: Path, kind: str, action: str) -> None:
         values.tofile(path)
     elif action == "second":
         path.with_name(f"{kind}_1_1.dat").write_bytes(b"")
+    elif action == "folder":
+        path.unlink()
+        path.mkdir()
+    elif action == "empty":
+        path.rename(path.with_name(f"{kind}_0.dat")).write_bytes(b"")
     elif action == "narrow":
         path.rename(path.with_name("src_32_29.dat"))
     else:
@@ -121,6 +127,8 @@ def change(folder: Path, kind: str, action: str) -> None:
     ("kind", "action", "message"),
     [
         ("tgt", "remove", r"maps: tgt: no file tgt_<shape>.dat"),
+        ("tgt", "folder", r"maps: tgt: no file tgt_<shape>.dat"),
+        ("meta", "empty", r"meta_0.dat: meta: has no rows"),
         ("src", "cut", r"src_16_58.dat: cannot be read as .*: it has 3672 bytes, .* says 3712"),
         ("tgt", "double", r"tgt_16_12.dat: .* it has 1536 bytes, its name says 768"),
         ("src", "nan", r"src_16_58.dat: src: row 15 is not finite"),
@@ -140,6 +148,15 @@ def test_bad_input_is_one_line_that_names_the_file(
         imported(tmp_path / "maps")
     assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["maps"]
+
+
+def test_an_observation_of_two_axes_is_refused(tmp_path: Path) -> None:
+    fields = Field("obs", (2, OBS_DIM), slices=POLICY_SLICES), Field("action", (12,))
+    store = Store.create(tmp_path / "store", Schema(fields, 0.02, "aliengo"))
+    steps = {"obs": np.zeros((7, 2, OBS_DIM), np.float32), "action": np.zeros((7, 12), np.float32)}
+    store.write_part("p", steps, part_input([3, 4])["episodes"])
+    with pytest.raises(DatasetError, match=r"need obs of one axis a step, not \(2, 70\)"):
+        export_selection("fcnet", store.select(), tmp_path / "maps")
 
 
 def test_a_store_without_the_channels_is_refused_by_name(tmp_path: Path) -> None:

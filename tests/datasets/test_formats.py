@@ -266,6 +266,10 @@ def test_an_unknown_option_names_those_there_are(name: str, case: Case, tmp_path
         import_source(name, path, tmp_path / "again", {"colour": 1})
 
 
+def test_every_format_is_tried() -> None:
+    assert CASES.keys() == FORMATS.keys()
+
+
 def test_an_unknown_format_names_those_there_are() -> None:
     with pytest.raises(DatasetError, match="unknown format 'rlds'; formats: d4rl, fcnet"):
         find_format("rlds")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,32 @@ def _info(**changes: Any) -> Callable[[Path], None]:
     return change
 
 
+def _action(**changes: Any) -> Callable[[Path], None]:
+    """Change what the dataset says of the feature `action`."""
+
+    def change(root: Path) -> None:
+        path = root / "meta/info.json"
+        described = tree(path)
+        described["features"]["action"] |= changes
+        path.write_text(json.dumps(described))
+
+    return change
+
+
+def _feature(name: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        path = root / "meta/info.json"
+        described = tree(path)
+        described["features"][name] = described["features"]["action"]
+        path.write_text(json.dumps(described))
+
+    return change
+
+
+def _deep(root: Path) -> None:
+    (root / "meta/info.json").write_text("[" * 100_000)
+
+
 def _column(file: str, name: str, values: pa.Array | None) -> Callable[[Path], None]:
     def change(root: Path) -> None:
         table = read(root / file)
@@ -318,6 +345,40 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], str]] = {
     "an older version": (_info(codebase_version="v2.1"), "codebase_version: is v2.1; only v3"),
     "no rate": (_info(fps=0), "info.json: fps: must be a positive number, not 0"),
     "another total": (_info(total_frames=10), "total_frames: is 10, but .* sum to 9"),
+    "an endless rate": (_info(fps=float("inf")), "fps: must be a positive number, not inf"),
+    "a huge rate": (_info(fps=10**400), "fps: must be a positive number, not 1000"),
+    "a rate of no time": (_info(fps=1e-320), "fps: must be a positive number, not 1e-320"),
+    "a rate in words": (_info(fps="10"), "fps: must be a positive number, not '10'"),
+    "deep JSON": (_deep, "info.json: cannot be read as JSON: its values lie too deep"),
+    "a shape of one number": (
+        _action(shape=5),
+        "features/action/shape: must be a list of up to 5 whole numbers, not 5",
+    ),
+    "no shape": (_action(shape=None), "features/action/shape: must be a list .*, not None"),
+    "a shape in words": (_action(shape=["a"]), r"features/action/shape: .*, not \['a'\]"),
+    "a shape below nothing": (_action(shape=[-1]), r"features/action/shape: .*, not \[-1\]"),
+    "a huge shape": (_action(shape=[10**30]), r"features/action/shape: .*, not \[1000"),
+    "a shape of too many axes": (_action(shape=[1] * 70), "features/action/shape: must be a list"),
+    "a dtype that is a list": (_action(dtype=["x"]), "features/action/dtype: must be words"),
+    "names that are no number": (_action(names=[np.nan]), "features/action/names: must be null"),
+    "a feature without a name": (_feature(""), "info.json: features: a feature needs a name"),
+    "features in a list": (_info(features=[1]), r"features: must be an object, not \[1\]"),
+    "a robot in a list": (_info(robot_type=[1]), r"robot_type: must be words or null, not \[1\]"),
+    "splits in a list": (_info(splits=[1, 2]), "splits: must be an object of FIRST:STOP, not .1, "),
+    "a split that is a number": (_info(splits={"a": 1}), "splits/a: must be FIRST:STOP, not 1"),
+    "a split beyond the end": (
+        _info(splits={"a": "0:2", "b": "2:99"}),
+        "info.json: splits/b: ends at 99, but there are 3 episodes",
+    ),
+    "a path of attributes": (
+        _info(data_path="data/{chunk_index.real}/{file_index}.parquet"),
+        "info.json: data_path: 'data/{chunk_index.real}/.* has no chunk_index and file_index",
+    ),
+    "a path to elsewhere": (
+        _info(data_path="../{chunk_index}/{file_index}.parquet"),
+        "info.json: data_path: .* leads out of the dataset's folder",
+    ),
+    "a path that is a number": (_info(data_path=5), "data_path: must be words, not 5"),
     "odd splits": (_info(splits={"a": "0:1", "b": "rest"}), "splits/b: must be FIRST:STOP"),
     "an odd path": (_info(data_path="data/{name}.parquet"), "data_path: 'data/{name}.parquet'"),
     "no action": (_column(DATA, "action", None), f"{FILE}: action: the column is missing"),
@@ -375,3 +436,25 @@ def test_notes_of_other_episodes_are_refused(tmp_path: Path) -> None:
     pq.write_table(read(path).slice(1), path)
     with pytest.raises(DatasetError, match="not the dataset's episodes; delete the folder"):
         import_source("lerobot", tmp_path / "out", tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    ("feature", "column", "values"),
+    [
+        ("next.reward", "return", pa.array(np.ones(209, np.float32))),
+        ("next.terminated", "terminated", pa.array(np.zeros(209, bool))),
+        ("next.truncated", "truncated", pa.array(np.zeros(209, bool))),
+    ],
+)
+def test_notes_that_contradict_relabelled_frames_are_refused(
+    feature: str, column: str, values: pa.Array, tmp_path: Path
+) -> None:
+    selection = small_store(tmp_path / "store").select()
+    export_selection("lerobot", selection, tmp_path / "out")
+    _column(DATA, feature, values)(tmp_path / "out")
+    message = f"episodes.parquet: {column} of episode .*; delete the folder meta/gaitforge"
+    with pytest.raises(DatasetError, match=message):
+        import_source("lerobot", tmp_path / "out", tmp_path / "again")
+    shutil.rmtree(tmp_path / "out/meta/gaitforge")
+    import_source("lerobot", tmp_path / "out", tmp_path / "again")
+    assert len(open_store(tmp_path / "again").select()) == 5
