@@ -196,8 +196,8 @@ class _Episodes:
                 }
                 yield EpisodeBuffer(
                     seed=seed,
-                    observations=self._extended("obs", arrays, rows, number),  # pyright: ignore[reportArgumentType]
-                    actions=arrays["action"][rows],  # pyright: ignore[reportArgumentType]
+                    observations=_in_space(self._extended("obs", arrays, rows, number)),  # pyright: ignore[reportArgumentType]
+                    actions=_in_space(arrays["action"][rows]),  # pyright: ignore[reportArgumentType]
                     rewards=arrays["reward"][rows],  # pyright: ignore[reportArgumentType]
                     terminations=_at_end(length, ends[0][member]),  # pyright: ignore[reportArgumentType]
                     truncations=_at_end(length, ends[1][member]),  # pyright: ignore[reportArgumentType]
@@ -246,6 +246,11 @@ def _space(field: Field) -> Any:
         return spaces.Box(-np.inf, np.inf, field.shape, dtype)
     limits = np.iinfo(dtype)
     return spaces.Box(limits.min, limits.max, field.shape, dtype)
+
+
+def _in_space(rows: np.ndarray) -> np.ndarray:
+    """Rows in the dtype of their space, which for booleans is int8."""
+    return rows.astype(np.int8) if rows.dtype == np.bool_ else rows
 
 
 def _at_end(length: int, flag: bool) -> np.ndarray:

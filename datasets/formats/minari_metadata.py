@@ -62,7 +62,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
         if key not in tree:
             refuse(path, key, f"the key is missing; there must be {listed(_NEEDED)}")
     for key in (EPISODES, STEPS):
-        if key in tree and not _whole(tree[key], 1):
+        if key in tree and _whole(tree[key], 1) is None:
             refuse(path, key, f"must be a whole number from 1 on, not {tree[key]!r:.40}")
     return tree
 
@@ -73,16 +73,17 @@ def episode_length(folder: Path, number: int, about: Mapping[str, Any], data_for
     Raises:
         DatasetError: none, or more than the library reads from this storage.
     """
-    key, steps, most = f"episode_{number}/{STEPS}", about.get(STEPS), most_steps(data_format)
-    if not _whole(steps, 1):
-        refuse(folder, key, f"must be a whole number from 1 on, not {steps!r:.40}")
+    key, most = f"episode_{number}/{STEPS}", most_steps(data_format)
+    steps = _whole(about.get(STEPS), 1)
+    if steps is None:
+        refuse(folder, key, f"must be a whole number from 1 on, not {about.get(STEPS)!r:.40}")
     if most is not None and steps > most:
         problem = (
             f"is {steps}; Minari gives back {most:,} steps of an episode from its {data_format} "
             "storage; write the data set with the hdf5 storage"
         )
         refuse(folder, key, problem)
-    return int(steps)
+    return steps
 
 
 def check_totals(
@@ -107,13 +108,13 @@ def episode_seed(folder: Path, number: int, about: Mapping[str, Any]) -> int | N
     Raises:
         DatasetError: something else than a whole number below 2**64.
     """
-    seed = about.get(SEED)
-    if seed is None:
+    if about.get(SEED) is None:
         return None
-    if not _whole(seed, 0) or seed >= _SEED_STOP:
-        problem = f"must be null or a whole number from 0 to {_SEED_STOP - 1}, not {seed!r:.40}"
-        refuse(folder, f"episode_{number}/{SEED}", problem)
-    return int(seed)
+    seed = _whole(about[SEED], 0)
+    if seed is None or seed >= _SEED_STOP:
+        problem = f"must be null or a whole number from 0 to {_SEED_STOP - 1}"
+        refuse(folder, f"episode_{number}/{SEED}", f"{problem}, not {about[SEED]!r:.40}")
+    return seed
 
 
 def seed_columns(seeds: Sequence[int | None]) -> dict[str, list[Any]]:
@@ -159,6 +160,7 @@ def unused(
     ]
 
 
-def _whole(value: Any, least: int) -> bool:
+def _whole(value: Any, least: int) -> int | None:
+    """The value as a whole number; None if it is none, or less than the least."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return whole and bool(value >= least)
+    return int(value) if whole and value >= least else None
