@@ -115,9 +115,9 @@ class MinariImporter:
         """(E,) lengths of the episodes, and all keys of their metadata."""
         total, keys = int(self._metadata["total_episodes"]), set[str]()
         lengths: list[int] = []
-        for number, about in enumerate(self._storage.get_episode_metadata(range(total))):
+        data_format = self._metadata["data_format"]
+        for number, about in enumerate(self._about(range(total))):
             keys.update(about)
-            data_format = self._metadata["data_format"]
             lengths.append(episode_length(self._path, number, about, data_format))
         try:
             following = bool(list(self._storage.get_episode_metadata([total])))
@@ -211,6 +211,15 @@ class MinariImporter:
         with self._naming("", "episodes cannot be read"):
             yield from self._storage.get_episodes(list(numbers))
 
+    def _about(self, numbers: range) -> Iterator[Mapping[str, Any]]:
+        """The metadata of some episodes."""
+        with self._naming("", "the metadata of episodes cannot be read"):
+            about = self._storage.get_episode_metadata(numbers)
+            for number, each in zip(numbers, about, strict=True):
+                if not isinstance(each, Mapping):
+                    refuse(self._path, f"episode_{number}", "its metadata must be named values")
+                yield each
+
     @contextmanager
     def _naming(self, key: str, problem: str) -> Iterator[None]:
         """What the library raises on damaged data, as the one line of bad input."""
@@ -252,8 +261,7 @@ class MinariImporter:
             first: number of its first episode.
             lengths: (E,); ends: (E, 2) terminated and truncated; rewards: (T,).
         """
-        with self._naming("", "metadata of episodes cannot be read"):
-            about = list(self._storage.get_episode_metadata(range(first, first + len(lengths))))
+        about = list(self._about(range(first, first + len(lengths))))
         seeds = [episode_seed(self._path, first + i, each) for i, each in enumerate(about)]
         if self._types is not None:
             table = noted_rows(self._path, [each.get(NOTES) for each in about], self._types)

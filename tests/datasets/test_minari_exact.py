@@ -175,6 +175,14 @@ def test_what_is_no_seed_is_refused(seed: Any, root: Path, tmp_path: Path) -> No
     assert_refused(data, tmp_path, r"data: episode_1/seed: must be null or a whole number from 0 t")
 
 
+def test_metadata_of_an_episode_that_are_none_are_refused(root: Path, tmp_path: Path) -> None:
+    data = write_dataset(root, "arrow")
+    (data / "1/metadata.json").write_text("[3]")
+    assert_refused(data, tmp_path, "data: episode_1: its metadata must be named values")
+    (data / "1/metadata.json").write_text('{"total_steps": true}')
+    assert_refused(data, tmp_path, "data: episode_1/total_steps: must be a whole number from 1 on")
+
+
 def test_no_seed_is_none(root: Path, tmp_path: Path) -> None:
     data = write_dataset(root, "arrow")
     change_json(data / "1/metadata.json", seed=None)
@@ -278,7 +286,7 @@ def _wide(count: int) -> dict[str, np.ndarray]:
     ("changes", "message"),
     [
         ({"total_episodes": 1}, r"total_episodes: is 1, but there is an episode_1"),
-        ({"total_episodes": 3}, r"cannot be read as a Minari data set: "),
+        ({"total_episodes": 3}, r"the metadata of episodes cannot be read: .*2"),
         ({"total_episodes": "2"}, r"total_episodes: must be a whole number from 1 on, not '2'"),
         ({"total_episodes": 0}, r"total_episodes: must be a whole number from 1 on, not 0"),
         ({"total_steps": 8}, r"total_steps: is 8, but the episodes have 7"),
@@ -403,7 +411,6 @@ def test_an_arrow_data_set_that_the_library_would_cut_is_refused(
     assert_refused(data, tmp_path, message)
 
 
-@pytest.mark.slow
 def test_a_thousand_random_episodes_come_back_from_arrow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
