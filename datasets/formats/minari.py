@@ -7,21 +7,19 @@ refused, because making its environment would run whatever code its metadata nam
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import DatasetError, listed
+from datasets.errors import DatasetError
 from datasets.formats.interface import Carried, PartInput
 from datasets.formats.minari_layout import (
     ACTIONS,
     INFOS,
-    METADATA_FILE,
     NOTES,
     OBSERVATIONS,
     REWARDS,
@@ -34,6 +32,19 @@ from datasets.formats.minari_layout import (
     noted_rows,
     read_schema_note,
 )
+from datasets.formats.minari_metadata import (
+    LARGE_SEED,
+    SEED,
+    catalog_seed,
+    check_totals,
+    data_folder,
+    episode_length,
+    episode_seed,
+    read_metadata,
+    seed_columns,
+    unused,
+)
+from datasets.formats.noted import check_noted
 from datasets.formats.sources import (
     catalog_columns,
     check_finite,
@@ -47,7 +58,14 @@ from datasets.formats.sources import (
 from datasets.schema import Field, Schema
 
 UNKNOWN_DT_S = 0.02
-_FAULTS = (OSError, ValueError, KeyError, TypeError, AssertionError, IndexError, RuntimeError)
+_FAULTS = (
+    *(OSError, ValueError, KeyError, TypeError, AssertionError, IndexError, RuntimeError),
+    MemoryError,
+)
+_KEYS = {"obs": OBSERVATIONS, "final_obs": OBSERVATIONS, "action": ACTIONS, "reward": REWARDS}
+"""Field -> its key in an episode."""
+
+_REMEDY = f"delete the key {NOTES} of metadata.json to go by the arrays"
 
 
 @dataclass(frozen=True)
@@ -72,23 +90,19 @@ class MinariImporter:
         import minari
 
         self._options = options
-        self._path = _data_folder(source)
-        self._metadata = _read_metadata(self._path)
+        self._path = data_folder(source)
+        self._metadata = read_metadata(self._path)
         with self._naming("", "cannot be read as a Minari data set"):
             self._storage = minari.MinariDataset(self._path).storage
             self._observations = leaves_of(
                 self._path, "observation_space", self._storage.observation_space
             )
             self._actions = leaves_of(self._path, "action_space", self._storage.action_space)
-            episodes = list(range(self._storage.total_episodes))
-            if not episodes:
-                refuse(self._path, METADATA_FILE, "has no episodes")
-            about = list(self._storage.get_episode_metadata(episodes))
-            lengths = np.array([int(each["total_steps"]) for each in about], np.int64)
-        self._seeds = [int(each.get("seed", -1)) for each in about]
-        self._notes = [each.get(NOTES) for each in about]
+            lengths, episode_keys = self._survey()
         self._types: Mapping[str, pa.DataType] | None = None
-        self._describe(any("options" in each for each in about))
+        self._infos: dict[str, str] = {}  # field a step -> key of the infos
+        self._info_keys: frozenset[str] | None = None  # of every episode; None for any
+        self._describe(episode_keys)
         self.files = sorted(path for path in self._path.rglob("*") if path.is_file())
         self.identity = identity(self.files, options)
         steps = self.schema.names("step")
@@ -97,16 +111,31 @@ class MinariImporter:
         )
         self._first_episodes = np.cumsum([0, *(len(part) for part in self.part_lengths)])
 
-    def _describe(self, has_options: bool) -> None:
+    def _survey(self) -> tuple[np.ndarray, set[str]]:
+        """(E,) lengths of the episodes, and all keys of their metadata."""
+        total, keys = int(self._metadata["total_episodes"]), set[str]()
+        lengths: list[int] = []
+        data_format = self._metadata["data_format"]
+        for number, about in enumerate(self._about(range(total))):
+            keys.update(about)
+            lengths.append(episode_length(self._path, number, about, data_format))
+        try:
+            following = bool(list(self._storage.get_episode_metadata([total])))
+        except (KeyError, FileNotFoundError):
+            following = False
+        found = np.array(lengths, np.int64)
+        check_totals(self._path, self._metadata, found, following)
+        return found, keys
+
+    def _describe(self, episode_keys: Iterable[str]) -> None:
         """Schema, the infos that become fields, and what is not carried over."""
         first = next(iter(self._episodes([0])))
         infos = flat_infos(first[INFOS])
         if NOTES in self._metadata:
-            self.schema, self._types = read_schema_note(self._path, self._metadata[NOTES])
-            own = [name for name in self.schema.names("step") if name not in _MAIN]
-            self._infos = {name: name for name in own}
-            self.carried = Carried(kept=("everything that gaitforge wrote",))
+            self._describe_noted(infos, episode_keys)
             return
+        if self._options.infos:
+            self._info_keys = frozenset(infos)
         obs = leaves_field("obs", self._observations, OBSERVATIONS)
         if not obs.slices and len(obs.shape) == 1:
             obs = replace(obs, slices={"state": (0, obs.shape[0])})
@@ -117,8 +146,8 @@ class MinariImporter:
             Field("final_obs", obs.shape, obs.dtype, slices=obs.slices, per="episode"),
         ]
         kept = [f"{OBSERVATIONS} -> obs and final_obs", f"{ACTIONS} -> action", "rewards -> reward"]
-        left = ["options of resets"] if has_options else []
-        self._infos: dict[str, str] = {}
+        kept += ["seed, terminations and truncations -> the catalog"]
+        left = []
         for key, values in infos.items():
             name = field_name(f"info_{key}")
             problem = self._info_problem(np.asarray(values), len(first[REWARDS]))
@@ -135,11 +164,33 @@ class MinariImporter:
                 )
         names = {"dataset_id": str(self._metadata.get("dataset_id", "")), "format": "minari"}
         self.schema = Schema(tuple(fields), self._options.control_dt_s, self._task(), names)
+        left += [
+            f"bounds of {key}"
+            for key, leaves in (
+                ("observation_space", self._observations),
+                ("action_space", self._actions),
+            )
+            if any(leaf.bounded for leaf in leaves)
+        ]
+        used = ("dataset_id", "algorithm_name", "env_spec")
+        left += unused(self._metadata, episode_keys, used)
         notes = (
             "success: the episode did not terminate",
             f"a time step of {self._options.control_dt_s} s, which Minari does not keep",
         )
         self.carried = Carried(tuple(kept), tuple(left), notes)
+
+    def _describe_noted(self, infos: Mapping[str, Any], episode_keys: Iterable[str]) -> None:
+        """The same by the notes that an export kept."""
+        self.schema, self._types = read_schema_note(self._path, self._metadata[NOTES])
+        names = self.schema.names("step")
+        self._infos = {name: name for name in names if name not in _KEYS}
+        givable = {*_KEYS, *names, *(f"final_{name}" for name in self._infos)}
+        if not {*_KEYS} - {"final_obs"} <= {*names} or not {*self.schema.names()} <= givable:
+            refuse(self._path, NOTES, f"its fields are not those of an export; {_REMEDY}")
+        left = [f"{INFOS}/{key}: was added to the export" for key in infos if key not in names]
+        left += unused(self._metadata, episode_keys, ())
+        self.carried = Carried(("everything that gaitforge wrote",), tuple(left))
 
     def _info_problem(self, rows: np.ndarray, steps: int) -> str:
         if not self._options.infos:
@@ -159,6 +210,15 @@ class MinariImporter:
     def _episodes(self, numbers: Iterable[int]) -> Iterator[dict[str, Any]]:
         with self._naming("", "episodes cannot be read"):
             yield from self._storage.get_episodes(list(numbers))
+
+    def _about(self, numbers: range) -> Iterator[Mapping[str, Any]]:
+        """The metadata of some episodes."""
+        with self._naming("", "the metadata of episodes cannot be read"):
+            about = self._storage.get_episode_metadata(numbers)
+            for number, each in zip(numbers, about, strict=True):
+                if not isinstance(each, Mapping):
+                    refuse(self._path, f"episode_{number}", "its metadata must be named values")
+                yield each
 
     @contextmanager
     def _naming(self, key: str, problem: str) -> Iterator[None]:
@@ -189,15 +249,41 @@ class MinariImporter:
             name: np.stack([fields[name] for fields, _ in read])
             for name in self.schema.names("episode")
         }
-        if self._types is not None:
-            table = noted_rows(self._path, self._notes[first:stop], self._types)
-            return PartInput(steps, table, per_episode)
         ends = np.array([ends for _, ends in read])
-        columns = catalog_columns(
+        return PartInput(steps, self._catalog(first, lengths, ends, steps["reward"]), per_episode)
+
+    def _catalog(
+        self, first: int, lengths: np.ndarray, ends: np.ndarray, rewards: np.ndarray
+    ) -> pa.Table | dict[str, Any]:
+        """Catalog rows of a part.
+
+        Args:
+            first: number of its first episode.
+            lengths: (E,); ends: (E, 2) terminated and truncated; rewards: (T,).
+        """
+        about = list(self._about(range(first, first + len(lengths))))
+        seeds = [episode_seed(self._path, first + i, each) for i, each in enumerate(about)]
+        if self._types is not None:
+            table = noted_rows(self._path, [each.get(NOTES) for each in about], self._types)
+            terminated, truncated = ends.T
+            check_noted(
+                self._path,
+                NOTES,
+                table,
+                first,
+                lengths,
+                remedy=_REMEDY,
+                terminated=terminated,
+                truncated=truncated,
+                rewards=rewards,
+            )
+            self._check_noted_seeds(table, first, seeds)
+            return table
+        return catalog_columns(
             first,
             lengths,
             self.identity,
-            seed=self._seeds[first:stop],
+            **seed_columns(seeds),
             terrain=self._task(),
             skill=str(self._metadata.get("dataset_id", "unknown")),
             robot=self._task(),
@@ -205,34 +291,79 @@ class MinariImporter:
             success=~ends[:, 0],
             terminated=ends[:, 0],
             truncated=ends[:, 1],
-            **{"return": episode_returns(steps["reward"], lengths)},
+            **{"return": episode_returns(rewards, lengths)},
         )
-        return PartInput(steps, columns, per_episode)
+
+    def _check_noted_seeds(self, table: pa.Table, first: int, seeds: Sequence[int | None]) -> None:
+        columns = [
+            table.column(name).to_pylist() if name in table.column_names else [None] * len(seeds)
+            for name in (SEED, LARGE_SEED)
+        ]
+        for number, (seed, *noted) in enumerate(zip(seeds, *columns, strict=True), first):
+            kept = None if noted[0] is None else catalog_seed(*noted)
+            if kept != seed:
+                problem = f"seed of episode {number} is kept there as {kept}, but beside it {seed}"
+                refuse(self._path, NOTES, f"{problem}; {_REMEDY}")
 
     def _episode(
         self, number: int, episode: Mapping[str, Any], length: int
     ) -> tuple[dict[str, np.ndarray], tuple[bool, bool]]:
         """The fields of an episode, and whether it terminated and was truncated."""
-        with self._naming(f"episode_{number}", "does not have the shapes of the first episode"):
-            obs = joined(self._observations, episode[OBSERVATIONS], self.schema.field("obs"))
-            given = {
-                "obs": obs[:-1],
-                "final_obs": obs[-1],
-                "action": joined(self._actions, episode[ACTIONS], self.schema.field("action")),
-                "reward": np.asarray(episode[REWARDS]),
-            }
-            infos = flat_infos(episode[INFOS])
-            for name, key in self._infos.items():
-                rows = np.asarray(infos[key])
-                given |= {name: rows[:length], f"final_{name}": rows[-1]}
+        at = f"episode_{number}"
+        with self._naming(at, "cannot be read"):
+            obs, action = (
+                joined(self._path, f"{at}/{key}", leaves, episode[key], self.schema.field(name))
+                for name, key, leaves in (
+                    ("obs", OBSERVATIONS, self._observations),
+                    ("action", ACTIONS, self._actions),
+                )
+            )
+            given = {"obs": obs[:-1], "final_obs": obs[-1], "action": action}
+            given["reward"] = _stored(episode[REWARDS])
+            given |= self._episode_infos(at, flat_infos(episode[INFOS]), length)
+            ends = [
+                self._end(f"{at}/{key}", np.asarray(episode[key]), length)
+                for key in (TERMINATIONS, TRUNCATIONS)
+            ]
         found = {name: given[name] for name in self.schema.names()}
         for name, values in found.items():
-            self._check(number, length, name, values)
-        last = [bool(np.asarray(episode[key])[-1]) for key in (TERMINATIONS, TRUNCATIONS)]
-        return found, (last[0], last[1])
+            self._check(at, length, name, values)
+        return found, (ends[0], ends[1])
 
-    def _check(self, number: int, length: int, name: str, values: np.ndarray) -> None:
-        field, key = self.schema.field(name), f"episode_{number}/{name}"
+    def _episode_infos(
+        self, at: str, infos: Mapping[str, Any], length: int
+    ) -> dict[str, np.ndarray]:
+        """The fields of an episode's infos, of which there are those of the first episode."""
+        if self._info_keys is not None and (differ := self._info_keys ^ infos.keys()):
+            key = min(differ)
+            problem = (
+                "the first episode has no such infos" if key in infos else "the key is missing"
+            )
+            advice = "; with infos=false none are imported"
+            refuse(self._path, f"{at}/{INFOS}/{key}", problem + advice)
+        found: dict[str, np.ndarray] = {}
+        for name, key in self._infos.items():
+            rows, final = _stored(infos[key]), f"final_{name}"
+            wanted = length + int(self._types is not None or final in self.schema.names())
+            if rows.shape[:1] != (wanted,):
+                problem = f"has shape {rows.shape}, not {wanted} rows as {length} steps have"
+                refuse(self._path, f"{at}/{INFOS}/{key}", problem)
+            found |= {name: rows[:length], final: rows[-1]}
+        return found
+
+    def _end(self, key: str, flags: np.ndarray, length: int) -> bool:
+        """Whether an episode ended so: the last of its flags, and no other may be set."""
+        if flags.shape != (length,):
+            refuse(self._path, key, f"has shape {flags.shape}, not ({length},)")
+        if (set_early := np.flatnonzero(flags[:-1])).size:
+            problem = f"is set at step {set_early[0]} of {length}; an episode ends at its last step"
+            refuse(self._path, key, problem)
+        return bool(flags[-1])
+
+    def _check(self, at: str, length: int, name: str, values: np.ndarray) -> None:
+        field = self.schema.field(name)
+        step = name.removeprefix("final_") if field.per == "episode" else name
+        key = f"{at}/{_KEYS[name] if name in _KEYS else f'{INFOS}/{self._infos[step]}'}"
         shape = (length, *field.shape) if field.per == "step" else field.shape
         if values.shape != shape:
             refuse(self._path, key, f"has shape {values.shape}, not {shape}")
@@ -244,32 +375,7 @@ class MinariImporter:
         """See ``interface.Importer``."""
 
 
-_MAIN = ("obs", "action", "reward")
-
-
-def _data_folder(source: str) -> Path:
-    """The folder with the metadata: given, below a data set's folder, or of a local data set."""
-    from minari.storage.datasets_root_dir import get_dataset_path
-
-    places = [Path(source), Path(source, "data")]
-    if not Path(source).exists():
-        places.append(get_dataset_path(source) / "data")
-    for place in places:
-        if (place / METADATA_FILE).is_file():
-            return place
-    refuse(source, METADATA_FILE, "no such file there or in data/, and no local data set's id")
-
-
-def _read_metadata(folder: Path) -> dict[str, Any]:
-    path = folder / METADATA_FILE
-    try:
-        tree = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        refuse(path, "", f"cannot be read as JSON: {(str(error).splitlines() or ['?'])[0]}")
-    if not isinstance(tree, dict):
-        refuse(path, "", "must hold an object of named values")
-    needed = ("observation_space", "action_space", "data_format", "dataset_id", "total_episodes")
-    for key in needed:
-        if key not in tree:
-            refuse(path, key, f"the key is missing; there must be {listed(needed)}")
-    return tree
+def _stored(values: Any) -> np.ndarray:
+    """Numbers in the store's dtype that holds them; anything else as it is."""
+    rows = np.asarray(values)
+    return rows.astype(stored_dtype(rows.dtype) or rows.dtype, copy=False)

@@ -7,7 +7,7 @@ or open ``minari.MinariDataset(folder / "data")``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from datasets.catalog import STORE_COLUMNS
 from datasets.errors import DatasetError, listed
 from datasets.formats.interface import Advance, Carried
-from datasets.formats.minari_layout import FORMATS, NOTES, schema_note
+from datasets.formats.minari_layout import FORMATS, NOTES, most_steps, schema_note
+from datasets.formats.minari_metadata import LARGE_SEED, catalog_seed
 from datasets.formats.sources import bounded_units, check_room
 from datasets.schema import Field, Schema
 from datasets.selection import Selection
 
 NEEDED = ("obs", "action", "reward")
+_ROWS = 4096
+"""Catalog rows that are turned into Python's objects at a time, about 1 kB each."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,14 @@ class MinariExporter:
             )
         if self._options.storage == "hdf5":
             check_room(selection, destination, ", or with storage=arrow")
+        most, longest = most_steps(self._options.storage), int(selection.lengths.max())
+        if most is not None and longest > most:
+            raise DatasetError(
+                f"Minari gives back {most:,} steps of an episode from its {self._options.storage} "
+                f"storage, and one here has {longest:,}; export with storage=hdf5"
+            )
+        for _ in _seeds(selection, selection.rows):
+            pass
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""
@@ -96,8 +108,7 @@ class MinariExporter:
         # number; once at the end gives the same figure.
         measure = storage.get_size
         storage.get_size = lambda: 0.0
-        table = selection.episodes().drop_columns(["part", "start"])
-        writer = _Episodes(selection, table, advance)
+        writer = _Episodes(selection, advance)
         storage.update_episodes(writer.buffers())
         storage.update_episode_metadata(writer.notes(self._options.notes))
         storage.get_size = measure
@@ -111,7 +122,7 @@ class MinariExporter:
         if self._options.description:
             metadata["description"] = self._options.description
         if self._options.notes:
-            metadata[NOTES] = schema_note(writer.kept_schema, table)
+            metadata[NOTES] = schema_note(writer.kept_schema, writer.columns)
         storage.update_metadata(metadata)
         return self._carried(writer)
 
@@ -142,10 +153,12 @@ class MinariExporter:
 class _Episodes:
     """A selection's episodes as Minari's buffers, read a bounded unit at a time."""
 
-    def __init__(self, selection: Selection, table: pa.Table, advance: Advance) -> None:
+    def __init__(self, selection: Selection, advance: Advance) -> None:
         self._selection = selection
-        self._table = table
         self._advance = advance
+        self.columns = pa.schema(
+            [each for each in selection.catalog.schema if each.name not in STORE_COLUMNS]
+        )
         self.schema = selection.store.schema
         self.infos = [name for name in self.schema.names("step") if name not in NEEDED]
         finals = {"final_obs", *(f"final_{name}" for name in self.infos)}
@@ -157,9 +170,7 @@ class _Episodes:
         self.kept_schema = Schema(
             tuple(kept), self.schema.control_dt_s, self.schema.robot, self.schema.attributes
         )
-        self._final = {
-            field.name: selection.read(field.name) for field in kept if field.per == "episode"
-        }
+        self._finals = [field.name for field in kept if field.per == "episode"]
 
     def _is_final(self, field: Field) -> bool:
         step = self.schema.field(field.name.removeprefix("final_"))
@@ -169,41 +180,59 @@ class _Episodes:
         """Every episode in order."""
         from minari.data_collector import EpisodeBuffer
 
-        seeds = self._table.column("seed").to_pylist()
-        terminated = self._table.column("terminated").to_pylist()
-        truncated = self._table.column("truncated").to_pylist()
-        number = 0
+        names = [*self.schema.names("step"), *self._finals]
+        catalog = self._selection.catalog
+        ends = [catalog.numbers(name) for name in ("terminated", "truncated")]
         for unit in bounded_units(self._selection):
-            names = self.schema.names("step")
             arrays = {name: self._selection.read_unit(name, unit) for name in names}
-            for start, length in zip(*self._selection.unit_rows(unit), strict=True):
-                rows = slice(int(start), int(start + length))
+            members = self._selection.rows[unit.first : unit.stop]
+            seeds = _seeds(self._selection, members)
+            starts, lengths = (each.tolist() for each in self._selection.unit_rows(unit))
+            for number, (member, seed) in enumerate(zip(members, seeds, strict=True)):
+                length = lengths[number]
+                rows = slice(starts[number], starts[number] + length)
                 infos = {
-                    name: _listed(self._extended(name, arrays[name][rows], number))
-                    for name in self.infos
+                    name: _listed(self._extended(name, arrays, rows, number)) for name in self.infos
                 }
                 yield EpisodeBuffer(
-                    seed=None if seeds[number] < 0 else seeds[number],
-                    observations=self._extended("obs", arrays["obs"][rows], number),  # pyright: ignore[reportArgumentType]
-                    actions=arrays["action"][rows],  # pyright: ignore[reportArgumentType]
+                    seed=seed,
+                    observations=_in_space(self._extended("obs", arrays, rows, number)),  # pyright: ignore[reportArgumentType]
+                    actions=_in_space(arrays["action"][rows]),  # pyright: ignore[reportArgumentType]
                     rewards=arrays["reward"][rows],  # pyright: ignore[reportArgumentType]
-                    terminations=_at_end(int(length), terminated[number]),  # pyright: ignore[reportArgumentType]
-                    truncations=_at_end(int(length), truncated[number]),  # pyright: ignore[reportArgumentType]
+                    terminations=_at_end(length, ends[0][member]),  # pyright: ignore[reportArgumentType]
+                    truncations=_at_end(length, ends[1][member]),  # pyright: ignore[reportArgumentType]
                     infos=infos or None,
                 )
-                number += 1
-                self._advance(int(length))
+                self._advance(length)
 
-    def _extended(self, name: str, rows: np.ndarray, number: int) -> np.ndarray:
+    def _extended(
+        self, name: str, arrays: Mapping[str, np.ndarray], rows: slice, number: int
+    ) -> np.ndarray:
         """(T + 1, ...) the rows and what came after the last step, or the last one again."""
-        key = "final_obs" if name == "obs" else f"final_{name}"
-        last = self._final[key][number] if key in self._final else rows[-1]
-        return np.concatenate([rows, np.asarray(last)[None]])
+        key, steps = "final_obs" if name == "obs" else f"final_{name}", arrays[name][rows]
+        last = arrays[key][number] if key in self._finals else steps[-1]
+        return np.concatenate([steps, np.asarray(last)[None]])
 
     def notes(self, with_rows: bool) -> Iterator[dict[str, Any]]:
         """What the metadata of each episode hold beside Minari's own."""
-        for row in self._table.to_pylist():
-            yield {NOTES: json.dumps(row)} if with_rows else {}
+        for table in _catalog_rows(self._selection, self._selection.rows, self.columns.names):
+            for row in table.to_pylist():
+                yield {NOTES: json.dumps(row)} if with_rows else {}
+
+
+def _catalog_rows(
+    selection: Selection, rows: np.ndarray, names: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Some columns of the catalog's rows, a bounded number at a time."""
+    for first in range(0, len(rows), _ROWS):
+        yield selection.catalog.rows(rows[first : first + _ROWS], names)
+
+
+def _seeds(selection: Selection, rows: np.ndarray) -> Iterator[int | None]:
+    """The seeds of some episodes; DatasetError for one that is none."""
+    large = [LARGE_SEED] if LARGE_SEED in selection.catalog.column_names else []
+    for table in _catalog_rows(selection, rows, ["seed", *large]):
+        yield from map(catalog_seed, *(column.to_pylist() for column in table.columns))
 
 
 def _space(field: Field) -> Any:
@@ -217,6 +246,11 @@ def _space(field: Field) -> Any:
         return spaces.Box(-np.inf, np.inf, field.shape, dtype)
     limits = np.iinfo(dtype)
     return spaces.Box(limits.min, limits.max, field.shape, dtype)
+
+
+def _in_space(rows: np.ndarray) -> np.ndarray:
+    """Rows in the dtype of their space, which for booleans is int8."""
+    return rows.astype(np.int8) if rows.dtype == np.bool_ else rows
 
 
 def _at_end(length: int, flag: bool) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 An episode of T steps has T + 1 observations, the last one after its last step, and as many infos.
 In the metadata of a data set and of its episodes, JSON under the key ``gaitforge`` holds the schema
-and the catalog rows that Minari has no place for; the seed is where Minari keeps it.
+and the catalog rows that Minari has no place for. What it has a place for (seed, endings, rewards)
+stands there as well, and the notes count for nothing where the two differ: an import refuses that.
 """
 
 from __future__ import annotations
@@ -25,6 +26,15 @@ REWARDS, TERMINATIONS, TRUNCATIONS = "rewards", "terminations", "truncations"
 METADATA_FILE = "metadata.json"
 FORMATS = ("hdf5", "arrow", "parquet")
 
+_BATCH_ROWS = 1 << 15
+"""Rows, one more than steps, after which Arrow (26) cuts what Minari's Arrow storages read; Minari
+(0.5.4) takes every cut for an episode."""
+
+
+def most_steps(data_format: str) -> int | None:
+    """The longest episode that Minari gives back from a storage; None for any."""
+    return None if data_format == "hdf5" else _BATCH_ROWS - 1
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -32,11 +42,13 @@ class Leaf:
 
     Attributes:
         path: keys from the space down to it; shape, dtype: of one step.
+        bounded: the space says more than its dtype of which numbers there may be.
     """
 
     path: tuple[str | int, ...]
     shape: tuple[int, ...]
     dtype: np.dtype
+    bounded: bool
 
     @property
     def size(self) -> int:
@@ -69,9 +81,21 @@ def leaves_of(source: Path, key: str, space: Any) -> list[Leaf]:
             where = "/".join(map(str, (key, *path)))
             refuse(source, where, f"a space of {type(inner).__name__} is not one of numbers")
         else:
-            yield Leaf(path, tuple(inner.shape), np.dtype(inner.dtype))
+            yield Leaf(path, tuple(inner.shape), np.dtype(inner.dtype), _is_bounded(inner))
 
     return list(walk((), space))
+
+
+def _is_bounded(space: Any) -> bool:
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Box):
+        dtype = np.dtype(space.dtype)
+        if dtype.kind == "b":
+            return False
+        limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+        return bool((space.low > limits.min).any() or (space.high < limits.max).any())
+    return not isinstance(space, spaces.MultiBinary)
 
 
 def leaves_field(name: str, leaves: Sequence[Leaf], description: str) -> Field:
@@ -87,12 +111,32 @@ def leaves_field(name: str, leaves: Sequence[Leaf], description: str) -> Field:
     return Field(name, (stops[-1],), stored_dtype(dtype), description=description, slices=slices)
 
 
-def joined(leaves: Sequence[Leaf], values: Any, field: Field) -> np.ndarray:
-    """(rows, *field.shape) an episode's values of a space."""
+def joined(source: Path, key: str, leaves: Sequence[Leaf], values: Any, field: Field) -> np.ndarray:
+    """(rows, *field.shape) an episode's values of a space, none of them changed.
+
+    Raises:
+        DatasetError: numbers of a dtype that the space does not hold, or that the field does not.
+    """
+    arrays = [_exact(source, key, leaf, leaf.of(values), np.dtype(field.dtype)) for leaf in leaves]
     if len(leaves) == 1:
-        return np.ascontiguousarray(leaves[0].of(values), field.dtype)
-    rows = [leaf.of(values).reshape(-1, max(1, leaf.size)) for leaf in leaves]
-    return np.concatenate(rows, axis=1).astype(field.dtype)
+        return arrays[0]
+    rows = [
+        array.reshape(-1, max(1, leaf.size)) for leaf, array in zip(leaves, arrays, strict=True)
+    ]
+    return np.concatenate(rows, axis=1)
+
+
+def _exact(source: Path, key: str, leaf: Leaf, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Rows in C order and a dtype that holds each of their numbers."""
+    where = "/".join(map(str, (key, *leaf.path)))
+    if not np.can_cast(rows.dtype, leaf.dtype):
+        refuse(source, where, f"has dtype {rows.dtype}, but its space is of {leaf.dtype}")
+    converted = np.ascontiguousarray(rows, dtype)
+    if not np.can_cast(rows.dtype, dtype) and not np.array_equal(
+        converted.astype(rows.dtype), rows, equal_nan=rows.dtype.kind == "f"
+    ):
+        refuse(source, where, f"has numbers that {dtype} does not hold")
+    return converted
 
 
 def flat_infos(infos: Mapping[str, Any] | None, prefix: str = "") -> dict[str, Any]:
@@ -106,9 +150,9 @@ def flat_infos(infos: Mapping[str, Any] | None, prefix: str = "") -> dict[str, A
     return found
 
 
-def schema_note(schema: Schema, table: pa.Table) -> str:
+def schema_note(schema: Schema, columns: pa.Schema) -> str:
     """What an export keeps of the schema and of the catalog's types."""
-    types = {name: str(table.schema.field(name).type) for name in table.column_names}
+    types = {column.name: str(column.type) for column in columns}
     return json.dumps({"schema": schema.to_json(), "columns": types})
 
 

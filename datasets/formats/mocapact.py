@@ -30,6 +30,7 @@ from datasets.formats.mocapact_schema import (
     STEP_KEYS,
     ObservableLayout,
     Snippet,
+    clip_of,
     final_name,
     store_schema,
 )
@@ -85,7 +86,9 @@ class MocapactImporter:
     def __init__(self, source: str, options: MocapactOptions) -> None:
         self.files = _files(Path(source))
         clips = read_clip_list(options.validation_clips) if options.validation_clips else ()
-        self._contents = [found for path in self.files if (found := read_contents(path))]
+        contents = {path: read_contents(path) for path in self.files}
+        self._contents = [found for found in contents.values() if found]
+        self._empty = [path.name for path, found in contents.items() if not found]
         if not self._contents:
             refuse(source, "", "has no group <clip>-<start>-<end>; is it MoCapAct's?")
         self._layout, self.schema = _common_schema(self._contents, options.observables)
@@ -189,13 +192,13 @@ class MocapactImporter:
                 self.identity,
                 episode=_first_id(self._identities[rollouts.path], snippet) + np.arange(low, high),
                 terrain="flat",
-                skill=snippet.clip,
+                skill=clip_of(snippet.clip),
                 robot=ROBOT,
                 simulator="dm_control",
                 expert=snippet.name,
                 success=~known["terminated"],
                 truncated=~known["terminated"],
-                clip=snippet.clip,
+                clip=clip_of(snippet.clip),
                 snippet_start=snippet.start,
                 snippet_end=snippet.end,
                 rollout=np.arange(low, high),
@@ -203,33 +206,33 @@ class MocapactImporter:
             )
             table = pa.table({name: pa.array(values) for name, values in columns.items()})
         if self._validation:
-            side = "validation" if snippet.clip in self._validation else "train"
+            side = "validation" if clip_of(snippet.clip) in self._validation else "train"
             if "split" in table.column_names:
                 table = table.drop_columns(["split"])
             table = table.append_column("split", pa.array([side] * count))
         return table
 
     def _carried(self) -> Carried:
-        names = self.schema.names("step")
+        steps = self.schema.names("step")
         kept = [
             f"{PROPRIOCEPTIVE} ({listed(seen, 40)}) -> {field}; its last row -> {final_name(field)}"
             for field, seen in self._layout.fields.items()
         ]
-        kept += [f"{key} -> {name}" for key, name in STEP_KEYS.items() if name in names]
+        kept += [f"{key} -> {name}" for key, name in STEP_KEYS.items() if name in steps]
         kept.append(
             "everything else that gaitforge wrote"
             if self._tables
             else "snippets, their metrics and early_termination (terminated) -> the catalog"
         )
-        left = sorted({name for found in self._contents for name in found.left})
+        names = sorted({name for found in self._contents for name in found.left})
+        left = [f"{name}: not in the published schema" for name in names]
+        left += [f"{name}: has no group <clip>-<start>-<end>" for name in self._empty]
         notes = (
             "stats: not copied, for the store gives those of any selection from its rows",
             "to leave out early terminations, as the Body Transformer does, select where('not "
             "terminated')",
         )
-        return Carried(
-            tuple(kept), tuple(f"{name}: not in the published schema" for name in left), notes
-        )
+        return Carried(tuple(kept), tuple(left), notes)
 
 
 def _first_id(file_identity: str, snippet: Snippet) -> int:
@@ -289,7 +292,7 @@ def _noted_schema(found: FileContents, noted: Schema) -> tuple[ObservableLayout,
 
 
 def _known_clips(rollouts: Sequence[Rollouts], clips: Sequence[str]) -> frozenset[str]:
-    there = {each.snippet.clip for each in rollouts}
+    there = {clip_of(each.snippet.clip) for each in rollouts}
     if unknown := sorted(set(clips) - there):
         raise DatasetError(
             f"option validation_clips: no clip {listed(unknown)}; clips: {listed(sorted(there))}"

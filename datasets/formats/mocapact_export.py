@@ -27,6 +27,8 @@ from datasets.formats.mocapact_schema import (
     STEP_KEYS,
     ObservableLayout,
     Snippet,
+    clip_name,
+    clip_of,
     final_name,
 )
 from datasets.formats.sources import bounded_units, check_room
@@ -61,6 +63,7 @@ class MocapactExporter:
     def __init__(self, options: MocapactExportOptions) -> None:
         self._options = options
         self._one_file = True
+        self._plan: _Plan | None = None
 
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
@@ -79,11 +82,12 @@ class MocapactExporter:
                     f"here it is {each.dtype} with shape {each.shape}"
                 )
         _held_layout(schema)
+        self._plan = _plan(selection)
         check_room(selection, destination)
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""
-        plan = _plan(selection)
+        plan = self._plan or _plan(selection)
         layout, keys = _held_layout(selection.store.schema)
         if not self._one_file:
             temporary.mkdir()
@@ -123,7 +127,8 @@ class MocapactExporter:
             part = Selection(selection.store, selection.catalog, selection.rows[chosen])
             write_notes(notes, part)
             names = [f"{plan.snippets[each].name}/{plan.numbers[each]}" for each in chosen]
-            notes.create_dataset(NOTED_ROLLOUTS, data=np.array(names, "S"))
+            encoded = np.array([each.encode() for each in names], "S")
+            notes.create_dataset(NOTED_ROLLOUTS, data=encoded)
 
     def _carried(
         self, selection: Selection, layout: ObservableLayout, keys: Mapping[str, str], plan: _Plan
@@ -142,6 +147,11 @@ class MocapactExporter:
             for key, name in STEP_KEYS.items()
             if name not in keys
         ]
+        left += [
+            f"{key} of some snippets: not all of their rollouts have a {column}"
+            for key, column in METRICS.items()
+            if column in plan.columns and np.isnan(plan.columns[column]).any()
+        ]
         notes = list(plan.notes)
         if self._options.notes:
             kept.append(f"the catalog and schema -> {NOTES}")
@@ -159,7 +169,8 @@ class _Plan:
     """Where each episode of the selection goes: its snippet and the number of its rollout there.
 
     Attributes:
-        clips: (E,) names; numbers: (E,); columns: name -> (E,) metrics, random_start, terminated.
+        clips: (E,) names; numbers: (E,); columns: name -> (E,) metrics (NaN where there is none),
+            random_start, terminated.
         notes: what was assumed.
     """
 
@@ -172,28 +183,16 @@ class _Plan:
 
 def _plan(selection: Selection) -> _Plan:
     table = selection.episodes()
-    notes: list[str] = []
-    if all(name in table.column_names for name in CLIP_COLUMNS):
-        clips = [_as_name(clip) for clip in table.column("clip").to_pylist()]
-        starts = table.column("snippet_start").to_pylist()
-        ends = table.column("snippet_end").to_pylist()
-        random = table.column("random_start").to_numpy().astype(bool)
-    else:
-        lacking = [name for name in CLIP_COLUMNS if name not in table.column_names]
-        notes.append(
-            f"the catalog has no {listed(lacking)}: an episode's skill stands for its clip, of "
-            "which the snippet is as long as the longest episode, and all start where it does"
-        )
-        clips = [_as_name(skill) for skill in table.column("skill").to_pylist()]
-        longest: dict[str, int] = {}
-        for clip, length in zip(clips, selection.lengths.tolist(), strict=True):
-            longest[clip] = max(longest.get(clip, 0), length)
-        starts, ends = [0] * len(clips), [longest[clip] for clip in clips]
-        random = np.zeros(len(clips), bool)
-    snippets = [Snippet(*each) for each in zip(clips, starts, ends, strict=True)]
+    snippets, random, notes = _snippets(selection, table)
+    for each in set(snippets):
+        if Snippet.parse(each.name) != each:
+            frames = f"{each.start} to {each.end}"
+            raise DatasetError(f"clip {clip_of(each.clip)}: no frames are {frames}; count from 0")
     order = _numbers(table, "rollout")
-    numbers = _numbered(snippets, random, np.arange(len(clips)) if order is None else order)
-    if order is not None and not np.array_equal(numbers, order):
+    if order is None:
+        order = np.full(len(snippets), np.nan)
+    numbers = _numbered(snippets, random, order)
+    if (numbers != order)[np.isfinite(order)].any():
         notes.append("rollouts were numbered anew, for some of their snippets were not selected")
     columns = {
         "length": selection.lengths,
@@ -204,20 +203,50 @@ def _plan(selection: Selection) -> _Plan:
         values = _numbers(table, column)
         if values is not None:
             columns[column] = values
-    return _Plan(snippets, np.array(clips, object), numbers, columns, tuple(notes))
+    clips = np.array([each.clip for each in snippets], object)
+    return _Plan(snippets, clips, numbers, columns, tuple(notes))
 
 
-def _as_name(clip: str | None) -> str:
-    """A clip as the name of a group and of a file."""
-    return (clip or "").replace("/", "_").lstrip(".") or "clip"
+def _snippets(selection: Selection, table: pa.Table) -> tuple[list[Snippet], np.ndarray, list[str]]:
+    """(E,) snippets, (E,) whether they start at a random point, and what was assumed.
+
+    Episodes of which the catalog does not tell all of this go by their skill.
+    """
+    count = len(selection)
+    told = {
+        name: table.column(name).to_pylist() if name in table.column_names else [None] * count
+        for name in CLIP_COLUMNS
+    }
+    rows = list(zip(*told.values(), table.column("skill").to_pylist(), strict=True))
+    unknown = [episode for episode, row in enumerate(rows) if None in row[:-1]]
+    longest: dict[str, int] = {}
+    for episode in unknown:
+        skill = rows[episode][-1]
+        longest[skill] = max(longest.get(skill, 0), int(selection.lengths[episode]))
+    for episode in unknown:
+        skill = rows[episode][-1]
+        rows[episode] = (skill, 0, longest[skill], False, skill)
+    notes = []
+    if unknown:
+        lacking = [name for name, values in told.items() if None in values]
+        notes.append(
+            f"{len(unknown)} of {count} episodes have no {listed(lacking)} in the catalog: there "
+            "an episode's skill stands for its clip, of which the snippet is as long as the "
+            "longest of them, and all start where it does"
+        )
+    snippets = [Snippet(clip_name(str(clip)), start, end) for clip, start, end, *_ in rows]
+    return snippets, np.array([bool(row[3]) for row in rows]), notes
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray | None:
-    """A column of finite numbers; None if it is not there, or some are missing."""
-    if name not in table.column_names or table.column(name).null_count:
+    """A column of numbers as float64, NaN where one is missing; None if it is not there."""
+    if name not in table.column_names:
         return None
-    values = table.column(name).to_numpy()
-    return values if values.dtype.kind in "iuf" and np.isfinite(values).all() else None
+    kind = table.column(name).type
+    if not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
+        return None
+    values = table.column(name).cast(pa.float64()).to_numpy()
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def _numbered(snippets: list[Snippet], random: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -344,8 +373,8 @@ def _write_metrics(file: h5py.File, plan: _Plan, chosen: np.ndarray) -> None:
             metrics = group.create_group(where)
             metrics.create_dataset("episode_lengths", data=plan.columns["length"][those])
             for key, column in METRICS.items():
-                if column in plan.columns:
-                    values = plan.columns[column][those].astype(np.float64)
+                if column in plan.columns and not np.isnan(plan.columns[column][ordered]).any():
+                    values = plan.columns[column][those]
                     metrics.create_dataset(key, data=_as_published(key, values))
     file.create_dataset("n_start_rollouts", data=np.int64(most[False]))
     file.create_dataset("n_rsi_rollouts", data=np.int64(most[True]))

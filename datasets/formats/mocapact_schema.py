@@ -83,12 +83,32 @@ _DESCRIPTIONS = {
     "value": "the expert's value of the observation",
     "advantage": "GAE advantage of the sampled action",
 }
-_SNIPPET = re.compile(r"(?P<clip>.+)-(?P<start>\d+)-(?P<end>\d+)")
+_SNIPPET = re.compile(r"(?P<clip>.+)-(?P<start>[0-9]+)-(?P<end>[0-9]+)", re.DOTALL)
+_NO_NAME = re.compile(r"^\.|[%/\x00-\x1f\x7f]")
+_ESCAPE = re.compile("%([0-9A-F]{2})")
+
+
+def clip_name(clip: str) -> str:
+    """A clip as the name of groups and files: what they cannot hold is its code, as "%2F" for "/".
+
+    No two clips have one name, and ``clip_of`` turns it back; the empty clip is a lone "%".
+    """
+    return _NO_NAME.sub(lambda found: f"%{ord(found[0]):02X}", clip) or "%"
+
+
+def clip_of(name: str) -> str:
+    """The clip of a name; a name that ``clip_name`` does not give is the clip itself."""
+    clip = "" if name == "%" else _ESCAPE.sub(lambda found: chr(int(found[1], 16)), name)
+    return clip if clip_name(clip) == name else name
 
 
 @dataclass(frozen=True, order=True)
 class Snippet:
-    """A stretch of a clip that one expert tracks: frames `start` to `end`."""
+    """A stretch of a clip that one expert tracks: frames `start` to `end`.
+
+    Attributes:
+        clip: as the file names it; ``clip_of`` tells the clip.
+    """
 
     clip: str
     start: int

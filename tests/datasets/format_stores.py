@@ -15,7 +15,7 @@ from collectors.observations import POLICY_SLICES
 from collectors.robots import load_robot
 from datasets import Field, Schema, Selection, Store
 from datasets.formats.fcnet import previous_actions
-from tests.datasets.mocapact_files import rollout_store
+from tests.datasets.mocapact_files import ROLLOUT_FIELDS, rollout_store
 
 ENDINGS = {
     "terminated": (True, False),
@@ -63,8 +63,10 @@ def _columns(episodes: Sequence[Episode], first: int, rewards: np.ndarray) -> di
     }
 
 
-def plain_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
-    """Observation, action, reward, integers, float64, and the final observation."""
+def plain_store(
+    path: Path, episodes: Sequence[Episode], parts: int = 2, further: Sequence[Field] = ()
+) -> Store:
+    """Observation, action, reward, integers, float64, the final observation, and further fields."""
     fields = (
         Field("obs", (5,), unit="rad", slices={"gravity": (0, 3), "command": (3, 5)}),
         Field("action", (2,)),
@@ -72,12 +74,22 @@ def plain_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Stor
         Field("info_qpos", (3,), "float64"),
         Field("info_contact", (4,), "int8"),
         Field("final_obs", (5,), per="episode"),
+        *further,
     )
     store = Store.create(path, Schema(fields, 0.02, "aliengo", {"kept": [1, "two"]}))
     for number, chosen in enumerate(_shares(episodes, parts)):
         rng = np.random.default_rng(number)
         total = sum(length for length, _ in chosen)
         rewards = rng.normal(size=total).astype(np.float32)
+        sizes = {"step": total, "episode": len(chosen)}
+        added = {
+            per: {
+                each.name: rng.integers(0, 2, (sizes[per], *each.shape)).astype(each.dtype)
+                for each in further
+                if each.per == per
+            }
+            for per in sizes
+        }
         store.write_part(
             f"part-{number}",
             {
@@ -86,9 +98,13 @@ def plain_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Stor
                 "reward": rewards,
                 "info_qpos": rng.normal(size=(total, 3)),
                 "info_contact": rng.integers(0, 2, (total, 4)).astype(np.int8),
+                **added["step"],
             },
             _columns(chosen, number * len(episodes), rewards),
-            {"final_obs": rng.normal(size=(len(chosen), 5)).astype(np.float32)},
+            {
+                "final_obs": rng.normal(size=(len(chosen), 5)).astype(np.float32),
+                **added["episode"],
+            },
         )
     return store
 
@@ -137,11 +153,28 @@ class Case:
 
 PLAIN_FIELDS = ("obs", "action", "reward", "info_qpos", "info_contact", "final_obs")
 
+MINARI_FIELDS = (
+    Field("info_flag", (), "bool"),
+    Field("info_feet", (4,), "bool"),
+    Field("info_image", (3, 2, 2), "uint8"),
+    Field("info_half", (2, 3), "float16"),
+    Field("info_one", (1,), "int64"),
+    Field("final_info_flag", (), "bool", per="episode"),
+    Field("final_info_image", (3, 2, 2), "uint8", per="episode"),
+)
+"""Dtypes and shapes that its infos hold beside those of the plain store."""
+
+
+def minari_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
+    """The plain store with fields of every kind that a Minari data set holds."""
+    return plain_store(path, episodes, parts, MINARI_FIELDS)
+
+
 CASES: dict[str, Case] = {
     "d4rl": Case(plain_store, PLAIN_FIELDS),
-    "mocapact": Case(rollout_store, ("obs", "action", "value", "reward", "final_obs")),
+    "mocapact": Case(rollout_store, ROLLOUT_FIELDS),
     "lerobot": Case(plain_store, PLAIN_FIELDS),
-    "minari": Case(plain_store, PLAIN_FIELDS),
+    "minari": Case(minari_store, (*PLAIN_FIELDS, *(each.name for each in MINARI_FIELDS))),
     "fcnet": Case(legged_store, ("obs", "action"), ("length",), schema=False),
 }
 

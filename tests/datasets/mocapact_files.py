@@ -101,14 +101,24 @@ def _write_snippet(group: h5py.Group, rollouts: Sequence[Rollout], starts: int) 
         group[f"{where}/norm_episode_returns"] = returns.astype(np.float64) / 30.0
 
 
+ROLLOUT_FIELDS = (
+    *("obs", "further_obs", "action", "mean_action", "value", "advantage", "reward"),
+    *("final_obs", "final_further_obs"),
+)
+
+
 def rollout_store(path: Path, episodes: Sequence[tuple[int, str]]) -> Store:
     """A store of rollouts of two clips with the given lengths and endings, a part each."""
     fields = (
         Field("obs", (5,), slices={"joints_pos": (0, 3), "sensors_gyro": (3, 5)}),
+        Field("further_obs", (3,), slices={"appendages_pos": (0, 2), "time_in_clip": (2, 3)}),
         Field("action", (2,)),
+        Field("mean_action", (2,)),
         Field("value"),
+        Field("advantage"),
         Field("reward"),
         Field("final_obs", (5,), per="episode"),
+        Field("final_further_obs", (3,), per="episode"),
     )
     store = Store.create(path, Schema(fields, 0.03, "cmu-humanoid", {"kept": [1, "two"]}))
     half = -(-len(episodes) // 2)
@@ -122,17 +132,24 @@ def _write_rollouts(
     store: Store, number: int, first: int, episodes: Sequence[tuple[int, str]]
 ) -> None:
     rng = np.random.default_rng(number)
+
+    def rows(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape).astype(np.float32)
+
     lengths = np.array([length for length, _ in episodes])
     count, total = len(episodes), int(lengths.sum())
-    rewards = rng.normal(size=total).astype(np.float32)
+    rewards = rows(total)
     endings = np.array([kind for _, kind in episodes])
     ids = first + np.arange(count)
     store.write_part(
         f"part-{number}",
         {
-            "obs": rng.normal(size=(total, 5)).astype(np.float32),
-            "action": rng.normal(size=(total, 2)).astype(np.float32),
-            "value": rng.normal(size=total).astype(np.float32),
+            "obs": rows(total, 5),
+            "further_obs": rows(total, 3),
+            "action": rows(total, 2),
+            "mean_action": rows(total, 2),
+            "value": rows(total),
+            "advantage": rows(total),
             "reward": rewards,
         },
         {
@@ -157,5 +174,5 @@ def _write_rollouts(
             "rollout": np.arange(count),
             "random_start": np.arange(count) >= count // 3,
         },
-        {"final_obs": rng.normal(size=(count, 5)).astype(np.float32)},
+        {"final_obs": rows(count, 5), "final_further_obs": rows(count, 3)},
     )

@@ -123,7 +123,7 @@ def test_an_export_loads_in_the_library(data_format: str, root: Path, tmp_path: 
 
 @pytest.mark.parametrize("data_format", STORAGES)
 def test_every_storage_gives_the_store_back(data_format: str, root: Path, tmp_path: Path) -> None:
-    store = plain_store(tmp_path / "store", random_episodes(30))
+    store = CASES["minari"].make(tmp_path / "store", random_episodes(30))
     export_selection("minari", store.select(), tmp_path / "out", {"storage": data_format})
     assert_equal(CASES["minari"], store.select(), imported(tmp_path / "out", tmp_path / "again"))
 
@@ -150,7 +150,8 @@ def test_scalars_and_an_unknown_final_observation(root: Path, tmp_path: Path) ->
     rng = np.random.default_rng(0)
     shapes = {"obs": (4, 2), "action": (4, 1), "reward": (4,), "height": (4,)}
     steps = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    store.write_part("p", steps, whole.drop_columns(["part", "start"]))
+    rows = whole.drop_columns(["part", "start"]).to_pydict()
+    store.write_part("p", steps, rows | {"return": [float(steps["reward"].sum())]})
     for storage in STORAGES:
         place = tmp_path / storage
         report = export_selection("minari", store.select(), place, {"storage": storage})
@@ -170,7 +171,8 @@ def test_infos_that_are_not_numbers_are_named_as_left(root: Path, tmp_path: Path
     make_dataset("hdf5", infos=infos, **lengths, **ends)
     report = import_source("minari", "point/maze-v0", tmp_path / "store")
     assert open_store(tmp_path / "store").select().read("info_state_a").tolist() == [0, 1] * 3
-    assert set(report.carried.left) == {"infos/name: not numbers", "infos/short: not a row a step"}
+    left = {"infos/name: not numbers", "infos/short: not a row a step"}
+    assert left == {line for line in report.carried.left if line.startswith("infos/")}
 
 
 def test_an_id_that_minari_would_not_take(tmp_path: Path) -> None:
@@ -180,10 +182,10 @@ def test_an_id_that_minari_would_not_take(tmp_path: Path) -> None:
 
 
 BAD: dict[str, str] = {
-    "truncated": r"cannot be read as a Minari data set: ",
-    "nan": r"data: episode_1/reward: row 0 is not finite",
-    "shape": r"data: episode_1/reward: has shape \(2,\), not \(1,\)",
-    "dtype": r"data: episode_1/reward: has dtype int64, the first episode float32",
+    "truncated": r"data: the metadata of episodes cannot be read: .*truncated",
+    "nan": r"data: episode_1/rewards: row 0 is not finite",
+    "shape": r"data: episode_1/rewards: has shape \(2,\), not \(1,\)",
+    "dtype": r"data: episode_1/rewards: has dtype int64, the first episode float32",
     "missing": r"data: .*episode_1",
     "metadata": r"metadata.json: cannot be read as JSON",
     "spaces": r"metadata.json: observation_space: the key is missing",
