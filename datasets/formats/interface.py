@@ -126,7 +126,8 @@ class Exporter(Protocol):
     What was written is read again with the format's reader and compared, before it appears. Where
     that does not give back equal fields under equal names, an exporter says so by further members:
 
-    - ``reading``: options of the reader, name -> value, with which it gives back the most;
+    - ``reading``: options of the reader, name -> value, with which it gives back the most of what
+      was written without notes;
     - ``as_read(schema, steps, lengths)``: what the reader makes of the fields a step of consecutive
       episodes.
 
