@@ -38,7 +38,7 @@ def log_event(records: Path, level: Level, event: str, **fields: Any) -> None:
         fields: what this line is about, as JSON values.
     """
     line: dict[str, Any] = {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "time": datetime.now(UTC).isoformat(timespec="microseconds"),
         "level": level,
         "event": event,
         "host": socket.gethostname(),
@@ -57,7 +57,8 @@ def log_event(records: Path, level: Level, event: str, **fields: Any) -> None:
 def read_log(records: Path) -> list[dict[str, Any]]:
     """Every process's lines, oldest first; a line that a crash cut short is left out."""
     lines = []
-    for path in (records / LOG).glob("*.jsonl"):
+    # Of one process the piece moved aside, NAME.old.jsonl, comes before NAME.jsonl.
+    for path in sorted((records / LOG).glob("*.jsonl"), reverse=True):
         with suppress(FileNotFoundError):  # moved aside in this moment
             for text in path.read_text(encoding="utf-8").splitlines():
                 with suppress(json.JSONDecodeError):
