@@ -9,10 +9,23 @@ import numpy as np
 from collectors.gym.tasks import GymTask, find_task
 from datasets import Field, Schema, Store, create_store
 from datasets.formats.sources import catalog_columns
+from learners.training_config import TrainConfig
 
 RETURNS = {"random": -5.0, "expert": 300.0}
 SKILLS = ("medium", "medium-replay", "expert")
 ACT_DIM = 3
+
+TINY = TrainConfig(
+    model_overrides={"hidden_dim": 8, "decoder_dim": 8, "n_layers": 1, "n_modes": 2},
+    objective="return",
+    steps=2,
+    batch_size=4,
+    window_len=8,
+    held_out_fraction=0.0,
+    history_every=1,
+    threads=1,
+)
+"""A training of such a store that takes a moment."""
 
 
 def make_gym_store(

@@ -24,7 +24,7 @@ from flows.train import SelectPlan, TrainPlan, run_training
 from learners.training_config import TrainConfig
 from tests.collectors.gym.making import RETURNS as MEASURED
 from tests.collectors.gym.making import make_training
-from tests.flows.gym_stores import RETURNS, make_gym_store
+from tests.flows.gym_stores import RETURNS, TINY, make_gym_store
 from tests.flows.making import Counting
 
 pytest.importorskip("gymnasium")
@@ -32,17 +32,7 @@ pytest.importorskip("gymnasium")
 PLAN = GymEvaluationPlan(
     episodes=4, environments=3, references=ReferenceReturns(RETURNS["random"], RETURNS["expert"])
 )
-TINY = TrainConfig(
-    model_overrides={"hidden_dim": 8, "decoder_dim": 8, "n_layers": 1, "n_modes": 2},
-    objective="return",
-    steps=2,
-    batch_size=4,
-    window_len=8,
-    held_out_fraction=0.0,
-    history_every=1,
-    return_scale=RETURNS["expert"],
-    threads=1,
-)
+SCALED = replace(TINY, return_scale=RETURNS["expert"])
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +43,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(store: Path) -> Path:
     """A return-conditioned FCNet after two updates."""
-    return train(store, TINY, "fcnet")
+    return train(store, SCALED, "fcnet")
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +92,7 @@ def test_without_references_only_d4rls_score_is_known(policies: Path) -> None:
 
 def test_the_target_is_in_units_of_the_experts_return(store: Path) -> None:
     """Runs with other scales are asked for the same return."""
-    halved = train(store, replace(TINY, return_scale=RETURNS["expert"] / 2), "halved")
+    halved = train(store, replace(SCALED, return_scale=RETURNS["expert"] / 2), "halved")
     source = GymSource("halved", run=halved)
     asked = {
         target: evaluate_gym(source, replace(PLAN, return_target=target), Silent())["returns"]
@@ -161,7 +151,7 @@ def test_policies_of_another_task_are_refused(policies: Path, tmp_path: Path) ->
     expert = GymSource("expert", policies=str(policies))
     with pytest.raises(ValueError, match="holds policies of Hopper-v5, not of Walker2d-v5"):
         evaluate_gym(expert, replace(PLAN, env="Walker2d-v5"), Silent())
-    run = train(store, replace(TINY, objective="bc", return_scale=None), "walker")
+    run = train(store, replace(SCALED, objective="bc", return_scale=None), "walker")
     with pytest.raises(ValueError, match="was trained on walker2d"):
         evaluate_gym(GymSource("walker", run=run), PLAN, Silent())
 

@@ -13,20 +13,10 @@ from flows.progress import Silent
 from flows.train import SelectPlan, TrainPlan, run_training
 from learners.checkpoint import load_policy
 from learners.training_config import TrainConfig
-from tests.flows.gym_stores import RETURNS, make_gym_store
+from tests.flows.gym_stores import RETURNS, TINY, make_gym_store
 
 pytest.importorskip("gymnasium")
 
-TINY = TrainConfig(
-    model_overrides={"hidden_dim": 8, "decoder_dim": 8, "n_layers": 1, "n_modes": 2},
-    objective="return",
-    steps=2,
-    batch_size=4,
-    window_len=8,
-    held_out_fraction=0.0,
-    history_every=1,
-    threads=1,
-)
 WHOLE = "terminated or truncated"
 
 
