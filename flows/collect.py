@@ -34,7 +34,12 @@ from collectors.timing import EPISODE_STEPS
 from datasets import DatasetError, Store, create_store, open_store
 from flows.activity import PartActivity, last_line
 from flows.logs import log_event
-from flows.part_records import PartCollected, part_records, records_folder, write_part_record
+from flows.part_records import (
+    PartCollected,
+    records_folder,
+    records_of_commits,
+    write_part_record,
+)
 from flows.progress import Advance, Interrupted, Reporter, unheard
 from flows.records import digest, provenance, to_tree, write_record
 from flows.retrying import Retry
@@ -204,7 +209,7 @@ def collect_part(
         )
     store = open_store(store_path)
     if not store.missing([part_id]):
-        return _record_of(store, store_path, part_id)
+        return records_of_commits(store, store_path, [part_id])[0]
     collector = _last_collector.get(plan, threads)
     return _collect_missing(collector, store, store_path, part_id, advance, retry or Retry())
 
@@ -353,21 +358,6 @@ def _collect_missing(
         log_event(records, "warning", "part is tried again", **known)
 
     return retry.call(attempt, tell)
-
-
-def _record_of(store: Store, store_path: Path | str, part_id: str) -> PartCollected:
-    """The record of a committed part, made from its commit where its writer died before that."""
-    kept = part_records(store_path, [part_id])
-    if kept:
-        return kept[0]
-    committed = store.files.find(part_id).record
-    catalog_file = store.files.path(part_id)  # none of its own once it was merged with others
-    ended = catalog_file.stat().st_mtime if catalog_file.exists() else time.time()
-    record = PartCollected(
-        part_id, committed.episodes, committed.steps, committed.bytes, ended, 0.0, ended
-    )
-    write_part_record(store_path, record)
-    return record
 
 
 if __name__ == "__main__":

@@ -40,7 +40,12 @@ from datasets import create_store, open_store
 from datasets.errors import listed
 from datasets.hashing import hashed
 from flows.activity import PartActivity
-from flows.part_records import PartCollected, part_records, records_folder, write_part_record
+from flows.part_records import (
+    PartCollected,
+    records_folder,
+    records_of_commits,
+    write_part_record,
+)
 from flows.progress import Advance, Reporter, unheard
 from flows.records import digest, provenance, to_tree, write_record
 
@@ -225,7 +230,7 @@ def collect_gym(
             collect_in_processes(plan, store_path, missing, min(processes, len(missing)), advance)
         else:
             collect_gym_parts(plan, store_path, missing, advance)
-    return part_records(store_path, wanted)
+    return records_of_commits(open_store(store_path), store_path, wanted)
 
 
 def collect_gym_parts(

@@ -26,7 +26,12 @@ from collectors.humanoid.snippets import Snippet
 from datasets import Store, create_store, open_store
 from flows.activity import PartActivity
 from flows.humanoid_evaluation import HumanoidSource, Rollouts, evaluate_snippets
-from flows.part_records import PartCollected, part_records, records_folder, write_part_record
+from flows.part_records import (
+    PartCollected,
+    records_folder,
+    records_of_commits,
+    write_part_record,
+)
 from flows.progress import Advance, Reporter
 from flows.records import digest, provenance, to_tree, write_record
 
@@ -121,7 +126,7 @@ def collect_humanoid(
     with reporter.step("collect", total, "step", total - left) as advance:
         for part in missing:
             collect_humanoid_part(plan, store, store_path, part, named[part], advance)
-    return part_records(store_path, wanted)
+    return records_of_commits(store, store_path, wanted)
 
 
 def collect_humanoid_part(

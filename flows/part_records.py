@@ -12,11 +12,13 @@ Light to import: whoever only looks needs neither a simulator nor a network.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datasets import Store
 from datasets.bucket import Bucket, is_bucket_url
 from flows.records import read_record, write_record
 
@@ -53,6 +55,34 @@ def part_records(store_path: Path | str, parts: Sequence[str]) -> list[PartColle
     folder = records_folder(store_path)
     found = (read_record(folder / f"{part}.json") for part in parts)
     return [PartCollected(**record) for record in found if record is not None]
+
+
+def records_of_commits(
+    store: Store, store_path: Path | str, parts: Sequence[str]
+) -> list[PartCollected]:
+    """The records of committed parts, in order; parts that are not committed are left out.
+
+    Where a part's writer died between the commit and the record, the record is made from the
+    commit and kept.
+    """
+    kept = {record.part: record for record in part_records(store_path, parts)}
+    absent = set(store.missing(parts))
+    return [
+        kept.get(part) or _record_of_commit(store, store_path, part)
+        for part in parts
+        if part not in absent
+    ]
+
+
+def _record_of_commit(store: Store, store_path: Path | str, part: str) -> PartCollected:
+    committed = store.files.find(part).record
+    catalog_file = store.files.path(part)  # none of its own once it was merged with others
+    ended = catalog_file.stat().st_mtime if catalog_file.exists() else time.time()
+    record = PartCollected(
+        part, committed.episodes, committed.steps, committed.bytes, ended, 0.0, ended
+    )
+    write_part_record(store_path, record)
+    return record
 
 
 def write_part_record(store_path: Path | str, record: PartCollected) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from collectors.evaluation import EvaluationGrid
+from datasets import open_store
 from flows.collect import CollectPlan
 from flows.demo import DemoPlan, run_demo
 from flows.evaluate import EvaluatePlan, PolicySource, evaluate_policy
-from flows.part_records import collection_rate, part_records
+from flows.part_records import collection_rate, records_of_commits
 from flows.progress import Reporter, Silent
 from flows.runners import find_runner
 from flows.train import SelectPlan, TrainPlan, run_training
@@ -83,7 +84,7 @@ def collect(arguments: argparse.Namespace) -> int:
     if not isinstance(made, list):  # handed to a queue: nothing of it is here yet
         show_submitted(made, arguments.json)
         return 0
-    records = part_records(arguments.store, ids)
+    records = records_of_commits(open_store(arguments.store), arguments.store, ids)
     rows = [
         {
             "part": record.part,

@@ -77,6 +77,17 @@ def test_a_store_that_cannot_be_opened_gets_one_line(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_part_whose_record_was_lost_is_told_like_any_other(
+    run: Run, store: Path, tmp_path: Path
+) -> None:
+    # The store alone, without the records beside it: as if its writer died right after the commit.
+    path = shutil.copytree(store, tmp_path / "copy.zarr")
+    [told] = json.loads(run("collect", path, *TINY_GRID, "--json").out)
+    [part] = open_store(path).parts()
+    assert (told["part"], told["episodes"]) == (part, 4)
+    assert told["steps"] == open_store(path).info()["steps"]
+
+
 def test_collecting_into_a_store_of_another_version_gets_one_line(
     run: Run, store: Path, tmp_path: Path
 ) -> None:
