@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from collectors.gym.demonstrations import demonstrate, demonstrations_done
 from collectors.gym.experts import RECIPE, read_recipe
 from collectors.gym.recipe import choose_policies, total_episodes
+from collectors.gym.tasks import find_task
 from collectors.gym.training import GymTrainingConfig, check_same, train_gym, trained_gym_steps
 from datasets.files import exclusive_lock
 from flows.progress import Reporter
@@ -21,6 +23,8 @@ def run_gym_training(config: GymTrainingConfig, out: Path, reporter: Reporter) -
 
     A finished training whose steps are enough returns at once; with more steps it goes on, and its
     policies are chosen anew. `history.jsonl` has a line an evaluation, to follow it.
+
+    A training with demonstrations plans these first, and goes on with them like with its steps.
 
     Returns:
         What `recipe.json` holds.
@@ -53,6 +57,8 @@ def _finished(config: GymTrainingConfig, out: Path) -> dict[str, Any] | None:
 
 
 def _train(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str, Any]:
+    if config.demonstrations:
+        _demonstrate(config, out, reporter)
     done, note = trained_gym_steps(out), ""
     with reporter.step(f"train {config.env}", config.steps, "step", done) as advance:
 
@@ -63,3 +69,10 @@ def _train(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str
         train_gym(config, out, report, lambda steps: advance(steps, note))
     with reporter.step("measure policies", total_episodes(), "episode") as advance:
         return choose_policies(out, provenance(), lambda episodes: advance(episodes, ""))
+
+
+def _demonstrate(config: GymTrainingConfig, out: Path, reporter: Reporter) -> None:
+    wanted, done = config.demonstrations, demonstrations_done(out)
+    with reporter.step(f"plan {config.env}", wanted, "episode", done) as advance:
+        task = find_task(config.env)
+        demonstrate(task, wanted, out, config.seed, config.planner, config.threads, advance)

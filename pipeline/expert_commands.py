@@ -64,12 +64,12 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def _train_gym(arguments: argparse.Namespace) -> int:
     """Train a task's policies; prints how they were chosen and what they return."""
-    from collectors.gym.training import GymTrainingConfig  # brings torch
+    from collectors.gym.recommended import recommended_training  # brings torch
     from flows.gym_training import run_gym_training
 
     if arguments.robots is not None:
         raise ValueError("--env trains in one environment, as SAC does: leave out --robots")
-    config = GymTrainingConfig(env=arguments.env)
+    config = recommended_training(arguments.env)
     chosen = {name: getattr(arguments, name) for name in ("steps", "seed", "threads")}
     config = override(with_chosen(config, chosen), arguments.settings)
     recipe = run_gym_training(config, arguments.out, TerminalReporter())

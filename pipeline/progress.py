@@ -76,8 +76,9 @@ class _Lines:
         share = 1.0 if finished else self._done / max(self._total, 1)
         left = 0.0 if finished else left
         note = f", {self._note}" if self._note else ""
+        pace = f"{rate:,.0f} {self._unit}s/s" if rate >= 1 else f"{60 * rate:.1f} {self._unit}s/min"
         print(
-            f"{self._name:<16} {share:4.0%}  {rate:,.0f} {self._unit}s/s, {left:.0f} s left{note}",
+            f"{self._name:<16} {share:4.0%}  {pace}, {left:.0f} s left{note}",
             file=sys.stderr,
             flush=True,
         )

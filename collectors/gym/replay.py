@@ -34,7 +34,7 @@ def replay_slices(obs_dim: int, act_dim: int) -> dict[str, slice]:
 class ReplayBuffer:
     """A buffer that never forgets, for a training of at most `capacity` steps."""
 
-    def __init__(self, folder: Path, capacity: int, obs_dim: int, act_dim: int, rows: int) -> None:
+    def __init__(self, path: Path, capacity: int, obs_dim: int, act_dim: int, rows: int) -> None:
         """Open or make the file; `rows` of it count.
 
         Raises:
@@ -43,10 +43,9 @@ class ReplayBuffer:
         self.columns = replay_slices(obs_dim, act_dim)
         self._width = self.columns["next_obs"].stop
         self.rows = rows
-        path = folder / REPLAY_FILE
         there = path.stat().st_size if path.exists() else 0
         if there < rows * self._width * 4:
-            raise ValueError(f"{path} has not the {rows} rows that the checkpoint counts")
+            raise ValueError(f"{path} has not the {rows} rows that are counted of it")
         # Sparse, so that it takes no more room on the disk than what is written.
         with open(path, "r+b" if path.exists() else "w+b") as file:
             file.truncate(max(capacity, rows) * self._width * 4)
@@ -91,15 +90,17 @@ class ReplayEpisodes:
 class ReplayReader:
     """Reads a training's buffer."""
 
-    def __init__(self, folder: Path, rows: int, obs_dim: int, act_dim: int) -> None:
-        """The first `rows` of the file in a training's folder.
+    def __init__(
+        self, folder: Path, rows: int, obs_dim: int, act_dim: int, name: str = REPLAY_FILE
+    ) -> None:
+        """The first `rows` of the file `name` in a training's folder.
 
         Raises:
             ValueError: no file, or a shorter one.
         """
         self.columns = replay_slices(obs_dim, act_dim)
         width = self.columns["next_obs"].stop
-        path = folder / REPLAY_FILE
+        path = folder / name
         if not path.is_file() or path.stat().st_size < rows * width * 4:
             raise ValueError(
                 f"no replay buffer of {rows} rows at {path}; a training of one's own has it: "

@@ -31,6 +31,12 @@ class SACConfig:
         target_entropy: of the action, in nats; None for -A.
         temperature: at the start. Where rewards are far below 1 a step, the entropy alone is
             learned until a higher one has come down.
+        layer_norm: of the critics' hidden units: bounds what they make of actions that nobody took
+            (Ball et al. 2023, Section 4.2).
+        entropy_in_values: as the paper has it; Ball et al. leave it out on the Adroit hand.
+        imitation: weight of the squared distance between the actor's mean actions and those of the
+            rows to imitate, beside values divided by their mean size (Fujimoto and Gu 2021, Eq. 3
+            to 5); 0 for the paper's loss.
 
     Raises:
         ValueError: a number out of its range.
@@ -44,6 +50,9 @@ class SACConfig:
     tau: float = 0.005
     target_entropy: float | None = None
     temperature: float = 1.0
+    layer_norm: bool = False
+    entropy_in_values: bool = True
+    imitation: float = 0.0
 
     def __post_init__(self) -> None:
         if self.hidden < 1 or self.batch_size < 1:
@@ -53,6 +62,8 @@ class SACConfig:
                 raise ValueError(f"learning rates and temperature must be above 0, got {value}")
         if not (0.0 <= self.gamma < 1.0 and 0.0 < self.tau <= 1.0):
             raise ValueError("gamma must lie in [0, 1), tau in (0, 1]")
+        if not (isfinite(self.imitation) and self.imitation >= 0.0):
+            raise ValueError(f"imitation must not be negative, got {self.imitation}")
         if self.target_entropy is not None and not isfinite(self.target_entropy):
             raise ValueError(f"target_entropy must be a finite number, got {self.target_entropy}")
 
@@ -65,8 +76,8 @@ class SAC:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.actor = Actor(obs_dim, act_dim, config.hidden)
-            self.critics = TwinCritics(obs_dim, act_dim, config.hidden)
-            self.targets = TwinCritics(obs_dim, act_dim, config.hidden)
+            sizes = obs_dim, act_dim, config.hidden, config.layer_norm
+            self.critics, self.targets = TwinCritics(*sizes), TwinCritics(*sizes)
         self.targets.load_state_dict(self.critics.state_dict())
         self.targets.requires_grad_(False)
         self.log_temperature = torch.nn.Parameter(torch.tensor(log(config.temperature)))
@@ -78,18 +89,23 @@ class SAC:
         }
         self._noise_shape = (config.batch_size, act_dim)
 
-    def update(self, batch: Mapping[str, Tensor], generator: torch.Generator) -> None:
+    def update(
+        self, batch: Mapping[str, Tensor], generator: torch.Generator, imitated: int = 0
+    ) -> None:
         """One step of each of the three optimisers, and of the target critics.
 
         Args:
             batch: obs and next_obs (B, Do), action (B, A), reward and terminated (B,), float32.
             generator: of the actions that are sampled.
+            imitated: rows at the end of the batch that the actor imitates, see `SACConfig`.
         """
         temperature = self.log_temperature.detach().exp()
         with torch.no_grad():
             noise = torch.randn(self._noise_shape, generator=generator)
             action, log_density = self.actor.sample(batch["next_obs"], noise)
-            value = self.targets(batch["next_obs"], action).amin(0) - temperature * log_density
+            value = self.targets(batch["next_obs"], action).amin(0)
+            if self.config.entropy_in_values:
+                value = value - temperature * log_density
             wanted = batch["reward"] + self.config.gamma * (1.0 - batch["terminated"]) * value
         values = self.critics(batch["obs"], batch["action"])
         self._step("critics", 2.0 * mse_loss(values, wanted.expand_as(values)))
@@ -98,7 +114,14 @@ class SAC:
         action, log_density = self.actor.sample(batch["obs"], noise)
         self.critics.requires_grad_(False)
         value = self.critics(batch["obs"], action).amin(0)
-        self._step("actor", (temperature * log_density - value).mean())
+        loss = (temperature * log_density - value).mean()
+        if self.config.imitation and imitated:
+            rows = slice(-imitated, None)
+            away = self.actor(batch["obs"][rows])[0].tanh() - batch["action"][rows]
+            loss = loss / value.detach().abs().mean() + self.config.imitation * (
+                away.square().sum(-1).mean()
+            )
+        self._step("actor", loss)
         self.critics.requires_grad_(True)
 
         gap = log_density.detach().mean() + self._entropy

@@ -20,9 +20,11 @@ from safetensors.torch import load_file, save
 
 from collectors.gym.batch import TaskBatch, TaskObservation
 from collectors.gym.colored_noise import colored_noise
+from collectors.gym.demonstrations import check_can_plan, open_demonstrations
 from collectors.gym.evaluation import evaluate
 from collectors.gym.networks import Actor
-from collectors.gym.replay import ReplayBuffer
+from collectors.gym.planner import PlannerConfig
+from collectors.gym.replay import REPLAY_FILE, ReplayBuffer
 from collectors.gym.sac import BATCH_KEYS, SAC, SACConfig
 from collectors.gym.tasks import find_task
 from collectors.gym.training_record import (
@@ -49,21 +51,28 @@ class GymTrainingConfig:
         steps: of the environment in all.
         random_steps: the first ones, with uniform actions.
         noise_color: of the policy's noise while it explores, see `colored_noise`; 0 is the paper's.
+        demonstrations: episodes that a planner plays before, see `demonstrations`. Half of each
+            batch comes from them, and is imitated as `sac.imitation` says (Ball et al. 2023,
+            "Efficient Online Reinforcement Learning with Offline Data", Section 4.1); 0 for the
+            paper's algorithm.
+        planner: of the demonstrations.
         steps_per_update: environment steps for one update. The paper has 1; more of them give the
             buffer of a longer training for the same computation.
         evaluate_every: steps between evaluations; evaluation_episodes: of the mean action in each.
         checkpoint_every: steps between checkpoints, which wait for the episode's end.
         sac: of the algorithm.
-        seed: of everything random; threads: of torch.
+        seed: of everything random; threads: of torch and of the planner.
 
     Raises:
-        ValueError: no such task, or a number out of its range.
+        ValueError: no such task, none that a planner knows, or a number out of its range.
     """
 
     env: str = "Hopper-v5"
     steps: int = 1_000_000
     random_steps: int = 10_000
     noise_color: float = 0.0
+    demonstrations: int = 0
+    planner: PlannerConfig = field(default_factory=PlannerConfig)
     steps_per_update: int = 1
     evaluate_every: int = 5_000
     evaluation_episodes: int = 5
@@ -73,9 +82,11 @@ class GymTrainingConfig:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        find_task(self.env)
+        task = find_task(self.env)
+        if self.demonstrations:
+            check_can_plan(task)
         for name, value in asdict(self).items():
-            least = 0 if name == "seed" else 1
+            least = 0 if name in ("seed", "demonstrations") else 1
             if isinstance(value, int) and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if not 0.0 <= self.noise_color <= 2.0:
@@ -130,8 +141,8 @@ def train_gym(
         progress: called with the steps since the call before, a few times a second.
 
     Raises:
-        ValueError: the task's package is not installed, another training is in `out`, or this one
-            left the finite numbers.
+        ValueError: the task's package is not installed, another training is in `out`, the
+            demonstrations are not (`demonstrate`), or this training left the finite numbers.
     """
     (out / SNAPSHOTS).mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(config.threads)
@@ -174,9 +185,9 @@ class _Training:
             self.steps, self.episodes, wall_s = record.steps, record.episodes, record.wall_s
             self.history = list(record.history)
         self._started = time.perf_counter() - wall_s
-        self._buffer = ReplayBuffer(
-            out, config.steps, self._env.obs_dim, self._env.act_dim, self.steps
-        )
+        sizes = self._env.obs_dim, self._env.act_dim
+        self._buffer = ReplayBuffer(out / REPLAY_FILE, config.steps, *sizes, self.steps)
+        self._shown = None if config.demonstrations == 0 else open_demonstrations(task, out, *sizes)
         # The step makes the draws of a resumed training other ones than those of its start.
         seeds = np.random.SeedSequence([0x9A3, config.seed, self.steps]).generate_state(3)
         self._rng = np.random.default_rng(seeds[0])
@@ -241,8 +252,14 @@ class _Training:
         return action[0].numpy(), float(log_density[0])
 
     def _update(self) -> None:
-        rows = self._buffer.draw(self.config.sac.batch_size, self._rng)
-        self._sac.update({key: torch.from_numpy(rows[key]) for key in BATCH_KEYS}, self._noise)
+        size, shown = self.config.sac.batch_size, self._shown
+        imitated = 0 if shown is None else size // 2
+        rows = self._buffer.draw(size - imitated, self._rng)
+        if shown is not None:
+            others = shown.draw(imitated, self._rng)
+            rows = {key: np.concatenate([rows[key], others[key]]) for key in BATCH_KEYS}
+        batch = {key: torch.from_numpy(rows[key]) for key in BATCH_KEYS}
+        self._sac.update(batch, self._noise, imitated)
 
     def _evaluate(self, steps_per_s: float) -> Row:
         """Evaluate and keep the actor; the starts are the same every time."""

@@ -1,0 +1,199 @@
+"""Episodes by planning: what a task's simulator says would happen decides every action.
+
+Where reward is as rare as on the Adroit hand, exploring meets it in one episode of thousands. A
+planner that may simulate from the state that the task is in meets it at once; what it does takes
+seconds a second, and is what a policy learns from (`demonstrations`).
+
+The planner is model predictive path integral control (Williams et al. 2017, "Information Theoretic
+MPC for Model-Based Reinforcement Learning", Algorithm 2) on a few knots of the actions to come, as
+in the sampling planners of MuJoCo MPC (Howell et al. 2022, Section 4.3). Deviations: the noise of a
+sample has one of three strengths, and its weight depends on returns in units of their spread.
+"""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+from mujoco.rollout import Rollout
+
+from collectors.gym.tasks import GymTask, make_environment
+
+_STATE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
+_STRENGTHS = (0.1, 0.3, 1.0)
+_SET_BY_TASKS = (
+    "body_pos",
+    "body_quat",
+    "site_pos",
+    "site_quat",
+    "actuator_gainprm",
+    "actuator_biasprm",
+)
+"""What the tasks change of the model, when they are made and at an episode's start."""
+
+Points = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a planner makes large.
+
+    Attributes:
+        points: of the model that it looks at, as "site NAME" or "body NAME".
+        value: of simulated control steps, (N, H), from the points' positions, {point: (N, H, 3)} in
+            metres in the world frame, and the generalised positions (N, H, nq).
+    """
+
+    points: tuple[str, ...]
+    value: Callable[[Points, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class PlannerConfig:
+    """How far and how thoroughly to look ahead.
+
+    Attributes:
+        horizon: control steps; knots: of the actions in it, with straight lines between them.
+        samples: plans that are simulated in each of `rounds`.
+        every: control steps from one plan to the next.
+        noise: standard deviation of the strongest samples' knots, of actions in [-1, 1].
+        temperature: of the weights, in standard deviations of the samples' returns.
+        substeps: of the planner's physics in a control step; the tasks themselves have 5.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+
+    horizon: int = 32
+    knots: int = 4
+    samples: int = 16
+    rounds: int = 6
+    every: int = 4
+    noise: float = 0.3
+    temperature: float = 0.2
+    substeps: int = 2
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not (np.isfinite(value) and value > 0):
+                raise ValueError(f"the planner's {name} must be above 0, got {value}")
+        if not 2 <= self.knots <= self.horizon:
+            raise ValueError(f"the planner's knots must be 2 to {self.horizon}, got {self.knots}")
+        if self.every > self.horizon:
+            raise ValueError(f"the planner must plan at least every {self.horizon} steps")
+
+
+class Planner:
+    """Plays episodes of a task of Gymnasium-Robotics' Adroit hand.
+
+    Its actions do not depend on the number of threads that simulate for it.
+
+    Attributes:
+        env: the task's environment, which whoever asks for actions steps.
+        obs_dim, act_dim: of its observations and actions.
+    """
+
+    def __init__(
+        self, task: GymTask, objective: Objective, config: PlannerConfig, threads: int = 1
+    ) -> None:
+        self.env = make_environment(task)
+        self.obs_dim, self.act_dim = (
+            int(space.shape[0]) for space in (self.env.observation_space, self.env.action_space)
+        )
+        self._objective, self._config = objective, config
+        inner = self._inner = self.env.unwrapped
+        self._model = model = _with_sensors(inner.fullpath, objective.points)
+        self._data = [mujoco.MjData(model) for _ in range(threads)]
+        self._pool: Any = Rollout(nthread=threads if threads > 1 else 0)
+        self._first_sensor = int(model.sensor(_sensor(0)).adr[0])
+        model.opt.timestep *= inner.frame_skip / config.substeps
+        # For steps longer than the task's own.
+        model.opt.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+        self._knot_times = np.linspace(0.0, config.horizon - 1.0, config.knots)
+        unit = np.eye(config.knots)
+        steps = np.arange(config.horizon)
+        self._lines = np.stack([np.interp(steps, self._knot_times, one) for one in unit], axis=1)
+        self._rng = np.random.default_rng()
+        self._plan = np.zeros((config.knots, model.nu))
+        self._step = 0
+
+    def reset(self, seed: int) -> np.ndarray:
+        """The first observation of the episode that the seed draws; plans begin anew."""
+        obs, _ = self.env.reset(seed=seed)
+        for name in _SET_BY_TASKS:
+            getattr(self._model, name)[:] = getattr(self._inner.model, name)
+        self._rng = np.random.default_rng([0x9E1, seed])
+        self._plan[:] = 0.0
+        self._step = 0
+        return obs
+
+    def act(self) -> np.ndarray:
+        """(A,) float32 in [-1, 1]: the action for the state that `env` is in; once a step."""
+        ahead = self._step % self._config.every
+        if ahead == 0:
+            if self._step:
+                self._move_on()
+            for _ in range(self._config.rounds):
+                self._improve()
+        self._step += 1
+        return (self._lines[ahead] @ self._plan).astype(np.float32)
+
+    def close(self) -> None:
+        """Free the environment."""
+        self._pool.close()
+        self.env.close()
+
+    def _move_on(self) -> None:
+        """The rest of the plan is the beginning of the next; its last knot stays."""
+        times = np.minimum(self._knot_times + self._config.every, self._knot_times[-1])
+        columns = self._plan.T
+        self._plan = np.stack([np.interp(times, self._knot_times, one) for one in columns], axis=1)
+
+    def _improve(self) -> None:
+        config, rng = self._config, self._rng
+        strength = config.noise * rng.choice(_STRENGTHS, size=(config.samples, 1, 1))
+        noise = rng.standard_normal((config.samples, *self._plan.shape)) * strength
+        plans = np.clip(self._plan + noise, -1.0, 1.0)
+        plans[0] = self._plan
+        returns = self._simulate(plans)
+        spread = max(float(returns.std()), 1e-9)
+        weights = np.exp((returns - returns.max()) / (config.temperature * spread))
+        self._plan = np.einsum("n,nka->ka", weights / weights.sum(), plans)
+
+    def _simulate(self, plans: np.ndarray) -> np.ndarray:
+        """(N, K, A) -> (N,) sums of the objective over the horizon."""
+        inner, substeps, model = self._inner, self._config.substeps, self._model
+        actions = np.einsum("hk,nka->nha", self._lines, plans)
+        control = np.repeat(inner.act_mean + actions * inner.act_rng, substeps, axis=1)
+        start = np.empty(mujoco.mj_stateSize(inner.model, _STATE))
+        mujoco.mj_getState(inner.model, inner.data, start, _STATE)
+        starts = np.tile(start, (len(plans), 1))
+        states, sensors = self._pool.rollout(model, self._data, starts, control)
+        last = slice(substeps - 1, None, substeps)
+        positions = states[:, last, 1 : 1 + model.nq]  # behind the time
+        seen = sensors[:, last, self._first_sensor :]
+        names = self._objective.points
+        points = {name: seen[:, :, 3 * k : 3 * k + 3] for k, name in enumerate(names)}
+        return self._objective.value(points, positions).sum(axis=1)
+
+
+def _sensor(index: int) -> str:
+    return f"planner-{index}"
+
+
+def _with_sensors(path: str, points: tuple[str, ...]) -> mujoco.MjModel:
+    """The model with a sensor of each point's position behind its own sensors."""
+    spec: Any = mujoco.MjSpec.from_file(path)
+    kinds = {"site": mujoco.mjtObj.mjOBJ_SITE, "body": mujoco.mjtObj.mjOBJ_XBODY}
+    for index, point in enumerate(points):
+        kind, _, name = point.partition(" ")
+        sensor = spec.add_sensor()
+        sensor.type, sensor.objtype = mujoco.mjtSensor.mjSENS_FRAMEPOS, kinds[kind]
+        sensor.objname, sensor.name = name, _sensor(index)
+    return spec.compile()

@@ -1,0 +1,110 @@
+"""Planning on the Adroit hand: it reaches what it is to reach, and sees the task's own world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnasium_robotics")
+
+from collectors.gym.adroit_objectives import OBJECTIVES
+from collectors.gym.planner import Objective, Planner, PlannerConfig, Points
+from collectors.gym.tasks import find_task
+
+LIGHT = PlannerConfig(horizon=16, samples=8, rounds=2)
+
+
+def make_planner(env_id: str, config: PlannerConfig = LIGHT) -> Planner:
+    return Planner(find_task(env_id), OBJECTIVES[env_id], config)
+
+
+@pytest.fixture(scope="module", params=sorted(OBJECTIVES))
+def planner(request: pytest.FixtureRequest) -> Iterator[Planner]:
+    planner = make_planner(request.param)
+    yield planner
+    planner.close()
+
+
+def play(planner: Planner, seed: int, steps: int) -> np.ndarray:
+    planner.reset(seed)
+    actions = []
+    for _ in range(steps):
+        actions.append(planner.act())
+        planner.env.step(actions[-1])
+    return np.array(actions)
+
+
+def test_the_hand_comes_nearer_to_what_it_is_to_take(planner: Planner) -> None:
+    data = planner.env.unwrapped.data
+    thing = {"Door": "site S_handle"}.get(planner.env.spec.id[10:-3], "body Object")
+    kind, name = thing.split()
+
+    def away() -> float:
+        palm = data.site("S_grasp").xpos
+        return float(np.linalg.norm(palm - getattr(data, kind)(name).xpos))
+
+    planner.reset(0)
+    before = away()
+    play(planner, 0, 30)
+    assert away() < 0.6 * before
+
+
+def test_a_seed_decides_every_action(planner: Planner) -> None:
+    first = play(planner, 3, 6)
+    assert first.dtype == np.float32
+    assert np.abs(first).max() <= 1.0
+    np.testing.assert_array_equal(play(planner, 3, 6), first)
+    assert not np.array_equal(play(planner, 4, 6), first)
+
+
+def test_threads_change_nothing(planner: Planner) -> None:
+    task = find_task(planner.env.spec.id)
+    shared = Planner(task, OBJECTIVES[task.env_id], LIGHT, threads=2)
+    try:
+        np.testing.assert_array_equal(play(shared, 5, 5), play(planner, 5, 5))
+    finally:
+        shared.close()
+
+
+def test_plans_are_judged_from_where_the_task_is() -> None:
+    """Also after an episode has moved the door, and with the physics of the task itself."""
+    seen: list[Points] = []
+
+    def value(points: Points, positions: np.ndarray) -> np.ndarray:
+        seen.append({name: point.copy() for name, point in points.items()})
+        return np.zeros(positions.shape[:2])
+
+    exact = PlannerConfig(horizon=4, knots=2, samples=1, rounds=1, every=4, substeps=5)
+    task = find_task("AdroitHandDoor-v1")
+    planner = Planner(task, Objective(("site S_handle", "body palm"), value), exact)
+    try:
+        for seed in (1, 2):
+            planner.reset(seed)
+            for _ in range(5):  # the plan stays zero: it is what the task then does
+                planner.env.step(np.zeros(planner.act_dim, np.float32))
+            data = planner.env.unwrapped.data
+            planner.act()
+            planner.env.step(np.zeros(planner.act_dim, np.float32))
+            handle, palm = seen[-1]["site S_handle"][0, 0], seen[-1]["body palm"][0, 0]
+            # Other integrator: not to the last bit.
+            np.testing.assert_allclose(handle, data.site("S_handle").xpos, atol=1e-3)
+            np.testing.assert_allclose(palm, data.body("palm").xpos, atol=3e-3)
+    finally:
+        planner.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"samples": 0}, "samples must be above 0, got 0"),
+        ({"noise": float("nan")}, "noise must be above 0, got nan"),
+        ({"knots": 1}, "knots must be 2 to 32, got 1"),
+        ({"horizon": 3}, "knots must be 2 to 3, got 4"),
+        ({"every": 33}, "must plan at least every 32 steps"),
+    ],
+)
+def test_a_planner_that_cannot_be_is_refused(changes: dict[str, float], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        PlannerConfig(**changes)  # pyright: ignore[reportArgumentType]
