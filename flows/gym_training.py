@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from collectors.gym.demonstrations import demonstrate, demonstrations_done
+from collectors.gym.demonstrations import demonstrate
 from collectors.gym.experts import RECIPE, read_recipe
 from collectors.gym.recipe import choose_policies, total_episodes
-from collectors.gym.tasks import find_task
-from collectors.gym.training import GymTrainingConfig, check_same, train_gym, trained_gym_steps
+from collectors.gym.training import (
+    GymTrainingConfig,
+    check_same,
+    open_demonstrations,
+    train_gym,
+    trained_gym_steps,
+)
 from datasets.files import exclusive_lock
 from flows.progress import Reporter
 from flows.records import provenance, read_record
@@ -72,7 +78,7 @@ def _train(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str
 
 
 def _demonstrate(config: GymTrainingConfig, out: Path, reporter: Reporter) -> None:
-    wanted, done = config.demonstrations, demonstrations_done(out)
-    with reporter.step(f"plan {config.env}", wanted, "episode", done) as advance:
-        task = find_task(config.env)
-        demonstrate(task, wanted, out, config.seed, config.planner, config.threads, advance)
+    with closing(open_demonstrations(config, out)) as demonstrations:
+        wanted, done = config.demonstrations, demonstrations.successes
+        with reporter.step(f"plan {config.env}", wanted, "episode", min(wanted, done)) as advance:
+            demonstrate(demonstrations, wanted, advance)

@@ -1,5 +1,9 @@
 """Episodes of a planner (`planner`), from which a training learns beside its own experience.
 
+Some are played before the training begins. Others begin where the policy in training has got to,
+for in states that no demonstration has seen it cannot know what to do (Ross et al. 2011, "A
+Reduction of Imitation Learning and Structured Prediction to No-Regret Online Learning").
+
 They lie in the training's folder, in a file of the replay buffer's layout, `demonstrations.f32`;
 its log-densities are NaN, as a planner has none. `demonstrations.json` has the settings and what
 became of each attempt. It is written last, so that what was killed goes on with the next episode.
@@ -27,6 +31,8 @@ MOST_ATTEMPTS = 3
 """For each episode that is wanted; a planner that fails more often does not know the task."""
 
 Attempt = dict[str, Any]
+Act = Callable[[np.ndarray], np.ndarray]
+"""Observation (Do,) -> action (A,), both float32."""
 
 
 def check_can_plan(task: GymTask) -> None:
@@ -41,84 +47,137 @@ def check_can_plan(task: GymTask) -> None:
         )
 
 
-def demonstrations_done(out: Path) -> int:
-    """Episodes in a training's folder."""
-    path = out / RECORD_FILE
-    return _successes(json.loads(path.read_text())["attempts"]) if path.exists() else 0
+class Demonstrations:
+    """The demonstrations in a training's folder; what does not end in success is left out.
+
+    Attributes:
+        buffer: the transitions of those that count.
+    """
+
+    def __init__(
+        self,
+        task: GymTask,
+        out: Path,
+        further: int,
+        seed: int = 0,
+        config: PlannerConfig | None = None,
+        threads: int = 1,
+    ) -> None:
+        """Open or begin them.
+
+        Args:
+            further: attempts that there may be beside those that are there.
+            seed: of the episodes' starts and of the plans; config: None for the planner's defaults.
+            threads: that simulate for it.
+
+        Raises:
+            ValueError: as `check_can_plan`, the task's package is not installed, or `out` has
+                demonstrations of other settings.
+        """
+        check_can_plan(task)
+        config = config or PlannerConfig()
+        self._task, self._out, self._seed = task, out, seed
+        self._settings = {"env": task.env_id, "seed": seed, "planner": asdict(config)}
+        self._attempts = _read_attempts(out, self._settings)
+        out.mkdir(parents=True, exist_ok=True)
+        self._planner = Planner(task, OBJECTIVES[task.env_id], config, threads)
+        rows = sum(attempt["rows"] for attempt in self._attempts)
+        self.buffer = ReplayBuffer(
+            out / DEMONSTRATIONS_FILE,
+            rows + further * task.facts.horizon,
+            self._planner.obs_dim,
+            self._planner.act_dim,
+            rows,
+        )
+
+    @property
+    def attempts(self) -> int:
+        """Episodes that were planned."""
+        return len(self._attempts)
+
+    @property
+    def successes(self) -> int:
+        """Episodes that count."""
+        return sum(bool(attempt["success"]) for attempt in self._attempts)
+
+    def plan(self, lead: Act | None = None) -> Attempt:
+        """Play one more episode, and keep it if it ends in success.
+
+        Args:
+            lead: who acts before the planner, for up to half of the episode; those steps are not
+                kept.
+
+        Returns:
+            The episode's seed and return, its success, and rows: the steps of it that were kept.
+        """
+        number = len(self._attempts)
+        rng = np.random.default_rng([0xDE3, self._seed, number])
+        seed = int(rng.integers(2**31))
+        led = int(rng.integers(self._task.facts.horizon // 2)) if lead else 0
+        before = self.buffer.rows
+        total, success = self._play(seed, lead, led)
+        if not success:
+            self.buffer.rows = before
+        self.buffer.flush()
+        rows = self.buffer.rows - before
+        attempt = {"seed": seed, "led": led, "return": total, "success": success, "rows": rows}
+        self._attempts.append(attempt)
+        record = json.dumps({**self._settings, "attempts": self._attempts}, indent=1)
+        write_bytes_durably(self._out / RECORD_FILE, record.encode())
+        return attempt
+
+    def _play(self, seed: int, lead: Act | None, led: int) -> tuple[float, bool]:
+        planner, total, success = self._planner, 0.0, False
+        obs = planner.reset(seed)
+        for step in range(self._task.facts.horizon):
+            if lead is not None and step < led:
+                action = lead(obs.astype(np.float32))
+                planner.hold(action)
+            else:
+                action = planner.act()
+            following, reward, terminated, truncated, info = planner.env.step(action)
+            if step >= led:
+                self.buffer.add(
+                    obs=obs,
+                    action=action,
+                    log_prob=np.nan,
+                    reward=reward,
+                    terminated=terminated,
+                    truncated=truncated,
+                    next_obs=following,
+                )
+            obs, total, success = following, total + reward, bool(info["success"])
+        return total, success
+
+    def close(self) -> None:
+        """Free the planner."""
+        self._planner.close()
 
 
 def demonstrate(
-    task: GymTask,
+    demonstrations: Demonstrations,
     count: int,
-    out: Path,
-    seed: int = 0,
-    config: PlannerConfig | None = None,
-    threads: int = 1,
     progress: Callable[[int, str], None] = lambda episodes, note: None,
 ) -> None:
-    """Plan until `count` episodes in the folder `out` have ended in success; others are left out.
+    """Plan until `count` episodes have ended in success.
 
     Args:
-        seed: of the episodes' starts and of the plans; config: None for the planner's defaults.
-        threads: that simulate for it.
         progress: told of every attempt: whether it counts, 0 or 1, and what it returned.
 
     Raises:
-        ValueError: as `check_can_plan`, the task's package is not installed, `out` has
-            demonstrations of other settings, or more than two of three attempts fail.
+        ValueError: more than two of three attempts fail.
     """
-    check_can_plan(task)
-    config = config or PlannerConfig()
-    settings = {"env": task.env_id, "seed": seed, "planner": asdict(config)}
-    attempts = _attempts(out, settings)
-    if _successes(attempts) >= count:
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    seeds = np.random.SeedSequence([0xDE3, seed]).generate_state(MOST_ATTEMPTS * count).tolist()
-    planner = Planner(task, OBJECTIVES[task.env_id], config, threads)
-    try:
-        buffer = _open(task, out, planner.obs_dim, planner.act_dim, _successes(attempts), count)
-        while _successes(attempts) < count:
-            if len(attempts) >= len(seeds):
-                raise ValueError(
-                    f"only {_successes(attempts)} of {len(attempts)} planned episodes of "
-                    f"{task.env_id} succeeded; plan more thoroughly, with more planner.samples"
-                )
-            rows = buffer.rows
-            attempt = _play(planner, seeds[len(attempts)], task.facts.horizon, buffer)
-            if not attempt["success"]:
-                buffer.rows = rows
-            buffer.flush()
-            attempts.append(attempt)
-            record = json.dumps({**settings, "attempts": attempts}, indent=1)
-            write_bytes_durably(out / RECORD_FILE, record.encode())
-            progress(int(attempt["success"]), f"return {attempt['return']:,.0f}")
-    finally:
-        planner.close()
+    while demonstrations.successes < count:
+        if demonstrations.attempts >= MOST_ATTEMPTS * count:
+            raise ValueError(
+                f"only {demonstrations.successes} of {demonstrations.attempts} planned episodes "
+                "succeeded; plan more thoroughly, with more planner.samples"
+            )
+        attempt = demonstrations.plan()
+        progress(int(attempt["success"]), f"return {attempt['return']:,.0f}")
 
 
-def open_demonstrations(task: GymTask, out: Path, obs_dim: int, act_dim: int) -> ReplayBuffer:
-    """The transitions of the episodes in a training's folder.
-
-    Raises:
-        ValueError: there are none.
-    """
-    episodes = demonstrations_done(out)
-    if episodes == 0:
-        raise ValueError(f"no demonstrations in {out}; `demonstrate` makes them")
-    return _open(task, out, obs_dim, act_dim, episodes, episodes)
-
-
-def _open(
-    task: GymTask, out: Path, obs_dim: int, act_dim: int, episodes: int, capacity: int
-) -> ReplayBuffer:
-    # Every episode is as long as the horizon: these tasks end in no other way.
-    horizon = task.facts.horizon
-    path = out / DEMONSTRATIONS_FILE
-    return ReplayBuffer(path, capacity * horizon, obs_dim, act_dim, episodes * horizon)
-
-
-def _attempts(out: Path, settings: dict[str, Any]) -> list[Attempt]:
+def _read_attempts(out: Path, settings: dict[str, Any]) -> list[Attempt]:
     path = out / RECORD_FILE
     if not path.exists():
         return []
@@ -127,26 +186,3 @@ def _attempts(out: Path, settings: dict[str, Any]) -> list[Attempt]:
     if record != settings:
         raise ValueError(f"{out} has demonstrations of other settings; choose another folder")
     return attempts
-
-
-def _successes(attempts: list[Attempt]) -> int:
-    return sum(bool(attempt["success"]) for attempt in attempts)
-
-
-def _play(planner: Planner, seed: int, horizon: int, buffer: ReplayBuffer) -> Attempt:
-    """Append an episode to the buffer."""
-    obs, total, success = planner.reset(seed), 0.0, False
-    for _ in range(horizon):
-        action = planner.act()
-        following, reward, terminated, truncated, info = planner.env.step(action)
-        buffer.add(
-            obs=obs,
-            action=action,
-            log_prob=np.nan,
-            reward=reward,
-            terminated=terminated,
-            truncated=truncated,
-            next_obs=following,
-        )
-        obs, total, success = following, total + reward, bool(info["success"])
-    return {"seed": seed, "return": total, "success": success}

@@ -63,6 +63,8 @@ class PlannerConfig:
         samples: plans that are simulated in each of `rounds`.
         every: control steps from one plan to the next.
         noise: standard deviation of the strongest samples' knots, of actions in [-1, 1].
+        effort: weight of the actions' squares, which keeps joints that do not matter in the middle
+            of their range; without it they wander, and nobody could learn from that.
         temperature: of the weights, in standard deviations of the samples' returns.
         substeps: of the planner's physics in a control step; the tasks themselves have 5.
 
@@ -76,12 +78,13 @@ class PlannerConfig:
     rounds: int = 6
     every: int = 4
     noise: float = 0.3
+    effort: float = 0.0
     temperature: float = 0.2
     substeps: int = 2
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not (np.isfinite(value) and value > 0):
+            if not (np.isfinite(value) and (value > 0 or (name, value) == ("effort", 0.0))):
                 raise ValueError(f"the planner's {name} must be above 0, got {value}")
         if not 2 <= self.knots <= self.horizon:
             raise ValueError(f"the planner's knots must be 2 to {self.horizon}, got {self.knots}")
@@ -115,6 +118,7 @@ class Planner:
         model.opt.timestep *= inner.frame_skip / config.substeps
         # For steps longer than the task's own.
         model.opt.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+        model.opt.noslip_iterations = 0  # half of the time of a grasp
         self._knot_times = np.linspace(0.0, config.horizon - 1.0, config.knots)
         unit = np.eye(config.knots)
         steps = np.arange(config.horizon)
@@ -143,6 +147,11 @@ class Planner:
                 self._improve()
         self._step += 1
         return (self._lines[ahead] @ self._plan).astype(np.float32)
+
+    def hold(self, action: np.ndarray) -> None:
+        """Begin the next plan with an action (A,) that somebody else took, and that stays."""
+        self._plan[:] = action
+        self._step = 0
 
     def close(self) -> None:
         """Free the environment."""
@@ -180,7 +189,8 @@ class Planner:
         seen = sensors[:, last, self._first_sensor :]
         names = self._objective.points
         points = {name: seen[:, :, 3 * k : 3 * k + 3] for k, name in enumerate(names)}
-        return self._objective.value(points, positions).sum(axis=1)
+        effort = self._config.effort * np.square(actions).sum(axis=(1, 2))
+        return self._objective.value(points, positions).sum(axis=1) - effort
 
 
 def _sensor(index: int) -> str:

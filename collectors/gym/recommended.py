@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collectors.gym.adroit_objectives import OBJECTIVES
+from collectors.gym.planner import PlannerConfig
 from collectors.gym.sac import SACConfig
 from collectors.gym.tasks import find_task
 from collectors.gym.training import GymTrainingConfig
 
 _ONE_CORE = SACConfig(batch_size=128, critic_learning_rate=1e-3)
-_DEMONSTRATED = replace(
-    _ONE_CORE, temperature=0.05, layer_norm=True, entropy_in_values=False, imitation=0.1
+_IMITATING = replace(
+    _ONE_CORE, temperature=0.05, layer_norm=True, entropy_in_values=False, imitation=10.0
 )
+# As much effort as leaves the planner its success: the hammer wants a swing.
+_EFFORT = {"AdroitHandDoor-v1": 0.1, "AdroitHandHammer-v1": 0.02, "AdroitHandRelocate-v1": 0.1}
 
 
 def recommended_training(env_id: str) -> GymTrainingConfig:
@@ -26,6 +28,17 @@ def recommended_training(env_id: str) -> GymTrainingConfig:
         ValueError: no such task.
     """
     config = GymTrainingConfig(env=find_task(env_id).env_id, steps_per_update=2, sac=_ONE_CORE)
-    if env_id not in OBJECTIVES:
+    if env_id not in _EFFORT:
         return config
-    return replace(config, steps=200_000, noise_color=1.0, demonstrations=25, sac=_DEMONSTRATED)
+    return replace(
+        config,
+        steps=100_000,
+        random_steps=1_000,
+        noise_color=1.0,
+        demonstrations=10,
+        corrections=4,
+        correct_every=5_000,
+        planner=PlannerConfig(effort=_EFFORT[env_id]),
+        evaluate_every=1_000,
+        sac=_IMITATING,
+    )

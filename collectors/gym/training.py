@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save
 
 from collectors.gym.batch import TaskBatch, TaskObservation
 from collectors.gym.colored_noise import colored_noise
-from collectors.gym.demonstrations import check_can_plan, open_demonstrations
+from collectors.gym.demonstrations import MOST_ATTEMPTS, Demonstrations, check_can_plan
 from collectors.gym.evaluation import evaluate
 from collectors.gym.networks import Actor
 from collectors.gym.planner import PlannerConfig
@@ -55,6 +55,8 @@ class GymTrainingConfig:
             batch comes from them, and is imitated as `sac.imitation` says (Ball et al. 2023,
             "Efficient Online Reinforcement Learning with Offline Data", Section 4.1); 0 for the
             paper's algorithm.
+        corrections: further episodes after every `correct_every` steps, which the policy begins and
+            the planner takes over.
         planner: of the demonstrations.
         steps_per_update: environment steps for one update. The paper has 1; more of them give the
             buffer of a longer training for the same computation.
@@ -72,6 +74,8 @@ class GymTrainingConfig:
     random_steps: int = 10_000
     noise_color: float = 0.0
     demonstrations: int = 0
+    corrections: int = 0
+    correct_every: int = 10_000
     planner: PlannerConfig = field(default_factory=PlannerConfig)
     steps_per_update: int = 1
     evaluate_every: int = 5_000
@@ -83,10 +87,12 @@ class GymTrainingConfig:
 
     def __post_init__(self) -> None:
         task = find_task(self.env)
-        if self.demonstrations:
+        if self.demonstrations or self.corrections:
             check_can_plan(task)
+        if self.corrections and not self.demonstrations:
+            raise ValueError("corrections need demonstrations to begin with")
         for name, value in asdict(self).items():
-            least = 0 if name in ("seed", "demonstrations") else 1
+            least = 0 if name in ("seed", "demonstrations", "corrections") else 1
             if isinstance(value, int) and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if not 0.0 <= self.noise_color <= 2.0:
@@ -97,6 +103,18 @@ def trained_gym_steps(out: Path) -> int:
     """Environment steps of the training in a folder; 0 without one."""
     record = read_training(out)
     return 0 if record is None else record.steps
+
+
+def open_demonstrations(config: GymTrainingConfig, out: Path) -> Demonstrations:
+    """Those of a training in its folder, to make them (`demonstrate`) or to learn from them.
+
+    Raises:
+        ValueError: as `Demonstrations`.
+    """
+    corrections = config.corrections * (config.steps // config.correct_every)
+    most = MOST_ATTEMPTS * config.demonstrations + corrections
+    task = find_task(config.env)
+    return Demonstrations(task, out, most, config.seed, config.planner, config.threads)
 
 
 def check_same(config: GymTrainingConfig, recorded: Mapping[str, Any], out: Path) -> None:
@@ -187,7 +205,9 @@ class _Training:
         self._started = time.perf_counter() - wall_s
         sizes = self._env.obs_dim, self._env.act_dim
         self._buffer = ReplayBuffer(out / REPLAY_FILE, config.steps, *sizes, self.steps)
-        self._shown = None if config.demonstrations == 0 else open_demonstrations(task, out, *sizes)
+        self._shown = open_demonstrations(config, out) if config.demonstrations else None
+        if self._shown is not None and self._shown.successes < config.demonstrations:
+            raise ValueError(f"{out} has not all of its {config.demonstrations} demonstrations")
         # The step makes the draws of a resumed training other ones than those of its start.
         seeds = np.random.SeedSequence([0x9A3, config.seed, self.steps]).generate_state(3)
         self._rng = np.random.default_rng(seeds[0])
@@ -208,6 +228,9 @@ class _Training:
                 self._update()
             if self.steps % _PROGRESS_EVERY == 0:
                 progress(_PROGRESS_EVERY)
+            if self._shown is not None and self.steps % config.correct_every == 0:
+                for _ in range(config.corrections):
+                    self._shown.plan(lead=self._lead)
             if self.steps % config.evaluate_every == 0 or self.steps == config.steps:
                 report(self._evaluate((self.steps - since[0]) / (self.wall_s - since[1])))
                 since = self.steps, self.wall_s
@@ -251,12 +274,17 @@ class _Training:
         action, log_density = self._sac.actor.sample(torch.from_numpy(obs[None]), noise[None])
         return action[0].numpy(), float(log_density[0])
 
+    @torch.inference_mode()
+    def _lead(self, obs: np.ndarray) -> np.ndarray:
+        mean, _ = self._sac.actor(torch.from_numpy(obs[None]))
+        return mean[0].tanh().numpy()
+
     def _update(self) -> None:
         size, shown = self.config.sac.batch_size, self._shown
         imitated = 0 if shown is None else size // 2
         rows = self._buffer.draw(size - imitated, self._rng)
         if shown is not None:
-            others = shown.draw(imitated, self._rng)
+            others = shown.buffer.draw(imitated, self._rng)
             rows = {key: np.concatenate([rows[key], others[key]]) for key in BATCH_KEYS}
         batch = {key: torch.from_numpy(rows[key]) for key in BATCH_KEYS}
         self._sac.update(batch, self._noise, imitated)
@@ -307,6 +335,8 @@ class _Training:
     def close(self) -> None:
         self._env.close()
         self._judge.close()
+        if self._shown is not None:
+            self._shown.close()
 
 
 def snapshot_path(out: Path, steps: int) -> Path:
