@@ -84,8 +84,10 @@ class PlannerConfig:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not (np.isfinite(value) and (value > 0 or (name, value) == ("effort", 0.0))):
-                raise ValueError(f"the planner's {name} must be above 0, got {value}")
+            if not (np.isfinite(value) and value >= 0):
+                raise ValueError(f"the planner's {name} must be a number from 0, got {value}")
+            if value == 0 and name != "effort":
+                raise ValueError(f"the planner's {name} must be above 0")
         if not 2 <= self.knots <= self.horizon:
             raise ValueError(f"the planner's knots must be 2 to {self.horizon}, got {self.knots}")
         if self.every > self.horizon:

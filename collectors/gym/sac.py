@@ -7,6 +7,7 @@ Episodes that reach the horizon are not failures: their last step is bootstrappe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from math import isfinite, log
 
@@ -37,6 +38,8 @@ class SACConfig:
         imitation: weight of the squared distance between the actor's mean actions and those of the
             rows to imitate, beside values divided by their mean size (Fujimoto and Gu 2021, Eq. 3
             to 5); 0 for the paper's loss.
+        actor_tau: how far the actor that is evaluated and kept moves to the one in training an
+            update, as a moving average of it; 1 keeps the one in training, as the paper does.
 
     Raises:
         ValueError: a number out of its range.
@@ -53,6 +56,7 @@ class SACConfig:
     layer_norm: bool = False
     entropy_in_values: bool = True
     imitation: float = 0.0
+    actor_tau: float = 1.0
 
     def __post_init__(self) -> None:
         if self.hidden < 1 or self.batch_size < 1:
@@ -60,8 +64,8 @@ class SACConfig:
         for value in (self.learning_rate, self.critic_learning_rate, self.temperature):
             if not (isfinite(value) and value > 0):
                 raise ValueError(f"learning rates and temperature must be above 0, got {value}")
-        if not (0.0 <= self.gamma < 1.0 and 0.0 < self.tau <= 1.0):
-            raise ValueError("gamma must lie in [0, 1), tau in (0, 1]")
+        if not (0.0 <= self.gamma < 1.0 and 0.0 < self.tau <= 1.0 and 0.0 < self.actor_tau <= 1.0):
+            raise ValueError("gamma must lie in [0, 1), tau and actor_tau in (0, 1]")
         if not (isfinite(self.imitation) and self.imitation >= 0.0):
             raise ValueError(f"imitation must not be negative, got {self.imitation}")
         if self.target_entropy is not None and not isfinite(self.target_entropy):
@@ -78,6 +82,7 @@ class SAC:
             self.actor = Actor(obs_dim, act_dim, config.hidden)
             sizes = obs_dim, act_dim, config.hidden, config.layer_norm
             self.critics, self.targets = TwinCritics(*sizes), TwinCritics(*sizes)
+        self._average = None if config.actor_tau == 1.0 else deepcopy(self.actor)
         self.targets.load_state_dict(self.critics.state_dict())
         self.targets.requires_grad_(False)
         self.log_temperature = torch.nn.Parameter(torch.tensor(log(config.temperature)))
@@ -131,6 +136,16 @@ class SAC:
                 self.targets.parameters(), self.critics.parameters(), strict=True
             ):
                 target.lerp_(critic, self.config.tau)
+            if self._average is not None:
+                for mean, now in zip(
+                    self._average.parameters(), self.actor.parameters(), strict=True
+                ):
+                    mean.lerp_(now, self.config.actor_tau)
+
+    @property
+    def kept_actor(self) -> Actor:
+        """The actor to evaluate and to keep."""
+        return self.actor if self._average is None else self._average
 
     def tensors(self) -> dict[str, Tensor]:
         """All that goes on changing, by name; what `load_tensors` takes back."""
@@ -160,7 +175,8 @@ class SAC:
             optimiser.load_state_dict({"state": state, "param_groups": groups})
 
     def _modules(self) -> dict[str, torch.nn.Module]:
-        return {"actor": self.actor, "critics": self.critics, "targets": self.targets}
+        found = {"actor": self.actor, "critics": self.critics, "targets": self.targets}
+        return found if self._average is None else {**found, "average": self._average}
 
     def _step(self, name: str, loss: Tensor) -> None:
         optimiser = self.optimisers[name]

@@ -276,7 +276,7 @@ class _Training:
 
     @torch.inference_mode()
     def _lead(self, obs: np.ndarray) -> np.ndarray:
-        mean, _ = self._sac.actor(torch.from_numpy(obs[None]))
+        mean, _ = self._sac.kept_actor(torch.from_numpy(obs[None]))
         return mean[0].tanh().numpy()
 
     def _update(self) -> None:
@@ -292,7 +292,7 @@ class _Training:
     def _evaluate(self, steps_per_s: float) -> Row:
         """Evaluate and keep the actor; the starts are the same every time."""
         seeds = range(_EVALUATION_SEED, _EVALUATION_SEED + self.config.evaluation_episodes)
-        episodes = evaluate(_MeanAction(self._sac.actor), self._judge, seeds)
+        episodes = evaluate(_MeanAction(self._sac.kept_actor), self._judge, seeds)
         row = {
             "steps": self.steps,
             "episodes": self.episodes,
@@ -304,7 +304,8 @@ class _Training:
         }
         if not (isfinite(row["return"]) and isfinite(row["temperature"])):
             self._refuse_to_go_on(f"return {row['return']}, temperature {row['temperature']}")
-        weights = {key: value.contiguous() for key, value in self._sac.actor.state_dict().items()}
+        actor = self._sac.kept_actor.state_dict()
+        weights = {key: value.contiguous() for key, value in actor.items()}
         write_bytes_durably(snapshot_path(self.out, self.steps), save(weights))
         self.history.append(row)
         write_history(self.out, self.history)

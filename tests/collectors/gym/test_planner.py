@@ -98,8 +98,9 @@ def test_plans_are_judged_from_where_the_task_is() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"samples": 0}, "samples must be above 0, got 0"),
-        ({"noise": float("nan")}, "noise must be above 0, got nan"),
+        ({"samples": 0}, "samples must be above 0"),
+        ({"noise": float("nan")}, "noise must be a number from 0, got nan"),
+        ({"effort": -1.0}, "effort must be a number from 0, got -1.0"),
         ({"knots": 1}, "knots must be 2 to 32, got 1"),
         ({"horizon": 3}, "knots must be 2 to 3, got 4"),
         ({"every": 33}, "must plan at least every 32 steps"),
