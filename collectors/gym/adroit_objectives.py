@@ -52,7 +52,9 @@ def _relocate(points: Points, positions: np.ndarray) -> np.ndarray:
     left = _distance(points, ball, target)
     # Held, that is: without it the hand hits the ball to the target again and again.
     held = (away < 0.06) & (tips < 0.08)
-    return grip + 3.0 * lift - 5.0 * left + held * ((left < 0.1) + 1.0 * (left < 0.05))
+    # The arm can turn where it can also slide; one way to reach a place is enough.
+    turned = np.square(positions[..., 4:6]).sum(axis=-1)
+    return grip + 3.0 * lift - 5.0 * left + held * ((left < 0.1) + 1.0 * (left < 0.05)) - turned
 
 
 OBJECTIVES = {
@@ -60,5 +62,7 @@ OBJECTIVES = {
     "AdroitHandHammer-v1": Objective(
         (*_HAND, "body Object", "site tool", "site S_target", "site nail_goal"), _hammer
     ),
-    "AdroitHandRelocate-v1": Objective((*_HAND, "body Object", "site target"), _relocate),
+    "AdroitHandRelocate-v1": Objective(
+        (*_HAND, "body Object", "site target"), _relocate, unguided=6, reach=(_PALM, "body Object")
+    ),
 }

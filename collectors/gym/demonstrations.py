@@ -1,12 +1,14 @@
 """Episodes of a planner (`planner`), from which a training learns beside its own experience.
 
-Some are played before the training begins. Others begin where the policy in training has got to,
-for in states that no demonstration has seen it cannot know what to do (Ross et al. 2011, "A
-Reduction of Imitation Learning and Structured Prediction to No-Regret Online Learning").
+A policy can only learn from episodes that are alike: planned one by one, they grip and hold the
+same thing in as many ways as there are episodes, whose mean does nothing. So the first few are
+planned freely, and the best of them is the reference whose actions all others stay close to, until
+it has settled in success; from then on they stay close to what it did then, on average.
 
-They lie in the training's folder, in a file of the replay buffer's layout, `demonstrations.f32`;
-its log-densities are NaN, as a planner has none. `demonstrations.json` has the settings and what
-became of each attempt. It is written last, so that what was killed goes on with the next episode.
+They lie in the training's folder, in a file of the replay buffer's layout, `demonstrations.f32`,
+the reference first; log-densities are NaN, as a planner has none. `demonstrations.json` has the
+settings and what became of each attempt. It is written last, so that what was killed goes on with
+the next episode.
 """
 
 from __future__ import annotations
@@ -20,19 +22,23 @@ from typing import Any
 import numpy as np
 
 from collectors.gym.adroit_objectives import OBJECTIVES
-from collectors.gym.planner import Planner, PlannerConfig
+from collectors.gym.planner import Planner, PlannerConfig, Reference
 from collectors.gym.replay import ReplayBuffer
 from collectors.gym.tasks import GymTask
 from datasets.errors import listed
 from datasets.files import write_bytes_durably
 
 DEMONSTRATIONS_FILE, RECORD_FILE = "demonstrations.f32", "demonstrations.json"
+_SETTLING = 30
+"""Steps after a reference's first success; then the hand is where it can stay."""
+
+_LEAST_SHARE = 0.8
+"""Of the reference's return: what gets there by a detour is no example."""
+
 MOST_ATTEMPTS = 3
 """For each episode that is wanted; a planner that fails more often does not know the task."""
 
 Attempt = dict[str, Any]
-Act = Callable[[np.ndarray], np.ndarray]
-"""Observation (Do,) -> action (A,), both float32."""
 
 
 def check_can_plan(task: GymTask) -> None:
@@ -51,14 +57,15 @@ class Demonstrations:
     """The demonstrations in a training's folder; what does not end in success is left out.
 
     Attributes:
-        buffer: the transitions of those that count.
+        buffer: the transitions of those that count, the reference's first.
     """
 
     def __init__(
         self,
         task: GymTask,
         out: Path,
-        further: int,
+        count: int,
+        free: int,
         seed: int = 0,
         config: PlannerConfig | None = None,
         threads: int = 1,
@@ -66,8 +73,9 @@ class Demonstrations:
         """Open or begin them.
 
         Args:
-            further: attempts that there may be beside those that are there.
-            seed: of the episodes' starts and of the plans; config: None for the planner's defaults.
+            count: episodes that are wanted; free: the attempts, at the beginning, of which the best
+                is the reference.
+            seed: of the episodes' starts; config: None for the planner's defaults.
             threads: that simulate for it.
 
         Raises:
@@ -77,18 +85,18 @@ class Demonstrations:
         check_can_plan(task)
         config = config or PlannerConfig()
         self._task, self._out, self._seed = task, out, seed
-        self._settings = {"env": task.env_id, "seed": seed, "planner": asdict(config)}
+        self._count, self._free = count, free
+        planner = asdict(config)
+        self._settings = {"env": task.env_id, "seed": seed, "free": free, "planner": planner}
         self._attempts = _read_attempts(out, self._settings)
         out.mkdir(parents=True, exist_ok=True)
         self._planner = Planner(task, OBJECTIVES[task.env_id], config, threads)
-        rows = sum(attempt["rows"] for attempt in self._attempts)
-        self.buffer = ReplayBuffer(
-            out / DEMONSTRATIONS_FILE,
-            rows + further * task.facts.horizon,
-            self._planner.obs_dim,
-            self._planner.act_dim,
-            rows,
-        )
+        sizes, horizon = (self._planner.obs_dim, self._planner.act_dim), task.facts.horizon
+        rows, path = self.counted * horizon, out / DEMONSTRATIONS_FILE
+        self.buffer = ReplayBuffer(path, max(count * horizon, rows), *sizes, rows)
+        self._reference: Reference | None = None
+        if rows:
+            self._reference = self._to_follow()
 
     @property
     def attempts(self) -> int:
@@ -96,58 +104,112 @@ class Demonstrations:
         return len(self._attempts)
 
     @property
-    def successes(self) -> int:
-        """Episodes that count."""
-        return sum(bool(attempt["success"]) for attempt in self._attempts)
+    def counted(self) -> int:
+        """Episodes that count: the reference and those that follow it well."""
+        return self._followed + (self._best is not None)
 
-    def plan(self, lead: Act | None = None) -> Attempt:
-        """Play one more episode, and keep it if it ends in success.
+    @property
+    def episodes(self) -> int:
+        """To plan in all, were every one that follows the reference to succeed."""
+        return self._free + self._count - 1
 
-        Args:
-            lead: who acts before the planner, for up to half of the episode; those steps are not
-                kept.
+    @property
+    def episodes_left(self) -> int:
+        """How many of them are left."""
+        return max(0, self.episodes - min(self.attempts, self._free) - self._followed)
+
+    @property
+    def _followed(self) -> int:
+        return sum(attempt["counts"] for attempt in self._attempts[self._free :])
+
+    @property
+    def _best(self) -> Attempt | None:
+        """Of the free attempts."""
+        ended_well = [attempt for attempt in self._attempts[: self._free] if attempt["counts"]]
+        return max(ended_well, key=lambda attempt: attempt["return"], default=None)
+
+    def plan(self) -> Attempt:
+        """Plan one more episode, and keep it if it counts.
 
         Returns:
-            The episode's seed and return, its success, and rows: the steps of it that were kept.
+            The episode's seed and return, the step of its first success if any, and whether it
+            counts: it ended in success and, a free one, returned more than those before it or,
+            another, not much less than the reference.
+
+        Raises:
+            ValueError: none of the free attempts succeeded, so there is nothing to follow.
         """
         number = len(self._attempts)
-        rng = np.random.default_rng([0xDE3, self._seed, number])
-        seed = int(rng.integers(2**31))
-        led = int(rng.integers(self._task.facts.horizon // 2)) if lead else 0
-        before = self.buffer.rows
-        total, success = self._play(seed, lead, led)
-        if not success:
-            self.buffer.rows = before
+        free = number < self._free
+        if not free and self._reference is None:
+            raise ValueError(
+                f"none of {self._free} planned episodes of {self._task.env_id} succeeded; plan "
+                "more thoroughly, with more planner.samples"
+            )
+        seed = int(np.random.default_rng([0xDE3, self._seed, number]).integers(2**31))
+        transitions, succeeded = self._play(seed, None if free else self._reference)
+        total = float(sum(transition["reward"] for transition in transitions))
+        best = self._best
+        least = -np.inf if best is None else best["return"] * (1.0 if free else _LEAST_SHARE)
+        counts = succeeded[-1] and total > least
+        if counts and free:
+            self.buffer.rows = 0
+        for transition in transitions if counts else []:
+            self.buffer.add(**transition)
         self.buffer.flush()
-        rows = self.buffer.rows - before
-        attempt = {"seed": seed, "led": led, "return": total, "success": success, "rows": rows}
+        first = succeeded.index(True) if any(succeeded) else None
+        attempt = {"seed": seed, "return": total, "first_success": first, "counts": counts}
         self._attempts.append(attempt)
+        if counts and free:
+            self._reference = self._to_follow()
         record = json.dumps({**self._settings, "attempts": self._attempts}, indent=1)
         write_bytes_durably(self._out / RECORD_FILE, record.encode())
         return attempt
 
-    def _play(self, seed: int, lead: Act | None, led: int) -> tuple[float, bool]:
-        planner, total, success = self._planner, 0.0, False
-        obs = planner.reset(seed)
-        for step in range(self._task.facts.horizon):
-            if lead is not None and step < led:
-                action = lead(obs.astype(np.float32))
-                planner.hold(action)
-            else:
-                action = planner.act()
-            following, reward, terminated, truncated, info = planner.env.step(action)
-            if step >= led:
-                self.buffer.add(
-                    obs=obs,
-                    action=action,
-                    log_prob=np.nan,
-                    reward=reward,
-                    terminated=terminated,
-                    truncated=truncated,
-                    next_obs=following,
-                )
-            obs, total, success = following, total + reward, bool(info["success"])
-        return total, success
+    def _play(
+        self, seed: int, reference: Reference | None
+    ) -> tuple[list[dict[str, Any]], list[bool]]:
+        """An episode's transitions, and whether each was a success."""
+        transitions, succeeded = [], []
+        obs = self._planner.reset(seed, reference)
+        for _ in range(self._task.facts.horizon):
+            action = self._planner.act()
+            following, reward, terminated, truncated, info = self._planner.env.step(action)
+            transitions.append(
+                {
+                    "obs": obs,
+                    "action": action,
+                    "log_prob": np.nan,
+                    "reward": float(reward),
+                    "terminated": terminated,
+                    "truncated": truncated,
+                    "next_obs": following,
+                }
+            )
+            succeeded.append(bool(info["success"]))
+            obs = following
+        return transitions, succeeded
+
+    def _to_follow(self) -> Reference:
+        """The best free attempt until it has settled."""
+        assert self._best is not None
+        settling = self._best["first_success"]
+        settled = settling + _SETTLING
+        actions = self.buffer.all("action")[: self._task.facts.horizon]
+        distances = self._distances(self._best["seed"], actions)
+        return Reference(
+            np.concatenate([actions[:settled], actions[settling:settled].mean(0, keepdims=True)]),
+            np.append(distances[:settled], distances[settling:settled].max()),
+        )
+
+    def _distances(self, seed: int, actions: np.ndarray) -> np.ndarray:
+        """(T,) of an episode's steps, by playing it again."""
+        self._planner.reset(seed)
+        distances = []
+        for action in actions:
+            distances.append(self._planner.distance())
+            self._planner.env.step(action)
+        return np.array(distances)
 
     def close(self) -> None:
         """Free the planner."""
@@ -156,25 +218,26 @@ class Demonstrations:
 
 def demonstrate(
     demonstrations: Demonstrations,
-    count: int,
     progress: Callable[[int, str], None] = lambda episodes, note: None,
 ) -> None:
-    """Plan until `count` episodes have ended in success.
+    """Plan until the wanted number of episodes have ended in success.
 
     Args:
-        progress: told of every attempt: whether it counts, 0 or 1, and what it returned.
+        progress: told of every attempt: whether it was one of `episodes_left`, 0 or 1, and what it
+            returned.
 
     Raises:
-        ValueError: more than two of three attempts fail.
+        ValueError: none of the free attempts succeeds, or less than a third of the others.
     """
-    while demonstrations.successes < count:
-        if demonstrations.attempts >= MOST_ATTEMPTS * count:
+    while (left := demonstrations.episodes_left) > 0:
+        if demonstrations.attempts >= MOST_ATTEMPTS * demonstrations.episodes:
             raise ValueError(
-                f"only {demonstrations.successes} of {demonstrations.attempts} planned episodes "
-                "succeeded; plan more thoroughly, with more planner.samples"
+                f"only {demonstrations.counted} of {demonstrations.attempts} planned episodes "
+                "count; plan more thoroughly, with more planner.samples"
             )
         attempt = demonstrations.plan()
-        progress(int(attempt["success"]), f"return {attempt['return']:,.0f}")
+        done = left - demonstrations.episodes_left
+        progress(done, f"return {attempt['return']:,.0f}")
 
 
 def _read_attempts(out: Path, settings: dict[str, Any]) -> list[Attempt]:

@@ -7,7 +7,8 @@ seconds a second, and is what a policy learns from (`demonstrations`).
 The planner is model predictive path integral control (Williams et al. 2017, "Information Theoretic
 MPC for Model-Based Reinforcement Learning", Algorithm 2) on a few knots of the actions to come, as
 in the sampling planners of MuJoCo MPC (Howell et al. 2022, Section 4.3). Deviations: the noise of a
-sample has one of three strengths, and its weight depends on returns in units of their spread.
+sample has one of three strengths, its weight depends on returns in units of their spread, and the
+knots are of the difference from a reference, actions that did well in another episode.
 """
 
 # MuJoCo's compiled modules come without type stubs.
@@ -37,6 +38,9 @@ _SET_BY_TASKS = (
 )
 """What the tasks change of the model, when they are made and at an episode's start."""
 
+_SLACK = 0.015
+"""In metres: so much farther away than the reference was is as near."""
+
 Points = Mapping[str, np.ndarray]
 
 
@@ -48,10 +52,29 @@ class Objective:
         points: of the model that it looks at, as "site NAME" or "body NAME".
         value: of simulated control steps, (N, H), from the points' positions, {point: (N, H, 3)} in
             metres in the world frame, and the generalised positions (N, H, nq).
+        unguided: leading actions that no reference is for, as they depend on where the things lie.
+        reach: two points whose distance says how far an episode has come; none where all episodes
+            begin with the same one, and time says it.
     """
 
     points: tuple[str, ...]
     value: Callable[[Points, np.ndarray], np.ndarray]
+    unguided: int = 0
+    reach: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What an episode is to be like.
+
+    Attributes:
+        actions: (T, A), the last one from then on.
+        distances: (T,) between the objective's `reach` at those steps, in metres; the last one is
+            what stays.
+    """
+
+    actions: np.ndarray
+    distances: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -63,8 +86,8 @@ class PlannerConfig:
         samples: plans that are simulated in each of `rounds`.
         every: control steps from one plan to the next.
         noise: standard deviation of the strongest samples' knots, of actions in [-1, 1].
-        effort: weight of the actions' squares, which keeps joints that do not matter in the middle
-            of their range; without it they wander, and nobody could learn from that.
+        effort: weight of the squared differences from the reference, which keeps joints that do not
+            matter where they are; without it they wander, and nobody could learn from that.
         temperature: of the weights, in standard deviations of the samples' returns.
         substeps: of the planner's physics in a control step; the tasks themselves have 5.
 
@@ -78,7 +101,7 @@ class PlannerConfig:
     rounds: int = 6
     every: int = 4
     noise: float = 0.3
-    effort: float = 0.0
+    effort: float = 0.05
     temperature: float = 0.2
     substeps: int = 2
 
@@ -127,17 +150,40 @@ class Planner:
         self._lines = np.stack([np.interp(steps, self._knot_times, one) for one in unit], axis=1)
         self._rng = np.random.default_rng()
         self._plan = np.zeros((config.knots, model.nu))
-        self._step = 0
+        self._reference = Reference(np.zeros((1, model.nu)), np.zeros(1))
+        self._step = self._at = 0
 
-    def reset(self, seed: int) -> np.ndarray:
-        """The first observation of the episode that the seed draws; plans begin anew."""
+    def reset(self, seed: int, reference: Reference | None = None) -> np.ndarray:
+        """The first observation of the episode that the seed draws; plans begin anew.
+
+        Args:
+            reference: what this episode is to be like; None for actions of 0, the middle of every
+                joint's range.
+        """
         obs, _ = self.env.reset(seed=seed)
         for name in _SET_BY_TASKS:
             getattr(self._model, name)[:] = getattr(self._inner.model, name)
-        self._rng = np.random.default_rng([0x9E1, seed])
+        # The same draws in every episode, so that starts that are alike lead to actions that are.
+        self._rng = np.random.default_rng(0x9E1)
         self._plan[:] = 0.0
-        self._step = 0
+        self._reference = Reference(np.zeros((1, self.act_dim)), np.zeros(1))
+        if reference is not None:
+            actions = np.array(reference.actions, np.float64)
+            actions[:, : self._objective.unguided] = 0.0
+            self._reference = Reference(actions, reference.distances)
+        self._step = self._at = 0
         return obs
+
+    def distance(self) -> float:
+        """Between the objective's `reach` now, in metres; 0 where it has none."""
+        if self._objective.reach is None:
+            return 0.0
+        data = self._inner.data
+        first, second = (
+            getattr(data, kind)(name).xpos
+            for kind, _, name in (point.partition(" ") for point in self._objective.reach)
+        )
+        return float(np.linalg.norm(first - second))
 
     def act(self) -> np.ndarray:
         """(A,) float32 in [-1, 1]: the action for the state that `env` is in; once a step."""
@@ -145,15 +191,13 @@ class Planner:
         if ahead == 0:
             if self._step:
                 self._move_on()
+            self._at = self._clock()
+            following = self._following(self._at)
             for _ in range(self._config.rounds):
-                self._improve()
+                self._improve(following)
+        action = self._following(self._at + ahead)[0] + self._lines[ahead] @ self._plan
         self._step += 1
-        return (self._lines[ahead] @ self._plan).astype(np.float32)
-
-    def hold(self, action: np.ndarray) -> None:
-        """Begin the next plan with an action (A,) that somebody else took, and that stays."""
-        self._plan[:] = action
-        self._step = 0
+        return np.clip(action, -1.0, 1.0).astype(np.float32)
 
     def close(self) -> None:
         """Free the environment."""
@@ -166,21 +210,40 @@ class Planner:
         columns = self._plan.T
         self._plan = np.stack([np.interp(times, self._knot_times, one) for one in columns], axis=1)
 
-    def _improve(self) -> None:
+    def _clock(self) -> int:
+        """The step of the reference to go on from.
+
+        It is not ahead of the last one at which the reference was as far away as the hand is now:
+        so the hand closes where the thing is, however long the way there, and opens again if it
+        has lost it.
+        """
+        on = self._at + self._config.every if self._step else 0
+        distances = self._reference.distances
+        as_far = np.flatnonzero(distances >= self.distance() - _SLACK)
+        latest = int(as_far[-1]) if len(as_far) else 0
+        return on if latest == len(distances) - 1 else min(on, latest)
+
+    def _following(self, step: int) -> np.ndarray:
+        """(H, A) of the reference from a step of it on."""
+        steps = np.arange(step, step + self._config.horizon)
+        return self._reference.actions[np.minimum(steps, len(self._reference.actions) - 1)]
+
+    def _improve(self, following: np.ndarray) -> None:
         config, rng = self._config, self._rng
         strength = config.noise * rng.choice(_STRENGTHS, size=(config.samples, 1, 1))
         noise = rng.standard_normal((config.samples, *self._plan.shape)) * strength
-        plans = np.clip(self._plan + noise, -1.0, 1.0)
+        plans = self._plan + noise
         plans[0] = self._plan
-        returns = self._simulate(plans)
+        returns = self._simulate(plans, following)
         spread = max(float(returns.std()), 1e-9)
         weights = np.exp((returns - returns.max()) / (config.temperature * spread))
         self._plan = np.einsum("n,nka->ka", weights / weights.sum(), plans)
 
-    def _simulate(self, plans: np.ndarray) -> np.ndarray:
+    def _simulate(self, plans: np.ndarray, following: np.ndarray) -> np.ndarray:
         """(N, K, A) -> (N,) sums of the objective over the horizon."""
         inner, substeps, model = self._inner, self._config.substeps, self._model
-        actions = np.einsum("hk,nka->nha", self._lines, plans)
+        differences = np.einsum("hk,nka->nha", self._lines, plans)
+        actions = np.clip(following + differences, -1.0, 1.0)
         control = np.repeat(inner.act_mean + actions * inner.act_rng, substeps, axis=1)
         start = np.empty(mujoco.mj_stateSize(inner.model, _STATE))
         mujoco.mj_getState(inner.model, inner.data, start, _STATE)
@@ -191,7 +254,7 @@ class Planner:
         seen = sensors[:, last, self._first_sensor :]
         names = self._objective.points
         points = {name: seen[:, :, 3 * k : 3 * k + 3] for k, name in enumerate(names)}
-        effort = self._config.effort * np.square(actions).sum(axis=(1, 2))
+        effort = self._config.effort * np.square(differences).sum(axis=(1, 2))
         return self._objective.value(points, positions).sum(axis=1) - effort
 
 

@@ -15,10 +15,19 @@ from collectors.gym.training import GymTrainingConfig
 
 _ONE_CORE = SACConfig(batch_size=128, critic_learning_rate=1e-3)
 _IMITATING = replace(
-    _ONE_CORE, temperature=0.05, layer_norm=True, entropy_in_values=False, imitation=10.0
+    _ONE_CORE,
+    temperature=0.05,
+    layer_norm=True,
+    entropy_in_values=False,
+    imitation=10.0,
+    imitation_noise=0.3,
+    actor_tau=0.005,
 )
-# As much effort as leaves the planner its success: the hammer wants a swing.
-_EFFORT = {"AdroitHandDoor-v1": 0.1, "AdroitHandHammer-v1": 0.02, "AdroitHandRelocate-v1": 0.1}
+_PLANNERS = {
+    "AdroitHandDoor-v1": PlannerConfig(effort=0.1),
+    "AdroitHandHammer-v1": PlannerConfig(),
+    "AdroitHandRelocate-v1": PlannerConfig(effort=0.1, horizon=48, knots=5),
+}
 
 
 def recommended_training(env_id: str) -> GymTrainingConfig:
@@ -28,17 +37,15 @@ def recommended_training(env_id: str) -> GymTrainingConfig:
         ValueError: no such task.
     """
     config = GymTrainingConfig(env=find_task(env_id).env_id, steps_per_update=2, sac=_ONE_CORE)
-    if env_id not in _EFFORT:
+    if env_id not in _PLANNERS:
         return config
     return replace(
         config,
-        steps=100_000,
+        steps=30_000,
         random_steps=1_000,
         noise_color=1.0,
-        demonstrations=10,
-        corrections=4,
-        correct_every=5_000,
-        planner=PlannerConfig(effort=_EFFORT[env_id]),
-        evaluate_every=1_000,
+        demonstrations=40,
+        planner=_PLANNERS[env_id],
+        evaluate_every=250,
         sac=_IMITATING,
     )

@@ -66,6 +66,10 @@ class ReplayBuffer:
             for name, columns in self.columns.items()
         }
 
+    def all(self, name: str) -> np.ndarray:
+        """(rows, width): what counts of a column."""
+        return self._data[: self.rows, self.columns[name]]
+
     def flush(self) -> None:
         """Bring what was added to the disk."""
         self._data.flush()

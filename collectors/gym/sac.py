@@ -37,7 +37,8 @@ class SACConfig:
         entropy_in_values: as the paper has it; Ball et al. leave it out on the Adroit hand.
         imitation: weight of the squared distance between the actor's mean actions and those of the
             rows to imitate, beside values divided by their mean size (Fujimoto and Gu 2021, Eq. 3
-            to 5); 0 for the paper's loss.
+            to 5); 0 for the paper's loss. imitation_noise: standard deviation of noise on those
+            rows' observations there, so that the actor knows what to do beside them, too.
         actor_tau: how far the actor that is evaluated and kept moves to the one in training an
             update, as a moving average of it; 1 keeps the one in training, as the paper does.
 
@@ -56,6 +57,7 @@ class SACConfig:
     layer_norm: bool = False
     entropy_in_values: bool = True
     imitation: float = 0.0
+    imitation_noise: float = 0.0
     actor_tau: float = 1.0
 
     def __post_init__(self) -> None:
@@ -66,8 +68,10 @@ class SACConfig:
                 raise ValueError(f"learning rates and temperature must be above 0, got {value}")
         if not (0.0 <= self.gamma < 1.0 and 0.0 < self.tau <= 1.0 and 0.0 < self.actor_tau <= 1.0):
             raise ValueError("gamma must lie in [0, 1), tau and actor_tau in (0, 1]")
-        if not (isfinite(self.imitation) and self.imitation >= 0.0):
-            raise ValueError(f"imitation must not be negative, got {self.imitation}")
+        for name in ("imitation", "imitation_noise"):
+            value = getattr(self, name)
+            if not (isfinite(value) and value >= 0.0):
+                raise ValueError(f"{name} must not be negative, got {value}")
         if self.target_entropy is not None and not isfinite(self.target_entropy):
             raise ValueError(f"target_entropy must be a finite number, got {self.target_entropy}")
 
@@ -121,8 +125,9 @@ class SAC:
         value = self.critics(batch["obs"], action).amin(0)
         loss = (temperature * log_density - value).mean()
         if self.config.imitation and imitated:
-            rows = slice(-imitated, None)
-            away = self.actor(batch["obs"][rows])[0].tanh() - batch["action"][rows]
+            obs = batch["obs"][-imitated:]
+            noise = self.config.imitation_noise * torch.randn(obs.shape, generator=generator)
+            away = self.actor(obs + noise)[0].tanh() - batch["action"][-imitated:]
             loss = loss / value.detach().abs().mean() + self.config.imitation * (
                 away.square().sum(-1).mean()
             )

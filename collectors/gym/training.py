@@ -20,9 +20,10 @@ from safetensors.torch import load_file, save
 
 from collectors.gym.batch import TaskBatch, TaskObservation
 from collectors.gym.colored_noise import colored_noise
-from collectors.gym.demonstrations import MOST_ATTEMPTS, Demonstrations, check_can_plan
+from collectors.gym.demonstrations import Demonstrations, check_can_plan
 from collectors.gym.evaluation import evaluate
 from collectors.gym.networks import Actor
+from collectors.gym.observation_scale import ObservationScale
 from collectors.gym.planner import PlannerConfig
 from collectors.gym.replay import REPLAY_FILE, ReplayBuffer
 from collectors.gym.sac import BATCH_KEYS, SAC, SACConfig
@@ -53,10 +54,9 @@ class GymTrainingConfig:
         noise_color: of the policy's noise while it explores, see `colored_noise`; 0 is the paper's.
         demonstrations: episodes that a planner plays before, see `demonstrations`. Half of each
             batch comes from them, and is imitated as `sac.imitation` says (Ball et al. 2023,
-            "Efficient Online Reinforcement Learning with Offline Data", Section 4.1); 0 for the
-            paper's algorithm.
-        corrections: further episodes after every `correct_every` steps, which the policy begins and
-            the planner takes over.
+            "Efficient Online Reinforcement Learning with Offline Data", Section 4.1), and the
+            networks see observations in units of their spread in them; 0 for the paper's algorithm.
+        free_demonstrations: attempts of which the best is what the demonstrations are to be like.
         planner: of the demonstrations.
         steps_per_update: environment steps for one update. The paper has 1; more of them give the
             buffer of a longer training for the same computation.
@@ -74,8 +74,7 @@ class GymTrainingConfig:
     random_steps: int = 10_000
     noise_color: float = 0.0
     demonstrations: int = 0
-    corrections: int = 0
-    correct_every: int = 10_000
+    free_demonstrations: int = 8
     planner: PlannerConfig = field(default_factory=PlannerConfig)
     steps_per_update: int = 1
     evaluate_every: int = 5_000
@@ -87,12 +86,10 @@ class GymTrainingConfig:
 
     def __post_init__(self) -> None:
         task = find_task(self.env)
-        if self.demonstrations or self.corrections:
+        if self.demonstrations:
             check_can_plan(task)
-        if self.corrections and not self.demonstrations:
-            raise ValueError("corrections need demonstrations to begin with")
         for name, value in asdict(self).items():
-            least = 0 if name in ("seed", "demonstrations", "corrections") else 1
+            least = 0 if name in ("seed", "demonstrations") else 1
             if isinstance(value, int) and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if not 0.0 <= self.noise_color <= 2.0:
@@ -111,10 +108,9 @@ def open_demonstrations(config: GymTrainingConfig, out: Path) -> Demonstrations:
     Raises:
         ValueError: as `Demonstrations`.
     """
-    corrections = config.corrections * (config.steps // config.correct_every)
-    most = MOST_ATTEMPTS * config.demonstrations + corrections
+    counts = config.demonstrations, config.free_demonstrations
     task = find_task(config.env)
-    return Demonstrations(task, out, most, config.seed, config.planner, config.threads)
+    return Demonstrations(task, out, *counts, config.seed, config.planner, config.threads)
 
 
 def check_same(config: GymTrainingConfig, recorded: Mapping[str, Any], out: Path) -> None:
@@ -174,8 +170,8 @@ def train_gym(
 class _MeanAction:
     """The actor in training, as it is evaluated."""
 
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
+    def __init__(self, actor: Actor, scale: ObservationScale) -> None:
+        self._actor, self._scale = actor, scale
 
     def reset(self, ids: np.ndarray) -> None:
         """Nothing to forget."""
@@ -183,7 +179,7 @@ class _MeanAction:
     @torch.inference_mode()
     def act(self, observation: TaskObservation) -> np.ndarray:
         """(N, A) float32 mean actions."""
-        mean, _ = self._actor(torch.from_numpy(observation.policy))
+        mean, _ = self._actor(self._scale(torch.from_numpy(observation.policy)))
         return mean.tanh().numpy()
 
 
@@ -205,9 +201,11 @@ class _Training:
         self._started = time.perf_counter() - wall_s
         sizes = self._env.obs_dim, self._env.act_dim
         self._buffer = ReplayBuffer(out / REPLAY_FILE, config.steps, *sizes, self.steps)
-        self._shown = open_demonstrations(config, out) if config.demonstrations else None
-        if self._shown is not None and self._shown.successes < config.demonstrations:
-            raise ValueError(f"{out} has not all of its {config.demonstrations} demonstrations")
+        self._shown: ReplayBuffer | None = None
+        self._scale = ObservationScale.unchanged(sizes[0])
+        if config.demonstrations:
+            self._shown = _read_demonstrations(config, out)
+            self._scale = ObservationScale.of(self._shown.all("obs"))
         # The step makes the draws of a resumed training other ones than those of its start.
         seeds = np.random.SeedSequence([0x9A3, config.seed, self.steps]).generate_state(3)
         self._rng = np.random.default_rng(seeds[0])
@@ -228,9 +226,6 @@ class _Training:
                 self._update()
             if self.steps % _PROGRESS_EVERY == 0:
                 progress(_PROGRESS_EVERY)
-            if self._shown is not None and self.steps % config.correct_every == 0:
-                for _ in range(config.corrections):
-                    self._shown.plan(lead=self._lead)
             if self.steps % config.evaluate_every == 0 or self.steps == config.steps:
                 report(self._evaluate((self.steps - since[0]) / (self.wall_s - since[1])))
                 since = self.steps, self.wall_s
@@ -271,28 +266,26 @@ class _Training:
         if self.steps < self.config.random_steps:
             # The distribution function of the noise: uniform in (-1, 1), with the noise's colour.
             return torch.erf(noise / np.sqrt(2.0)).numpy(), -len(noise) * float(np.log(2.0))
-        action, log_density = self._sac.actor.sample(torch.from_numpy(obs[None]), noise[None])
+        seen = self._scale(torch.from_numpy(obs[None]))
+        action, log_density = self._sac.actor.sample(seen, noise[None])
         return action[0].numpy(), float(log_density[0])
-
-    @torch.inference_mode()
-    def _lead(self, obs: np.ndarray) -> np.ndarray:
-        mean, _ = self._sac.kept_actor(torch.from_numpy(obs[None]))
-        return mean[0].tanh().numpy()
 
     def _update(self) -> None:
         size, shown = self.config.sac.batch_size, self._shown
         imitated = 0 if shown is None else size // 2
         rows = self._buffer.draw(size - imitated, self._rng)
         if shown is not None:
-            others = shown.buffer.draw(imitated, self._rng)
+            others = shown.draw(imitated, self._rng)
             rows = {key: np.concatenate([rows[key], others[key]]) for key in BATCH_KEYS}
         batch = {key: torch.from_numpy(rows[key]) for key in BATCH_KEYS}
+        batch |= {key: self._scale(batch[key]) for key in ("obs", "next_obs")}
         self._sac.update(batch, self._noise, imitated)
 
     def _evaluate(self, steps_per_s: float) -> Row:
         """Evaluate and keep the actor; the starts are the same every time."""
         seeds = range(_EVALUATION_SEED, _EVALUATION_SEED + self.config.evaluation_episodes)
-        episodes = evaluate(_MeanAction(self._sac.kept_actor), self._judge, seeds)
+        actor = self._sac.kept_actor
+        episodes = evaluate(_MeanAction(actor, self._scale), self._judge, seeds)
         row = {
             "steps": self.steps,
             "episodes": self.episodes,
@@ -304,8 +297,7 @@ class _Training:
         }
         if not (isfinite(row["return"]) and isfinite(row["temperature"])):
             self._refuse_to_go_on(f"return {row['return']}, temperature {row['temperature']}")
-        actor = self._sac.kept_actor.state_dict()
-        weights = {key: value.contiguous() for key, value in actor.items()}
+        weights = self._scale.weights_for_unscaled(actor)
         write_bytes_durably(snapshot_path(self.out, self.steps), save(weights))
         self.history.append(row)
         write_history(self.out, self.history)
@@ -336,8 +328,14 @@ class _Training:
     def close(self) -> None:
         self._env.close()
         self._judge.close()
-        if self._shown is not None:
-            self._shown.close()
+
+
+def _read_demonstrations(config: GymTrainingConfig, out: Path) -> ReplayBuffer:
+    demonstrations = open_demonstrations(config, out)
+    demonstrations.close()
+    if demonstrations.counted < config.demonstrations:
+        raise ValueError(f"{out} has not all of its {config.demonstrations} demonstrations")
+    return demonstrations.buffer
 
 
 def snapshot_path(out: Path, steps: int) -> Path:

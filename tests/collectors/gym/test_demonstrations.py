@@ -14,12 +14,18 @@ import torch
 
 pytest.importorskip("gymnasium_robotics")
 
+from collectors.gym.batch import TaskBatch
 from collectors.gym.demonstrations import Demonstrations, demonstrate
-from collectors.gym.planner import Planner, PlannerConfig
+from collectors.gym.evaluation import evaluate
+from collectors.gym.experts import load_actor
+from collectors.gym.networks import Actor
+from collectors.gym.observation_scale import ObservationScale
+from collectors.gym.planner import Planner, PlannerConfig, Reference
+from collectors.gym.recommended import recommended_training
 from collectors.gym.replay import ReplayReader
 from collectors.gym.sac import SAC, SACConfig
 from collectors.gym.tasks import find_task
-from collectors.gym.training import GymTrainingConfig, open_demonstrations, train_gym
+from collectors.gym.training import _EVALUATION_SEED, GymTrainingConfig, train_gym
 from tests.collectors.gym.making import make_training
 
 RELOCATE = find_task("AdroitHandRelocate-v1")
@@ -28,9 +34,36 @@ POOR = PlannerConfig(horizon=4, knots=2, samples=2, rounds=1)
 
 
 @contextmanager
-def opened(out: Path, env_id: str = RELOCATE.env_id, seed: int = 0) -> Iterator[Demonstrations]:
-    with closing(Demonstrations(find_task(env_id), out, 10, seed, POOR)) as demonstrations:
+def opened(
+    out: Path, env_id: str = RELOCATE.env_id, count: int = 2, free: int = 1, seed: int = 0
+) -> Iterator[Demonstrations]:
+    task = find_task(env_id)
+    with closing(Demonstrations(task, out, count, free, seed, POOR)) as demonstrations:
         yield demonstrations
+
+
+def succeed_always(
+    demonstrations: Demonstrations,
+    monkeypatch: pytest.MonkeyPatch,
+    rewards: list[float] | None = None,
+) -> None:
+    """Every step is a success; of each episode that is planned, with the next of these rewards."""
+    env = demonstrations._planner.env
+    step, play = env.step, demonstrations._play
+    given: list[float] = []
+
+    def succeeding(action: np.ndarray) -> tuple:
+        obs, reward, terminated, truncated, info = step(action)
+        reward = given[-1] if given else reward + 1.0
+        return obs, reward, terminated, truncated, {**info, "success": True}
+
+    def playing(seed: int, reference: Reference | None) -> tuple:
+        if rewards:
+            given.append(rewards.pop(0))
+        return play(seed, reference)
+
+    monkeypatch.setattr(env, "step", succeeding)
+    monkeypatch.setattr(demonstrations, "_play", playing)
 
 
 @pytest.fixture
@@ -41,10 +74,9 @@ def shown(tmp_path: Path) -> Path:
     out.mkdir()
     (made / "replay.f32").rename(out / "demonstrations.f32")
     attempts = [
-        {"seed": k, "led": 0, "return": -5.0, "success": k != 1, "rows": 200 * (k != 1)}
-        for k in range(3)
+        {"seed": k, "return": -5.0, "first_success": 150, "counts": k != 1} for k in range(3)
     ]
-    settings = {"env": RELOCATE.env_id, "seed": 0, "planner": asdict(POOR)}
+    settings = {"env": RELOCATE.env_id, "seed": 0, "free": 1, "planner": asdict(POOR)}
     (out / "demonstrations.json").write_text(json.dumps({**settings, "attempts": attempts}))
     return out
 
@@ -52,91 +84,107 @@ def shown(tmp_path: Path) -> Path:
 def config(**changes: object) -> GymTrainingConfig:
     sac = SACConfig(hidden=8, batch_size=8, layer_norm=True, entropy_in_values=False, imitation=1)
     plain = GymTrainingConfig(
-        env=RELOCATE.env_id, steps=230, random_steps=20, demonstrations=2, planner=POOR,
-        evaluate_every=230, evaluation_episodes=1, checkpoint_every=230, sac=sac,
+        env=RELOCATE.env_id, steps=230, random_steps=20, demonstrations=2, free_demonstrations=1,
+        planner=POOR, evaluate_every=230, evaluation_episodes=1, checkpoint_every=230, sac=sac,
     )  # fmt: skip
     return replace(plain, **changes)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.slow
-def test_a_planned_episode_drives_the_nail_in(tmp_path: Path) -> None:
+def test_planned_episodes_drive_the_nail_in_and_are_alike(tmp_path: Path) -> None:
     told: list[tuple[int, str]] = []
-    with closing(Demonstrations(HAMMER, tmp_path, 3)) as demonstrations:
-        demonstrate(demonstrations, 1, lambda n, note: told.append((n, note)))
-        assert sum(n for n, _ in told) == demonstrations.successes == 1
-        drawn = demonstrations.buffer.draw(500, np.random.default_rng(0))
+    config = recommended_training(HAMMER.env_id).planner
+    with closing(Demonstrations(HAMMER, tmp_path, 2, 1, config=config)) as demonstrations:
+        demonstrate(demonstrations, lambda n, note: told.append((n, note)))
+        assert sum(n for n, _ in told) == demonstrations.counted == 2
+        rewards = demonstrations.buffer.all("reward").reshape(2, 200)
+        first, second = demonstrations.buffer.all("action").reshape(2, 200, 26)
     # 100 a step once the nail is in; D4RL's expert returns 12,794.
-    assert drawn["reward"].mean() * 200 > 5000
-    assert np.abs(drawn["action"]).max() <= 1.0
-    reader = ReplayReader(tmp_path, 200, 46, 26, "demonstrations.f32")
-    [length] = reader.episodes(200).lengths
-    assert length == 200, "each observation is the one that the step before led to"
+    assert rewards.sum(axis=1).min() > 5000
+    assert np.abs(first).max() <= 1.0
+    assert np.corrcoef(first.ravel(), second.ravel())[0, 1] > 0.8
+    reader = ReplayReader(tmp_path, 400, 46, 26, "demonstrations.f32")
+    lengths = reader.episodes(400).lengths
+    assert lengths.tolist() == [200, 200], "an observation is what the step before led to"
 
 
 def test_what_fails_does_not_count_and_a_stop_costs_one_episode(tmp_path: Path) -> None:
     def stop(n: int, note: str) -> None:
         raise KeyboardInterrupt
 
-    complaint = "only 0 of 3 planned episodes succeeded"
-    with opened(tmp_path / "whole", seed=5) as whole, pytest.raises(ValueError, match=complaint):
-        demonstrate(whole, 1)
-    with opened(tmp_path / "cut", seed=5) as cut, pytest.raises(KeyboardInterrupt):
-        demonstrate(cut, 1, stop)
-    with opened(tmp_path / "cut", seed=5) as again:
-        assert (again.attempts, again.successes, again.buffer.rows) == (1, 0, 0)
+    complaint = "none of 2 planned episodes of AdroitHandRelocate-v1 succeeded"
+    with opened(tmp_path / "whole", free=2) as whole, pytest.raises(ValueError, match=complaint):
+        demonstrate(whole)
+    with opened(tmp_path / "cut", free=2) as cut, pytest.raises(KeyboardInterrupt):
+        demonstrate(cut, stop)
+    with opened(tmp_path / "cut", free=2) as again:
+        assert (again.attempts, again.counted, again.buffer.rows) == (1, 0, 0)
         with pytest.raises(ValueError, match=complaint):
-            demonstrate(again, 1)
+            demonstrate(again)
     whole_record, cut_record = (
         (tmp_path / name / "demonstrations.json").read_text() for name in ("whole", "cut")
     )
     assert cut_record == whole_record
 
 
-def test_only_the_planners_steps_of_a_success_are_kept(
+def test_the_best_of_the_free_episodes_is_what_the_others_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    led: list[np.ndarray] = []
+    followed: list[Reference | None] = []
+    reset = Planner.reset
 
-    def lead(obs: np.ndarray) -> np.ndarray:
-        led.append(obs)
-        return np.full(30, 0.25, np.float32)
+    def listening(self: Planner, seed: int, reference: Reference | None = None) -> np.ndarray:
+        followed.append(reference)
+        return reset(self, seed, reference)
 
-    def act(self: Planner) -> np.ndarray:
-        # It goes on from where the policy had the hand.
-        assert np.all(self._plan == 0.25)
-        return self._plan[0].astype(np.float32)
-
-    monkeypatch.setattr(Planner, "act", act)
-    with opened(tmp_path, seed=1) as demonstrations:
-        inner = demonstrations._planner.env
-        step = inner.step
-
-        def succeeding(action: np.ndarray) -> tuple:
-            obs, reward, terminated, truncated, info = step(action)
-            return obs, reward, terminated, truncated, {**info, "success": True}
-
-        monkeypatch.setattr(inner, "step", succeeding)
-        attempt = demonstrations.plan(lead)
-        assert 0 < len(led) == attempt["led"] < 100
-        assert attempt["rows"] == demonstrations.buffer.rows == 200 - len(led)
-        kept = demonstrations.buffer.draw(2000, np.random.default_rng(0))["obs"]
-    assert not {row.tobytes() for row in kept} & {row.tobytes() for row in led}
+    monkeypatch.setattr(Planner, "reset", listening)
+    with opened(tmp_path, count=2, free=3, seed=1) as demonstrations:
+        succeed_always(demonstrations, monkeypatch)
+        returns = [demonstrations.plan()["return"] for _ in range(3)]
+        assert (demonstrations.counted, demonstrations.episodes_left) == (1, 1)
+        assert returns[0] < max(returns), "a later one took the place of the first"
+        assert demonstrations.buffer.all("reward").sum() == pytest.approx(max(returns), rel=1e-5)
+        best = demonstrations.buffer.all("action").copy()
+    with opened(tmp_path, count=2, free=3, seed=1) as demonstrations:
+        succeed_always(demonstrations, monkeypatch)
+        demonstrate(demonstrations)
+        assert (demonstrations.attempts, demonstrations.counted) == (4, 2)
+        np.testing.assert_array_equal(demonstrations.buffer.all("action")[:200], best)
+        assert demonstrations.buffer.rows == 400
+    [reference] = [one for one in followed if one is not None]
+    np.testing.assert_array_equal(reference.actions[:10], best[:10])
 
 
-def test_what_is_there_is_not_planned_again_nor_taken_for_another(shown: Path) -> None:
+def test_a_detour_is_no_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as demonstrations:
+        succeed_always(demonstrations, monkeypatch, rewards := [10.0, 7.0, 9.0])
+        demonstrate(demonstrations)
+        assert not rewards
+        assert (demonstrations.attempts, demonstrations.counted) == (3, 2)
+        kept = demonstrations.buffer.all("reward")
+    assert kept[:, 0].tolist() == [10.0] * 200 + [9.0] * 200
+
+
+def test_what_is_there_is_not_planned_again_nor_taken_for_another(
+    shown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = (shown / "demonstrations.json").read_bytes()
     with opened(shown) as demonstrations:
-        demonstrate(demonstrations, 2)
-        assert (demonstrations.attempts, demonstrations.successes) == (3, 2)
+        demonstrate(demonstrations)
+        assert (demonstrations.attempts, demonstrations.counted) == (3, 2)
     assert (shown / "demonstrations.json").read_bytes() == record
     for env_id, seed in [(HAMMER.env_id, 0), (RELOCATE.env_id, 1)]:
         with (
             pytest.raises(ValueError, match="has demonstrations of other settings"),
-            opened(shown, env_id, seed),
+            opened(shown, env_id, seed=seed),
         ):
             pass
     with pytest.raises(ValueError, match="has demonstrations of other settings"):
-        Demonstrations(RELOCATE, shown, 10)
+        Demonstrations(RELOCATE, shown, 2, 1)
+    with opened(shown, count=9) as demonstrations:
+        monkeypatch.setattr(Planner, "act", lambda self: np.zeros(30, np.float32))
+        with pytest.raises(ValueError, match="only 2 of 27 planned episodes count"):
+            demonstrate(demonstrations)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +194,8 @@ def test_what_is_there_is_not_planned_again_nor_taken_for_another(shown: Path) -
             {"env": "AdroitHandPen-v1"},
             "no demonstrations of AdroitHandPen-v1; a planner knows AdroitHandDoor-v1",
         ),
-        ({"demonstrations": 0, "corrections": 1}, "corrections need demonstrations to begin with"),
-        ({"correct_every": 0}, "correct_every must be at least 1, got 0"),
+        ({"demonstrations": -1}, "demonstrations must be at least 0, got -1"),
+        ({"free_demonstrations": 0}, "free_demonstrations must be at least 1, got 0"),
     ],
 )
 def test_demonstrations_that_cannot_be_are_refused(
@@ -161,7 +209,8 @@ def test_a_training_learns_from_them_and_keeps_them_out_of_its_own_buffer(
     shown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(shown) as demonstrations:
-        stored = demonstrations.buffer.draw(5000, np.random.default_rng(0))["obs"]
+        scale = ObservationScale.of(demonstrations.buffer.all("obs"))
+        stored = scale(torch.from_numpy(demonstrations.buffer.all("obs").copy())).numpy()
     known = {row.tobytes() for row in stored}
     assert len(known) == 400
     batches: list[tuple[np.ndarray, int]] = []
@@ -178,18 +227,17 @@ def test_a_training_learns_from_them_and_keeps_them_out_of_its_own_buffer(
     for obs, imitated in batches:
         assert (len(obs), imitated) == (8, 4)
         assert [row.tobytes() in known for row in obs] == [False] * 4 + [True] * 4
-    own = ReplayReader(shown, 230, 39, 30).read(0, 230)
-    assert not {row.tobytes() for row in own["obs"]} & known
+    own = torch.from_numpy(ReplayReader(shown, 230, 39, 30).read(0, 230)["obs"])
+    assert not {row.tobytes() for row in scale(own).numpy()} & known
 
 
-def test_the_planner_takes_over_from_the_policy_now_and_then(shown: Path) -> None:
-    corrected = config(corrections=2, correct_every=100)
-    train_gym(corrected, shown, lambda row: None)
-    attempts = json.loads((shown / "demonstrations.json").read_text())["attempts"]
-    assert len(attempts) == 3 + 2 * 2
-    assert all(attempt["led"] for attempt in attempts[3:])
-    with closing(open_demonstrations(corrected, shown)) as demonstrations:
-        assert demonstrations.attempts == 7
+def test_what_is_kept_acts_on_plain_observations_as_it_was_evaluated(shown: Path) -> None:
+    rows = []
+    train_gym(config(), shown, rows.append)
+    actor = load_actor(shown / "snapshots" / "230.safetensors", "kept", RELOCATE)
+    with closing(TaskBatch(RELOCATE, 1)) as batch:
+        [episode] = evaluate(actor, batch, [_EVALUATION_SEED])
+    assert episode.episode_return == pytest.approx(rows[-1]["return"], rel=1e-3)
 
 
 def test_a_training_without_its_demonstrations_is_refused(tmp_path: Path) -> None:
@@ -212,3 +260,20 @@ def test_the_actor_comes_to_imitate_those_rows_and_no_others() -> None:
     with torch.no_grad():
         mean, _ = sac.actor(obs)
     assert mean.tanh().mean().item() == pytest.approx(0.6, abs=0.1)
+
+
+def test_a_scale_goes_into_the_first_layer() -> None:
+    generator = torch.Generator().manual_seed(0)
+    obs = torch.randn((50, 3), generator=generator) * torch.tensor([2.0, 0.5, 0.0]) + 4.0
+    scale = ObservationScale.of(obs.numpy())
+    torch.testing.assert_close(scale(obs).mean(0), torch.zeros(3), atol=1e-4, rtol=0)
+    assert scale(obs).std(0).tolist() == pytest.approx([1.0, 1.0, 0.0], abs=0.04)
+    actor, plain = Actor(3, 2, 8), Actor(3, 2, 8)
+    plain.load_state_dict(scale.weights_for_unscaled(actor))
+    with torch.no_grad():
+        for mine, its in zip(actor(scale(obs)), plain(obs), strict=True):
+            torch.testing.assert_close(mine, its, atol=1e-4, rtol=1e-4)
+        unchanged = ObservationScale.unchanged(3)
+        for name, value in unchanged.weights_for_unscaled(actor).items():
+            assert torch.equal(value, actor.state_dict()[name])
+        assert torch.equal(unchanged(obs), obs)

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("gymnasium_robotics")
 
 from collectors.gym.adroit_objectives import OBJECTIVES
-from collectors.gym.planner import Objective, Planner, PlannerConfig, Points
+from collectors.gym.planner import Objective, Planner, PlannerConfig, Points, Reference
 from collectors.gym.tasks import find_task
 
-LIGHT = PlannerConfig(horizon=16, samples=8, rounds=2)
+LIGHT = PlannerConfig(horizon=16, samples=16, rounds=3)
 
 
 def make_planner(env_id: str, config: PlannerConfig = LIGHT) -> Planner:
@@ -57,6 +57,56 @@ def test_a_seed_decides_every_action(planner: Planner) -> None:
     assert np.abs(first).max() <= 1.0
     np.testing.assert_array_equal(play(planner, 3, 6), first)
     assert not np.array_equal(play(planner, 4, 6), first)
+
+
+def test_a_reference_is_followed_where_nothing_speaks_against_it() -> None:
+    idle = PlannerConfig(horizon=4, knots=2, samples=1, rounds=1, every=2)
+    planner = make_planner("AdroitHandDoor-v1", idle)
+    actions = np.linspace([-0.9] * 28, [1.2] * 28, 5)
+    try:
+        planner.reset(0, Reference(actions, np.zeros(5)))
+        for step in range(8):
+            wanted = np.clip(actions[min(step, 4)], -1.0, 1.0)
+            action = planner.act()
+            np.testing.assert_allclose(action, wanted, rtol=1e-6)
+            planner.env.step(action)
+        planner.reset(0)
+        assert not planner.act().any()
+    finally:
+        planner.close()
+
+
+def test_a_reference_waits_until_the_ball_is_as_near() -> None:
+    idle = PlannerConfig(horizon=4, knots=2, samples=1, rounds=1, every=2)
+    planner = make_planner("AdroitHandRelocate-v1", idle)
+    actions = np.linspace([0.1] * 30, [0.5] * 30, 5)
+    try:
+        planner.reset(0)
+        away = planner.distance()
+        for distances, steps in [
+            ([away, away, 0.05, 0.05, 0.05], [0, 1, 1, 2, 1, 2]),
+            ([0.1, 0.1, 0.1, 0.1, 0.05], [0, 1, 0, 1, 0, 1]),
+            ([away, 0.05, 0.05, 0.05, away], [0, 1, 2, 3, 4, 4]),
+        ]:
+            planner.reset(0, Reference(actions, np.array(distances)))
+            for step in steps:
+                action = planner.act()
+                np.testing.assert_allclose(action[6:], actions[step, 6:], rtol=1e-6)
+                assert not action[:6].any(), "the arm's, which depend on where the ball is"
+    finally:
+        planner.close()
+
+
+def test_effort_is_what_a_difference_costs() -> None:
+    reference = Reference(np.full((1, 28), 0.3), np.zeros(1))
+    apart = []
+    for effort in (0.0, 10.0):
+        config = PlannerConfig(horizon=16, samples=8, rounds=4, effort=effort)
+        planner = make_planner("AdroitHandDoor-v1", config)
+        planner.reset(1, reference)
+        apart.append(float(np.square(planner.act() - 0.3).mean()))
+        planner.close()
+    assert apart[1] < 0.3 * apart[0]
 
 
 def test_threads_change_nothing(planner: Planner) -> None:
