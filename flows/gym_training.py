@@ -79,6 +79,7 @@ def _train(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str
 
 def _demonstrate(config: GymTrainingConfig, out: Path, reporter: Reporter) -> None:
     with closing(open_demonstrations(config, out)) as demonstrations:
-        wanted, done = config.demonstrations, demonstrations.successes
-        with reporter.step(f"plan {config.env}", wanted, "episode", min(wanted, done)) as advance:
-            demonstrate(demonstrations, wanted, advance)
+        episodes = demonstrations.episodes
+        done = episodes - demonstrations.episodes_left
+        with reporter.step(f"plan {config.env}", episodes, "episode", done) as advance:
+            demonstrate(demonstrations, advance)

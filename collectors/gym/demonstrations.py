@@ -2,8 +2,9 @@
 
 A policy can only learn from episodes that are alike: planned one by one, they grip and hold the
 same thing in as many ways as there are episodes, whose mean does nothing. So the first few are
-planned freely, and the best of them is the reference whose actions all others stay close to, until
-it has settled in success; from then on they stay close to what it did then, on average.
+planned freely, as many more follow the best one so far, and the best of all these is the reference
+whose actions all others stay close to, until it has settled in success; from then on they stay
+close to what it did then, on average.
 
 They lie in the training's folder, in a file of the replay buffer's layout, `demonstrations.f32`,
 the reference first; log-densities are NaN, as a planner has none. `demonstrations.json` has the
@@ -73,8 +74,8 @@ class Demonstrations:
         """Open or begin them.
 
         Args:
-            count: episodes that are wanted; free: the attempts, at the beginning, of which the best
-                is the reference.
+            count: episodes that are wanted; free: attempts, at the beginning, that follow nothing;
+                as many follow the best one so far, and the best of all these is the reference.
             seed: of the episodes' starts; config: None for the planner's defaults.
             threads: that simulate for it.
 
@@ -85,7 +86,7 @@ class Demonstrations:
         check_can_plan(task)
         config = config or PlannerConfig()
         self._task, self._out, self._seed = task, out, seed
-        self._count, self._free = count, free
+        self._count, self._free, self._searched = count, free, 2 * free
         planner = asdict(config)
         self._settings = {"env": task.env_id, "seed": seed, "free": free, "planner": planner}
         self._attempts = _read_attempts(out, self._settings)
@@ -111,21 +112,21 @@ class Demonstrations:
     @property
     def episodes(self) -> int:
         """To plan in all, were every one that follows the reference to succeed."""
-        return self._free + self._count - 1
+        return self._searched + self._count - 1
 
     @property
     def episodes_left(self) -> int:
         """How many of them are left."""
-        return max(0, self.episodes - min(self.attempts, self._free) - self._followed)
+        return max(0, self.episodes - min(self.attempts, self._searched) - self._followed)
 
     @property
     def _followed(self) -> int:
-        return sum(attempt["counts"] for attempt in self._attempts[self._free :])
+        return sum(attempt["counts"] for attempt in self._attempts[self._searched :])
 
     @property
     def _best(self) -> Attempt | None:
-        """Of the free attempts."""
-        ended_well = [attempt for attempt in self._attempts[: self._free] if attempt["counts"]]
+        """Of the attempts that look for a reference."""
+        ended_well = [attempt for attempt in self._attempts[: self._searched] if attempt["counts"]]
         return max(ended_well, key=lambda attempt: attempt["return"], default=None)
 
     def plan(self) -> Attempt:
@@ -133,26 +134,27 @@ class Demonstrations:
 
         Returns:
             The episode's seed and return, the step of its first success if any, and whether it
-            counts: it ended in success and, a free one, returned more than those before it or,
-            another, not much less than the reference.
+            counts: it ended in success and returned more than those before it or, once there is the
+            reference, not much less than that.
 
         Raises:
-            ValueError: none of the free attempts succeeded, so there is nothing to follow.
+            ValueError: none of the first attempts succeeded, so there is nothing to follow.
         """
         number = len(self._attempts)
-        free = number < self._free
-        if not free and self._reference is None:
+        searching = number < self._searched
+        follows = None if number < self._free else self._reference
+        if not searching and self._reference is None:
             raise ValueError(
-                f"none of {self._free} planned episodes of {self._task.env_id} succeeded; plan "
+                f"none of {self._searched} planned episodes of {self._task.env_id} succeeded; plan "
                 "more thoroughly, with more planner.samples"
             )
         seed = int(np.random.default_rng([0xDE3, self._seed, number]).integers(2**31))
-        transitions, succeeded = self._play(seed, None if free else self._reference)
+        transitions, succeeded = self._play(seed, follows)
         total = float(sum(transition["reward"] for transition in transitions))
         best = self._best
-        least = -np.inf if best is None else best["return"] * (1.0 if free else _LEAST_SHARE)
+        least = -np.inf if best is None else best["return"] * (1.0 if searching else _LEAST_SHARE)
         counts = succeeded[-1] and total > least
-        if counts and free:
+        if counts and searching:
             self.buffer.rows = 0
         for transition in transitions if counts else []:
             self.buffer.add(**transition)
@@ -160,7 +162,7 @@ class Demonstrations:
         first = succeeded.index(True) if any(succeeded) else None
         attempt = {"seed": seed, "return": total, "first_success": first, "counts": counts}
         self._attempts.append(attempt)
-        if counts and free:
+        if counts and searching:
             self._reference = self._to_follow()
         record = json.dumps({**self._settings, "attempts": self._attempts}, indent=1)
         write_bytes_durably(self._out / RECORD_FILE, record.encode())
@@ -191,7 +193,7 @@ class Demonstrations:
         return transitions, succeeded
 
     def _to_follow(self) -> Reference:
-        """The best free attempt until it has settled."""
+        """The best attempt until it has settled."""
         assert self._best is not None
         settling = self._best["first_success"]
         settled = settling + _SETTLING
@@ -227,7 +229,7 @@ def demonstrate(
             returned.
 
     Raises:
-        ValueError: none of the free attempts succeeds, or less than a third of the others.
+        ValueError: none of the first attempts succeeds, or less than a third of the others.
     """
     while (left := demonstrations.episodes_left) > 0:
         if demonstrations.attempts >= MOST_ATTEMPTS * demonstrations.episodes:

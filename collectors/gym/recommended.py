@@ -24,7 +24,7 @@ _IMITATING = replace(
     actor_tau=0.005,
 )
 _PLANNERS = {
-    "AdroitHandDoor-v1": PlannerConfig(effort=0.1),
+    "AdroitHandDoor-v1": PlannerConfig(),
     "AdroitHandHammer-v1": PlannerConfig(),
     "AdroitHandRelocate-v1": PlannerConfig(effort=0.1, horizon=48, knots=5),
 }
@@ -46,6 +46,7 @@ def recommended_training(env_id: str) -> GymTrainingConfig:
         noise_color=1.0,
         demonstrations=40,
         planner=_PLANNERS[env_id],
-        evaluate_every=250,
+        evaluate_every=500,
+        evaluation_episodes=10,
         sac=_IMITATING,
     )

@@ -56,7 +56,8 @@ class GymTrainingConfig:
             batch comes from them, and is imitated as `sac.imitation` says (Ball et al. 2023,
             "Efficient Online Reinforcement Learning with Offline Data", Section 4.1), and the
             networks see observations in units of their spread in them; 0 for the paper's algorithm.
-        free_demonstrations: attempts of which the best is what the demonstrations are to be like.
+        free_demonstrations: attempts that look for what the demonstrations are to be like, see
+            `demonstrations`.
         planner: of the demonstrations.
         steps_per_update: environment steps for one update. The paper has 1; more of them give the
             buffer of a longer training for the same computation.

@@ -22,7 +22,9 @@ from collectors.gym.experts import (
     ships_policies,
 )
 from collectors.gym.networks import Actor
+from collectors.gym.recommended import recommended_training
 from collectors.gym.tasks import TASKS, find_task
+from collectors.gym.training import check_same
 
 HOPPER = find_task("Hopper-v5")
 
@@ -120,6 +122,13 @@ def test_shipped_policies_do_what_their_cards_say(env_id: str) -> None:
     assert recipe.normalised(returns["expert"]) > 70
     assert 10 < recipe.normalised(returns["medium"]) < 65
     assert 20 < recipe.normalised(recipe.medium_return) < 50
+
+
+@pytest.mark.parametrize("env_id", [env for env in TASKS if ships_policies(env)])
+def test_the_recommended_settings_are_those_of_the_shipped_policies(env_id: str) -> None:
+    folder = policies_folder(env_id)
+    recorded = json.loads((folder / "recipe.json").read_text())["training"]
+    check_same(recommended_training(env_id), recorded, folder)
 
 
 def test_where_no_policies_ship_the_line_says_how_to_train_them() -> None:
