@@ -71,14 +71,14 @@ class _Lines:
     def _show(self, finished: bool = False) -> None:
         self._shown = time.monotonic()
         rate = (self._done - self._first) / max(self._shown - self._started, 1e-9)
-        left = max(0, self._total - self._done) / max(rate, 1e-9)
         # Episodes that end early leave steps over; the step is finished all the same.
         share = 1.0 if finished else self._done / max(self._total, 1)
-        left = 0.0 if finished else left
+        still = 0 if finished else max(0, self._total - self._done)
+        left = f"{still / rate:.0f} s left" if rate else "time left unknown"
         note = f", {self._note}" if self._note else ""
         pace = f"{rate:,.0f} {self._unit}s/s" if rate >= 1 else f"{60 * rate:.1f} {self._unit}s/min"
         print(
-            f"{self._name:<16} {share:4.0%}  {pace}, {left:.0f} s left{note}",
+            f"{self._name:<16} {share:4.0%}  {pace}, {left}{note}",
             file=sys.stderr,
             flush=True,
         )
