@@ -23,10 +23,21 @@ _IMITATING = replace(
     imitation_noise=0.3,
     actor_tau=0.005,
 )
-_PLANNERS = {
-    "AdroitHandDoor-v1": PlannerConfig(),
-    "AdroitHandHammer-v1": PlannerConfig(),
-    "AdroitHandRelocate-v1": PlannerConfig(effort=0.1, horizon=48, knots=5),
+# With the learning rate of the door, the hammer's policy goes from nothing to all within 500 steps,
+# and there is no medium one.
+_WITH_DEMONSTRATIONS = {
+    "AdroitHandDoor-v1": {"steps": 55_000, "evaluate_every": 500, "sac": _IMITATING},
+    "AdroitHandHammer-v1": {
+        "steps": 15_000,
+        "evaluate_every": 200,
+        "sac": replace(_IMITATING, learning_rate=1e-4),
+    },
+    "AdroitHandRelocate-v1": {
+        "steps": 55_000,
+        "evaluate_every": 500,
+        "sac": _IMITATING,
+        "planner": PlannerConfig(effort=0.1, horizon=48, knots=5),
+    },
 }
 
 
@@ -37,16 +48,13 @@ def recommended_training(env_id: str) -> GymTrainingConfig:
         ValueError: no such task.
     """
     config = GymTrainingConfig(env=find_task(env_id).env_id, steps_per_update=2, sac=_ONE_CORE)
-    if env_id not in _PLANNERS:
+    if env_id not in _WITH_DEMONSTRATIONS:
         return config
     return replace(
         config,
-        steps=30_000,
         random_steps=1_000,
         noise_color=1.0,
         demonstrations=40,
-        planner=_PLANNERS[env_id],
-        evaluate_every=500,
         evaluation_episodes=10,
-        sac=_IMITATING,
+        **_WITH_DEMONSTRATIONS[env_id],
     )

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import collectors.gym.recipe as recipe_module
 from collectors.gym.experts import load_gym_expert, read_recipe
 from collectors.gym.recipe import choose_medium, choose_policies, medium_candidates
-from collectors.gym.replay import ReplayBuffer, ReplayReader
+from collectors.gym.replay import REPLAY_FILE, ReplayBuffer, ReplayReader
 from collectors.gym.sac import SAC, SACConfig
 from collectors.gym.training import GymTrainingConfig, train_gym, trained_gym_steps
 from collectors.gym.training_record import read_training
@@ -58,7 +58,7 @@ def test_the_buffer_gives_back_episodes_and_marks_the_one_cut_off(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], until: int
 ) -> None:
     folder = tmp_path_factory.mktemp("replay")
-    buffer = ReplayBuffer(folder, 100, 2, 1, rows=0)
+    buffer = ReplayBuffer(folder / REPLAY_FILE, 100, 2, 1, rows=0)
     total = 0
     for number, length in enumerate(lengths):
         for step in range(length):
@@ -90,7 +90,7 @@ def test_the_buffer_gives_back_episodes_and_marks_the_one_cut_off(
 
 def test_a_buffer_that_lost_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has not the 5 rows"):
-        ReplayBuffer(tmp_path, 10, 2, 1, rows=5)
+        ReplayBuffer(tmp_path / REPLAY_FILE, 10, 2, 1, rows=5)
     with pytest.raises(ValueError, match="no replay buffer of 5 rows"):
         ReplayReader(tmp_path, 5, 2, 1)
 
