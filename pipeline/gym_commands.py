@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from importlib.util import find_spec
 
-from collectors.gym.experts import ships_policies
+from collectors.gym.experts import policies_folder, read_recipe
 from collectors.gym.gym_data import EXPERT, MEDIUM
 from collectors.gym.tasks import TASKS
 from flows.gym import GymPlan, collect_gym, quality_summary
@@ -24,7 +24,7 @@ def list_tasks(arguments: argparse.Namespace) -> int:
             "control_dt_s": task.facts.control_dt_s,
             "package": task.package,
             "installed": find_spec(task.package) is not None,
-            "policies": "shipped" if ships_policies(task.env_id) else "",
+            "expert_return": round(read_recipe(policies_folder(task.env_id)).expert_return),
         }
         for task in TASKS.values()
     ]
