@@ -17,7 +17,7 @@ from collectors.gym.training_config import GymTrainingConfig
 
 _ONE_CORE = SACConfig(batch_size=128, critic_learning_rate=1e-3)
 _WITH_DEMONSTRATIONS: dict[str, dict[str, Any]] = {
-    "AdroitHandDoor-v1": {"demonstrations": 25, "steps": 600_000, "evaluate_every": 12_000},
+    "AdroitHandDoor-v1": {"demonstrations": 25, "steps": 1_200_000, "evaluate_every": 12_000},
     "AdroitHandHammer-v1": {
         "demonstrations": 25,
         "ppo": PPOConfig(imitations=32, imitation_updates=25, imitation_learning_rate=3e-4),
@@ -27,7 +27,7 @@ _WITH_DEMONSTRATIONS: dict[str, dict[str, Any]] = {
     "AdroitHandRelocate-v1": {
         "demonstrations": 30,
         "planner": PlannerConfig(effort=0.1, horizon=48, knots=5),
-        "steps": 4_000_000,
+        "steps": 8_000_000,
         "evaluate_every": 24_000,
         "checkpoint_every": 120_000,
     },
