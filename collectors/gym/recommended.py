@@ -20,8 +20,8 @@ _WITH_DEMONSTRATIONS: dict[str, dict[str, Any]] = {
     "AdroitHandDoor-v1": {"demonstrations": 25, "steps": 1_200_000, "evaluate_every": 12_000},
     "AdroitHandHammer-v1": {
         "demonstrations": 25,
-        "ppo": PPOConfig(imitations=32, imitation_updates=25, imitation_learning_rate=3e-4),
-        "steps": 720_000,
+        "ppo": PPOConfig(imitations=64, imitation_updates=12, imitation_learning_rate=3e-4),
+        "steps": 1_080_000,
         "evaluate_every": 12_000,
     },
     "AdroitHandRelocate-v1": {
