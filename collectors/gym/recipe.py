@@ -28,9 +28,9 @@ MEDIUM_SHARE, MEDIUM_BAND = 1.0 / 3.0, (0.25, 0.45)
 
 CANDIDATES = 5
 """Actors that are measured again, to be the expert or medium: a training's own evaluations are of
-few episodes, and the pen's returns differ by thousands between episodes."""
+few episodes, and the hand either succeeds, which returns thousands, or does not."""
 
-CANDIDATE_EPISODES, EPISODES, ENVIRONMENTS = 20, 100, 10
+CANDIDATE_EPISODES, EPISODES, ENVIRONMENTS = 50, 100, 10
 _CANDIDATE_SEED, _SEED = 0xCA4D, 0x2EC1
 
 

@@ -21,7 +21,7 @@ _WITH_DEMONSTRATIONS: dict[str, dict[str, Any]] = {
     "AdroitHandHammer-v1": {
         "demonstrations": 25,
         "ppo": PPOConfig(imitations=64, imitation_updates=12, imitation_learning_rate=3e-4),
-        "steps": 1_080_000,
+        "steps": 1_500_000,
         "evaluate_every": 12_000,
     },
     "AdroitHandRelocate-v1": {
