@@ -10,13 +10,8 @@ from typing import Any
 from collectors.gym.demonstrations import demonstrate
 from collectors.gym.experts import RECIPE, read_recipe
 from collectors.gym.recipe import choose_policies, total_episodes
-from collectors.gym.training import (
-    GymTrainingConfig,
-    check_same,
-    open_demonstrations,
-    train_gym,
-    trained_gym_steps,
-)
+from collectors.gym.training import train_gym, trained_gym_steps
+from collectors.gym.training_config import GymTrainingConfig, check_same, open_demonstrations
 from datasets.files import exclusive_lock
 from flows.progress import Reporter
 from flows.records import provenance, read_record

@@ -16,13 +16,14 @@ from datasets import open_store
 from flows.collect import CollectPlan
 from flows.demo import DemoPlan, run_demo
 from flows.evaluate import EvaluatePlan, PolicySource, evaluate_policy
-from flows.part_records import collection_rate, records_of_commits
+from flows.part_records import records_of_commits
 from flows.progress import Reporter, Silent
 from flows.runners import find_runner
 from flows.train import SelectPlan, TrainPlan, run_training
 from learners.distributed import process_rank
 from learners.sizes import describe_models
 from learners.training_config import TrainConfig
+from pipeline.collected import show_collected
 from pipeline.jobs_commands import show_submitted
 from pipeline.pictures import make_run_sheets
 from pipeline.plan_choices import collection_plan, with_chosen
@@ -96,9 +97,7 @@ def collect(arguments: argparse.Namespace) -> int:
         }
         for record in records
     ]
-    show(rows, arguments.json)
-    if not arguments.json:
-        print(f"{collection_rate(records):,.0f} steps/s: simulation, policy and writing")
+    show_collected(rows, records, arguments.json)
     return 0
 
 

@@ -68,7 +68,7 @@ def _train_gym(arguments: argparse.Namespace) -> int:
     from flows.gym_training import run_gym_training
 
     if arguments.robots is not None:
-        raise ValueError("--env trains in one environment, as SAC does: leave out --robots")
+        raise ValueError("--robots is not for --env: a task's settings say how many run")
     config = recommended_training(arguments.env)
     chosen = {name: getattr(arguments, name) for name in ("steps", "seed", "threads")}
     config = override(with_chosen(config, chosen), arguments.settings)

@@ -33,7 +33,7 @@ def add_expert(commands: argparse._SubParsersAction) -> None:
     train = command(
         actions,
         "train",
-        "train an expert with PPO, or a Gymnasium task's policies with SAC, or go on with that",
+        "train a robot's expert, or a Gymnasium task's policies, or go on with that",
         "gaitforge expert train --out runs/expert --steps 20000000 --robot my_robot\n"
         "  gaitforge expert train --env Hopper-v5 --out runs/hopper",
     )

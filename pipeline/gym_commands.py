@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from importlib.util import find_spec
 
-from collectors.gym.experts import ships_policies
+from collectors.gym.experts import policies_folder, read_recipe
 from collectors.gym.gym_data import EXPERT, MEDIUM
 from collectors.gym.tasks import TASKS
 from flows.gym import GymPlan, collect_gym, quality_summary
-from flows.part_records import collection_rate
+from pipeline.collected import show_collected
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
 
@@ -24,7 +24,7 @@ def list_tasks(arguments: argparse.Namespace) -> int:
             "control_dt_s": task.facts.control_dt_s,
             "package": task.package,
             "installed": find_spec(task.package) is not None,
-            "policies": "shipped" if ships_policies(task.env_id) else "",
+            "expert_return": round(read_recipe(policies_folder(task.env_id)).expert_return),
         }
         for task in TASKS.values()
     ]
@@ -45,7 +45,5 @@ def collect(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in chosen.items() if value is not None}
     plan = GymPlan(arguments.env, arguments.policies, **given, physics=arguments.physics)
     records = collect_gym(plan, arguments.store, TerminalReporter(), processes=arguments.processes)
-    show(quality_summary(arguments.store, list(plan.parts())), arguments.json)
-    if not arguments.json:
-        print(f"{collection_rate(records):,.0f} steps/s: simulation, policy and writing")
+    show_collected(quality_summary(arguments.store, list(plan.parts())), records, arguments.json)
     return 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from collectors.gym.experts import QUALITIES, policies_folder, ships_policies
+from collectors.gym.experts import QUALITIES, policies_folder
 from flows.gym_comparison import GymComparisonPlan, run_gym_comparison
 from flows.gym_evaluation import (
     RANDOM,
@@ -28,10 +28,8 @@ from pipeline.tables import show, show_one
 def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate one policy; prints its means."""
     source = _source(arguments)
-    policies = arguments.policies or source.policies
-    if not policies and ships_policies(arguments.env):
-        policies = policies_folder(arguments.env)
-    references = measured_references(policies, arguments.env) if policies else None
+    policies = arguments.policies or source.policies or policies_folder(arguments.env)
+    references = measured_references(policies, arguments.env)
     plan = GymEvaluationPlan(env=arguments.env, references=references)
     plan = with_chosen(plan, _given(arguments, "episodes", "seed", "return_target"))
     plan = override(plan, arguments.settings)

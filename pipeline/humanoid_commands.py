@@ -19,7 +19,7 @@ from flows.humanoid_evaluation import (
     evaluate_humanoid,
     evaluate_humanoid_once,
 )
-from flows.part_records import collection_rate
+from pipeline.collected import show_collected
 from pipeline.plan_choices import with_chosen
 from pipeline.progress import TerminalReporter
 from pipeline.settings import override
@@ -89,9 +89,7 @@ def collect(arguments: argparse.Namespace) -> int:
         }
         for record in records
     ]
-    show(rows, arguments.json)
-    if not arguments.json:
-        print(f"{collection_rate(records):,.0f} steps/s: simulation, policy and writing")
+    show_collected(rows, records, arguments.json)
     return 0
 
 

@@ -2,9 +2,10 @@
 
 A policy can only learn from episodes that are alike: planned one by one, they grip and hold the
 same thing in as many ways as there are episodes, whose mean does nothing. So the first few are
-planned freely, as many more follow the best one so far, and the best of all these is the reference
-whose actions all others stay close to, until it has settled in success; from then on they stay
-close to what it did then, on average.
+planned freely, each with its own noise, as many more follow the best one so far, and the best of
+all these is the reference whose actions all others stay close to, with its noise, until it has
+settled in success; from then on they stay close to what it did then, on average. Where they begin
+is spread over where the task does.
 
 They lie in the training's folder, in a file of the replay buffer's layout, `demonstrations.f32`,
 the reference first; log-densities are NaN, as a planner has none. `demonstrations.json` has the
@@ -21,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from collectors.gym.adroit_objectives import OBJECTIVES
+from collectors.gym.observation_scale import ObservationScale
 from collectors.gym.planner import Planner, PlannerConfig, Reference
 from collectors.gym.replay import ReplayBuffer
 from collectors.gym.tasks import GymTask
@@ -33,8 +36,11 @@ DEMONSTRATIONS_FILE, RECORD_FILE = "demonstrations.f32", "demonstrations.json"
 _SETTLING = 30
 """Steps after a reference's first success; then the hand is where it can stay."""
 
-_LEAST_SHARE = 0.8
+_LEAST_SHARE = 0.5
 """Of the reference's return: what gets there by a detour is no example."""
+
+_STARTS = 16
+"""That are drawn for every demonstration, to choose one."""
 
 MOST_ATTEMPTS = 3
 """For each episode that is wanted; a planner that fails more often does not know the task."""
@@ -142,13 +148,19 @@ class Demonstrations:
         """
         number = len(self._attempts)
         searching = number < self._searched
-        follows = None if number < self._free else self._reference
         if not searching and self._reference is None:
             raise ValueError(
                 f"none of {self._searched} planned episodes of {self._task.env_id} succeeded; plan "
                 "more thoroughly, with more planner.samples"
             )
-        seed = int(np.random.default_rng([0xDE3, self._seed, number]).integers(2**31))
+        rng = np.random.default_rng([0xDE3, self._seed, number])
+        seed, noise = (int(draw) for draw in rng.integers(2**31, size=2))
+        if number < self._free or self._reference is None:
+            follows = self._planner.no_reference(noise)
+        else:
+            follows = self._reference
+        if not searching:
+            seed = self._least_known_start(rng)
         transitions, succeeded = self._play(seed, follows)
         total = float(sum(transition["reward"] for transition in transitions))
         best = self._best
@@ -160,7 +172,13 @@ class Demonstrations:
             self.buffer.add(**transition)
         self.buffer.flush()
         first = succeeded.index(True) if any(succeeded) else None
-        attempt = {"seed": seed, "return": total, "first_success": first, "counts": counts}
+        attempt = {
+            "seed": seed,
+            "noise": follows.noise,
+            "return": total,
+            "first_success": first,
+            "counts": counts,
+        }
         self._attempts.append(attempt)
         if counts and searching:
             self._reference = self._to_follow()
@@ -168,9 +186,19 @@ class Demonstrations:
         write_bytes_durably(self._out / RECORD_FILE, record.encode())
         return attempt
 
-    def _play(
-        self, seed: int, reference: Reference | None
-    ) -> tuple[list[dict[str, Any]], list[bool]]:
+    def _least_known_start(self, rng: np.random.Generator) -> int:
+        """Of some starts, the seed of the one that is least like any of the demonstrations so far.
+
+        Drawn at random, a few dozen starts leave whole regions out, where a policy then fails.
+        """
+        seeds = [int(draw) for draw in rng.integers(2**31, size=_STARTS)]
+        seen = np.stack([self._planner.env.reset(seed=seed)[0] for seed in seeds])
+        scale = ObservationScale.of(seen)
+        known = self.buffer.all("obs")[:: self._task.facts.horizon].copy()
+        starts, known = (scale(torch.from_numpy(each).float()) for each in (seen, known))
+        return seeds[int(torch.cdist(starts, known).amin(1).argmax())]
+
+    def _play(self, seed: int, reference: Reference) -> tuple[list[dict[str, Any]], list[bool]]:
         """An episode's transitions, and whether each was a success."""
         transitions, succeeded = [], []
         obs = self._planner.reset(seed, reference)
@@ -202,11 +230,12 @@ class Demonstrations:
         return Reference(
             np.concatenate([actions[:settled], actions[settling:settled].mean(0, keepdims=True)]),
             np.append(distances[:settled], distances[settling:settled].max()),
+            self._best["noise"],
         )
 
     def _distances(self, seed: int, actions: np.ndarray) -> np.ndarray:
         """(T,) of an episode's steps, by playing it again."""
-        self._planner.reset(seed)
+        self._planner.reset(seed, self._planner.no_reference(0))
         distances = []
         for action in actions:
             distances.append(self._planner.distance())

@@ -60,25 +60,12 @@ class Recipe:
 
 
 def policies_folder(env_id: str, given: str = "") -> Path:
-    """Where a task's policies are: the given folder, else those that ship.
+    """Where a task's policies are: the given folder, else that of those that ship.
 
     Raises:
-        ValueError: no such task, or none ship for it; says how to train them.
+        ValueError: no such task.
     """
-    if given:
-        return Path(given)
-    shipped = SHIPPED / find_task(env_id).name
-    if not ships_policies(env_id):
-        raise ValueError(
-            f"no policies ship for {env_id}; train them, and name their folder: gaitforge expert "
-            f"train --env {env_id} --out FOLDER"
-        )
-    return shipped
-
-
-def ships_policies(env_id: str) -> bool:
-    """Whether policies of a task come with the package."""
-    return (SHIPPED / find_task(env_id).name / RECIPE).is_file()
+    return Path(given) if given else SHIPPED / find_task(env_id).name
 
 
 def read_recipe(source: Path | str) -> Recipe:

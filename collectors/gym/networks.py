@@ -1,4 +1,4 @@
-"""The networks of soft actor-critic (SAC): a tanh-squashed Gaussian actor and two critics.
+"""The networks of the trainings: a tanh-squashed Gaussian actor, and the two critics of SAC.
 
 Two hidden layers of ReLU units, as Haarnoja et al. 2018b (Table 1) have them.
 
@@ -11,7 +11,7 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, relu, softplus
+from torch.nn.functional import relu, softplus
 
 from collectors.gym.experts import LOG_STD_RANGE
 
@@ -55,10 +55,8 @@ class TwinCritics(nn.Module):
     Both critics' layers are stacked, (2, in, out), so that each is one batched product.
     """
 
-    def __init__(self, obs_dim: int, act_dim: int, hidden: int, layer_norm: bool = False) -> None:
-        """With `layer_norm`, hidden units are normalised before their bias and ReLU."""
+    def __init__(self, obs_dim: int, act_dim: int, hidden: int) -> None:
         super().__init__()
-        self._layer_norm = layer_norm
         self.weight0, self.bias0 = _stacked(obs_dim + act_dim, hidden)
         self.weight1, self.bias1 = _stacked(hidden, hidden)
         self.weight2, self.bias2 = _stacked(hidden, 1)
@@ -66,14 +64,9 @@ class TwinCritics(nn.Module):
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """(B, Do), (B, A) -> (2, B)."""
         x = torch.cat([obs, action], dim=-1).expand(2, -1, -1)
-        x = relu(self._hidden(x, self.weight0, self.bias0))
-        x = relu(self._hidden(x, self.weight1, self.bias1))
+        x = relu(torch.baddbmm(self.bias0, x, self.weight0))
+        x = relu(torch.baddbmm(self.bias1, x, self.weight1))
         return torch.baddbmm(self.bias2, x, self.weight2).squeeze(-1)
-
-    def _hidden(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        if self._layer_norm:
-            return layer_norm(torch.bmm(x, weight), bias.shape[-1:]) + bias
-        return torch.baddbmm(bias, x, weight)
 
 
 def _stacked(width_in: int, width_out: int) -> tuple[nn.Parameter, nn.Parameter]:

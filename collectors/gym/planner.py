@@ -17,7 +17,7 @@ knots are of the difference from a reference, actions that did well in another e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import mujoco
@@ -71,10 +71,13 @@ class Reference:
         actions: (T, A), the last one from then on.
         distances: (T,) between the objective's `reach` at those steps, in metres; the last one is
             what stays.
+        noise: seed of the plans' noise. The same in every episode, so that starts that are alike
+            lead to actions that are; which one it is decides much of how well a planner does.
     """
 
     actions: np.ndarray
     distances: np.ndarray
+    noise: int
 
 
 @dataclass(frozen=True)
@@ -150,27 +153,27 @@ class Planner:
         self._lines = np.stack([np.interp(steps, self._knot_times, one) for one in unit], axis=1)
         self._rng = np.random.default_rng()
         self._plan = np.zeros((config.knots, model.nu))
-        self._reference = Reference(np.zeros((1, model.nu)), np.zeros(1))
+        self._reference = self.no_reference(0)
         self._step = self._at = 0
 
-    def reset(self, seed: int, reference: Reference | None = None) -> np.ndarray:
+    def no_reference(self, noise: int) -> Reference:
+        """Actions of 0, the middle of every joint's range."""
+        return Reference(np.zeros((1, self.act_dim)), np.zeros(1), noise)
+
+    def reset(self, seed: int, reference: Reference) -> np.ndarray:
         """The first observation of the episode that the seed draws; plans begin anew.
 
         Args:
-            reference: what this episode is to be like; None for actions of 0, the middle of every
-                joint's range.
+            reference: what this episode is to be like.
         """
         obs, _ = self.env.reset(seed=seed)
         for name in _SET_BY_TASKS:
             getattr(self._model, name)[:] = getattr(self._inner.model, name)
-        # The same draws in every episode, so that starts that are alike lead to actions that are.
-        self._rng = np.random.default_rng(0x9E1)
+        self._rng = np.random.default_rng(reference.noise)
         self._plan[:] = 0.0
-        self._reference = Reference(np.zeros((1, self.act_dim)), np.zeros(1))
-        if reference is not None:
-            actions = np.array(reference.actions, np.float64)
-            actions[:, : self._objective.unguided] = 0.0
-            self._reference = Reference(actions, reference.distances)
+        actions = np.array(reference.actions, np.float64)
+        actions[:, : self._objective.unguided] = 0.0
+        self._reference = replace(reference, actions=actions)
         self._step = self._at = 0
         return obs
 

@@ -28,9 +28,9 @@ MEDIUM_SHARE, MEDIUM_BAND = 1.0 / 3.0, (0.25, 0.45)
 
 CANDIDATES = 5
 """Actors that are measured again, to be the expert or medium: a training's own evaluations are of
-few episodes, and the pen's returns differ by thousands between episodes."""
+few episodes, and the hand either succeeds, which returns thousands, or does not."""
 
-CANDIDATE_EPISODES, EPISODES, ENVIRONMENTS = 20, 100, 10
+CANDIDATE_EPISODES, EPISODES, ENVIRONMENTS = 50, 100, 10
 _CANDIDATE_SEED, _SEED = 0xCA4D, 0x2EC1
 
 
@@ -98,8 +98,10 @@ def choose_policies(
         batch.close()
     # The recipe makes the policies, and those of an earlier end of this training go first.
     (out / RECIPE).unlink(missing_ok=True)
+    algorithm = "ppo" if training.config.get("demonstrations") else "sac"
     for quality, step in steps.items():
-        _write_policy(out, quality, step, task, card, measured[quality])
+        named = {"kind": f"gymnasium-{algorithm}", "env": task.env_id, "quality": quality}
+        _write_policy(out, quality, step, {**named, **card}, measured[quality])
     recipe = {
         "env": task.env_id,
         "returns": {name: each.mean for name, each in measured.items()},
@@ -172,20 +174,17 @@ def _snapshot(out: Path, steps: int, task: GymTask) -> TaskPolicy:
 
 
 def _write_policy(
-    out: Path, quality: str, step: int, task: GymTask, card: dict[str, Any], measured: Measured
+    out: Path, quality: str, step: int, card: dict[str, Any], measured: Measured
 ) -> None:
     weights = snapshot_path(out, step).read_bytes()
     write_bytes_durably(out / f"{quality}.safetensors", weights)
     tree = {
-        "kind": "gymnasium-sac",
-        "env": task.env_id,
-        "quality": quality,
+        **card,
         "step": step,
         "return": measured.mean,
         "return_std": measured.std,
         "length": measured.length,
         "episodes": EPISODES,
-        **card,
     }
     _write_json(out / f"{quality}.json", tree)
 

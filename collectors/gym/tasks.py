@@ -29,12 +29,14 @@ class GymTask:
     Attributes:
         env_id: of Gymnasium's registry; name: what D4RL calls it; package: that registers it.
         reach: what the hand is rewarded for being near, see `reach_reward`; empty for nothing.
+        arm: how many of the actions, the first ones, move the hand as a whole.
     """
 
     env_id: str
     name: str
     package: str = "gymnasium"
     reach: str = ""
+    arm: int = 0
 
     @property
     def facts(self) -> D4rlTask:
@@ -53,10 +55,10 @@ TASKS: dict[str, GymTask] = {
         GymTask("HalfCheetah-v5", "halfcheetah"),
         GymTask("Hopper-v5", "hopper"),
         GymTask("Walker2d-v5", "walker2d"),
-        GymTask("AdroitHandDoor-v1", "door", "gymnasium_robotics", "site S_handle"),
-        GymTask("AdroitHandHammer-v1", "hammer", "gymnasium_robotics", "body Object"),
+        GymTask("AdroitHandDoor-v1", "door", "gymnasium_robotics", "site S_handle", 4),
+        GymTask("AdroitHandHammer-v1", "hammer", "gymnasium_robotics", "body Object", 2),
         GymTask("AdroitHandPen-v1", "pen", "gymnasium_robotics"),
-        GymTask("AdroitHandRelocate-v1", "relocate", "gymnasium_robotics", "body Object"),
+        GymTask("AdroitHandRelocate-v1", "relocate", "gymnasium_robotics", "body Object", 6),
     )
 }
 

@@ -26,6 +26,7 @@ def test_tasks_are_listed(run: Run) -> None:
     assert [row["env"] for row in rows] == list(TASKS)
     assert {row["d4rl"]: row["horizon"] for row in rows}["pen"] == 100
     assert all(row["installed"] for row in rows)
+    assert {row["d4rl"]: row["expert_return"] for row in rows}["hopper"] == 3247
     assert "AdroitHandPen-v1" in run("gym", "list").out
 
 

@@ -19,12 +19,11 @@ from collectors.gym.experts import (
     load_gym_expert,
     policies_folder,
     read_recipe,
-    ships_policies,
 )
 from collectors.gym.networks import Actor
 from collectors.gym.recommended import recommended_training
 from collectors.gym.tasks import TASKS, find_task
-from collectors.gym.training import check_same
+from collectors.gym.training_config import check_same
 
 HOPPER = find_task("Hopper-v5")
 
@@ -105,7 +104,7 @@ def test_a_folder_without_a_whole_recipe_is_refused(tmp_path: Path) -> None:
         read_recipe(tmp_path)
 
 
-@pytest.mark.parametrize("env_id", [env for env in TASKS if ships_policies(env)])
+@pytest.mark.parametrize("env_id", TASKS)
 def test_shipped_policies_do_what_their_cards_say(env_id: str) -> None:
     folder = policies_folder(env_id)
     recipe = read_recipe(folder)
@@ -124,14 +123,14 @@ def test_shipped_policies_do_what_their_cards_say(env_id: str) -> None:
     assert 20 < recipe.normalised(recipe.medium_return) < 50
 
 
-@pytest.mark.parametrize("env_id", [env for env in TASKS if ships_policies(env)])
+@pytest.mark.parametrize("env_id", TASKS)
 def test_the_recommended_settings_are_those_of_the_shipped_policies(env_id: str) -> None:
     folder = policies_folder(env_id)
     recorded = json.loads((folder / "recipe.json").read_text())["training"]
     check_same(recommended_training(env_id), recorded, folder)
 
 
-def test_where_no_policies_ship_the_line_says_how_to_train_them() -> None:
-    with pytest.raises(ValueError, match="gaitforge expert train --env AdroitHandRelocate-v1"):
-        policies_folder("AdroitHandRelocate-v1")
+def test_policies_of_ones_own_come_before_those_that_ship() -> None:
     assert policies_folder("AdroitHandRelocate-v1", "mine") == Path("mine")
+    with pytest.raises(ValueError, match="no task 'Ant-v5'"):
+        policies_folder("Ant-v5")

@@ -28,7 +28,7 @@ def planner(request: pytest.FixtureRequest) -> Iterator[Planner]:
 
 
 def play(planner: Planner, seed: int, steps: int) -> np.ndarray:
-    planner.reset(seed)
+    planner.reset(seed, planner.no_reference(1))
     actions = []
     for _ in range(steps):
         actions.append(planner.act())
@@ -45,7 +45,7 @@ def test_the_hand_comes_nearer_to_what_it_is_to_take(planner: Planner) -> None:
         palm = data.site("S_grasp").xpos
         return float(np.linalg.norm(palm - getattr(data, kind)(name).xpos))
 
-    planner.reset(0)
+    planner.reset(0, planner.no_reference(1))
     before = away()
     play(planner, 0, 30)
     assert away() < 0.6 * before
@@ -64,13 +64,13 @@ def test_a_reference_is_followed_where_nothing_speaks_against_it() -> None:
     planner = make_planner("AdroitHandDoor-v1", idle)
     actions = np.linspace([-0.9] * 28, [1.2] * 28, 5)
     try:
-        planner.reset(0, Reference(actions, np.zeros(5)))
+        planner.reset(0, Reference(actions, np.zeros(5), 1))
         for step in range(8):
             wanted = np.clip(actions[min(step, 4)], -1.0, 1.0)
             action = planner.act()
             np.testing.assert_allclose(action, wanted, rtol=1e-6)
             planner.env.step(action)
-        planner.reset(0)
+        planner.reset(0, planner.no_reference(1))
         assert not planner.act().any()
     finally:
         planner.close()
@@ -81,14 +81,14 @@ def test_a_reference_waits_until_the_ball_is_as_near() -> None:
     planner = make_planner("AdroitHandRelocate-v1", idle)
     actions = np.linspace([0.1] * 30, [0.5] * 30, 5)
     try:
-        planner.reset(0)
+        planner.reset(0, planner.no_reference(1))
         away = planner.distance()
         for distances, steps in [
             ([away, away, 0.05, 0.05, 0.05], [0, 1, 1, 2, 1, 2]),
             ([0.1, 0.1, 0.1, 0.1, 0.05], [0, 1, 0, 1, 0, 1]),
             ([away, 0.05, 0.05, 0.05, away], [0, 1, 2, 3, 4, 4]),
         ]:
-            planner.reset(0, Reference(actions, np.array(distances)))
+            planner.reset(0, Reference(actions, np.array(distances), 1))
             for step in steps:
                 action = planner.act()
                 np.testing.assert_allclose(action[6:], actions[step, 6:], rtol=1e-6)
@@ -98,7 +98,7 @@ def test_a_reference_waits_until_the_ball_is_as_near() -> None:
 
 
 def test_effort_is_what_a_difference_costs() -> None:
-    reference = Reference(np.full((1, 28), 0.3), np.zeros(1))
+    reference = Reference(np.full((1, 28), 0.3), np.zeros(1), 1)
     apart = []
     for effort in (0.0, 10.0):
         config = PlannerConfig(horizon=16, samples=8, rounds=4, effort=effort)
@@ -131,7 +131,7 @@ def test_plans_are_judged_from_where_the_task_is() -> None:
     planner = Planner(task, Objective(("site S_handle", "body palm"), value), exact)
     try:
         for seed in (1, 2):
-            planner.reset(seed)
+            planner.reset(seed, planner.no_reference(1))
             for _ in range(5):  # the plan stays zero: it is what the task then does
                 planner.env.step(np.zeros(planner.act_dim, np.float32))
             data = planner.env.unwrapped.data
