@@ -23,8 +23,8 @@ from collectors.gym.training import snapshot_path
 from collectors.gym.training_record import read_training
 from datasets.files import write_bytes_durably
 
-MEDIUM_SHARE, MEDIUM_BAND = 1.0 / 3.0, (0.25, 0.45)
-"""Of the way from the random to the expert's return: medium, and what still counts as it."""
+MEDIUM_SHARE = 1.0 / 3.0
+"""Of the way from the random to the expert's return: medium."""
 
 CANDIDATES = 5
 """Actors that are measured again, to be the expert or medium: a training's own evaluations are of
@@ -129,10 +129,10 @@ def total_episodes() -> int:
 def medium_candidates(
     history: Sequence[dict[str, Any]], random: float, expert: float, expert_step: int
 ) -> list[int]:
-    """Steps of the evaluations to be medium: those in `MEDIUM_BAND`, then those nearest to it.
+    """Steps of the evaluations to be medium: those nearest to `MEDIUM_SHARE`, the nearest first.
 
-    Those in the band come in order of time. Evaluations after the expert's do not count: a policy
-    that fell back from it is no half-trained one.
+    Evaluations after the expert's do not count: a policy that fell back from it is no half-trained
+    one.
 
     Args:
         history: {"steps", "return"} of every evaluation, in order of time.
@@ -150,23 +150,16 @@ def medium_candidates(
 def choose_medium(
     candidates: Sequence[int], random: float, expert: float, measure_again: Callable[[int], float]
 ) -> int:
-    """The first candidate whose return, measured again, is in `MEDIUM_BAND`, or the nearest.
+    """The candidate whose return, measured again, is nearest to `MEDIUM_SHARE`.
 
-    Not the first above a third: returns jump, and that one may be nearly an expert.
+    Not the first above a third in time: returns jump, and that one may be nearly an expert.
     """
-    away: dict[int, float] = {}
-    for step in candidates:
-        away[step] = _away(measure_again(step), random, expert)
-        if away[step] == 0.0:
-            return step
-    return min(away, key=lambda step: away[step])
+    return min(candidates, key=lambda step: _away(measure_again(step), random, expert))
 
 
 def _away(value: float, random: float, expert: float) -> float:
-    """How far a return's share is from `MEDIUM_SHARE`; 0 within `MEDIUM_BAND`."""
-    share = (value - random) / (expert - random)
-    low, high = MEDIUM_BAND
-    return 0.0 if low <= share <= high else abs(share - MEDIUM_SHARE)
+    """How far a return's share is from `MEDIUM_SHARE`."""
+    return abs((value - random) / (expert - random) - MEDIUM_SHARE)
 
 
 def _snapshot(out: Path, steps: int, task: GymTask) -> TaskPolicy:

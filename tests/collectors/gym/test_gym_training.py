@@ -140,16 +140,15 @@ def test_medium_is_the_first_policy_of_about_a_third() -> None:
     def history(*returns: float) -> list[dict[str, Any]]:
         return [{"steps": i, "return": value} for i, value in enumerate(returns)]
 
-    assert medium_candidates(history(10, 80, 30, 34, 40, 110), 10, 110, 5)[:3] == [4, 3, 2]
+    assert medium_candidates(history(10, 80, 30, 34, 44, 110), 10, 110, 5)[:3] == [4, 3, 2]
     assert medium_candidates(history(10, 70, 110), 10, 110, expert_step=2) == [1, 0, 2]
     assert medium_candidates(history(10, 60, 110, 43, 110), 10, 110, 2)[0] == 1, "no fallen one"
 
 
-def test_medium_is_the_first_that_measures_so_again() -> None:
-    again = {3: 90.0, 4: 44.0, 2: 43.0}
-    assert choose_medium([3, 4, 2], 10, 110, again.__getitem__) == 4
+def test_medium_is_the_one_that_measures_nearest_again() -> None:
+    again = {3: 90.0, 4: 50.0, 2: 43.0, 5: 20.0}
+    assert choose_medium([3, 4, 2, 5], 10, 110, again.__getitem__) == 2
     assert choose_medium([3], 10, 110, again.__getitem__) == 3
-    assert choose_medium([3, 5], 10, 110, {3: 90.0, 5: 20.0}.__getitem__) == 5, "the nearest"
 
 
 def test_a_training_leaves_policies_a_recipe_and_its_buffer(tmp_path: Path) -> None:
