@@ -160,9 +160,10 @@ class PPO:
                     clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
                     gain = torch.minimum(ratio * advantage[rows], clipped * advantage[rows])
                     self._step("actor", -gain.mean())
-            with torch.no_grad():
-                mean, log_std = self.actor(obs)
-            act &= _divergence(old_mean, old_log_std, mean, log_std) < config.divergence
+            if act:
+                with torch.no_grad():
+                    mean, log_std = self.actor(obs)
+                act = _divergence(old_mean, old_log_std, mean, log_std) < config.divergence
 
     def tensors(self) -> dict[str, Tensor]:
         """All that goes on changing, by name; what `load_tensors` takes back."""
