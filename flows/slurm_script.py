@@ -199,7 +199,7 @@ def _start(settings: SlurmSettings) -> list[str]:
     elif settings.nodes == 1:
         words = [f"exec {torchrun} --standalone \\", f"    {module}"]
     else:
-        stop = 'scancel --signal=TERM "$SLURM_JOB_ID.0"'
+        stop = 'persist scancel --signal=TERM "$SLURM_JOB_ID.0"'
         words = [
             'local first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
             'local address="$(scontrol -o show node "$first" | grep -o "NodeAddr=[^ ]*")"',
@@ -213,6 +213,16 @@ def _start(settings: SlurmSettings) -> list[str]:
 
 
 _BODY = r"""
+# A busy or restarting controller refuses for a moment; no signal or requeue may be lost by that.
+persist() {
+    local try
+    for try in 1 2 3; do
+        "$@" && return
+        sleep 3
+    done
+    return 1
+}
+
 job="$SLURM_JOB_ID"
 task=0
 if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
@@ -264,7 +274,7 @@ if [ "$again" = yes ]; then
     record "$task-$restarts"
     again="queued again ($((restarts + 1)) of $max_restarts)"
     echo "gaitforge: task $task ended with code $code${told:+, told of the $told}; $again"
-    scontrol requeue "$job" && exit "$code"
+    persist scontrol requeue "$job" && exit "$code"
 fi
 record "$task"
 exit "$code"

@@ -52,11 +52,13 @@ def cluster(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sl
     until(lambda: not slurm.call("squeue", "--noheader"), "the queue is empty")
 
 
-def until(reached: Callable[[], Any], what: str) -> Any:
-    """The first true value of `reached`."""
+def until(reached: Callable[[], Any], what: str, job: Job | None = None) -> Any:
+    """The first true value of `reached`; a failure tells what the job says of itself."""
     deadline = time.monotonic() + PATIENCE_S
     while not (value := reached()):
-        assert time.monotonic() < deadline, f"never came: {what}"
+        if time.monotonic() > deadline:
+            told = f"; {states(job)}\n{written(job.folder)}" if job else ""
+            pytest.fail(f"never came: {what}{told}")
         time.sleep(0.02)
     return value
 
@@ -98,9 +100,9 @@ def worker(store: Path, part: str) -> int:
 def finish(cluster: SlurmCluster, job: Job, *requeued: int) -> None:
     """Start the requeued tasks at once and wait for the whole job."""
     for task in requeued:
-        until(lambda task=task: states(job)[task] == "waiting", f"task {task} waits")
+        until(lambda task=task: states(job)[task] == "waiting", f"task {task} waits", job)
         cluster.start_soon(f"{job.id}_{task}" if job.is_array else job.id)
-    until(lambda: job_state(task_states(job)) not in ("waiting", "running"), "the job ends")
+    until(lambda: job_state(task_states(job)) not in ("waiting", "running"), "the job ends", job)
 
 
 def written(folder: Path) -> str:
@@ -225,11 +227,36 @@ def until_trained(run: Path, steps: int) -> None:
     until(lambda: lines.exists() and lines.read_text().count("\n") * every >= steps, "it trains")
 
 
-def trainer(cluster: SlurmCluster, job: Job, steps: int) -> int:
-    """The training process of a job, once it has made some steps."""
+def trainers(cluster: SlurmCluster, job: Job, steps: int) -> list[int]:
+    """The training processes of a job, once it has made some steps."""
     until_trained(Path(job.target), steps)
-    (pid,) = [pid for pid in cluster.pids() if b"pipeline.cli" in command_line(pid)]
-    return pid
+    commands = {pid: command_line(pid) for pid in cluster.pids()}
+    # torchrun and srun name the program too.
+    starters = (b"torch.distributed.run", b"srun")
+    return [
+        pid
+        for pid, words in commands.items()
+        if b"pipeline.cli" in words and not any(starter in words for starter in starters)
+    ]
+
+
+def until_told(pid: int, job: Job) -> None:
+    """Wait for SIGTERM at a process that SIGSTOP holds, and let it go on."""
+
+    def pending() -> bool:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        (mask,) = [line.split()[1] for line in lines if line.startswith("ShdPnd:")]
+        return bool(int(mask, 16) & 1 << (signal.SIGTERM - 1))
+
+    until(pending, f"SIGTERM at {pid}", job)
+    os.kill(pid, signal.SIGCONT)
+
+
+def tell_of_limit(cluster: SlurmCluster, job: Job, pid: int) -> None:
+    """Slurm's signal before the limit; held meanwhile, the training cannot end before it comes."""
+    os.kill(pid, signal.SIGSTOP)
+    cluster.call("scancel", "--signal=USR2", "--batch", job.id)
+    until_told(pid, job)
 
 
 def command_line(pid: int) -> bytes:
@@ -250,10 +277,10 @@ def test_a_training_told_of_its_limit_saves_and_ends_as_if_never_stopped(
     run = tmp_path / "run"
     assert train(walks, run, "--runner", "slurm", "--cpus", "1", "--nodes", "1", "--gpus", "0") == 0
     job = only_job(run)
-    trainer(cluster, job, steps=50)
+    (pid,) = trainers(cluster, job, steps=50)
+    tell_of_limit(cluster, job, pid)
     assert train(walks, run, "--runner", "slurm") == 2, "one job a run"
     assert "queued or running" in capfd.readouterr().err
-    cluster.call("scancel", "--signal=USR2", "--batch", job.id)
     finish(cluster, job, 0)
 
     (task,) = task_states(job)
@@ -272,12 +299,10 @@ def test_a_training_that_reaches_its_real_limit_ends_with_the_same_losses(
     limits = ["--cpus", "1", "--time", "1", "--grace", "10"]
     assert train(walks, run, "--runner", "slurm", *limits) == 0
     job = only_job(run)
-    pid = trainer(cluster, job, steps=50)
+    (pid,) = trainers(cluster, job, steps=50)
     os.kill(pid, signal.SIGSTOP)  # a node that does nothing until the limit is near
-    log = job.folder / "task-0.log"
-    until(lambda: "told of the limit" in log.read_text(), "Slurm's signal before the limit")
-    os.kill(pid, signal.SIGCONT)
-    until(lambda: states(job) == ["waiting"], "it waits")
+    until_told(pid, job)
+    until(lambda: states(job) == ["waiting"], "it waits", job)
     cluster.call("scontrol", "update", f"JobId={job.id}", "TimeLimit=30")
     finish(cluster, job, 0)
     (task,) = task_states(job)
@@ -292,8 +317,8 @@ def test_processes_on_two_nodes_stop_and_go_on_together(
     run = tmp_path / "run"
     assert train(walks, run, "--runner", "slurm", "--cpus", "1", "--nodes", "2") == 0
     job = only_job(run)
-    until_trained(run, steps=50)
-    cluster.call("scancel", "--signal=USR2", "--batch", job.id)
+    one, _ = trainers(cluster, job, steps=50)
+    tell_of_limit(cluster, job, one)
     finish(cluster, job, 0)
     (task,) = task_states(job)
     assert (task.state, task.restarts) == ("done", 1)
@@ -311,7 +336,8 @@ def test_a_training_that_fails_is_not_queued_again(
     run = tmp_path / "run"
     assert train(walks, run, "--runner", "slurm", "--cpus", "1") == 0
     job = only_job(run)
-    os.kill(trainer(cluster, job, steps=10), signal.SIGKILL)
+    (pid,) = trainers(cluster, job, steps=10)
+    os.kill(pid, signal.SIGKILL)
     finish(cluster, job)
     (task,) = task_states(job)
     assert (task.state, task.code, task.restarts) == ("failed", 137, 0)

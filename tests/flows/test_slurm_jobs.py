@@ -129,22 +129,48 @@ def test_every_script_is_bash_and_knows_its_folder(
 def test_a_signal_while_the_exit_record_is_written_leaves_it_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    commands = tmp_path / "bin"
-    commands.mkdir()
-    for command, lines in {
+    commands = {
         "hostname": f"kill -{name} $PPID; sleep 0.1; echo n0",
         "sync": f"kill -{name} $PPID",
-    }.items():
-        (commands / command).write_text(f"#!/bin/bash\n{lines}\n")
-        (commands / command).chmod(0o755)
-    monkeypatch.setenv("PATH", str(commands), prepend=":")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    }
     monkeypatch.setattr("sys.executable", "/bin/true")
-    folder = tmp_path / "job"
-    text = batch_script(folder, Work("work", 1, False, True, 0), SlurmSettings())
-    subprocess.run(["/bin/bash", "-c", text], check=True, capture_output=True, timeout=30)
-    ended = json.loads((folder / "exit" / "0.json").read_text())
+    assert run_script(tmp_path, monkeypatch, commands, requeues=0) == 0
+    ended = json.loads((tmp_path / "job" / "exit" / "0.json").read_text())
     assert (ended["code"], ended["host"]) == (0, "n0")
+
+
+def run_script(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, commands: dict[str, str], requeues: int
+) -> int:
+    """The exit code of a job's script where some commands are others than the machine's."""
+    bin_folder = folder / "bin"
+    bin_folder.mkdir()
+    for command, lines in commands.items():
+        (bin_folder / command).write_text(f"#!/bin/bash\n{lines}\n")
+        (bin_folder / command).chmod(0o755)
+    monkeypatch.setenv("PATH", str(bin_folder), prepend=":")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    work = Work("work", 1, False, True, requeues)
+    text = batch_script(folder / "job", work, SlurmSettings())
+    words = ["/bin/bash", "-c", text]
+    return subprocess.run(words, check=False, capture_output=True, timeout=30).returncode
+
+
+@pytest.mark.parametrize(("refusals", "record"), [(0, "0-0"), (2, "0-0"), (3, "0")])
+def test_a_controller_that_refuses_a_requeue_for_a_moment_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int, record: str
+) -> None:
+    asked = tmp_path / "asked"
+    commands = {
+        "scontrol": f'echo "$*" >> {asked}; [ "$(wc -l < {asked})" -gt {refusals} ]',
+        "sleep": "",
+    }
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    assert run_script(tmp_path, monkeypatch, commands, requeues=1) == 1
+    assert asked.read_text().splitlines() == ["requeue 7"] * min(refusals + 1, 3)
+    # A record without a run's number says that the task has ended for good.
+    written = sorted(path.stem for path in (tmp_path / "job" / "exit").glob("*.json"))
+    assert written == sorted({"0-0", record})
 
 
 def test_a_percent_sign_in_a_folder_is_no_pattern_of_slurms() -> None:
