@@ -31,6 +31,9 @@ INDEX_FROM = 16
 
 Read = TypeVar("Read")
 
+_UNREADABLE = (OSError, UnicodeDecodeError, pa.ArrowException)
+"""What pyarrow raises on a damaged file; the second is of damaged column names."""
+
 INDEX_FILE = "catalog.parquet"
 SUFFIX = ".parquet"
 
@@ -61,7 +64,7 @@ def read_catalog_file(path: Path, address: str) -> tuple[Manifest, pa.Table]:
             table = stored.read(use_threads=False)
         manifest = Manifest.from_metadata(table.schema.metadata or {})
         _check_stored(manifest, table, path.stem)
-    except (pa.ArrowException, OSError, DatasetError) as error:
+    except (*_UNREADABLE, DatasetError) as error:
         raise _damaged(path.stem, address, error) from error
     return manifest, table.replace_schema_metadata(None)
 
@@ -70,7 +73,7 @@ def read_manifest(path: Path, address: str) -> Manifest:
     """The commit record of one part, without the episodes; as ``read_catalog_file``."""
     try:
         manifest = Manifest.from_metadata(pq.read_schema(path).metadata or {})
-    except (pa.ArrowException, OSError, DatasetError) as error:
+    except (*_UNREADABLE, DatasetError) as error:
         raise _damaged(path.stem, address, error) from error
     if manifest.part_id != path.stem:
         wrong = DatasetError(f"it describes part {manifest.part_id}")
@@ -224,7 +227,7 @@ class CatalogFolder:
         """Names and types of one catalog file's columns; DatasetError when it is damaged."""
         try:
             return pq.read_schema(self.path(stem)).remove_metadata()
-        except (pa.ArrowException, OSError) as error:
+        except _UNREADABLE as error:
             raise _damaged(stem, self._file_address(stem), error) from error
 
     def read(self, stem: str) -> tuple[Manifest, pa.Table]:

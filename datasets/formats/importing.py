@@ -29,6 +29,7 @@ from datasets.files import exclusive_lock, replace_durably, write_bytes_durably
 from datasets.formats import importer_class, options_of
 from datasets.formats.imported import ImportedSource
 from datasets.formats.interface import Advance, Begin, Importer, Report, unheard
+from datasets.formats.sources import refuse
 from datasets.formats.staging import (
     STORE,
     lock_path,
@@ -152,17 +153,21 @@ def _stage_and_publish(
         try:
             staged = _staged_store(staging, importer, plan, target)
             note_origin(staging, origin)
-            work = _each_part(staged, importer, parts, advance)
+            work = _each_part(source, staged, importer, parts, advance)
             _in_threads(work, range(len(parts)), workers)
             _in_threads(_reading_back(staged), parts, workers)
+            _check_new_episodes(source, staged, target)
             _publish(staged, address, target, ImportedSource.of(name, source, importer))
         except Exception as error:
-            # What a full disk or a storage that was away refused may go through next time.
-            refused = isinstance(error, StorageError | OSError)
-            if not refused and not isinstance(error.__cause__, OSError):
+            if not _may_pass_later(error):
                 shutil.rmtree(staging, ignore_errors=True)
             raise
         shutil.rmtree(staging)
+
+
+def _may_pass_later(error: Exception) -> bool:
+    """Whether a full disk, or a storage that was away, refused."""
+    return isinstance(error, StorageError | OSError) or isinstance(error.__cause__, OSError)
 
 
 def _staged_store(
@@ -190,7 +195,7 @@ def _forget_half_moved(staged: Path, target: Store) -> None:
 
 
 def _each_part(
-    staged: Store, importer: Importer, parts: list[str], advance: Advance
+    source: str, staged: Store, importer: Importer, parts: list[str], advance: Advance
 ) -> Callable[[int], None]:
     missing, telling = set(staged.missing(parts)), threading.Lock()
 
@@ -198,7 +203,12 @@ def _each_part(
         lengths = importer.part_lengths[number]
         if parts[number] in missing:
             part = importer.read_part(number)
-            staged.write_part(parts[number], part.steps, part.episodes, part.per_episode)
+            try:
+                staged.write_part(parts[number], part.steps, part.episodes, part.per_episode)
+            except DatasetError as error:
+                if _may_pass_later(error):
+                    raise
+                refuse(source, "", str(error))
         with telling:
             advance(int(lengths.sum()))
 
@@ -246,7 +256,6 @@ def _publish(
     if is_bucket_url(address):
         from datasets.object_store import push_store
 
-        _check_new_episodes(staged, target)
         origin.remember(address)
         push_store(staged, str(address))
     elif target is None:
@@ -256,23 +265,23 @@ def _publish(
             Path(address).rmdir()  # an empty folder may stand where the store goes
         replace_durably(staged.path, Path(address).absolute())
     else:
-        _check_new_episodes(staged, target)
         create_store(address, staged.schema)  # refuses a store that cannot be written
         origin.remember(target.path)
         _move_parts(staged, target)
         target.files.rebuild_index()
 
 
-def _check_new_episodes(staged: Store, target: Store | None) -> None:
+def _check_new_episodes(source: str, staged: Store, target: Store | None) -> None:
+    """Refuse an episode id that would be in the store twice."""
+    ours, present = staged.catalog(), set() if target is None else set(target.parts())
+    rows = [np.arange(*ours.part_bounds[part]) for part in ours.part_bounds if part not in present]
+    ids = ours.numbers("episode")[np.concatenate(rows)] if rows else np.array([])
+    found, counts = np.unique(ids, return_counts=True)
+    if (counts > 1).any():
+        refuse(source, "", f"episode ids {listed(found[counts > 1], 4)} are there more than once")
     if target is None:
         return
-    theirs = target.catalog()
-    known = set(theirs.numbers("episode").tolist())
-    ours = staged.catalog()
-    new = set(ours.part_bounds) - set(theirs.part_bounds)
-    rows = [np.arange(*ours.part_bounds[part_id]) for part_id in sorted(new)]
-    ids = ours.numbers("episode")[np.concatenate(rows)] if rows else np.array([])
-    if repeated := sorted(known.intersection(ids.tolist())):
+    if len(repeated := np.intersect1d(found, target.catalog().numbers("episode"))):
         raise DatasetError(
             f"episode ids {listed(repeated, 4)} of the source are in store {target.address} "
             "already; import it into a store of its own"

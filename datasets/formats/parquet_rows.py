@@ -40,7 +40,7 @@ class ParquetRows:
             with pq.ParquetFile(path) as file:
                 self._metadata = file.metadata
                 self.schema: pa.Schema = file.schema_arrow
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, UnicodeDecodeError, pa.ArrowException) as error:  # also of column names
             refuse_unreadable(path, "Parquet", error)
         groups = range(self._metadata.num_row_groups)
         rows = [self._metadata.row_group(group).num_rows for group in groups]

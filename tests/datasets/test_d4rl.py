@@ -9,9 +9,11 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from datasets import DatasetError, Selection, Store, open_store
+from datasets.formats import sources
 from datasets.formats.d4rl_tasks import TASKS, named_dataset, normalised_return
 from datasets.formats.exporting import export_selection
 from datasets.formats.importing import import_source
@@ -361,6 +363,31 @@ def test_notes_that_contradict_the_flags_are_refused(tmp_path: Path) -> None:
         file["terminals"][0] = file["terminals"][1] = True  # pyright: ignore[reportIndexIssue]
     with pytest.raises(DatasetError, match="metadata/gaitforge: the lengths kept there are not"):
         import_source("d4rl", path, tmp_path / "again")
+
+
+@pytest.mark.parametrize("part_bytes", [1 << 20, 100], ids=["one part", "several parts"])
+def test_notes_that_name_an_episode_twice_are_refused(
+    part_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
+    store = plain_store(tmp_path / "store", random_episodes(10))
+    path = tmp_path / "out.hdf5"
+    export_selection("d4rl", store.select(), path)
+    with h5py.File(path, "a") as file:
+        key = "metadata/gaitforge/episodes"
+        with pa.ipc.open_stream(pa.py_buffer(np.asarray(file[key]))) as reader:
+            noted = reader.read_all()
+        ids = pa.array([7, *noted.column("episode").to_pylist()[1:-1], 7], pa.int64())
+        changed = noted.set_column(noted.column_names.index("episode"), "episode", ids)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, changed.schema) as writer:
+            writer.write_table(changed)
+        del file[key]
+        file[key] = np.frombuffer(sink.getvalue(), np.uint8)
+    with pytest.raises(DatasetError, match=r"out\.hdf5: .*episode") as error:
+        import_source("d4rl", path, tmp_path / "again")
+    assert "\n" not in str(error.value)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out.hdf5", "store"]
 
 
 def test_a_store_without_rewards_cannot_be_a_d4rl_file(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_truncated_shard_is_an_error(tmp_path: Path) -> None:
         store.select().read("obs")
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "swapped"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "no text", "swapped"])
 def test_a_damaged_catalog_file_is_named(tmp_path: Path, damage: str) -> None:
     store = small_store(tmp_path / "s")
     path = store.path / "catalog/part-001.parquet"
@@ -73,6 +73,9 @@ def test_a_damaged_catalog_file_is_named(tmp_path: Path, damage: str) -> None:
         path.write_bytes(b"")
     elif damage == "flipped":
         _flip(path, content.index(b"flat"))
+    elif damage == "no text":
+        # In the schema that Parquet itself reads: names of columns need not be UTF-8 there.
+        path.write_bytes(content.replace(b"terrain", b"\xff\xferrain"))
     else:
         shutil.copy(store.path / "catalog/part-000.parquet", path)
     (fault,) = store.verify()

@@ -165,6 +165,11 @@ def _cut(file: str) -> Callable[[Path], None]:
     return change
 
 
+def _no_text(root: Path) -> None:
+    path = root / EPISODES
+    path.write_bytes(path.read_bytes().replace(b"length", b"\xff\xfength"))
+
+
 def _shorten(root: Path) -> None:
     pq.write_table(read(root / DATA).slice(0, 6), root / DATA)
 
@@ -253,6 +258,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], str]] = {
         _column(EPISODES, "length", pa.array([4, 2, 3])),
         "episodes: dataset_from_index: episode 2 has 7, not 6",
     ),
+    "a column name that is no text": (_no_text, f"{EPISODES}: .*Parquet"),
     "an episode longer than its file": (_shorten, f"{FILE}: has 6 rows, but its episodes 7"),
     "frames of another episode": (
         _column(DATA, "episode_index", pa.array([0, 0, 0, 1, 1, 1, 1])),
