@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 BACKENDS = {
-    "mujoco": ("collectors.physics.mujoco_cpu", "MujocoBackend"),
-    "mujoco_warp": ("collectors.physics.mujoco_warp", "MujocoWarpBackend"),
-    "isaacgym": ("collectors.physics.isaacgym", "IsaacGymBackend"),
+    "mujoco": ("collectors.physics.mujoco.backend", "MujocoBackend"),
+    "mujoco_warp": ("collectors.physics.mujoco_warp.backend", "MujocoWarpBackend"),
+    "isaacgym": ("collectors.physics.isaacgym.backend", "IsaacGymBackend"),
 }
 """Module and class by name."""
 

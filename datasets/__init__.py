@@ -3,18 +3,18 @@
 Importing this package does not import torch; only ``Selection.windows`` does.
 """
 
+from datasets.analysis.spectrum import SpectralEnergy
+from datasets.analysis.statistics import ChannelStatistics
+from datasets.catalog.manifest import PartRecord
+from datasets.catalog.parquet_export import write_parquet
 from datasets.errors import DatasetError
-from datasets.export import write_parquet
-from datasets.manifest import PartRecord
-from datasets.materialise import Materialised
-from datasets.mixing import Mixture, equal_shares
-from datasets.root import SCHEMA_VERSION, migrate_store
 from datasets.schema import Field, Schema
-from datasets.selection import Selection, query
-from datasets.spectrum import SpectralEnergy
-from datasets.statistics import ChannelStatistics
-from datasets.store import Store, create_store, open_store
-from datasets.tags import Tag
+from datasets.selection.selection import Selection, query
+from datasets.storage.root import SCHEMA_VERSION, migrate_store
+from datasets.storage.store import Store, create_store, open_store
+from datasets.storage.tags import Tag
+from datasets.stream.materialise import Materialised
+from datasets.stream.mixing import Mixture, equal_shares
 
 __gaitforge__ = True
 """Tells this package from any other that is called ``datasets``."""

@@ -1,4 +1,4 @@
-"""Flows as programs: `python -m flows.collect STORE PLAN.json`, without the command line above.
+"""Flows as programs: `python -m flows.stages.collect STORE PLAN.json`.
 
 A plan is the JSON that every run leaves beside what it made, or such a tree alone; what it does not
 name has its default.
@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flows.plans import plan_from_tree
 from flows.progress import Silent
-from flows.records import read_record, to_tree
+from flows.records.plans import plan_from_tree
+from flows.records.records import read_record, to_tree
 
 WRONG_INPUT = 2
 
@@ -66,8 +66,8 @@ def _collect_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _collect(arguments: argparse.Namespace) -> Any:
     """Collect the parts of a plan that a store lacks."""
-    from flows.collect import CollectPlan
-    from flows.runners import find_runner
+    from flows.runners.registry import find_runner
+    from flows.stages.collect import CollectPlan
 
     runner = find_runner(arguments.runner)
     plan = read_plan(CollectPlan, arguments.plan)
@@ -87,7 +87,7 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _train(arguments: argparse.Namespace) -> Any:
     """Train on a selection of a store, or go on with the run that is there."""
-    from flows.train import TrainPlan, run_training
+    from flows.stages.train import TrainPlan, run_training
 
     plan = read_plan(TrainPlan, arguments.plan)
     return asdict(run_training(plan, arguments.store, arguments.out, Silent()))
@@ -101,7 +101,7 @@ def _evaluate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> Any:
     """Evaluate a training run in closed loop."""
-    from flows.evaluate import EvaluatePlan, PolicySource, evaluate_once
+    from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_once
 
     if not arguments.run.is_dir():
         raise ValueError(f"no training run at {arguments.run}")
@@ -118,7 +118,7 @@ def _ingest_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _ingest(arguments: argparse.Namespace) -> Any:
     """Import data of another project's format into a store."""
-    from flows.ingest import IngestPlan, ingest
+    from flows.stages.importing import IngestPlan, ingest
 
     plan = read_plan(IngestPlan, arguments.plan)
     return asdict(ingest(plan, arguments.source, arguments.store, Silent()))
@@ -131,7 +131,7 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _demo(arguments: argparse.Namespace) -> Any:
     """Run the whole road, or go on with it."""
-    from flows.demo import DemoPlan, run_demo
+    from flows.stages.demo import DemoPlan, run_demo
 
     return run_demo(read_plan(DemoPlan, arguments.plan), arguments.out, Silent())
 
@@ -144,7 +144,7 @@ def _gym_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _gym(arguments: argparse.Namespace) -> Any:
     """Collect episodes of a Gymnasium task that a store lacks."""
-    from flows.gym import GymPlan, collect_gym
+    from flows.stages.gym import GymPlan, collect_gym
 
     plan = read_plan(GymPlan, arguments.plan)
     return collect_gym(plan, arguments.store, Silent(), processes=arguments.processes)

@@ -18,11 +18,11 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from datasets.files import write_bytes_durably
-from learners.gaussian import GaussianSpread
-from learners.normalisation import Normaliser
-from learners.policy_network import PolicyNetwork
-from learners.registry import ModelSpec, build_network, spec_from_json
-from learners.tokens import TokenLayout
+from learners.models.registry import ModelSpec, build_network, spec_from_json
+from learners.policy.gaussian import GaussianSpread
+from learners.policy.normalisation import Normaliser
+from learners.policy.policy_network import PolicyNetwork
+from learners.policy.tokens import TokenLayout
 
 FORMAT_VERSION = 2
 CHECKPOINT = "checkpoint.safetensors"

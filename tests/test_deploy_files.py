@@ -17,11 +17,11 @@ from jsonschema import Draft202012Validator
 from prefect.client.schemas.objects import ConcurrencyLimitConfig
 from prefect.client.schemas.schedules import CronSchedule
 
-from collectors.legged_data import COLLECTION_PRESETS
-from datasets.bucket import is_bucket_url
-from pipeline import deployments as deployments_module
-from pipeline.cli import build_parser
-from pipeline.deployments import FLOWS
+from collectors.legged.data import COLLECTION_PRESETS
+from datasets.storage.s3.bucket import is_bucket_url
+from pipeline.cli.main import build_parser
+from pipeline.serve import deployments as deployments_module
+from pipeline.serve.deployments import FLOWS
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFECT_FILES = ("prefect.yaml", "deploy/prefect-kubernetes.yaml")

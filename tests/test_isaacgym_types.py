@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKER = ROOT / "collectors" / "physics" / "isaacgym_worker"
+WORKER = ROOT / "collectors" / "physics" / "isaacgym" / "worker"
 GYMTORCH = ROOT / "typings" / "isaacgym" / "gymtorch.pyi"
 SETTINGS = {
     "include": ["checked"],

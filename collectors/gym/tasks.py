@@ -18,8 +18,8 @@ import mujoco
 from collectors.gym.optional import load_package
 from collectors.gym.reach_reward import with_reach_penalty
 from datasets.errors import listed
-from datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
-from datasets.formats.d4rl_tasks import D4rlTask
+from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
+from datasets.formats.d4rl.tasks import D4rlTask
 
 
 @dataclass(frozen=True)

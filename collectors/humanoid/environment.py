@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from collectors.humanoid.clips.reference import clip_lengths
+from collectors.humanoid.clips.snippets import Snippet
 from collectors.humanoid.observation import OBS_DIM, OBSERVATION_SLICES, REF_STEPS
 from collectors.humanoid.optional import load_module, quiet_loading
-from collectors.humanoid.reference import clip_lengths
-from collectors.humanoid.snippets import Snippet
 from collectors.humanoid.walker import PHYSICS_DT_S, PREFIX, make_arena, walker_class
 
 TERMINATION_ERROR = 0.3

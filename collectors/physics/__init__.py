@@ -15,7 +15,7 @@ from collectors.physics.interface import (
     PhysicsBackend,
     PhysicsState,
 )
-from collectors.robots import RobotCard
+from collectors.robots.robot import RobotCard
 from collectors.simulators import BACKENDS, check_backend
 
 

@@ -2,7 +2,7 @@
 
 A back end knows nothing of the task.
 
-Every back end is put through the same checks (`collectors.physics.checks`).
+Every back end is put through the same checks (`collectors.physics.contract.checks`).
 
 SI units; quaternions wxyz, body to world; base angular velocity in the body frame; joints in the
 card's order; world frame for everything else. One control step is `decimation` substeps of
@@ -17,8 +17,8 @@ from typing import Protocol
 
 import numpy as np
 
-from collectors.passages import Barrier
-from collectors.terrains import TerrainTile
+from collectors.scenarios.passages import Barrier
+from collectors.scenarios.terrains import TerrainTile
 
 
 class BackendUnavailable(ValueError):

@@ -46,38 +46,38 @@ FORMATS: dict[str, FormatEntry] = {
     "d4rl": FormatEntry(
         "D4RL's flat HDF5, v0 to v2",
         "file.hdf5",
-        "datasets.formats.d4rl:D4rlImporter",
-        "datasets.formats.d4rl_export:D4rlExporter",
+        "datasets.formats.d4rl.reader:D4rlImporter",
+        "datasets.formats.d4rl.writer:D4rlExporter",
         ("h5py",),
         "hdf5",
     ),
     "fcnet": FormatEntry(
         "FCNet's three memory maps of quadruped trajectories",
         "folder of src_*.dat, tgt_*.dat, meta_*.dat",
-        "datasets.formats.fcnet:FcnetImporter",
-        "datasets.formats.fcnet_export:FcnetExporter",
+        "datasets.formats.fcnet.reader:FcnetImporter",
+        "datasets.formats.fcnet.writer:FcnetExporter",
     ),
     "minari": FormatEntry(
         "Minari datasets, HDF5 or Arrow, through the minari library",
         "folder, or the id of a local dataset",
-        "datasets.formats.minari:MinariImporter",
-        "datasets.formats.minari_export:MinariExporter",
+        "datasets.formats.minari.reader:MinariImporter",
+        "datasets.formats.minari.writer:MinariExporter",
         ("minari", "gymnasium"),
         "minari",
     ),
     "mocapact": FormatEntry(
         "MoCapAct's HDF5 of humanoid rollouts",
         "file.hdf5, or a folder of them",
-        "datasets.formats.mocapact:MocapactImporter",
-        "datasets.formats.mocapact_export:MocapactExporter",
+        "datasets.formats.mocapact.reader:MocapactImporter",
+        "datasets.formats.mocapact.writer:MocapactExporter",
         ("h5py",),
         "hdf5",
     ),
     "lerobot": FormatEntry(
         "LeRobot v3 (Parquet)",
         "folder",
-        "datasets.formats.lerobot:LerobotImporter",
-        "datasets.formats.lerobot_export:LerobotExporter",
+        "datasets.formats.lerobot.reader:LerobotImporter",
+        "datasets.formats.lerobot.writer:LerobotExporter",
     ),
 }
 
@@ -141,7 +141,7 @@ _DRIVERS = {"import_source": "importing", "export_selection": "exporting"}
 def __getattr__(name: str) -> Any:
     if name not in _DRIVERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"datasets.formats.{_DRIVERS[name]}"), name)
+    return getattr(import_module(f"datasets.formats.transfer.{_DRIVERS[name]}"), name)
 
 
 __all__ = [

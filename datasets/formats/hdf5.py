@@ -21,7 +21,7 @@ from datasets.errors import DatasetError
 from datasets.formats.hdf5_chunks import inflated_rows
 from datasets.formats.sources import check_finite, refuse, refuse_unreadable, stored_dtype
 from datasets.schema import Schema
-from datasets.selection import Selection
+from datasets.selection.selection import Selection
 
 SCHEMA_NOTE, EPISODES_NOTE = "schema", "episodes"
 

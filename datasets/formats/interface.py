@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.schema import Schema
-from datasets.selection import Selection
+from datasets.selection.selection import Selection
 
 Advance = Callable[[int], None]
 """Hears of steps that were done; stops the work by raising."""

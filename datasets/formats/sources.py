@@ -16,7 +16,7 @@ import numpy as np
 from datasets.errors import DatasetError
 from datasets.layout import SHARD_STEPS
 from datasets.schema import DTYPES
-from datasets.selection import Selection, Unit
+from datasets.selection.selection import Selection, Unit
 
 PART_BYTES = 64 << 20
 """Most uncompressed bytes of an imported part, unless one episode is longer.

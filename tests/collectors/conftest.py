@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.collectors.isaacgym import use_the_double
+from tests.collectors.physics.isaacgym import use_the_double
 
 
 @pytest.fixture

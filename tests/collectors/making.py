@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from collectors.episodes import EpisodeSpec
-from collectors.physics.checks_scene import (
+from collectors.legged.episodes import EpisodeSpec
+from collectors.legged.rewards import StepView
+from collectors.physics.contract.scene import (
     DEFAULT_POSE,
     FIRM_STANCE,
     FLAT,
@@ -22,8 +23,7 @@ from collectors.physics.checks_scene import (
     start_at,
 )
 from collectors.policies import Observation
-from collectors.rewards import StepView
-from collectors.robots import N_JOINTS, RobotCard
+from collectors.robots.robot import N_JOINTS, RobotCard
 
 __all__ = [
     "DEFAULT_POSE",

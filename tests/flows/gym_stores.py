@@ -9,7 +9,7 @@ import numpy as np
 from collectors.gym.tasks import GymTask, find_task
 from datasets import Field, Schema, Store, create_store
 from datasets.formats.sources import catalog_columns
-from learners.training_config import TrainConfig
+from learners.training.config import TrainConfig
 
 RETURNS = {"random": -5.0, "expert": 300.0}
 SKILLS = ("medium", "medium-replay", "expert")

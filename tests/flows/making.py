@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collectors.evaluation import EvaluationGrid
-from collectors.legged_data import CollectionGrid
-from flows.collect import CollectPlan
-from flows.demo import DemoPlan
-from flows.evaluate import EvaluatePlan
+from collectors.legged.data import CollectionGrid
+from collectors.legged.evaluation import EvaluationGrid
 from flows.progress import Advance
-from flows.train import SelectPlan, TrainPlan
-from learners.training_config import TrainConfig
+from flows.stages.collect import CollectPlan
+from flows.stages.demo import DemoPlan
+from flows.stages.evaluate import EvaluatePlan
+from flows.stages.train import SelectPlan, TrainPlan
+from learners.training.config import TrainConfig
 from tests.learners.making import SMALL
 
 GRID = CollectionGrid(

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from flows.activity import Heartbeat, read_active
-from flows.part_records import records_folder
+from flows.records.activity import Heartbeat, read_active
+from flows.records.part_records import records_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows import logs
-from flows.activity import (
+from flows.progress import Interrupted
+from flows.records import logs
+from flows.records.activity import (
     HEARTBEAT_S,
     MAX_FAILURES,
     STALE_S,
@@ -27,9 +28,8 @@ from flows.activity import (
     read_active,
     read_failures,
 )
-from flows.logs import log_event, read_log, redacted
-from flows.progress import Interrupted
-from flows.retrying import Retry, is_passing
+from flows.records.logs import log_event, read_log, redacted
+from flows.runners.retrying import Retry, is_passing
 
 
 def beat(**changes: object) -> Heartbeat:

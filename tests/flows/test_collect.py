@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from collectors.experts import DEFAULT_EXPERT, EXPERTS
-from collectors.legged_data import StoredForm, legged_schema
-from collectors.observations import POLICY_SLICES, PRIVILEGED_SLICES
-from collectors.robots import DEFAULT_ROBOT, load_robot
+from collectors.experts.expert import DEFAULT_EXPERT, EXPERTS
+from collectors.legged.data import StoredForm, legged_schema
+from collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
+from collectors.robots.robot import DEFAULT_ROBOT, load_robot
 from collectors.timing import EPISODE_STEPS
 from datasets import Store, open_store
-from flows.collect import CollectPlan, collect
-from flows.part_records import PartCollected, collection_rate, part_records
 from flows.progress import Silent
-from flows.replay import replay
-from flows.train import SelectPlan
+from flows.records.part_records import PartCollected, collection_rate, part_records
+from flows.stages.collect import CollectPlan, collect
+from flows.stages.replay import replay
+from flows.stages.train import SelectPlan
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting, Stop
 
 WHOLE = GRID.parts * GRID.episodes_per_part * EPISODE_STEPS

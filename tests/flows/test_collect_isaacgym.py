@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collectors.legged_data import CollectionGrid
+from collectors.legged.data import CollectionGrid
 from datasets import Selection, open_store
-from flows.collect import CollectPlan, collect
 from flows.progress import Silent
-from tests.collectors.isaacgym import use_the_double
+from flows.stages.collect import CollectPlan, collect
+from tests.collectors.physics.isaacgym import use_the_double
 
 PLAN = CollectPlan(
     grid=CollectionGrid(

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from datasets import open_store
-from flows.collect import collect
-from flows.part_records import part_records
 from flows.progress import Silent
-from flows.replay import replay
+from flows.records.part_records import part_records
+from flows.stages.collect import collect
+from flows.stages.replay import replay
 from tests.flows.making import COLLECT, GRID
 
 PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4))

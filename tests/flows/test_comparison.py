@@ -13,18 +13,18 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from collectors.evaluation import EvaluationGrid
-from collectors.robots import DEFAULT_ROBOT, list_robots
+from collectors.legged.evaluation import EvaluationGrid
+from collectors.robots.robot import DEFAULT_ROBOT, list_robots
 from datasets import open_store
-from flows.collect import collect
-from flows.comparison import ComparisonPlan, comparison_grid, run_comparison
-from flows.comparison_summary import mean_and_std, summarise
-from flows.evaluate import EvaluatePlan, PolicySource
 from flows.progress import Silent
-from flows.records import to_tree
+from flows.records.records import to_tree
+from flows.stages.collect import collect
+from flows.stages.comparison import ComparisonPlan, comparison_grid, run_comparison
+from flows.stages.comparison_summary import mean_and_std, summarise
+from flows.stages.evaluate import EvaluatePlan, PolicySource
 from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
-from learners.held_out import held_out_error, split_episodes
-from learners.training_config import TrainConfig
+from learners.training.config import TrainConfig
+from learners.training.held_out import held_out_error, split_episodes
 from tests.flows.making import COLLECT, Counting, Interrupting, Stop
 from tests.learners import making
 from tests.learners.making import SMALL

@@ -20,13 +20,13 @@ import pytest
 from distributed import LocalCluster, default_client
 
 from datasets import open_store
-from flows.activity import read_active
-from flows.collect import CollectPlan, collect, collect_part, prepare
-from flows.dask_clusters import DaskSettings, dask_client
-from flows.logs import read_log
-from flows.part_records import part_records, records_folder
 from flows.progress import Silent
-from flows.run_dask import run_dask, run_parts
+from flows.records.activity import read_active
+from flows.records.logs import read_log
+from flows.records.part_records import part_records, records_folder
+from flows.runners.dask import run_dask, run_parts
+from flows.runners.dask_clusters import DaskSettings, dask_client
+from flows.stages.collect import CollectPlan, collect, collect_part, prepare
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting
 from tests.flows.processes import (
     descendants,

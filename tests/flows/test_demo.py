@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from datasets import open_store
-from flows.demo import DemoPlan, run_demo
-from flows.evaluate import EvaluatePlan
 from flows.progress import Silent
-from flows.records import digest, read_record, to_tree, write_record
-from pipeline.report import write_report
+from flows.records.records import digest, read_record, to_tree, write_record
+from flows.stages.demo import DemoPlan, run_demo
+from flows.stages.evaluate import EvaluatePlan
+from pipeline.report.report import write_report
 from tests.flows.making import DEMO, Counting, Interrupting, Stop, without_times
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,9 +147,9 @@ PREFECT_DEMO = """
 import json, sys
 from pathlib import Path
 from functools import partial
-from flows.run_prefect import run_demo_flow
+from flows.runners.prefect import run_demo_flow
 from flows.progress import Silent
-from pipeline.commands import write_demo_report
+from pipeline.cli.commands import write_demo_report
 from tests.flows.making import DEMO
 out = Path(sys.argv[1])
 summary, report = run_demo_flow(DEMO, out, Silent(), partial(write_demo_report, out))

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from datasets import open_store
-from flows.collect import CollectPlan
 from flows.direct import PROGRAMS, main, read_plan
-from flows.records import write_record
-from flows.train import TrainPlan
+from flows.records.records import write_record
+from flows.stages.collect import CollectPlan
+from flows.stages.train import TrainPlan
 from tests.flows.making import COLLECT, DEMO, GRID
 from tests.flows.processes import ROOT
 
@@ -31,7 +31,7 @@ def plan(tmp_path: Path) -> Path:
 
 
 def test_a_module_runs_its_flow(plan: Path, tmp_path: Path) -> None:
-    words = ["flows.collect", tmp_path / "legged.zarr", plan, "--parts", "1"]
+    words = ["flows.stages.collect", tmp_path / "legged.zarr", plan, "--parts", "1"]
     done = subprocess.run(
         [sys.executable, "-m", *map(str, words)],
         cwd=ROOT,

@@ -7,11 +7,12 @@ import time
 import numpy as np
 import torch
 
-from collectors.evaluation import EvaluationGrid
-from collectors.experts import DEFAULT_EXPERT, load_expert
+from collectors.experts.expert import DEFAULT_EXPERT, load_expert
+from collectors.legged.evaluation import EvaluationGrid
 from collectors.policies import Observation
-from collectors.robots import load_robot
-from flows.evaluate import (
+from collectors.robots.robot import load_robot
+from flows.progress import Silent
+from flows.stages.evaluate import (
     EvaluatePlan,
     Evaluation,
     PolicySource,
@@ -19,7 +20,6 @@ from flows.evaluate import (
     evaluate_policy,
     robot_observations,
 )
-from flows.progress import Silent
 
 ROBOT = load_robot()
 PLAN = EvaluatePlan(grid=EvaluationGrid(("flat",), ("stand",), (0,), episodes=1))

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from collectors.evaluation import EvaluationGrid
-from collectors.robots import load_robot
-from flows.evaluate import EvaluatePlan, PolicySource, evaluate_policy
-from flows.export import ExportPlan, robot_facts, run_export
+from collectors.legged.evaluation import EvaluationGrid
+from collectors.robots.robot import load_robot
 from flows.progress import Silent
-from flows.train import SelectPlan, TrainPlan, run_training
+from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from flows.stages.export import ExportPlan, robot_facts, run_export
+from flows.stages.train import SelectPlan, TrainPlan, run_training
 from learners.checkpoint import CHECKPOINT, read_checkpoint
-from learners.export import ExportOptions
-from learners.training_config import TrainConfig
-from tests.learners.exporting import export_small
+from learners.deploy.export import ExportOptions
+from learners.training.config import TrainConfig
+from tests.learners.deploy.exporting import export_small
 from tests.learners.making import SMALL, make_selection
 
 ONNX_ONLY = ExportPlan(options=ExportOptions(("onnx",), batch_size=2))

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from datasets import Store, open_store
-from datasets.formats.exporting import export_selection
-from flows.activity import read_active
+from datasets.formats.transfer.exporting import export_selection
 from flows.direct import main
-from flows.gym import GymPlan, collect_gym, quality_summary
-from flows.gym_processes import collect_in_processes
-from flows.ingest import IngestPlan, ingest
-from flows.part_records import records_folder
 from flows.progress import Advance, Silent, unheard
-from flows.records import write_record
+from flows.records.activity import read_active
+from flows.records.part_records import records_folder
+from flows.records.records import write_record
+from flows.stages.gym import GymPlan, collect_gym, quality_summary
+from flows.stages.gym_processes import collect_in_processes
+from flows.stages.importing import IngestPlan, ingest
 from tests.collectors.gym.making import RETURNS, actor_weights, make_training
 from tests.flows.processes import gaitforge, is_running, part_in_work, soon
 
@@ -132,7 +132,7 @@ def test_more_steps_and_qualities_add_parts(plan: GymPlan, hopper: Path, tmp_pat
 def test_a_buffer_is_cut_into_parts_at_ends_of_episodes(
     plan: GymPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.gym.REPLAY_PART_STEPS", 40)
+    monkeypatch.setattr("flows.stages.gym.REPLAY_PART_STEPS", 40)
     first, second = replace(plan, qualities=("medium-replay",)).parts().values()
     assert 40 <= first.steps < 70
     assert first.steps + second.steps == 70

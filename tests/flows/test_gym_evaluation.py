@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from datasets import open_store
-from flows.gym_evaluation import (
+from flows.progress import Silent
+from flows.stages.gym_evaluation import (
     GymEvaluationPlan,
     GymSource,
     ReferenceReturns,
@@ -19,9 +20,8 @@ from flows.gym_evaluation import (
     measured_references,
     stored_references,
 )
-from flows.progress import Silent
-from flows.train import SelectPlan, TrainPlan, run_training
-from learners.training_config import TrainConfig
+from flows.stages.train import SelectPlan, TrainPlan, run_training
+from learners.training.config import TrainConfig
 from tests.collectors.gym.making import RETURNS as MEASURED
 from tests.collectors.gym.making import make_training
 from tests.flows.gym_stores import RETURNS, TINY, make_gym_store
@@ -127,7 +127,7 @@ def test_an_evaluation_in_another_simulation_is_made_again(
 ) -> None:
     path, source, counting = tmp_path / "it.json", GymSource("random"), Counting()
     evaluate_gym_once(source, PLAN, path, Silent())
-    monkeypatch.setattr("flows.gym_evaluation.package_version", lambda task: "gymnasium 9")
+    monkeypatch.setattr("flows.stages.gym_evaluation.package_version", lambda task: "gymnasium 9")
     assert evaluate_gym_once(source, PLAN, path, counting)["simulation"] == "gymnasium 9"
     assert sum(counting.units.values()) == PLAN.episodes
 

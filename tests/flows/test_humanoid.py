@@ -10,24 +10,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.humanoid.humanoid_data import SnippetGrid, humanoid_schema
-from collectors.humanoid.motions import synthetic_clip
+from collectors.humanoid.clips.motions import synthetic_clip
+from collectors.humanoid.clips.reference import write_reference
+from collectors.humanoid.clips.snippets import Snippet
+from collectors.humanoid.data import SnippetGrid, humanoid_schema
 from collectors.humanoid.observation import OBSERVATION_SLICES
-from collectors.humanoid.reference import write_reference
-from collectors.humanoid.snippets import Snippet
 from datasets import open_store
-from flows.humanoid import HumanoidPlan, collect_humanoid, train_humanoid_expert
-from flows.humanoid_evaluation import (
+from flows.progress import Advance, Silent
+from flows.records.part_records import records_folder
+from flows.stages.humanoid import HumanoidPlan, collect_humanoid, train_humanoid_expert
+from flows.stages.humanoid_evaluation import (
     HumanoidEvaluationPlan,
     HumanoidSource,
     Rollouts,
     evaluate_humanoid,
     evaluate_humanoid_once,
 )
-from flows.part_records import records_folder
-from flows.progress import Advance, Silent
-from flows.train import SelectPlan, TrainPlan, run_training
-from learners.training_config import TrainConfig
+from flows.stages.train import SelectPlan, TrainPlan, run_training
+from learners.training.config import TrainConfig
 
 pytest.importorskip("dm_control")
 
@@ -174,7 +174,7 @@ def test_an_evaluation_is_kept_for_the_same_weights_and_plan(
 def test_data_of_a_trained_expert_hold_its_values(
     humanoid_reference: Path, store: Path, tmp_path: Path
 ) -> None:
-    from collectors.humanoid.training import ResidualTrainingConfig
+    from collectors.humanoid.experts.training import ResidualTrainingConfig
 
     config = ResidualTrainingConfig(
         steps=32, humanoids=4, horizon=8, hidden=(8,), mini_batches=1, epochs=1, threads=1

@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from datasets import open_store
-from flows.gym_evaluation import GymEvaluationPlan, GymSource, evaluate_gym, stored_references
 from flows.progress import Silent
-from flows.train import SelectPlan, TrainPlan, run_training
+from flows.stages.gym_evaluation import (
+    GymEvaluationPlan,
+    GymSource,
+    evaluate_gym,
+    stored_references,
+)
+from flows.stages.train import SelectPlan, TrainPlan, run_training
 from learners.checkpoint import load_policy
-from learners.training_config import TrainConfig
+from learners.training.config import TrainConfig
 from tests.flows.gym_stores import RETURNS, TINY, make_gym_store
 
 pytest.importorskip("gymnasium")

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.legged_data import CollectionGrid
+from collectors.legged.data import CollectionGrid
 from datasets import open_store
-from flows.collect import CollectPlan, collect
 from flows.progress import Silent
-from flows.replay import replay
+from flows.stages.collect import CollectPlan, collect
+from flows.stages.replay import replay
 
 GRID = CollectionGrid(
     terrains=("flat", "stairs"), skills=("stand", "tilt", "rush"), parts=2, episodes_per_part=10

@@ -14,15 +14,15 @@ import pytest
 from prefect import flow
 
 from datasets import open_store
-from flows import prefect_tasks
-from flows.activity import read_active
-from flows.collect import collect, collect_part, prepare
-from flows.dask_clusters import DaskSettings
-from flows.part_records import PartCollected, part_records, records_folder
-from flows.prefect_tasks import artifact_key
 from flows.progress import Silent
-from flows.run_prefect import Stop, make_in_tasks, run_prefect
-from pipeline.prefect_server import prefect_api, server_log
+from flows.records.activity import read_active
+from flows.records.part_records import PartCollected, part_records, records_folder
+from flows.runners import prefect_tasks
+from flows.runners.dask_clusters import DaskSettings
+from flows.runners.prefect import Stop, make_in_tasks, run_prefect
+from flows.runners.prefect_tasks import artifact_key
+from flows.stages.collect import collect, collect_part, prepare
+from pipeline.serve.prefect_server import prefect_api, server_log
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting
 from tests.flows.making import Stop as Interrupt
 from tests.flows.prefect_runs import Server

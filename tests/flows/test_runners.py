@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from datasets import open_store
-from flows.activity import read_active
-from flows.collect import CollectPlan, collect, collect_part, prepare
-from flows.part_records import part_records, plan_records, records_folder
-from flows.plans import plan_from_tree
 from flows.progress import Interrupted, Silent
-from flows.records import to_tree
-from flows.retrying import Retry
-from flows.runners import RUNNERS, find_runner
+from flows.records.activity import read_active
+from flows.records.part_records import part_records, plan_records, records_folder
+from flows.records.plans import plan_from_tree
+from flows.records.records import to_tree
+from flows.runners.registry import RUNNERS, find_runner
+from flows.runners.retrying import Retry
+from flows.stages.collect import CollectPlan, collect, collect_part, prepare
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting, Stop
 
 PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4), threads=1)

@@ -13,17 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets import open_store
-from flows.collect import CollectPlan
-from flows.demo import DemoPlan
-from flows.jobs import Job, find_job, find_jobs, follow, job_state, task_states, write_job
-from flows.plans import plan_from_tree
 from flows.progress import Silent
-from flows.records import to_tree, write_record
-from flows.run_slurm import jobs_folder, run_slurm, run_task
-from flows.slurm import job_environment, submit_command
-from flows.slurm_script import SlurmSettings, Work, batch_script, limit_s
-from flows.train import TrainPlan
-from pipeline.cli import build_parser, main
+from flows.records.plans import plan_from_tree
+from flows.records.records import to_tree, write_record
+from flows.runners.slurm import jobs_folder, run_slurm, run_task
+from flows.runners.slurm_commands import job_environment, submit_command
+from flows.runners.slurm_jobs import (
+    Job,
+    find_job,
+    find_jobs,
+    follow,
+    job_state,
+    task_states,
+    write_job,
+)
+from flows.runners.slurm_script import SlurmSettings, Work, batch_script, limit_s
+from flows.stages.collect import CollectPlan
+from flows.stages.demo import DemoPlan
+from flows.stages.train import TrainPlan
+from pipeline.cli.main import build_parser, main
 from tests.flows.making import COLLECT, GRID
 
 ROOT = Path(__file__).resolve().parents[2]

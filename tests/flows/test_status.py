@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 
 from datasets import open_store
-from flows.activity import STALE_S, Heartbeat, PartActivity, read_active
-from flows.collect import collect, prepare, steps_at_most
-from flows.part_records import collection_rate, part_records, records_folder
 from flows.progress import Silent
-from flows.status import (
+from flows.records.activity import STALE_S, Heartbeat, PartActivity, read_active
+from flows.records.part_records import collection_rate, part_records, records_folder
+from flows.records.status import (
     QUIET_S,
     CollectionStatus,
     as_tree,
@@ -28,6 +27,7 @@ from flows.status import (
     status,
     training_status,
 )
+from flows.stages.collect import collect, prepare, steps_at_most
 from tests.flows.making import COLLECT, GRID, Interrupting, Stop
 from tests.flows.processes import ROOT, is_running, soon
 
@@ -149,7 +149,7 @@ def working(store: Path) -> CollectionStatus | None:
 WORKER = """
 import sys
 from pathlib import Path
-from flows.collect import collect
+from flows.stages.collect import collect
 from flows.progress import Silent
 from tests.flows.test_status import PLAN
 from dataclasses import replace
@@ -271,7 +271,7 @@ def test_what_is_neither_is_refused(tmp_path: Path) -> None:
 
 
 def test_looking_needs_neither_a_simulator_nor_a_network() -> None:
-    code = "import sys, pipeline.status_commands; print({'torch', 'mujoco'} & set(sys.modules))"
+    code = "import sys, pipeline.cli.status_commands; print({'torch', 'mujoco'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
                           env=os.environ | {"PYTHONPATH": "."}, check=True)  # fmt: skip
     assert done.stdout.strip() == "set()"

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from datasets import Field, Schema, Selection, Store
-from datasets.selection import Unit
-from learners.gaussian import GaussianSpread
-from learners.normalisation import Normaliser
-from learners.policy_network import PolicyNetwork
-from learners.registry import build_network, preset
-from learners.tokens import TokenLayout
-from learners.training_config import TrainConfig
+from datasets.selection.selection import Unit
+from learners.models.registry import build_network, preset
+from learners.policy.gaussian import GaussianSpread
+from learners.policy.normalisation import Normaliser
+from learners.policy.policy_network import PolicyNetwork
+from learners.policy.tokens import TokenLayout
+from learners.training.config import TrainConfig
 
 OBS_SLICES = {
     "projected_gravity": (0, 3),

@@ -17,7 +17,7 @@ from learners.checkpoint import (
     read_checkpoint,
     save_checkpoint,
 )
-from learners.registry import preset
+from learners.models.registry import preset
 from tests.learners.making import OBS_SLICES, SMALL, make_policy
 
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("gymnasium_robotics")
 
-from collectors.gym.action_noise import action_noise
+from collectors.gym.algorithms.action_noise import action_noise
 from collectors.gym.batch import TaskBatch
 from collectors.gym.tasks import TASKS
 

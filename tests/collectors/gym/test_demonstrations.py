@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("gymnasium_robotics")
 
-from collectors.gym.demonstrations import Demonstrations, demonstrate
-from collectors.gym.planner import Planner, PlannerConfig, Reference
-from collectors.gym.recommended import recommended_training
-from collectors.gym.replay import ReplayReader
+from collectors.gym.algorithms.replay import ReplayReader
+from collectors.gym.planning.planner import Planner, PlannerConfig, Reference
 from collectors.gym.tasks import find_task
+from collectors.gym.training.demonstrations import Demonstrations, demonstrate
+from collectors.gym.training.recommended import recommended_training
 from tests.collectors.gym.making import make_demonstrations
 
 RELOCATE = find_task("AdroitHandRelocate-v1")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from collectors.gym.algorithms.networks import Actor
 from collectors.gym.batch import TaskBatch
 from collectors.gym.evaluation import evaluate, evaluation_seeds
 from collectors.gym.experts import (
@@ -20,10 +21,9 @@ from collectors.gym.experts import (
     policies_folder,
     read_recipe,
 )
-from collectors.gym.networks import Actor
-from collectors.gym.recommended import recommended_training
 from collectors.gym.tasks import TASKS, find_task
-from collectors.gym.training_config import check_same
+from collectors.gym.training.config import check_same
+from collectors.gym.training.recommended import recommended_training
 
 HOPPER = find_task("Hopper-v5")
 

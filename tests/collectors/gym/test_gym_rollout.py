@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from collectors.gym.batch import TaskBatch
+from collectors.gym.data import gym_schema, open_replay, replayed_episodes
 from collectors.gym.experts import load_gym_expert, read_recipe
-from collectors.gym.gym_data import gym_schema, open_replay, replayed_episodes
 from collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor, run_episode
 from collectors.gym.tasks import find_task
 from tests.collectors.gym.making import make_training

@@ -16,17 +16,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import collectors.gym.recipe as recipe_module
+import collectors.gym.training.recipe as recipe_module
+from collectors.gym.algorithms.replay import REPLAY_FILE, ReplayBuffer, ReplayReader
+from collectors.gym.algorithms.sac import SAC, SACConfig
 from collectors.gym.experts import load_gym_expert, read_recipe
-from collectors.gym.recipe import choose_medium, choose_policies, medium_candidates
-from collectors.gym.replay import REPLAY_FILE, ReplayBuffer, ReplayReader
-from collectors.gym.sac import SAC, SACConfig
-from collectors.gym.training import train_gym, trained_gym_steps
-from collectors.gym.training_config import GymTrainingConfig
-from collectors.gym.training_record import read_training
+from collectors.gym.training.config import GymTrainingConfig
+from collectors.gym.training.recipe import choose_medium, choose_policies, medium_candidates
+from collectors.gym.training.record import read_training
+from collectors.gym.training.training import train_gym, trained_gym_steps
 from datasets.files import exclusive_lock
-from flows.gym_training import LOCK, run_gym_training
 from flows.progress import Silent
+from flows.stages.gym_training import LOCK, run_gym_training
 
 SMALL = GymTrainingConfig(
     env="Hopper-v5",
@@ -334,7 +334,7 @@ def test_no_old_recipe_lies_beside_new_policies(
 
 
 def test_what_trains_needs_no_library_of_another_algorithm() -> None:
-    code = "import sys, collectors.gym.recipe; sys.exit('rsl_rl' in sys.modules)"
+    code = "import sys, collectors.gym.training.recipe; sys.exit('rsl_rl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from collectors.gym.networks import Actor
-from collectors.gym.observation_scale import ObservationScale
+from collectors.gym.algorithms.networks import Actor
+from collectors.gym.algorithms.observation_scale import ObservationScale
 
 
 def test_a_scale_goes_into_the_first_layer() -> None:

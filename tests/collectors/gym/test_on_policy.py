@@ -14,16 +14,16 @@ import torch
 
 pytest.importorskip("gymnasium_robotics")
 
-from collectors.gym.action_noise import action_noise
+from collectors.gym.algorithms.action_noise import action_noise
+from collectors.gym.algorithms.ppo import PPO, PPOConfig
+from collectors.gym.algorithms.replay import ReplayReader
 from collectors.gym.batch import TaskBatch
 from collectors.gym.evaluation import evaluate
 from collectors.gym.experts import load_actor
-from collectors.gym.planner import PlannerConfig
-from collectors.gym.ppo import PPO, PPOConfig
-from collectors.gym.replay import ReplayReader
+from collectors.gym.planning.planner import PlannerConfig
 from collectors.gym.tasks import find_task
-from collectors.gym.training import _EVALUATION_SEED, train_gym, trained_gym_steps
-from collectors.gym.training_config import GymTrainingConfig
+from collectors.gym.training.config import GymTrainingConfig
+from collectors.gym.training.training import _EVALUATION_SEED, train_gym, trained_gym_steps
 from tests.collectors.gym.making import make_demonstrations
 
 RELOCATE = find_task("AdroitHandRelocate-v1")

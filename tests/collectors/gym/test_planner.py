@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("gymnasium_robotics")
 
-from collectors.gym.adroit_objectives import OBJECTIVES
-from collectors.gym.planner import Objective, Planner, PlannerConfig, Points, Reference
+from collectors.gym.planning.adroit_objectives import OBJECTIVES
+from collectors.gym.planning.planner import Objective, Planner, PlannerConfig, Points, Reference
 from collectors.gym.tasks import find_task
 
 LIGHT = PlannerConfig(horizon=16, samples=16, rounds=3)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.gym.ppo import (
+from collectors.gym.algorithms.ppo import (
     PPO,
     PPOConfig,
     Round,

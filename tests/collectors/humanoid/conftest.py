@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.humanoid.snippets import Snippet
+from collectors.humanoid.clips.snippets import Snippet
 
 SNIPPETS = (Snippet("squat_00", 0, 39), Snippet("step_00", 5, 35))
 

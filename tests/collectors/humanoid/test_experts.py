@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load_file, save_file
 
+from collectors.humanoid.clips.reference import read_clip
+from collectors.humanoid.clips.snippets import Snippet
 from collectors.humanoid.environment import TrackingEnvironment
-from collectors.humanoid.experts import PD, WEIGHTS, PDExpert, PDLaw, load_expert
-from collectors.humanoid.features import FEATURE_DIM, FEATURE_SLICES
-from collectors.humanoid.network import Mlp
+from collectors.humanoid.experts.experts import PD, WEIGHTS, PDExpert, PDLaw, load_expert
+from collectors.humanoid.experts.features import FEATURE_DIM, FEATURE_SLICES
+from collectors.humanoid.experts.network import Mlp
 from collectors.humanoid.observation import OBS_DIM, REF_STEPS
 from collectors.humanoid.policies import TrackingObservation
-from collectors.humanoid.reference import read_clip
 from collectors.humanoid.rollout import EpisodeSpec, run_episode
-from collectors.humanoid.snippets import Snippet
 from collectors.humanoid.walker import load_humanoid
 from tests.collectors.humanoid.conftest import SNIPPETS
 
-training = pytest.importorskip("collectors.humanoid.training")
+training = pytest.importorskip("collectors.humanoid.experts.training")
 pytest.importorskip("dm_control")
 
 TINY = training.ResidualTrainingConfig(

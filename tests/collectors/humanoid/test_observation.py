@@ -13,7 +13,7 @@ from collectors.humanoid.observation import (
     REF_STEPS,
 )
 from collectors.humanoid.walker import PREFIX, load_humanoid
-from learners.bodies import BODIES, body_view
+from learners.models.bot.bodies import BODIES, body_view
 
 # First index of every observable in MoCapAct's published data files.
 PUBLISHED = {

@@ -32,9 +32,11 @@ def test_a_package_that_does_not_load_is_no_missing_one(
 
 
 def test_importing_the_humanoid_does_not_import_dm_control() -> None:
-    modules = "experts, humanoid_data, motions, batch, environment, reference"
     program = (
-        f"from collectors.humanoid import {modules}; import pipeline.humanoid_parser, sys; "
+        "from collectors.humanoid import data, environment;"
+        "from collectors.humanoid.clips import motions, reference;"
+        "from collectors.humanoid.experts import batch, experts;"
+        "import pipeline.cli.humanoid_parser, sys; "
         "print([m for m in ('dm_control', 'h5py', 'torch') if m in sys.modules])"
     )
     ran = subprocess.run(

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.humanoid.motions import MOTIONS, synthetic_clip
-from collectors.humanoid.observation import CONTROL_DT_S
-from collectors.humanoid.reference import (
+from collectors.humanoid.clips.motions import MOTIONS, synthetic_clip
+from collectors.humanoid.clips.reference import (
     ReferenceClip,
     clip_digest,
     clip_lengths,
     read_clip,
     write_reference,
 )
+from collectors.humanoid.observation import CONTROL_DT_S
 from collectors.humanoid.walker import load_humanoid
 
 dm_control = pytest.importorskip("dm_control")

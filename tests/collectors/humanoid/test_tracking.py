@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.humanoid.batch import TrackingBatch
+from collectors.humanoid.clips.reference import read_clip
+from collectors.humanoid.clips.snippets import Snippet
 from collectors.humanoid.environment import TERMINATION_ERROR, TrackingEnvironment
-from collectors.humanoid.experts import PDExpert
-from collectors.humanoid.features import FEATURE_SLICES, observed_features
+from collectors.humanoid.experts.batch import TrackingBatch
+from collectors.humanoid.experts.experts import PDExpert
+from collectors.humanoid.experts.features import FEATURE_SLICES, observed_features
 from collectors.humanoid.policies import TrackingObservation
-from collectors.humanoid.reference import read_clip
-from collectors.humanoid.snippets import Snippet
 from collectors.humanoid.walker import load_humanoid
 from tests.collectors.humanoid.conftest import SNIPPETS
 

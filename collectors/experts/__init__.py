@@ -1,0 +1,1 @@
+"""Legged experts: a corrected gait, trained by PPO."""

@@ -1,0 +1,179 @@
+"""Experts: a kinematic gait corrected by a small network that reads privileged observations.
+
+An expert is a safetensors file and a JSON card beside it. The network is a plain MLP evaluated in
+NumPy, so collecting needs no deep-learning library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
+from collectors.policies import Observation
+from collectors.robots.gait import GaitReference
+from collectors.robots.robot import N_JOINTS, RobotCard, list_robots, load_robot
+
+EXPERTS = Path(__file__).parent.parent / "assets" / "experts"
+DEFAULT_EXPERT = "aliengo-locomotion"
+_KNOWN = slice(POLICY_SLICES["last_action"][0], POLICY_SLICES["command"][1])
+FEATURE_DIM = (_KNOWN.stop - _KNOWN.start) + PRIVILEGED_DIM + N_JOINTS
+
+
+@dataclass(frozen=True)
+class ExpertFeatures:
+    """What an expert's network reads, and the gait that it corrects."""
+
+    features: np.ndarray
+    reference: np.ndarray
+
+    @staticmethod
+    def of(observation: Observation, robot: RobotCard, gait: GaitReference) -> ExpertFeatures:
+        """From an observation of N robots, both float32.
+
+        features (N, FEATURE_DIM): last action and command, privileged block, reference action. The
+        noisy measurements of the observation are left out: the privileged block holds the truth.
+        reference (N, 12): the gait's action.
+        """
+        targets = gait.joint_targets(observation.command, observation.clock)
+        reference = (targets - robot.default_joint_pos_rad) / robot.action_scale_rad
+        reference = reference.astype(np.float32)
+        known = observation.policy[:, _KNOWN]
+        features = np.concatenate([known, observation.privileged, reference], axis=1)
+        return ExpertFeatures(features, reference)
+
+
+class ExpertPolicy:
+    """A trained expert behind the collectors' policy protocol.
+
+    Args:
+        weights: `mean`, `std` (FEATURE_DIM,), and `layer{i}.weight` (out, in), `layer{i}.bias`
+            (out,); ELU between layers.
+
+    Raises:
+        ValueError: weights that do not fit this version's features.
+    """
+
+    def __init__(self, name: str, robot: RobotCard, weights: dict[str, np.ndarray]):
+        self.name = name
+        self.robot = robot
+        self._gait = GaitReference(robot)
+        n_layers = sum(key.endswith(".weight") for key in weights)
+        try:
+            self._mean, self._std = weights["mean"], weights["std"]
+            self._layers = [
+                (weights[f"layer{i}.weight"].T.copy(), weights[f"layer{i}.bias"])
+                for i in range(n_layers)
+            ]
+        except KeyError as missing:
+            raise ValueError(f"expert '{name}' lacks the tensor {missing}") from None
+        if self._mean.shape != (FEATURE_DIM,):
+            raise ValueError(
+                f"expert '{name}' reads {self._mean.size} features, "
+                f"this version makes {FEATURE_DIM}"
+            )
+        sizes = [FEATURE_DIM, *(bias.size for _, bias in self._layers)]
+        shapes = [((m, n), (n,)) for m, n in pairwise(sizes)]
+        if (
+            [(weight.shape, bias.shape) for weight, bias in self._layers] != shapes
+            or self._std.shape != (FEATURE_DIM,)
+            or sizes[-1] != N_JOINTS
+        ):
+            raise ValueError(
+                f"expert '{name}': its tensors do not fit together as layers from {FEATURE_DIM} "
+                f"features to {N_JOINTS} actions"
+            )
+
+    def reset(self, ids: np.ndarray) -> None:
+        """Nothing to forget: the gait clock comes with the observation."""
+
+    def act(self, observation: Observation) -> np.ndarray:
+        """(N, 12) float32 actions."""
+        inputs = ExpertFeatures.of(observation, self.robot, self._gait)
+        return inputs.reference + self._residual(inputs.features)
+
+    def parameters(self) -> int:
+        """Number of trained parameters."""
+        return sum(weight.size + bias.size for weight, bias in self._layers)
+
+    def _residual(self, features: np.ndarray) -> np.ndarray:
+        x = features - self._mean
+        x /= self._std
+        for weight, bias in self._layers[:-1]:
+            x = x @ weight
+            x += bias
+            below = np.minimum(x, 0)
+            np.maximum(x, 0, out=x)
+            x += np.expm1(below, out=below)
+        weight, bias = self._layers[-1]
+        return x @ weight + bias
+
+
+@dataclass(frozen=True)
+class Expert:
+    """A shipped or trained expert: its policy, its card and the hash of its weights."""
+
+    policy: ExpertPolicy
+    card: dict[str, Any]
+    hash: str
+
+
+def list_experts() -> list[str]:
+    """Names of the shipped experts."""
+    return sorted(path.stem for path in EXPERTS.glob("*.safetensors"))
+
+
+def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
+    """Load a shipped expert by name, or one from a path to its `.safetensors` file.
+
+    Raises:
+        ValueError: no such expert, a card that is missing, or weights that do not fit.
+    """
+    path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
+    if not path.is_file():
+        raise ValueError(
+            f"no expert '{name}'; shipped experts: {', '.join(list_experts())}, "
+            "or a .safetensors file"
+        )
+    card_path = path.with_suffix(".json")
+    if not card_path.is_file():
+        raise ValueError(f"expert {path.name} has no card {card_path.name} beside it")
+    try:
+        weights = load_file(path)
+        card = json.loads(card_path.read_text())
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(f"expert {path.name} cannot be read: {error}") from None
+    if not isinstance(card, dict) or not isinstance(card.get("robot"), str) or not card["robot"]:
+        raise ValueError(f"expert {path.name}: its card {card_path.name} names no robot")
+    policy = ExpertPolicy(path.stem, _robot_of(card["robot"], path), weights)
+    return Expert(policy, card, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+
+
+def _robot_of(robot: str, expert: Path) -> RobotCard:
+    """The robot that an expert's card names: a shipped one, or a folder or card by its path.
+
+    A relative path starts at the expert's folder. What is no longer at its path may lie under its
+    own name in or beside that folder, so that the two can be moved together.
+    """
+    if robot in list_robots():
+        return load_robot(robot)
+    folder = expert.resolve().parent
+    place = folder / robot
+    name = Path(place.parent.name, place.name) if place.suffix == ".json" else Path(place.name)
+    places = (place, folder / name, folder.parent / name)
+    for found in places:
+        if found.exists():
+            return load_robot(str(found))
+    tried = ", ".join(dict.fromkeys(map(str, places)))
+    raise ValueError(
+        f"expert {expert.name}: its robot '{robot}' is neither shipped "
+        f"({', '.join(list_robots())}) nor at {tried}"
+    )

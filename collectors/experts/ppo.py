@@ -1,0 +1,146 @@
+"""Training an expert with PPO (rsl-rl-lib): curriculum, randomisation and pushes on.
+
+The network learns a correction to the kinematic gait; the critic also sees what no policy can know
+(asymmetric actor-critic, Pinto et al., 2018). Commanded speeds widen over the first
+`full_speed_steps`; `expert_task` holds the curriculum of levels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rsl_rl.algorithms import PPO
+
+from collectors.experts.ppo_algorithm import make_algorithm
+from collectors.experts.ppo_checkpoint import Progress, load_checkpoint, save_checkpoint
+from collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
+from collectors.robots.robot import DEFAULT_ROBOT, load_robot
+
+
+@dataclass(frozen=True)
+class ExpertTrainingConfig:
+    """How an expert is trained.
+
+    Attributes:
+        steps: environment steps in all; robots: simulated at once; horizon: steps each between
+            updates.
+        max_learning_rate: the adaptive schedule's ceiling; without one it swings up to 4e-3.
+        initial_std: of the exploration noise, in action units (0.25 rad).
+        full_speed_steps: environment steps after which commands have their whole range.
+    """
+
+    robot: str = DEFAULT_ROBOT
+    steps: int = 40_000_000
+    robots: int = 1024
+    horizon: int = 24
+    epochs: int = 4
+    mini_batches: int = 4
+    hidden: tuple[int, ...] = (256, 128, 64)
+    learning_rate: float = 1e-3
+    max_learning_rate: float = 1e-3
+    desired_kl: float = 0.01
+    gamma: float = 0.99
+    lam: float = 0.95
+    clip: float = 0.2
+    entropy: float = 0.002
+    initial_std: float = 0.6
+    full_speed_steps: int = 12_000_000
+    seed: int = 0
+    threads: int = 2
+    learner_threads: int = 1
+    checkpoint_every: int = 20
+
+
+def train_expert(
+    config: ExpertTrainingConfig,
+    out: Path,
+    report: Callable[[dict[str, Any]], None],
+) -> tuple[Path, dict[str, Any]]:
+    """Train an expert, or go on from the checkpoint in `out`; returns its weights and its card.
+
+    Args:
+        report: called after every update with steps, steps_per_s, remaining_s, mean return,
+            success, and the per terrain-skill table of the last window.
+
+    Raises:
+        ValueError: a checkpoint of another configuration in `out`.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(config.seed)
+    torch.set_num_threads(config.learner_threads)
+    task = ExpertTask(load_robot(config.robot), config.robots, config.threads, config.seed)
+    algorithm = make_algorithm(config, task)
+    progress = load_checkpoint(out, asdict(config), algorithm, task)
+    algorithm.train_mode()
+    per_update = config.robots * config.horizon
+    observations = task.get_observations()
+    while progress.steps < config.steps:
+        started = time.perf_counter()
+        task.speed_scale = min(1.0, progress.steps / max(1, config.full_speed_steps))
+        with torch.inference_mode():
+            for _ in range(config.horizon):
+                observations, reward, done, extras = task.step(algorithm.act(observations))
+                algorithm.process_env_step(observations, reward, done, extras)
+            simulated = time.perf_counter()
+            algorithm.compute_returns(observations)
+        losses = algorithm.update()
+        progress.iteration += 1
+        progress.steps += per_update
+        elapsed = time.perf_counter() - started
+        progress.wall_s += elapsed
+        report(_summary(config, progress, task, algorithm, losses, elapsed, simulated - started))
+        if progress.iteration % config.checkpoint_every == 0 or progress.steps >= config.steps:
+            save_checkpoint(out, asdict(config), algorithm, task, progress)
+    task.close()
+    card = {
+        "robot": config.robot,
+        "skills": list(SKILL_SHARES),
+        "terrains": list(TERRAIN_SHARES),
+        "steps": progress.steps,
+        "wall_s": progress.wall_s,
+        "seed": config.seed,
+        "training": asdict(config),
+    }
+    return out / "expert.safetensors", card
+
+
+def _summary(
+    config: ExpertTrainingConfig,
+    progress: Progress,
+    task: ExpertTask,
+    algorithm: PPO,
+    losses: dict[str, float],
+    elapsed: float,
+    simulating: float,
+) -> dict[str, Any]:
+    finished, task.finished = task.finished, []
+    cells: dict[str, list[float]] = {}
+    for episode in finished:
+        cells.setdefault(f"{episode['terrain']}/{episode['skill']}", []).append(episode["success"])
+    rate = config.robots * config.horizon / elapsed
+
+    def mean(key: str) -> float | None:
+        return float(np.mean([e[key] for e in finished])) if finished else None
+
+    return {
+        "iteration": progress.iteration,
+        "steps": progress.steps,
+        "total_steps": config.steps,
+        "steps_per_s": rate,
+        "remaining_s": (config.steps - progress.steps) / rate,
+        "simulation_share": simulating / elapsed,
+        "return": mean("return"),
+        "success": mean("success"),
+        "survival": mean("survived"),
+        "level": float(task.levels.mean()),
+        "action_std": float(algorithm.get_policy().output_std.mean().detach()),
+        "learning_rate": algorithm.learning_rate,
+        "losses": losses,
+        "cells": {k: [float(np.mean(v)), len(v)] for k, v in sorted(cells.items())},
+    }

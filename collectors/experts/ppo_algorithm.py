@@ -1,0 +1,101 @@
+"""rsl-rl's PPO as experts use it: a correction that starts from nothing, and a capped rate."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any, Protocol
+
+import torch
+from rsl_rl.algorithms import PPO
+
+from collectors.experts.ppo_checkpoint import actor_layers
+
+
+class PPOSettings(Protocol):
+    """What the algorithm reads of a training's configuration; see `ppo.ExpertTrainingConfig`."""
+
+    @property
+    def horizon(self) -> int: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def mini_batches(self) -> int: ...
+    @property
+    def hidden(self) -> tuple[int, ...]: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def max_learning_rate(self) -> float: ...
+    @property
+    def desired_kl(self) -> float: ...
+    @property
+    def gamma(self) -> float: ...
+    @property
+    def lam(self) -> float: ...
+    @property
+    def clip(self) -> float: ...
+    @property
+    def entropy(self) -> float: ...
+    @property
+    def initial_std(self) -> float: ...
+
+
+class _CappedPPO(PPO):
+    """PPO whose adaptive learning rate has a ceiling."""
+
+    ceiling = 1e-3
+
+    @property
+    def learning_rate(self) -> float:
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self._learning_rate = min(value, self.ceiling)
+
+
+def make_algorithm(config: PPOSettings, task: Any) -> PPO:
+    """PPO for a task with the groups "features" (actor and critic) and "critic" (critic alone).
+
+    The actor's last layer is all but zero, so that training starts from what it corrects.
+    """
+    network = {
+        "class_name": "rsl_rl.models.MLPModel",
+        "hidden_dims": list(config.hidden),
+        "activation": "elu",
+        "obs_normalization": True,
+    }
+    distribution = {
+        "class_name": "rsl_rl.modules.distribution.GaussianDistribution",
+        "init_std": config.initial_std,
+    }
+    observations = task.get_observations()
+    cfg: dict[str, Any] = {
+        "num_steps_per_env": config.horizon,
+        "obs_groups": {"actor": ["features"], "critic": list(observations.keys())},
+        "actor": {**network, "distribution_cfg": distribution},
+        "critic": dict(network),
+        "algorithm": {
+            "class_name": _CappedPPO,
+            "num_learning_epochs": config.epochs,
+            "num_mini_batches": config.mini_batches,
+            "clip_param": config.clip,
+            "gamma": config.gamma,
+            "lam": config.lam,
+            "entropy_coef": config.entropy,
+            "learning_rate": config.learning_rate,
+            "desired_kl": config.desired_kl,
+            "schedule": "adaptive",
+        },
+        "multi_gpu": None,
+    }
+    _CappedPPO.ceiling = config.max_learning_rate
+    # rsl-rl prints its models; the progress line is ours.
+    with contextlib.redirect_stdout(io.StringIO()):
+        algorithm = _CappedPPO.construct_algorithm(observations, task, cfg, "cpu")
+    last = actor_layers(algorithm)[-1]
+    with torch.no_grad():
+        last.weight.mul_(0.01)
+        last.bias.zero_()
+    return algorithm

@@ -1,0 +1,156 @@
+"""Checkpoints of an expert's training: the policy as it ships, and the state to go on from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rsl_rl.algorithms import PPO
+from rsl_rl.modules.normalization import EmpiricalNormalization
+from safetensors.numpy import save_file as save_numpy
+from safetensors.torch import load_file, save_file
+
+if TYPE_CHECKING:
+    from collectors.experts.training_task import ExpertTask
+
+
+@dataclass
+class Progress:
+    """How far a training is."""
+
+    iteration: int = 0
+    steps: int = 0
+    wall_s: float = 0.0
+
+
+def actor_layers(algorithm: PPO) -> list[torch.nn.Linear]:
+    """The actor's layers, input first."""
+    return [m for m in algorithm.get_policy().mlp if isinstance(m, torch.nn.Linear)]
+
+
+def trained_steps(out: Path) -> int:
+    """Environment steps of the training whose checkpoint is in a folder; 0 without one."""
+    path = out / "training.json"
+    return int(json.loads(path.read_text())["steps"]) if path.exists() else 0
+
+
+def network_weights(linears: list[torch.nn.Linear], normaliser: Any) -> dict[str, np.ndarray]:
+    """A network as it ships: "mean", "std", and "layer{i}.weight" (out, in), "layer{i}.bias"."""
+    assert isinstance(normaliser, EmpiricalNormalization), "experts are trained with one"
+    weights = {
+        "mean": normaliser.mean.numpy(),
+        "std": (normaliser.std + normaliser.eps).numpy(),
+    }
+    for i, linear in enumerate(linears):
+        weights[f"layer{i}.weight"] = linear.weight.detach().numpy()
+        weights[f"layer{i}.bias"] = linear.bias.detach().numpy()
+    return weights
+
+
+def save_checkpoint(
+    out: Path, config: dict[str, Any], algorithm: PPO, task: ExpertTask, progress: Progress
+) -> None:
+    """Write the expert, then the training state; the JSON comes last and makes the checkpoint."""
+    weights = network_weights(actor_layers(algorithm), algorithm.get_policy().obs_normalizer)
+    replace_file(out / "expert.safetensors", lambda path: save_numpy(weights, path))
+    save_training(out, config, algorithm, progress, {"levels": torch.from_numpy(task.levels)})
+
+
+def save_training(
+    out: Path,
+    config: dict[str, Any],
+    algorithm: PPO,
+    progress: Progress,
+    extra: dict[str, torch.Tensor],
+) -> None:
+    """Write the state to go on from: weights, optimiser, and what else the task keeps."""
+    tensors = {f"{part}.{key}": value for part, key, value in _state_tensors(algorithm)} | extra
+    name = f"training-{progress.iteration}.safetensors"
+    replace_file(
+        out / name, lambda path: save_file({k: v.contiguous() for k, v in tensors.items()}, path)
+    )
+    record = {
+        **asdict(progress),
+        "config": config,
+        "tensors": name,
+        "learning_rate": algorithm.learning_rate,
+    }
+    replace_file(out / "training.json", lambda path: path.write_text(json.dumps(record, indent=1)))
+    for old in out.glob("training-*.safetensors"):
+        if old.name != name:
+            old.unlink()
+
+
+def _state_tensors(algorithm: PPO) -> list[tuple[str, str, torch.Tensor]]:
+    saved = algorithm.save()
+    found = [("actor", k, v) for k, v in saved["actor_state_dict"].items()]
+    found += [("critic", k, v) for k, v in saved["critic_state_dict"].items()]
+    for index, state in saved["optimizer_state_dict"]["state"].items():
+        found += [("optimizer", f"{index}.{k}", v) for k, v in state.items()]
+    return found
+
+
+def load_checkpoint(
+    out: Path, config: dict[str, Any], algorithm: PPO, task: ExpertTask
+) -> Progress:
+    """Bring algorithm and task where the checkpoint in a folder left them; nothing without one.
+
+    Raises:
+        ValueError: a checkpoint of another configuration.
+    """
+    fixed = ("robot", "robots", "hidden", "horizon")
+    progress, extra = load_training(out, config, fixed, algorithm)
+    if extra:
+        task.begin(progress.iteration, extra["levels"].numpy())
+    return progress
+
+
+def load_training(
+    out: Path, config: dict[str, Any], fixed: Sequence[str], algorithm: PPO
+) -> tuple[Progress, dict[str, torch.Tensor]]:
+    """Bring an algorithm where `save_training` left it; returns the progress and what was extra.
+
+    Raises:
+        ValueError: a checkpoint whose configuration differs in one of the `fixed` settings.
+    """
+    path = out / "training.json"
+    if not path.exists():
+        return Progress(), {}
+    record = json.loads(path.read_text())
+    mine = json.loads(json.dumps(config))
+    for key in fixed:
+        if record["config"].get(key) != mine[key]:
+            raise ValueError(
+                f"{out} holds a training with {key}={record['config'].get(key)}, not {mine[key]}; "
+                "choose another folder"
+            )
+    parts: dict[str, dict[str, torch.Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}}
+    extra: dict[str, torch.Tensor] = {}
+    for key, value in load_file(out / record["tensors"]).items():
+        part, _, name = key.partition(".")
+        (parts[part] if name else extra)[name or part] = value
+    algorithm.get_policy().load_state_dict(parts["actor"])
+    algorithm._raw_critic.load_state_dict(parts["critic"])
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, value in parts["optimizer"].items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    groups = algorithm.optimizer.state_dict()["param_groups"]
+    algorithm.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    algorithm.learning_rate = record["learning_rate"]
+    return Progress(record["iteration"], record["steps"], record["wall_s"]), extra
+
+
+def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write a file under a temporary name, sync, and put it in place."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    write(temporary)
+    with open(temporary, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,180 @@
+"""The expert's training task: curriculum, restarts, and what actor and critic read.
+
+Every robot slot keeps one terrain and climbs its levels, each skill for itself: up when it has
+walked more than 80 % of the commanded way, and out of the passage where one stands; down below 40 %
+or after a fall (legged_gym's rule, measured against the command because windows are short).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from collectors.experts.expert import ExpertFeatures
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.episodes import EpisodeSpec
+from collectors.policies import Observation
+from collectors.robots.commands import SKILL_NAMES, SKILLS
+from collectors.robots.gait import GRAVITY_MS2, GaitReference
+from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
+from collectors.scenarios.terrains import N_LEVELS, difficulty
+from collectors.timing import EPISODE_STEPS
+
+TERRAIN_SHARES = {"flat": 0.2, "rough": 0.22, "slope": 0.23, "stairs": 0.23, "obstacles": 0.12}
+SKILL_SHARES = {
+    "stand": 0.12,
+    "rush": 0.24,
+    "crawl": 0.1,
+    "squeeze": 0.12,
+    "tilt": 0.14,
+    "run": 0.28,
+}
+MAX_RESIDUAL = 6.0
+CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1
+
+
+class ExpertTask:
+    """The environment as rsl-rl sees it.
+
+    One observation group; actions correct the gait; ended episodes restart.
+
+    Implements the parts of `rsl_rl.env.VecEnv` that PPO reads.
+    """
+
+    def __init__(self, robot: RobotCard, robots: int, threads: int, seed: int):
+        self.num_envs = robots
+        self.num_actions = N_JOINTS
+        self.max_episode_length = EPISODE_STEPS
+        self.device = "cpu"
+        self.cfg: dict[str, Any] = {}
+        self.speed_scale = 0.0
+        self._robot = robot
+        self._env = LeggedEnvironment(robot, robots, threads)
+        self._gait = GaitReference(robot)
+        self._seed = seed
+        names, shares = list(TERRAIN_SHARES), np.array(list(TERRAIN_SHARES.values()))
+        quota = np.floor(np.cumsum(shares) * robots + 1e-9)
+        self._terrain = [names[int(np.searchsorted(quota, i, side="right"))] for i in range(robots)]
+        self._what = np.zeros((robots, 1 + len(TERRAIN_SHARES) + len(SKILLS)))
+        self._returns = np.zeros(robots)
+        self.finished: list[dict[str, Any]] = []
+        self.begin(0, np.random.default_rng(seed).integers(0, 4, (robots, len(SKILLS))))
+
+    def begin(self, iteration: int, levels: np.ndarray) -> None:
+        """Start every slot anew, at levels (N, skills).
+
+        The iteration makes the draws of a resumed training other ones than those of its beginning.
+        """
+        self.levels = levels.copy()
+        self._rng = np.random.default_rng([self._seed, iteration])
+        ids = np.arange(self.num_envs)
+        self._restart(ids)
+        # Spread the slots over the window, so that updates see every phase of an episode.
+        early = self._rng.integers(20, EPISODE_STEPS, len(ids))
+        self._end_at = np.where(ids % 4 == 0, EPISODE_STEPS, early)
+        self._inputs = self._features(self._env.observe())
+
+    def get_observations(self) -> TensorDict:
+        """{"features": (N, FEATURE_DIM), "critic": (N, CRITIC_DIM)}."""
+        return self._tensors()
+
+    def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict]:
+        """Apply corrections (N, 12); see `rsl_rl.env.VecEnv.step`."""
+        residual = np.clip(actions.numpy(), -MAX_RESIDUAL, MAX_RESIDUAL)
+        transition = self._env.step(self._inputs.reference + residual)
+        self._returns += transition.reward
+        cut = ~transition.terminated & (self._env.step_count >= self._end_at)
+        timed_out = transition.truncated | cut
+        done = transition.terminated | timed_out
+        observation = transition.observation
+        if done.any():
+            ids = np.flatnonzero(done)
+            self._finish(ids, transition.terminated)
+            self._restart(ids)
+            self._end_at[ids] = EPISODE_STEPS
+            observation = self._env.observe()
+        self._inputs = self._features(observation)
+        # A small price on corrections keeps the gait where it already works.
+        price = 0.0005 * np.square(residual).sum(axis=1)
+        reward = torch.from_numpy((transition.reward - price).astype(np.float32))
+        extras = {"time_outs": torch.from_numpy(timed_out.astype(np.float32))}
+        return self._tensors(), reward, torch.from_numpy(done.astype(np.int64)), extras
+
+    def close(self) -> None:
+        """Free the simulator."""
+        self._env.close()
+
+    def _features(self, observation: Observation) -> ExpertFeatures:
+        return ExpertFeatures.of(observation, self._robot, self._gait)
+
+    def _tensors(self) -> TensorDict:
+        features = torch.from_numpy(self._inputs.features)
+        hidden = torch.from_numpy(self._critic_only())
+        return TensorDict({"features": features, "critic": hidden}, batch_size=[self.num_envs])
+
+    def _critic_only(self) -> np.ndarray:
+        """(N, CRITIC_DIM) float32 for the critic alone.
+
+        Time left of the window, level, terrain, skill, forces on the feet (body weights), force of
+        barriers.
+        """
+        state = self._env.physics.state
+        weight_n = self._robot.mass_kg * GRAVITY_MS2
+        left = 1.0 - self._env.step_count / EPISODE_STEPS
+        return np.concatenate(
+            [
+                left[:, None],
+                self._what,
+                np.linalg.norm(state.foot_force, axis=2) / weight_n,
+                (state.barrier_force / weight_n)[:, None],
+            ],
+            axis=1,
+        ).astype(np.float32)
+
+    def _restart(self, ids: np.ndarray) -> None:
+        specs = []
+        for index in ids.tolist():
+            terrain = self._terrain[index]
+            skills = [s.name for s in SKILLS.values() if terrain in s.terrains]
+            shares = np.array([SKILL_SHARES[s] for s in skills])
+            skill = str(self._rng.choice(skills, p=shares / shares.sum()))
+            seed = int(self._rng.integers(2**62))
+            level = int(self.levels[index, SKILL_NAMES.index(skill)])
+            specs.append(EpisodeSpec(0, terrain, level, skill, seed, speed_scale=self.speed_scale))
+            self._what[index] = 0.0
+            self._what[index, 0] = difficulty(level)
+            self._what[index, 1 + list(TERRAIN_SHARES).index(terrain)] = 1.0
+            self._what[index, 1 + len(TERRAIN_SHARES) + SKILL_NAMES.index(skill)] = 1.0
+        self._env.reset(ids, specs)
+        self._returns[ids] = 0.0
+
+    def _finish(self, ids: np.ndarray, terminated: np.ndarray) -> None:
+        """Record ended full episodes and move their slots up or down."""
+        for index in ids.tolist():
+            spec, fell = self._env.specs[index], bool(terminated[index])
+            if spec is None or (not fell and self._env.step_count[index] < EPISODE_STEPS):
+                continue
+            track = self._env.track(index)
+            asked = track.commanded_distance_m()
+            share = track.distance_m() / asked if asked > 0.5 else float(not fell)
+            skill = SKILL_NAMES.index(spec.skill)
+            level = int(self.levels[index, skill])
+            stuck = track.passage is not None and not track.passed()
+            if not fell and not stuck and share > 0.8:
+                top = level == N_LEVELS - 1
+                level = int(self._rng.integers(N_LEVELS)) if top else level + 1
+            elif fell or share < 0.4:
+                level = max(0, level - 1)
+            self.levels[index, skill] = level
+            self.finished.append(
+                {
+                    "terrain": spec.terrain,
+                    "skill": spec.skill,
+                    "return": float(self._returns[index]),
+                    "success": self._env.success(index, fell),
+                    "survived": not fell,
+                }
+            )

@@ -1,0 +1,1 @@
+"""Networks and update rules: soft actor-critic, proximal policy optimisation."""

@@ -1,0 +1,180 @@
+"""Between episodes and the store: the schema of an imported D4RL file, its fields, its catalog.
+
+What D4RL's files do not have: names of the observation's slices, and the observation after an
+episode's last step as a field of its own. The simulator's state is kept when asked for, in float64,
+from which episodes can be stepped again; a replay buffer knows none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.gym.algorithms.replay import ReplayReader
+from collectors.gym.batch import TaskBatch
+from collectors.gym.experts import Recipe, load_gym_expert
+from collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor
+from collectors.gym.tasks import GymTask, package_version
+from datasets import Field, Schema
+from datasets.formats.d4rl.tasks import obs_slices
+from datasets.formats.sources import catalog_columns
+
+RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT = "random", "medium", "medium-replay", "expert"
+QUALITIES = (RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT)
+"""What D4RL calls its sets; its medium-expert is the selection of both halves."""
+
+SUCCESS_KNOWN = "success_known"
+
+_FIELDS = {
+    "obs": "obs",
+    "action": "action",
+    "reward": "reward",
+    "info_action_log_probs": "log_prob",
+    "info_qpos": "qpos",
+    "info_qvel": "qvel",
+}
+"""Field a step -> attribute of `Episode`; names as an import of D4RL gives them."""
+
+
+def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
+    """The schema of a task's store; physics: with the simulator's state."""
+    task = env.task
+    named: dict[str, Any] = {"slices": obs_slices(task.name, (env.obs_dim,))}
+    fields = [
+        Field("obs", (env.obs_dim,), description="observation before the step", **named),
+        Field(
+            "action", (env.act_dim,), description="-1 and 1 are the ends of the actuator's range"
+        ),
+        Field("reward", description="of the step"),
+        Field("info_action_log_probs", description="log-density of the action, in nats"),
+    ]
+    if physics:
+        qpos, qvel = env.physics(0)
+        text = "generalised {} of MuJoCo before the step"
+        fields += [
+            Field("info_qpos", qpos.shape, "float64", "SI", text.format("positions")),
+            Field("info_qvel", qvel.shape, "float64", "SI", text.format("velocities")),
+        ]
+    text = "observation after the episode's last step"
+    fields.append(Field("final_obs", (env.obs_dim,), description=text, per="episode", **named))
+    return Schema(
+        fields=tuple(fields),
+        control_dt_s=task.facts.control_dt_s,
+        robot=task.name,
+        attributes={
+            "task": task.name,
+            "env": task.env_id,
+            "format": "gymnasium",
+            "reference_returns": {"random": recipe.random_return, "expert": recipe.expert_return},
+        },
+    )
+
+
+def quality_actor(policies: Path, quality: str) -> Actor:
+    """Who acts in the episodes of a quality; for medium-replay, whom the training had reached.
+
+    Args:
+        policies: their folder.
+
+    Raises:
+        ValueError: no such policy there.
+    """
+    which = "medium" if quality in (MEDIUM, MEDIUM_REPLAY) else "expert"
+    expert = load_gym_expert(policies, which)
+    return UniformActor(expert.act_dim) if quality == RANDOM else SampledActor(expert)
+
+
+def open_replay(policies: Path, recipe: Recipe) -> ReplayReader:
+    """The replay buffer of a training up to its medium policy.
+
+    Raises:
+        ValueError: it is not there, or has fewer rows.
+    """
+    medium = load_gym_expert(policies, "medium")
+    return ReplayReader(policies, recipe.replay_rows, medium.obs_dim, medium.act_dim)
+
+
+def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episode]:
+    """Episodes first to stop of the replay buffer; its last one may be cut off, and others too.
+
+    Whether a task called them a success is not in the buffer.
+    """
+    found = reader.episodes(reader.rows)
+    starts, stops = found.starts[first:stop], (found.starts + found.lengths)[first:stop]
+    rows = reader.read(int(starts[0]), int(stops[-1]))
+    episodes = []
+    for k, (begin, end) in enumerate(zip(starts - starts[0], stops - starts[0], strict=True)):
+        span = slice(int(begin), int(end))
+        episodes.append(
+            Episode(
+                seed=-1,
+                obs=rows["obs"][span],
+                final_obs=rows["next_obs"][span.stop - 1],
+                action=rows["action"][span],
+                log_prob=rows["log_prob"][span],
+                reward=rows["reward"][span],
+                qpos=None,
+                qvel=None,
+                terminated=bool(found.terminated[first + k]),
+                truncated=bool(found.truncated[first + k]),
+                success=None,
+            )
+        )
+    return episodes
+
+
+def part_arrays(
+    episodes: Sequence[Episode], schema: Schema
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The schema's fields of a part: {field: (T, ...)} of steps, {field: (E, ...)} of episodes."""
+    steps = {
+        name: np.concatenate([getattr(episode, _FIELDS[name]) for episode in episodes])
+        for name in schema.names("step")
+    }
+    return steps, {"final_obs": np.stack([episode.final_obs for episode in episodes])}
+
+
+def part_catalog(
+    episodes: Sequence[Episode],
+    task: GymTask,
+    recipe: Recipe,
+    quality: str,
+    expert_hash: str,
+    content: str,
+) -> dict[str, Any]:
+    """Catalog columns of a part, as an import of D4RL gives them.
+
+    Success is what the Adroit tasks said at any step; in the others it is that the episode did not
+    terminate. The catalog has no third value for what a replay buffer does not know of the former:
+    there `SUCCESS_KNOWN` is False, a column that the Adroit tasks have beside `success`.
+
+    Args:
+        content: hexadecimal digits that tell the part from the others of its store.
+    """
+    terminated = np.array([episode.terminated for episode in episodes])
+    success: dict[str, Any] = {"success": ~terminated}
+    if task.reports_success:
+        success["success"] = np.array([bool(episode.success) for episode in episodes])
+        success[SUCCESS_KNOWN] = np.array([episode.success is not None for episode in episodes])
+    returns = np.array([episode.reward.sum(dtype=np.float64) for episode in episodes])
+    return catalog_columns(
+        0,
+        np.array([episode.length for episode in episodes]),
+        content,
+        seed=[episode.seed for episode in episodes],
+        terrain=task.name,
+        skill=quality,
+        robot=task.name,
+        simulator="mujoco",
+        simulator_version=package_version(task),
+        expert=quality,
+        expert_hash=expert_hash,
+        terminated=terminated,
+        truncated=np.array([episode.truncated for episode in episodes]),
+        normalised_return=recipe.normalised(returns),
+        **success,
+        **{"return": returns},
+    )

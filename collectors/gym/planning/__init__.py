@@ -1,0 +1,1 @@
+"""Planning by sampling (MPPI), for demonstrations."""

@@ -1,0 +1,1 @@
+"""Training a Gymnasium task's policies."""

@@ -1,0 +1,1 @@
+"""Reference motion clips and the snippets cut from them."""

@@ -1,0 +1,194 @@
+"""Between rollouts and the store: the plan of episodes, the schema, a part's arrays and catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from collectors.humanoid.clips.snippets import Snippet
+from collectors.humanoid.observation import (
+    CONTROL_DT_S,
+    JOINT_NAMES,
+    N_JOINTS,
+    OBS_DIM,
+    OBSERVATION_SLICES,
+    REF_STEPS,
+)
+from collectors.humanoid.policies import ExpertPolicy
+from collectors.humanoid.rollout import EpisodeResult, EpisodeSpec
+from datasets import Field, Schema
+
+ROBOT = "cmu-humanoid"
+TERRAIN, SKILL = "flat", "tracking"
+
+
+@dataclass(frozen=True)
+class SnippetGrid:
+    """The episodes of a dataset: for every snippet some from its start, some from random frames.
+
+    One snippet is one part.
+
+    Attributes:
+        snippets: their names, CLIP-START-END.
+        start_rollouts, random_rollouts: episodes a snippet of either kind, in this order.
+        action_noise: standard deviation of the noise on executed actions, as in MoCapAct.
+        seed: of everything random.
+
+    Raises:
+        ValueError: no snippet, one twice, no episode, or a number that is negative.
+    """
+
+    snippets: tuple[str, ...]
+    start_rollouts: int = 16
+    random_rollouts: int = 16
+    action_noise: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        parsed = self.parsed()
+        if not parsed or len(set(parsed)) != len(parsed):
+            raise ValueError("a plan needs at least one snippet, each of them once")
+        if min(self.start_rollouts, self.random_rollouts) < 0 or self.episodes < 1:
+            raise ValueError(
+                f"{self.start_rollouts} rollouts from the start and {self.random_rollouts} from "
+                "random frames: none may be negative, and together at least 1"
+            )
+        if not 0.0 <= self.action_noise < inf or self.seed < 0:
+            raise ValueError("action_noise and seed must not be negative")
+
+    @property
+    def episodes(self) -> int:
+        """Episodes a snippet."""
+        return self.start_rollouts + self.random_rollouts
+
+    def parsed(self) -> list[Snippet]:
+        """The snippets."""
+        return [Snippet.parse(name) for name in self.snippets]
+
+    def episode_specs(self, snippet: Snippet, unique: int) -> list[EpisodeSpec]:
+        """The episodes of one snippet: a pure function of the seed and the snippet.
+
+        Args:
+            unique: added to every episode's index.
+        """
+        name = [ord(letter) for letter in snippet.name]
+        rng = np.random.default_rng([0x40CA, self.seed, *name])
+        seeds = rng.integers(2**62, size=self.episodes)
+        frames = rng.choice(np.array(snippet.random_starts()), self.random_rollouts)
+        starts = [snippet.start] * self.start_rollouts + frames.tolist()
+        return [
+            EpisodeSpec(
+                index=unique + i,
+                snippet=0,
+                frame=frame,
+                at_start=i < self.start_rollouts,
+                action_noise=self.action_noise,
+                seed=int(seed),
+            )
+            for i, (frame, seed) in enumerate(zip(starts, seeds, strict=True))
+        ]
+
+    def steps_at_most(self, snippet: Snippet) -> int:
+        """Steps of a snippet's part when every episode is as long as can be."""
+        return snippet.steps * self.episodes
+
+
+def humanoid_schema(has_value: bool) -> Schema:
+    """The store's schema; `value` is a field only where the expert knows it."""
+    joints = {name: (i, i + 1) for i, name in enumerate(JOINT_NAMES)}
+    unit = "1 (-1 and 1 are the ends of the joint's range)"
+    obs = {"unit": "SI", "slices": OBSERVATION_SLICES}
+    fields = [
+        Field("obs", (OBS_DIM,), description="observation before the step", **obs),
+        Field(
+            "action",
+            (N_JOINTS,),
+            unit=unit,
+            description="joint position targets as executed, action noise included",
+            slices=joints,
+        ),
+        Field(
+            "mean_action",
+            (N_JOINTS,),
+            unit=unit,
+            description="joint position targets of the expert, before action noise",
+            slices=joints,
+        ),
+        Field("reward", description="CoMic's tracking reward of the step, at most 1.45"),
+        Field(
+            "final_obs",
+            (OBS_DIM,),
+            description="observation after the episode's last step",
+            per="episode",
+            **obs,
+        ),
+    ]
+    if has_value:
+        value = "discounted return that the expert's critic expects before the step"
+        fields.insert(4, Field("value", description=value))
+    return Schema(
+        fields=tuple(fields),
+        control_dt_s=CONTROL_DT_S,
+        robot=ROBOT,
+        attributes={"joint_names": list(JOINT_NAMES), "ref_steps": list(REF_STEPS)},
+    )
+
+
+def part_arrays(
+    results: Sequence[EpisodeResult], schema: Schema
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The schema's fields of a part: {field: (T, ...)} of steps, {field: (E, ...)} of episodes."""
+    records = [result.record for result in results if result.record is not None]
+    steps = {
+        name: np.concatenate([getattr(record, name) for record in records])
+        for name in schema.names("step")
+    }
+    return steps, {"final_obs": np.stack([record.final_obs for record in records])}
+
+
+def part_catalog(
+    results: Sequence[EpisodeResult],
+    snippet: Snippet,
+    simulator: tuple[str, str],
+    expert: ExpertPolicy,
+) -> dict[str, list[Any]]:
+    """Catalog columns of a part, one row an episode; simulator: name and version."""
+    rows = [_row(result, snippet, simulator, expert) for result in results]
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _row(
+    result: EpisodeResult, snippet: Snippet, simulator: tuple[str, str], expert: ExpertPolicy
+) -> dict[str, Any]:
+    spec = result.spec
+    return {
+        "episode": spec.index,
+        "length": result.length,
+        "seed": spec.seed,
+        "terrain": TERRAIN,
+        "level": 0,
+        "skill": SKILL,
+        "robot": ROBOT,
+        "simulator": simulator[0],
+        "simulator_version": simulator[1],
+        "expert": expert.name,
+        "expert_hash": expert.hash,
+        "return": result.episode_return,
+        "success": not result.terminated,
+        "terminated": result.terminated,
+        "truncated": not result.terminated,
+        "clip": snippet.clip,
+        "snippet": snippet.name,
+        "snippet_start": snippet.start,
+        "snippet_end": snippet.end,
+        "start_step": spec.frame,
+        "random_start": not spec.at_start,
+        "action_noise": spec.action_noise,
+        "possible_length": result.possible,
+        "normalised_return": result.normalised_return,
+        "normalised_length": result.normalised_length,
+    }

@@ -1,0 +1,1 @@
+"""Policies that track a clip, and their training."""

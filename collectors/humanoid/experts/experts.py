@@ -1,0 +1,173 @@
+"""Experts that need no download: PD on the reference, and a trained correction of it.
+
+An expert of a snippet is a file `<snippet>/expert.safetensors` with a card `expert.json` beside it;
+the PD law is every snippet's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from collectors.humanoid.clips.snippets import Snippet
+from collectors.humanoid.experts.features import (
+    FEATURE_DIM,
+    feature,
+    observed_features,
+    reference_velocity,
+)
+from collectors.humanoid.experts.mocapact_expert import MOCAPACT, MocapactExpert
+from collectors.humanoid.experts.network import Mlp
+from collectors.humanoid.observation import N_JOINTS, REF_STEPS
+from collectors.humanoid.policies import ExpertPolicy, TrackingObservation
+from collectors.humanoid.walker import load_humanoid
+
+PD = "pd"
+"""Name of the expert that needs no file."""
+
+RESIDUAL = "pd-residual"
+"""Name of those that have one; their hashes tell them apart."""
+
+WEIGHTS = "expert.safetensors"
+
+
+@dataclass(frozen=True)
+class PDLaw:
+    """Joint targets from the reference: its pose some steps ahead, plus feedback.
+
+    target = reference(t + look_ahead) + kp (reference(t + 1) - q) + kd (reference' - q'), rad.
+    The walker's own position servos follow the target with a lag of 0.03 s, which looking ahead
+    makes up for.
+    """
+
+    kp: float = 3.0
+    kd_s: float = 0.1
+    look_ahead: int = 2
+
+    def __post_init__(self) -> None:
+        if self.look_ahead not in REF_STEPS:
+            raise ValueError(
+                f"look_ahead {self.look_ahead} is not observed; use one of "
+                f"{', '.join(map(str, REF_STEPS))}"
+            )
+
+    def action(self, features: np.ndarray) -> np.ndarray:
+        """(N, 56) float32, not clipped, from features (N, FEATURE_DIM)."""
+        low, high = load_humanoid().joint_range.T
+        ahead = feature(features, "reference_rel_joints").reshape(-1, len(REF_STEPS), N_JOINTS)
+        too_slow = reference_velocity(features) - feature(features, "joints_vel")
+        target = feature(features, "joints_pos") + ahead[:, REF_STEPS.index(self.look_ahead)]
+        target = target + self.kp * ahead[:, 0] + self.kd_s * too_slow
+        return ((2.0 * target - low - high) / (high - low)).astype(np.float32)
+
+
+class PDExpert:
+    """The PD law as a policy."""
+
+    name = PD
+    has_value = False
+
+    def __init__(self, law: PDLaw | None = None):
+        self._law = law or PDLaw()
+        text = json.dumps({"law": PD, **asdict(self._law)}, sort_keys=True)
+        self.hash = hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def reset(self, ids: np.ndarray) -> None:
+        """Nothing to forget."""
+
+    def act(self, observation: TrackingObservation) -> np.ndarray:
+        """(N, 56) float32."""
+        return self._law.action(observed_features(observation.policy))
+
+    def value(self, observation: TrackingObservation) -> None:
+        """Unknown."""
+
+
+class ResidualExpert:
+    """The PD law and a network's correction of it.
+
+    Args:
+        weights: of the actor and, for values, the critic: `Mlp`'s names after "actor." and
+            "critic."; owner: whom messages name; hash: of the file.
+
+    Raises:
+        ValueError: weights that do not fit this version's features.
+    """
+
+    name = RESIDUAL
+    has_value = True
+
+    def __init__(self, law: PDLaw, weights: Mapping[str, np.ndarray], owner: str, hash: str):
+        self.hash = hash
+        self._law = law
+        self._actor = Mlp(_below("actor.", weights), FEATURE_DIM, N_JOINTS, owner)
+        self._critic = Mlp(_below("critic.", weights), FEATURE_DIM, 1, owner)
+
+    def reset(self, ids: np.ndarray) -> None:
+        """Nothing to forget."""
+
+    def act(self, observation: TrackingObservation) -> np.ndarray:
+        """(N, 56) float32."""
+        features = observed_features(observation.policy)
+        return self._law.action(features) + self._actor(features)
+
+    def value(self, observation: TrackingObservation) -> np.ndarray:
+        """(N,) float32."""
+        return self._critic(observed_features(observation.policy))[:, 0]
+
+
+@dataclass(frozen=True)
+class Expert:
+    """An expert of one snippet and its card."""
+
+    policy: ExpertPolicy
+    card: dict[str, Any]
+
+
+def load_expert(source: str, snippet: Snippet) -> Expert:
+    """The expert for a snippet.
+
+    Args:
+        source: "pd", a folder that holds `<snippet>/expert.safetensors`, such a file, or
+            "mocapact:FOLDER" (see `mocapact_expert`).
+
+    Raises:
+        ValueError: none there, one of another snippet, or one that cannot be read.
+    """
+    if source == PD:
+        return Expert(PDExpert(), {"snippet": snippet.name, "law": asdict(PDLaw())})
+    if source.startswith(MOCAPACT):
+        folder = source.removeprefix(MOCAPACT)
+        return Expert(MocapactExpert(Path(folder), snippet), {"snippet": snippet.name})
+    path = Path(source)
+    if path.suffix != ".safetensors":
+        path = path / snippet.name / WEIGHTS
+    card_path = path.with_suffix(".json")
+    if not path.is_file() or not card_path.is_file():
+        raise ValueError(
+            f"no expert of snippet {snippet.name} at {source}: train one with `gaitforge humanoid "
+            f"train-expert`, or use the expert '{PD}'"
+        )
+    try:
+        weights = load_file(path)
+        card = json.loads(card_path.read_text())
+        tracked, law = card["snippet"], PDLaw(**card["law"])
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"expert {path} cannot be read: {error}") from None
+    if tracked != snippet.name:
+        raise ValueError(f"expert {path} tracks snippet {tracked}, not {snippet.name}")
+    hash = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return Expert(ResidualExpert(law, weights, f"expert {path}", hash), card)
+
+
+def _below(prefix: str, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    found = {name: value for name, value in weights.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): value for name, value in found.items()}

@@ -1,0 +1,78 @@
+"""MoCapAct's own experts as a policy, where the user has installed the package `mocapact`.
+
+The package wraps the same dm_control task that `environment` runs, so only the experts are taken
+from it, through its `load_policy`. It asks for NumPy below 2 and for gym, which gaitforge's other
+dependencies do not go with: it needs an environment made for it. Not run by gaitforge's tests,
+beyond what happens without the package. Its files hold pickles, which run whatever code they hold:
+load none from strangers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.humanoid.clips.snippets import Snippet
+from collectors.humanoid.observation import OBSERVATION_SLICES
+from collectors.humanoid.policies import TrackingObservation
+from collectors.humanoid.walker import PREFIX
+
+MOCAPACT = "mocapact:"
+"""Before the folder of MoCapAct's experts, in the name of an expert."""
+
+_MODEL = Path("eval_rsi", "model")
+"""Where an expert's folder holds the model that MoCapAct rolled out."""
+
+
+class MocapactExpert:
+    """One of MoCapAct's clip experts, deterministic.
+
+    Args:
+        folder: the expert zoo, with a folder `<snippet>/eval_rsi/model` for every snippet.
+
+    Raises:
+        ValueError: the package is not installed, or the zoo has no expert of the snippet.
+    """
+
+    name = "mocapact"
+    has_value = False  # its critic's values are of rewards normalised by pickled statistics
+
+    def __init__(self, folder: Path, snippet: Snippet):
+        utils, observables = _package("sb3.utils"), _package("observables")
+        model = folder / snippet.name / _MODEL
+        weights = model / "best_model.zip"
+        if not weights.is_file():
+            raise ValueError(f"MoCapAct's experts in {folder} have none of snippet {snippet.name}")
+        self.hash = hashlib.sha256(weights.read_bytes()).hexdigest()[:16]
+        self._model = utils.load_policy(
+            str(model), observables.TIME_INDEX_OBSERVABLES, device="cpu"
+        )
+
+    def reset(self, ids: np.ndarray) -> None:
+        """Nothing to forget."""
+
+    def act(self, observation: TrackingObservation) -> np.ndarray:
+        """(N, 56) float32, the mean action."""
+        seen = {
+            PREFIX + name: observation.policy[:, start:stop]
+            for name, (start, stop) in OBSERVATION_SLICES.items()
+        }
+        action, _ = self._model.predict(seen, deterministic=True)
+        return np.asarray(action, dtype=np.float32)
+
+    def value(self, observation: TrackingObservation) -> None:
+        """Unknown."""
+
+
+def _package(module: str) -> Any:
+    try:
+        return import_module(f"mocapact.{module}")
+    except ImportError as error:
+        raise ValueError(
+            f"MoCapAct's experts need its package ({error}): clone microsoft/MoCapAct and run "
+            "`pip install -e .` there"
+        ) from None

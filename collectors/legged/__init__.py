@@ -1,0 +1,1 @@
+"""The legged task on any physics back end."""

@@ -1,0 +1,270 @@
+"""Between rollouts and the store: the schema, the plan of episodes, a part's arrays and catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from collectors.legged.episodes import EpisodeSpec
+from collectors.legged.observations import OBS_DIM, POLICY_SLICES, PRIVILEGED_DIM, PRIVILEGED_SLICES
+from collectors.legged.rollout import STATE_DIM, EpisodeResult
+from collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS, SKILLS, check_skill
+from collectors.robots.robot import N_JOINTS, RobotCard
+from collectors.scenarios.passages import OPEN_GROUND
+from collectors.scenarios.randomisation import DRAW_NAMES, DRAWS
+from collectors.scenarios.terrains import N_LEVELS, check_terrain
+from collectors.timing import CONTROL_DT_S
+from datasets import Field, Schema
+
+
+@dataclass(frozen=True)
+class StoredForm:
+    """What a store keeps of an episode beside observation, action and reward, and how exactly.
+
+    Attributes:
+        state: base pose and joint positions, for playback; a quarter more bytes. A replay from the
+            seed gives them too.
+        privileged: what the expert saw and a learner does not.
+        half: float16 instead of float32 for all but the reward: half the size, no exact replay.
+    """
+
+    state: bool = False
+    privileged: bool = False
+    half: bool = False
+
+
+def legged_schema(robot: RobotCard, form: StoredForm | None = None) -> Schema:
+    """The store's schema.
+
+    The 70-number observation, action, reward, the final observation, and what the form adds.
+    """
+    form = form or StoredForm()
+    joints = list(robot.joint_names)
+    dtype = "float16" if form.half else "float32"
+    fields = [
+        Field(
+            "obs",
+            (OBS_DIM,),
+            dtype,
+            unit="SI (1, rad/s, rad, m/s)",
+            description="observation before the step: all that a learned policy sees",
+            slices=POLICY_SLICES,
+        ),
+        Field(
+            "action",
+            (N_JOINTS,),
+            dtype,
+            unit=f"{robot.action_scale_rad} rad from the default pose",
+            description="joint position targets chosen by the policy, before any action noise",
+            slices={name: (i, i + 1) for i, name in enumerate(joints)},
+        ),
+        Field("reward", (), unit="1", description="reward of the step"),
+        Field(
+            "final_obs",
+            (OBS_DIM,),
+            dtype,
+            unit="SI (1, rad/s, rad, m/s)",
+            description="observation after the episode's last step",
+            slices=POLICY_SLICES,
+            per="episode",
+        ),
+    ]
+    if form.state:
+        fields.append(
+            Field(
+                "state",
+                (STATE_DIM,),
+                dtype,
+                unit="m, 1, rad",
+                description=(
+                    "base position (world), quaternion wxyz and joint positions before the step"
+                ),
+                slices={"base_pos": (0, 3), "base_quat": (3, 7), "joint_pos": (7, STATE_DIM)},
+            )
+        )
+    if form.privileged:
+        fields.append(
+            Field(
+                "privileged",
+                (PRIVILEGED_DIM,),
+                dtype,
+                unit="SI",
+                description="what the expert saw and a learned policy does not, before the step",
+                slices=PRIVILEGED_SLICES,
+            )
+        )
+    return Schema(
+        fields=tuple(fields),
+        control_dt_s=CONTROL_DT_S,
+        robot=robot.name,
+        attributes={
+            "joint_names": joints,
+            "default_joint_pos_rad": robot.default_joint_pos_rad.tolist(),
+            "action_scale_rad": robot.action_scale_rad,
+            "command_names": list(COMMAND_NAMES),
+            "command_units": list(COMMAND_UNITS),
+            "randomisation": {
+                d.name: {"unit": d.unit, "low": d.low, "high": d.high} for d in DRAWS
+            },
+        },
+    )
+
+
+@dataclass(frozen=True)
+class CollectionGrid:
+    """The episodes of a dataset: every terrain and skill that go together, every level.
+
+    Cells and levels are spread evenly over parts.
+
+    Attributes:
+        parts, episodes_per_part: size; part k holds episodes [k, k + 1) x episodes_per_part of the
+            plan.
+        action_noise: standard deviations (action units) of noise on executed actions, one an
+            episode in turn: the data hold recoveries, the label stays clean (Laskey et al., DART,
+            2017).
+        seed: of everything random.
+    """
+
+    terrains: tuple[str, ...] = ("flat", "rough", "slope", "stairs", "obstacles")
+    skills: tuple[str, ...] = tuple(SKILLS)
+    levels: tuple[int, ...] = tuple(range(N_LEVELS))
+    parts: int = 8
+    episodes_per_part: int = 288
+    action_noise: tuple[float, ...] = (0.0, 0.25, 0.5)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for terrain in self.terrains:
+            check_terrain(terrain)
+        for skill in self.skills:
+            check_skill(skill)
+        for level in self.levels:
+            if not 0 <= level < N_LEVELS:
+                raise ValueError(f"terrain level {level} is outside 0-{N_LEVELS - 1}")
+        if self.parts < 1 or self.episodes_per_part < 1:
+            raise ValueError(
+                f"{self.parts} parts of {self.episodes_per_part} episodes: both must be at least 1"
+            )
+        if not self.levels or self.seed < 0:
+            raise ValueError("a plan needs at least one level, and a seed of at least 0")
+        if not self.action_noise or not all(0.0 <= std < inf for std in self.action_noise):
+            raise ValueError("action_noise needs at least one standard deviation, none negative")
+        if not self.cells():
+            raise ValueError(
+                f"none of the skills {', '.join(self.skills)} "
+                f"is asked for on {', '.join(self.terrains)}"
+            )
+
+    def cells(self) -> list[tuple[str, str]]:
+        """The pairs of terrain and skill that go together."""
+        return [(t, s) for t in self.terrains for s in self.skills if t in SKILLS[s].terrains]
+
+    def part_ids(self, tag: str) -> list[str]:
+        """Names of the parts; the tag, six hexadecimal digits, tells plans in one store apart."""
+        return [f"{tag}-{k:05d}" for k in range(self.parts)]
+
+    def part_specs(self, part_id: str) -> list[EpisodeSpec]:
+        """The episodes of one part; a pure function of the plan and the part's name."""
+        tag, number = part_id.split("-")
+        first = int(number) * self.episodes_per_part
+        seeds = np.random.SeedSequence([0xC0, self.seed, int(number)]).generate_state(
+            self.episodes_per_part, np.uint64
+        )
+        unique = int(tag, 16) << 32
+        return [
+            self._spec(first + i, int(seed >> np.uint64(1)), unique) for i, seed in enumerate(seeds)
+        ]
+
+    def _spec(self, index: int, seed: int, unique: int) -> EpisodeSpec:
+        cells = self.cells()
+        terrain, skill = cells[index % len(cells)]
+        turn = index // len(cells)
+        level = self.levels[turn % len(self.levels)]
+        # Steps of the golden ratio decorrelate noise from level, however many there are of each.
+        noise = self.action_noise[int(turn * 0.6180339887498949 % 1.0 * len(self.action_noise))]
+        return EpisodeSpec(unique + index, terrain, level, skill, seed, action_noise=noise)
+
+
+COLLECTION_PRESETS: dict[str, CollectionGrid] = {
+    "demo": CollectionGrid(parts=8, episodes_per_part=300),
+    "legged-1m9": CollectionGrid(parts=8, episodes_per_part=1250),
+    "legged-6m": CollectionGrid(parts=25, episodes_per_part=1280),
+    "legged-60m": CollectionGrid(parts=250, episodes_per_part=1280),
+}
+"""Sizes of one distribution; the last is the paper's: 320,000 trajectories of 192 steps, about 60
+million."""
+
+
+def part_arrays(
+    results: Sequence[EpisodeResult], schema: Schema
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The schema's fields of a part: {field: (T, ...)} of steps, {field: (E, ...)} of episodes.
+
+    Episodes are in the plan's order.
+    """
+    records = [r.record for r in _ordered(results) if r.record is not None]
+    steps = {
+        name: np.concatenate([getattr(record, name) for record in records])
+        for name in schema.names("step")
+    }
+    return steps, {"final_obs": np.stack([record.final_obs for record in records])}
+
+
+def part_catalog(
+    results: Sequence[EpisodeResult],
+    robot: RobotCard,
+    simulator: tuple[str, str],
+    expert: tuple[str, str],
+) -> dict[str, list[Any]]:
+    """Catalog columns of a part, one row an episode in the plan's order.
+
+    Args:
+        simulator: name and version; expert: name and hash.
+    """
+    rows = [_row(r, robot, simulator, expert) for r in _ordered(results)]
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _row(
+    result: EpisodeResult, robot: RobotCard, simulator: tuple[str, str], expert: tuple[str, str]
+) -> dict[str, Any]:
+    spec, draws = result.spec, result.draws
+    assert result.record is not None, "parts are made of recorded episodes"
+    command = result.record.obs[:, slice(*POLICY_SLICES["command"])].mean(axis=0)
+    passage = draws.passage or OPEN_GROUND
+    return {
+        "episode": spec.index,
+        "length": result.length,
+        "seed": spec.seed,
+        "terrain": spec.terrain,
+        "level": spec.level,
+        "terrain_variant": draws.terrain_variant,
+        "skill": spec.skill,
+        "robot": robot.name,
+        "simulator": simulator[0],
+        "simulator_version": simulator[1],
+        "expert": expert[0],
+        "expert_hash": expert[1],
+        "action_noise": spec.action_noise,
+        "return": result.episode_return,
+        "success": result.success,
+        "terminated": result.terminated,
+        "truncated": not result.terminated,
+        "passage": passage.kind,
+        "passage_start_m": passage.start_m,
+        "passage_depth_m": passage.depth_m,
+        "passage_opening_m": passage.opening_m,
+        "push_step": draws.push_step,
+        "push_velocity_x": float(draws.push_velocity[0]),
+        "push_velocity_y": float(draws.push_velocity[1]),
+        **{f"command_{n}": float(v) for n, v in zip(COMMAND_NAMES, command, strict=True)},
+        **{n: float(v) for n, v in zip(DRAW_NAMES, draws.draws, strict=True)},
+    }
+
+
+def _ordered(results: Sequence[EpisodeResult]) -> list[EpisodeResult]:
+    return sorted(results, key=lambda r: r.spec.index)

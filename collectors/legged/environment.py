@@ -1,0 +1,339 @@
+"""The legged task on any physics back end: observation, reward, termination, pushes, signals.
+
+All arrays have the robot as first axis. The environment never resets by itself: when an episode
+ends, the observation returned with it is the true final one, and whoever drives the environment
+starts the next episode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from collectors.legged.episodes import EpisodeDraws, EpisodeSpec, draw_episode
+from collectors.legged.geometry import FOOTPRINT, Geometry, on_track
+from collectors.legged.observations import (
+    NOISE_DIM,
+    PRIVILEGED_SLICES,
+    SCAN_POINTS,
+    joined,
+    policy_observation,
+)
+from collectors.legged.rewards import StepView, total_reward
+from collectors.legged.skills import N_SIGNALS, Track, signals, succeeded
+from collectors.physics import InitialState, make_backend
+from collectors.policies import Observation
+from collectors.robots.commands import N_COMMANDS, C, ramped
+from collectors.robots.gait import leg_phases
+from collectors.robots.kinematics import LegKinematics
+from collectors.robots.robot import N_JOINTS, RobotCard
+from collectors.rotations import from_yaw, lengths, yaw_of
+from collectors.scenarios.passages import place_barriers, steer
+from collectors.scenarios.randomisation import N_DRAWS, standardised
+from collectors.scenarios.terrains import TerrainBatch, TerrainTile, make_tile, tile_heights
+from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+
+CONTACT_FORCE_N = 1.0
+MIN_UPRIGHT = 0.3
+"""Cosine of the lean from the commanded attitude at which an episode ends: about 72 degrees (mjlab:
+70 from the vertical). It also ends when the trunk touches the ground."""
+MAX_ACTION = 12.0
+TARGET_MARGIN_RAD = 0.5
+"""How far beyond its limits a joint's target may lie: there the PD law pushes with full torque."""
+START_CLEARANCE_M = 0.01
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Outcome of a control step; `observation` is the one after it, also where an episode ended."""
+
+    observation: Observation
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+
+class LeggedEnvironment:
+    """N independent robots, each in its own episode.
+
+    Args:
+        robot: the robot card; backend: name of the simulator; threads: how many step it.
+        episode_steps: control steps after which an episode is truncated.
+    """
+
+    def __init__(
+        self,
+        robot: RobotCard,
+        num_robots: int,
+        threads: int = 2,
+        backend: str = "mujoco",
+        episode_steps: int = EPISODE_STEPS,
+    ):
+        self.robot = robot
+        self.num_robots = num_robots
+        self.episode_steps = episode_steps
+        self.physics = make_backend(backend, robot, num_robots, threads)
+        self.terrain = TerrainBatch(num_robots)
+        self.specs: list[EpisodeSpec | None] = [None] * num_robots
+        self.episode_draws: list[EpisodeDraws | None] = [None] * num_robots
+        self.step_count = np.zeros(num_robots, dtype=np.int64)
+        self.target_command = np.zeros((num_robots, N_COMMANDS))
+        self.target_command[:, C.GAIT_DUTY] = 1.0
+        self.track_origin = np.zeros((num_robots, 2))
+        self.track_yaw = np.zeros(num_robots)
+        self._passage = np.zeros((num_robots, 4))
+        self._rows = np.arange(num_robots)
+        feet = LegKinematics(robot).foot_positions(robot.default_joint_pos_rad[None])
+        self._standing_height_m = float(robot.foot_radius_m - feet[0, :, 2].min())
+        self._draws = np.zeros((num_robots, N_DRAWS), dtype=np.float32)
+        self._noise = np.zeros((num_robots, episode_steps + 1, NOISE_DIM), dtype=np.float32)
+        self._push_step = np.full(num_robots, -1)
+        self._push_velocity = np.zeros((num_robots, 2))
+        self._last_action = np.zeros((num_robots, N_JOINTS))
+        self._reward = np.zeros(num_robots, dtype=np.float32)
+        self._signals = np.zeros((num_robots, episode_steps, N_SIGNALS), dtype=np.float32)
+        self._action_noise = np.zeros((num_robots, episode_steps, N_JOINTS), dtype=np.float32)
+
+    def reset(self, ids: np.ndarray, specs: list[EpisodeSpec]) -> None:
+        """Start the episode `specs[k]` on robot `ids[k]`; the others are untouched."""
+        for index, spec in zip(ids.tolist(), specs, strict=True):
+            drawn = draw_episode(spec, self.robot, self.episode_steps)
+            # What is simulated is what the policy sees and the catalog holds.
+            drawn = replace(drawn, draws=self.physics.realised(drawn.draws))
+            tile = make_tile(spec.terrain, spec.level, drawn.terrain_variant)
+            self.terrain.set(index, tile)
+            self.specs[index], self.episode_draws[index] = spec, drawn
+            self.target_command[index] = drawn.command
+            self._draws[index] = standardised(drawn.draws)
+            self._noise[index] = drawn.observation_noise
+            self._action_noise[index] = drawn.action_noise if spec.action_noise > 0 else 0.0
+            self._push_step[index] = drawn.push_step
+            self._push_velocity[index] = drawn.push_velocity
+            joint_pos = np.clip(
+                self.robot.default_joint_pos_rad + drawn.joint_offset,
+                self.robot.joint_lower_rad,
+                self.robot.joint_upper_rad,
+            )
+            base_pos = np.array([*drawn.offset_xy, self._start_height(tile, drawn)])
+            quat = from_yaw(np.array(drawn.yaw))
+            start = InitialState(base_pos, quat, drawn.base_vel, joint_pos)
+            self.track_origin[index], self.track_yaw[index] = drawn.offset_xy, drawn.yaw
+            self._passage[index] = _passage_row(drawn)
+            barriers = (
+                place_barriers(drawn.passage, tile, drawn.offset_xy, drawn.yaw)
+                if drawn.passage
+                else ()
+            )
+            self.physics.reset(index, tile, barriers, drawn.draws, start)
+        self.step_count[ids] = 0
+        self._last_action[ids] = 0.0
+        self._reward[ids] = 0.0
+
+    def _start_height(self, tile: TerrainTile, drawn: EpisodeDraws) -> float:
+        """Height at which the default pose stands on the highest point under the robot."""
+        c, s = np.cos(drawn.yaw), np.sin(drawn.yaw)
+        footprint = SCAN_POINTS[FOOTPRINT] @ np.array([[c, s], [-s, c]]) + drawn.offset_xy
+        ground = tile_heights(tile, footprint).max()
+        return float(ground) + self._standing_height_m + START_CLEARANCE_M
+
+    def observe(self) -> Observation:
+        """The observation before the next control step."""
+        return self._observation(self._look())
+
+    def step(self, action: np.ndarray) -> Transition:
+        """Execute actions (N, 12) for one control step.
+
+        Raises:
+            ValueError: an action of another shape, or one that is not finite.
+        """
+        if action.shape != (self.num_robots, N_JOINTS):
+            raise ValueError(f"action has shape {action.shape}, not {(self.num_robots, N_JOINTS)}")
+        if not np.isfinite(action).all():
+            raise ValueError("action holds a value that is not finite")
+        action = np.clip(action.astype(np.float64), -MAX_ACTION, MAX_ACTION)
+        command = self.command()
+        pushed = np.flatnonzero(self.step_count == self._push_step)
+        if len(pushed):
+            self.physics.push(pushed, self._push_velocity[pushed])
+        self.physics.step(self.joint_targets(action))
+
+        seen = self._look()
+        view = self._view(seen, command, action)
+        reward = (total_reward(view) * CONTROL_DT_S).astype(np.float32)
+        recorded = signals(view, self.physics.state.base_pos, seen.on_track)
+        self._signals[self._rows, np.minimum(self.step_count, self.episode_steps - 1)] = recorded
+        self.step_count += 1
+        upright = np.einsum("nk,nk->n", view.gravity, view.desired_gravity)
+        terminated = (view.trunk_force_n > CONTACT_FORCE_N) | (upright < MIN_UPRIGHT)
+        truncated = ~terminated & (self.step_count >= self.episode_steps)
+        self._last_action = action
+        self._reward = reward
+        return Transition(self._observation(seen), reward, terminated, truncated)
+
+    def action_noise(self) -> np.ndarray:
+        """(N, 12) float32: what the episodes' noise adds to the next executed actions."""
+        return self._action_noise[self._rows, np.minimum(self.step_count, self.episode_steps - 1)]
+
+    def joint_targets(self, action: np.ndarray) -> np.ndarray:
+        """(N, 12) rad: default pose plus scaled action, within the joint limits and a margin."""
+        robot = self.robot
+        targets = robot.default_joint_pos_rad + robot.action_scale_rad * action
+        margin = TARGET_MARGIN_RAD
+        return np.clip(targets, robot.joint_lower_rad - margin, robot.joint_upper_rad + margin)
+
+    def command(self) -> np.ndarray:
+        """(N, 16) the command in force; where a passage stands, it steers along the track."""
+        return self._steered(self.on_track())
+
+    def on_track(self) -> np.ndarray:
+        """(N, 3): how far along and across its track each base is, m, and its heading, rad."""
+        return self._on_track(yaw_of(self.physics.state.base_quat))
+
+    def clock(self) -> np.ndarray:
+        """(N,) gait clock in cycles.
+
+        It is 0 at an episode's start, so that the phase is a function of what can be observed.
+        """
+        return self.target_command[:, C.GAIT_FREQUENCY] * self.step_count * CONTROL_DT_S
+
+    def track(self, index: int) -> Track:
+        """The signals of robot `index`'s episode so far."""
+        signals_so_far = self._signals[index, : self.step_count[index]].copy()
+        drawn = self.episode_draws[index]
+        return Track(
+            signals_so_far,
+            self.target_command[index].copy(),
+            drawn.passage if drawn else None,
+            self.robot.trunk_half_size_m[0],
+        )
+
+    def success(self, index: int, terminated: bool) -> bool:
+        """Whether robot `index`'s episode, now ended, met its skill's criterion."""
+        spec = self.specs[index]
+        return spec is not None and succeeded(spec.skill, self.track(index), terminated)
+
+    def close(self) -> None:
+        """Free the simulator."""
+        self.physics.close()
+
+    def _steered(self, on_track: np.ndarray) -> np.ndarray:
+        command = ramped(self.target_command, self.step_count * CONTROL_DT_S)
+        where = self._passage[:, 0] != 0
+        if where.any():
+            _, across, heading = on_track[where].T
+            command[where] = steer(command[where], across, heading)
+        return command
+
+    def _on_track(self, yaw: np.ndarray) -> np.ndarray:
+        return on_track(self.physics.state.base_pos, yaw, self.track_origin, self.track_yaw)
+
+    def _look(self) -> _Seen:
+        state = self.physics.state
+        geometry = Geometry.of(state, self.terrain)
+        foot_contact = lengths(state.foot_force) > CONTACT_FORCE_N
+        return _Seen(geometry, self._on_track(geometry.yaw), foot_contact)
+
+    def _view(self, seen: _Seen, command: np.ndarray, action: np.ndarray) -> StepView:
+        state, geometry = self.physics.state, seen.geometry
+        foot_offset = state.foot_pos - state.base_pos[:, None]
+        return StepView(
+            robot=self.robot,
+            command=command,
+            lin_vel_body=geometry.lin_vel_body,
+            lin_vel_heading=geometry.lin_vel_heading,
+            yaw_rate=geometry.yaw_rate,
+            ang_vel_body=state.base_ang_vel_body,
+            gravity=geometry.gravity,
+            desired_gravity=geometry.desired_gravity(command),
+            height_m=geometry.height,
+            joint_pos=state.joint_pos,
+            joint_vel=state.joint_vel,
+            joint_torque=state.joint_torque,
+            foot_vel=state.foot_vel,
+            foot_contact=seen.foot_contact,
+            stance_width_m=geometry.stance_width(foot_offset, self.robot.leg_signs[:, 1]),
+            knee_force_n=lengths(state.knee_force),
+            trunk_force_n=lengths(state.trunk_force[:, None])[:, 0],
+            barrier_force_n=state.barrier_force,
+            barrier_body_force_n=state.barrier_body_force,
+            action=action,
+            last_action=self._last_action,
+        )
+
+    def _observation(self, seen: _Seen) -> Observation:
+        state = self.physics.state
+        command, clock = self._steered(seen.on_track), self.clock()
+        noise = self._noise[self._rows, np.minimum(self.step_count, self.episode_steps)]
+        policy = policy_observation(
+            seen.geometry.gravity,
+            state.joint_vel,
+            state.joint_pos,
+            state.base_ang_vel_body,
+            self._last_action,
+            command,
+            noise,
+        )
+        return Observation(
+            policy=policy,
+            reward=self._reward.copy(),
+            command=command,
+            clock=clock,
+            make_privileged=lambda: self._privileged(seen, command, clock),
+        )
+
+    def _privileged(self, seen: _Seen, command: np.ndarray, clock: np.ndarray) -> np.ndarray:
+        """(N, PRIVILEGED_DIM) float32 in the order of `observations.PRIVILEGED_SLICES`."""
+        state, geometry = self.physics.state, seen.geometry
+        phase = 2 * np.pi * leg_phases(command, clock)
+        height_error = geometry.height - self.robot.nominal_height_m - command[:, C.BODY_HEIGHT]
+        scan = state.base_pos[:, 2:3] - geometry.scan - self.robot.nominal_height_m
+        parts = {
+            "base_lin_vel_body": geometry.lin_vel_body,
+            "base_ang_vel_body": state.base_ang_vel_body,
+            "velocity_heading": geometry.velocity_heading,
+            "projected_gravity": geometry.gravity,
+            "gravity_error": geometry.gravity - geometry.desired_gravity(command),
+            "joint_pos_error": state.joint_pos - self.robot.default_joint_pos_rad,
+            "joint_vel": state.joint_vel,
+            "height_error": height_error[:, None],
+            "foot_contact": seen.foot_contact,
+            "gait_clock_sin": np.sin(phase),
+            "gait_clock_cos": np.cos(phase),
+            "gait_clock_cycles": np.minimum(clock, 4.0)[:, None] / 4.0,
+            "passage": self._passage_ahead(seen.on_track),
+            "height_scan": np.clip(scan, -1.0, 1.0),
+            "randomisation": self._draws,
+        }
+        return joined(parts, PRIVILEGED_SLICES)
+
+    def _passage_ahead(self, on_track: np.ndarray) -> np.ndarray:
+        """(N, 6): kind (-1 bar, 1 walls), m to the start and the end, opening, offset, heading.
+
+        All 0 on open ground.
+        """
+        kind, start, end, opening = self._passage.T
+        along, across, heading = on_track.T
+        ahead = np.stack([kind, start - along, end - along, opening, across, heading], axis=1)
+        return np.where(kind[:, None] != 0, ahead, 0.0)
+
+
+def _passage_row(drawn: EpisodeDraws) -> tuple[float, float, float, float]:
+    """Kind (0 on open ground, -1 bar, 1 walls), start, end and opening of an episode's passage."""
+    passage = drawn.passage
+    if passage is None:
+        return 0.0, 0.0, 0.0, 0.0
+    kind = -1.0 if passage.kind == "bar" else 1.0
+    return kind, passage.start_m, passage.end_m, passage.opening_m
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What reward, observation and signals all read, once a step.
+
+    on_track (N, 3) as `LeggedEnvironment.on_track`; foot_contact (N, 4) bool.
+    """
+
+    geometry: Geometry
+    on_track: np.ndarray
+    foot_contact: np.ndarray

@@ -1,0 +1,128 @@
+"""Episodes before they happen.
+
+Everything random about one is drawn from its seed, whatever else is simulated beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectors.compiling import compiled
+from collectors.legged.observations import NOISE_DIM
+from collectors.robots.commands import check_skill, draw_command
+from collectors.robots.robot import N_JOINTS, RobotCard
+from collectors.scenarios.passages import Passage, draw_passage
+from collectors.scenarios.randomisation import draw_randomisation
+from collectors.scenarios.terrains import N_LEVELS, check_terrain
+from collectors.timing import EPISODE_STEPS
+
+TRAIN_VARIANTS = (0, 8)
+HELD_OUT_VARIANTS = (1000, 1008)
+"""Half-open ranges of terrain variants: evaluation never sees a tile that was collected on."""
+
+ACTION_NOISE_CORRELATION = 0.9
+"""From step to step (0.2 s at 50 Hz): a learner's errors persist, and so must the noise that
+prepares it for them."""
+
+PUSH_CHANCE = 0.5
+PUSH_SPEED_MS = 0.5
+PUSH_STEPS = (25, 100)
+"""Half the windows hold one push of up to 0.5 m/s an axis (parkour's and Isaac Lab's strength),
+early enough to recover."""
+
+
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """What an episode is to be: its cell of the dataset's grid and its seed.
+
+    Attributes:
+        index: unique number of the episode in its plan.
+        held_out: draw the terrain from the tiles kept for evaluation.
+        action_noise: standard deviation of the noise added to executed actions, in action units.
+        speed_scale: shrinks commanded speeds (training curriculum).
+    """
+
+    index: int
+    terrain: str
+    level: int
+    skill: str
+    seed: int
+    held_out: bool = False
+    action_noise: float = 0.0
+    speed_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_terrain(self.terrain)
+        check_skill(self.skill)
+        if not 0 <= self.level < N_LEVELS:
+            raise ValueError(f"terrain level {self.level} is outside 0-{N_LEVELS - 1}")
+
+
+@dataclass(frozen=True)
+class EpisodeDraws:
+    """Everything random in an episode.
+
+    Attributes:
+        command: (16,) the target command; draws: (N_DRAWS,) the domain randomisation.
+        passage: what stands on the track, None on open ground.
+        terrain_variant: which tile of the terrain and level.
+        yaw, offset_xy, base_vel (6,), joint_offset (12,): the start.
+        push_step: control step of the push, -1 without one; push_velocity (2,) in m/s.
+        observation_noise: (steps + 1, NOISE_DIM) float32 in [-1, 1].
+        action_noise: (steps, 12) float32, already scaled.
+    """
+
+    command: np.ndarray
+    draws: np.ndarray
+    passage: Passage | None
+    terrain_variant: int
+    yaw: float
+    offset_xy: np.ndarray
+    base_vel: np.ndarray
+    joint_offset: np.ndarray
+    push_step: int
+    push_velocity: np.ndarray
+    observation_noise: np.ndarray
+    action_noise: np.ndarray
+
+
+def draw_episode(spec: EpisodeSpec, robot: RobotCard, steps: int = EPISODE_STEPS) -> EpisodeDraws:
+    """Draw an episode; a pure function of the spec and the robot."""
+    rng = np.random.default_rng(spec.seed)
+    pushed = rng.random() < PUSH_CHANCE
+    low, high = HELD_OUT_VARIANTS if spec.held_out else TRAIN_VARIANTS
+    command = draw_command(spec.skill, rng, robot, spec.speed_scale)
+    passage, command = draw_passage(spec.skill, spec.terrain, spec.level, command, rng, robot)
+    return EpisodeDraws(
+        command=command,
+        passage=passage,
+        draws=draw_randomisation(rng),
+        terrain_variant=int(rng.integers(low, high)),
+        yaw=float(rng.uniform(-np.pi, np.pi)),
+        offset_xy=rng.uniform(-0.3, 0.3, 2),
+        base_vel=rng.uniform(-0.1, 0.1, 6),
+        joint_offset=rng.uniform(-0.1, 0.1, N_JOINTS),
+        push_step=int(rng.integers(*PUSH_STEPS)) if pushed else -1,
+        push_velocity=rng.uniform(-PUSH_SPEED_MS, PUSH_SPEED_MS, 2),
+        observation_noise=rng.random((steps + 1, NOISE_DIM), dtype=np.float32) * 2 - 1,
+        action_noise=spec.action_noise * _correlated(rng, steps),
+    )
+
+
+def _correlated(rng: np.random.Generator, steps: int) -> np.ndarray:
+    """(steps, 12) float32 first-order autoregressive noise of unit variance."""
+    noise = rng.standard_normal((steps, N_JOINTS), dtype=np.float32)
+    kept = np.float32(ACTION_NOISE_CORRELATION)
+    noise[1:] *= np.sqrt(1 - kept * kept)
+    _accumulate(noise, kept)
+    return noise
+
+
+@compiled
+def _accumulate(values: np.ndarray, kept: float) -> None:
+    """Add to every row of (T, K) what is kept of the row before."""
+    for row in range(1, values.shape[0]):
+        for k in range(values.shape[1]):
+            values[row, k] += kept * values[row - 1, k]

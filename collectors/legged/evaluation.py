@@ -1,0 +1,141 @@
+"""Closed-loop evaluation: the same held-out episodes for every policy, summed up per cell.
+
+A cell is a terrain, a skill and a level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.episodes import EpisodeSpec
+from collectors.legged.rollout import EpisodeResult, run_episodes
+from collectors.policies import Policy
+from collectors.robots.commands import SKILLS, check_skill
+from collectors.scenarios.terrains import check_terrain
+
+
+@dataclass(frozen=True)
+class EvaluationGrid:
+    """Which cells are evaluated, and on how many episodes each.
+
+    Pairs of terrain and skill that do not go together (running up stairs) are left out.
+    """
+
+    terrains: tuple[str, ...] = ("flat", "rough")
+    skills: tuple[str, ...] = ("stand", "run")
+    levels: tuple[int, ...] = (2,)
+    episodes: int = 32
+    seed: int = 1_000_003
+
+    def __post_init__(self) -> None:
+        for terrain in self.terrains:
+            check_terrain(terrain)
+        for skill in self.skills:
+            check_skill(skill)
+        if self.episodes < 1:
+            raise ValueError(f"{self.episodes} episodes a cell; at least 1 is needed")
+        if not self.levels or self.seed < 0:
+            raise ValueError("an evaluation needs at least one level, and a seed of at least 0")
+        if not self.specs():
+            raise ValueError(
+                f"none of the skills {', '.join(self.skills)} "
+                f"is asked for on {', '.join(self.terrains)}"
+            )
+
+    def specs(self) -> list[EpisodeSpec]:
+        """The episodes: held-out terrain tiles, and seeds that no collection uses."""
+        cells = [
+            (terrain, skill, level)
+            for terrain in self.terrains
+            for skill in self.skills
+            for level in self.levels
+            if terrain in SKILLS[skill].terrains
+        ]
+        seeds = np.random.SeedSequence([0xE7A1, self.seed]).generate_state(
+            len(cells) * self.episodes, np.uint64
+        )
+        return [
+            EpisodeSpec(
+                i,
+                *_cell(cells[i // self.episodes]),
+                seed=int(seeds[i] >> np.uint64(1)),
+                held_out=True,
+            )
+            for i in range(len(seeds))
+        ]
+
+
+def _cell(cell: tuple[str, str, int]) -> tuple[str, int, str]:
+    terrain, skill, level = cell
+    return terrain, level, skill
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """One policy on one terrain, skill and level; `episode_return` is called "return" in files.
+
+    vx_error is the mean |v_x error| over the last 2 s, m/s. torque_p99 and action_rate_p99 are 99th
+    percentiles over all steps of the largest joint torque, Nm, and of the fastest joint target,
+    rad/s.
+    """
+
+    policy: str
+    terrain: str
+    skill: str
+    level: int
+    episode_return: float
+    success: float
+    survival: float
+    episodes: int
+    vx_error: float
+    torque_p99: float
+    action_rate_p99: float
+
+    def as_record(self) -> dict[str, Any]:
+        """The cell as files and tables hold it."""
+        record = asdict(self)
+        record["return"] = record.pop("episode_return")
+        return record
+
+
+def evaluate(
+    policy: Policy,
+    env: LeggedEnvironment,
+    grid: EvaluationGrid,
+    progress: Callable[[int], None] | None = None,
+) -> list[CellResult]:
+    """Run the grid's episodes and sum up every cell."""
+    cells: dict[tuple[str, str, int], list[EpisodeResult]] = {}
+    for result in run_episodes(env, policy, grid.specs(), progress=progress):
+        spec = result.spec
+        cells.setdefault((spec.terrain, spec.skill, spec.level), []).append(result)
+    return [_sum_up(policy.name, *key, results) for key, results in sorted(cells.items())]
+
+
+def _sum_up(
+    policy: str, terrain: str, skill: str, level: int, results: Sequence[EpisodeResult]
+) -> CellResult:
+    # Episodes end in another order for every policy; fixed order keeps the last bit of the means.
+    ordered = sorted(results, key=lambda r: r.spec.index)
+    return CellResult(
+        policy=policy,
+        terrain=terrain,
+        skill=skill,
+        level=level,
+        episode_return=float(np.mean([r.episode_return for r in ordered])),
+        success=float(np.mean([r.success for r in ordered])),
+        survival=float(np.mean([not r.terminated for r in ordered])),
+        episodes=len(ordered),
+        vx_error=float(np.mean([r.vel_x_error_ms for r in ordered])),
+        torque_p99=_p99([r.torque_nm for r in ordered]),
+        action_rate_p99=_p99([r.action_rate_rads for r in ordered]),
+    )
+
+
+def _p99(steps: list[np.ndarray]) -> float:
+    return float(np.percentile(np.concatenate(steps), 99))

@@ -1,0 +1,198 @@
+"""Where trunks are relative to the ground under them and to the world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from collectors.compiling import compiled
+from collectors.legged.observations import N_SCAN, SCAN_POINTS
+from collectors.physics import PhysicsState
+from collectors.robots.commands import C
+from collectors.rotations import wrapped, yaw_of
+from collectors.scenarios.terrains import TerrainBatch, cell_height
+
+FOOTPRINT = np.abs(SCAN_POINTS[:, 0]) <= 0.4
+"""Which points of the height scan lie under the robot."""
+_UNDER = np.flatnonzero(FOOTPRINT)
+_FOOT_SQUARES = np.array([np.square(axis).sum() for axis in SCAN_POINTS[FOOTPRINT].T])
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where trunks are; (N, ...) float64.
+
+    Attributes:
+        scan: (N, N_SCAN) heights of the ground at `SCAN_POINTS`, m, in the world.
+        height: of the trunk above the ground's mean under the robot, m.
+        slope: (N, 2) rise of the terrain plane along and across the heading, m/m.
+        gravity: (N, 3) its unit vector in the trunk's frame; lin_vel_body: (N, 3) m/s.
+        velocity_heading: (N, 3) horizontal velocity along the heading and to its left, m/s, and
+            turning about the vertical, rad/s.
+        yaw: (N,) the heading, rad; heading: (N, 2) its cosine and sine.
+    """
+
+    scan: np.ndarray
+    height: np.ndarray
+    slope: np.ndarray
+    gravity: np.ndarray
+    lin_vel_body: np.ndarray
+    velocity_heading: np.ndarray
+    yaw: np.ndarray
+    heading: np.ndarray
+
+    @property
+    def lin_vel_heading(self) -> np.ndarray:
+        """(N, 2) horizontal velocity along the heading and to its left, m/s."""
+        return self.velocity_heading[:, :2]
+
+    @property
+    def yaw_rate(self) -> np.ndarray:
+        """(N,) turning about the vertical, rad/s."""
+        return self.velocity_heading[:, 2]
+
+    @staticmethod
+    def of(state: PhysicsState, terrain: TerrainBatch) -> Geometry:
+        """That of N robots, each on its own tile."""
+        n = len(state.base_pos)
+        yaw = yaw_of(state.base_quat)
+        heading = np.empty((n, 2))
+        np.cos(yaw, out=heading[:, 0])
+        np.sin(yaw, out=heading[:, 1])
+        scan, height, slope = np.empty((n, N_SCAN)), np.empty(n), np.empty((n, 2))
+        tiles = terrain.heights, terrain.period_m, terrain.resolution_m
+        _scan_ground(*tiles, state.base_pos, heading, SCAN_POINTS, _UNDER, scan, height, slope)
+        height /= len(_UNDER)
+        np.subtract(state.base_pos[:, 2], height, out=height)
+        slope /= _FOOT_SQUARES
+        gravity, lin_vel_body, velocity_heading = np.empty((3, n, 3))
+        _turn_velocities(
+            state.base_quat,
+            heading,
+            state.base_lin_vel_world,
+            state.base_ang_vel_body,
+            gravity,
+            lin_vel_body,
+            velocity_heading,
+        )
+        return Geometry(scan, height, slope, gravity, lin_vel_body, velocity_heading, yaw, heading)
+
+    def desired_gravity(self, command: np.ndarray) -> np.ndarray:
+        """(N, 3) gravity in the frame of a trunk with the commanded attitude over the terrain.
+
+        Args:
+            command: (N, 16).
+        """
+        attitude = command[:, C.BODY_PITCH : C.BODY_ROLL + 1]
+        desired = np.empty_like(self.gravity)
+        _lean(self.slope, np.sin(attitude), np.cos(attitude), desired)
+        return desired
+
+    def stance_width(self, foot_offset: np.ndarray, side: np.ndarray) -> np.ndarray:
+        """(N,) distance between the left and the right feet across the heading, m.
+
+        Args:
+            foot_offset: (N, 4, 3) feet relative to the trunk, in the world, m.
+            side: (4,) 1 of a left leg and -1 of a right one.
+        """
+        cos, sin = self.heading[:, :1], self.heading[:, 1:]
+        across = -sin * foot_offset[..., 0] + cos * foot_offset[..., 1]
+        return (across * side).sum(axis=1) / 2
+
+
+def on_track(
+    base_pos: np.ndarray, yaw: np.ndarray, origin: np.ndarray, track_yaw: np.ndarray
+) -> np.ndarray:
+    """(N, 3): how far along and across its track each trunk is, m, and its heading on it, rad.
+
+    Args:
+        base_pos: (N, 3) m; yaw: (N,) heading in the world, rad.
+        origin: (N, 2) m and track_yaw: (N,) rad, of the tracks.
+    """
+    found = np.empty((len(yaw), 3))
+    _along(base_pos, origin, np.cos(track_yaw), np.sin(track_yaw), found)
+    found[:, 2] = wrapped(yaw - track_yaw)
+    return found
+
+
+@compiled
+def _along(
+    base_pos: np.ndarray, origin: np.ndarray, cos: np.ndarray, sin: np.ndarray, found: np.ndarray
+) -> None:
+    for i in range(len(cos)):
+        x, y = base_pos[i, 0] - origin[i, 0], base_pos[i, 1] - origin[i, 1]
+        found[i, 0] = cos[i] * x + sin[i] * y
+        found[i, 1] = cos[i] * y - sin[i] * x
+
+
+@compiled
+def _scan_ground(
+    tiles: np.ndarray,
+    period: np.ndarray,
+    resolution: np.ndarray,
+    base_pos: np.ndarray,
+    heading: np.ndarray,
+    points: np.ndarray,
+    under: np.ndarray,
+    scan: np.ndarray,
+    total: np.ndarray,
+    moment: np.ndarray,
+) -> None:
+    """The scan (N, N_SCAN), and sums over the points under the robot, for a least-squares plane.
+
+    The sample grid is symmetric, so the sums decouple: total (N,) of the heights, moment (N, 2) of
+    heights times places.
+    """
+    for i in range(len(base_pos)):
+        cos, sin = heading[i]
+        for k in range(len(points)):
+            x = cos * points[k, 0] - sin * points[k, 1] + base_pos[i, 0]
+            y = sin * points[k, 0] + cos * points[k, 1] + base_pos[i, 1]
+            scan[i, k] = cell_height(tiles[i], x, y, period[i], resolution[i])
+        total[i] = moment[i, 0] = moment[i, 1] = 0.0
+        for k in under:
+            total[i] += scan[i, k]
+            moment[i, 0] += scan[i, k] * points[k, 0]
+            moment[i, 1] += scan[i, k] * points[k, 1]
+
+
+@compiled
+def _turn_velocities(
+    quat: np.ndarray,
+    heading: np.ndarray,
+    lin_vel_world: np.ndarray,
+    ang_vel_body: np.ndarray,
+    gravity: np.ndarray,
+    lin_vel_body: np.ndarray,
+    velocity_heading: np.ndarray,
+) -> None:
+    """`rotations.gravity_in_body` and `rotate_inverse`, and velocities along the heading."""
+    for i in range(len(quat)):
+        w, x, y, z = quat[i]
+        gx, gy, gz = 2.0 * (w * y - x * z), -2.0 * (w * x + y * z), 2.0 * (x * x + y * y) - 1.0
+        gravity[i] = gx, gy, gz
+        vx, vy, vz = lin_vel_world[i]
+        tx, ty, tz = 2.0 * (y * vz - z * vy), 2.0 * (z * vx - x * vz), 2.0 * (x * vy - y * vx)
+        lin_vel_body[i, 0] = vx - w * tx + (y * tz - z * ty)
+        lin_vel_body[i, 1] = vy - w * ty + (z * tx - x * tz)
+        lin_vel_body[i, 2] = vz - w * tz + (x * ty - y * tx)
+        cos, sin = heading[i]
+        p, q, r = ang_vel_body[i]
+        turning = -((gx * p + gz * r) + gy * q)
+        velocity_heading[i] = cos * vx + sin * vy, cos * vy - sin * vx, turning
+
+
+@compiled
+def _lean(slope: np.ndarray, sin: np.ndarray, cos: np.ndarray, desired: np.ndarray) -> None:
+    """Gravity over the terrain plane, turned by the commanded pitch, then roll."""
+    for i in range(len(slope)):
+        along, across = slope[i]
+        x = -along / sqrt(1.0 + along * along)
+        z = -1.0 / sqrt(1.0 + along * along + across * across)
+        # Without a slope across there is none: rounding would leave one of 1e-8.
+        y = -np.sign(across) * sqrt(max(1.0 - x * x - z * z, 0.0))
+        sp, cp, sr, cr = sin[i, 0], cos[i, 0], sin[i, 1], cos[i, 1]
+        x, z = cp * x - sp * z, sp * x + cp * z
+        desired[i] = x, cr * y + sr * z, -sr * y + cr * z

@@ -1,0 +1,130 @@
+"""The stored observation, 70 numbers in the paper's order, and the private one of the experts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collectors.robots.commands import N_COMMANDS
+from collectors.robots.robot import N_JOINTS
+from collectors.scenarios.randomisation import N_DRAWS
+
+POLICY_SLICES: dict[str, tuple[int, int]] = {
+    "projected_gravity": (0, 3),
+    "joint_vel": (3, 15),
+    "sin_joint_pos": (15, 27),
+    "cos_joint_pos": (27, 39),
+    "base_ang_vel_body": (39, 42),
+    "last_action": (42, 54),
+    "command": (54, 70),
+}
+"""Gravity, motor velocity, sin and cos of motor position, body angular velocity, last action,
+command."""
+OBS_DIM = 70
+
+FIELD_UNITS: dict[str, str] = {
+    "projected_gravity": "1",
+    "joint_vel": "rad/s",
+    "sin_joint_pos": "1",
+    "cos_joint_pos": "1",
+    "base_ang_vel_body": "rad/s",
+    "last_action": "action",
+    "command": "see command",
+}
+FIELD_MEANINGS: dict[str, str] = {
+    "projected_gravity": "unit vector of gravity in the trunk's frame (x forward, y left, z up); "
+    "(0, 0, -1) when level",
+    "joint_vel": "joint velocities in joint order",
+    "sin_joint_pos": "sine of the joint positions in joint order",
+    "cos_joint_pos": "cosine of the joint positions in joint order",
+    "base_ang_vel_body": "angular velocity of the trunk in its own frame",
+    "last_action": "the action of the step before, clipped as it was executed; zeros at the start",
+    "command": "the command in force, after its ramps",
+}
+
+SCAN_X_M = np.array([-0.4, -0.2, 0.0, 0.2, 0.4, 0.6, 0.8])
+SCAN_Y_M = np.array([-0.3, -0.15, 0.0, 0.15, 0.3])
+SCAN_POINTS = np.stack(np.meshgrid(SCAN_X_M, SCAN_Y_M, indexing="ij"), axis=-1).reshape(-1, 2)
+"""(35, 2): points of the height scan in the heading frame, m."""
+N_SCAN = len(SCAN_POINTS)
+
+
+def _slices(sizes: dict[str, int]) -> dict[str, tuple[int, int]]:
+    stops = np.cumsum(list(sizes.values()))
+    return {
+        name: (int(stop) - size, int(stop))
+        for (name, size), stop in zip(sizes.items(), stops, strict=True)
+    }
+
+
+PRIVILEGED_SLICES = _slices(
+    {
+        "base_lin_vel_body": 3,
+        "base_ang_vel_body": 3,
+        "velocity_heading": 3,
+        "projected_gravity": 3,
+        "gravity_error": 3,
+        "joint_pos_error": N_JOINTS,
+        "joint_vel": N_JOINTS,
+        "height_error": 1,
+        "foot_contact": 4,
+        "gait_clock_sin": 4,
+        "gait_clock_cos": 4,
+        "gait_clock_cycles": 1,
+        "passage": 6,
+        "height_scan": N_SCAN,
+        "randomisation": N_DRAWS,
+    }
+)
+PRIVILEGED_DIM = max(stop for _, stop in PRIVILEGED_SLICES.values())
+
+NOISE_SLICES = _slices(
+    {"projected_gravity": 3, "joint_vel": N_JOINTS, "joint_pos": N_JOINTS, "base_ang_vel_body": 3}
+)
+NOISE_DIM = max(stop for _, stop in NOISE_SLICES.values())
+NOISE_SCALE = np.concatenate(
+    [np.full(3, 0.05), np.full(N_JOINTS, 1.5), np.full(N_JOINTS, 0.01), np.full(3, 0.2)]
+).astype(np.float32)
+"""Half-widths of the uniform noise, legged_gym's: gravity 0.05, joint velocity 1.5 rad/s, position
+0.01 rad, angular velocity 0.2 rad/s."""
+
+
+def policy_observation(
+    gravity: np.ndarray,
+    joint_vel: np.ndarray,
+    joint_pos: np.ndarray,
+    base_ang_vel_body: np.ndarray,
+    last_action: np.ndarray,
+    command: np.ndarray,
+    noise: np.ndarray,
+) -> np.ndarray:
+    """Assemble the (N, 70) float32 observation in raw SI units.
+
+    Args:
+        noise: (N, 30) in [-1, 1], scaled by `NOISE_SCALE`. Position noise enters before sin and
+            cos, as in an encoder.
+    """
+    scaled = noise * NOISE_SCALE
+    noises = {name: scaled[:, start:stop] for name, (start, stop) in NOISE_SLICES.items()}
+    measured_pos = joint_pos + noises["joint_pos"]
+    parts = {
+        "projected_gravity": gravity + noises["projected_gravity"],
+        "joint_vel": joint_vel + noises["joint_vel"],
+        "sin_joint_pos": np.sin(measured_pos),
+        "cos_joint_pos": np.cos(measured_pos),
+        "base_ang_vel_body": base_ang_vel_body + noises["base_ang_vel_body"],
+        "last_action": last_action,
+        "command": command,
+    }
+    return joined(parts, POLICY_SLICES)
+
+
+def joined(parts: dict[str, np.ndarray], slices: dict[str, tuple[int, int]]) -> np.ndarray:
+    """Blocks (N, ...) as one (N, D) float32 array laid out by `slices`."""
+    rows = len(next(iter(parts.values())))
+    whole = np.empty((rows, max(stop for _, stop in slices.values())), dtype=np.float32)
+    for name, (start, stop) in slices.items():
+        whole[:, start:stop] = parts[name]
+    return whole
+
+
+assert POLICY_SLICES["command"] == (OBS_DIM - N_COMMANDS, OBS_DIM)

@@ -1,0 +1,177 @@
+"""Reward terms: plain functions of one step's view, (N,) each, and the weights that add them up.
+
+Weights are per second; the environment multiplies by the control step. Sources: legged_gym
+(tracking, vertical speed, action rate, collision), Isaac Lab (the frames of tracking), HIMLoco's
+public Aliengo setup (power), walk-these-ways (slip, commanded attitude, height and stance). The
+positive terms add up to at most 3.2 a second, 12.3 an episode of 192 steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectors.robots.commands import C
+from collectors.robots.robot import RobotCard
+
+
+@dataclass(frozen=True)
+class StepView:
+    """What rewards, terminations and skill criteria read after a control step; (N, ...) float64.
+
+    gravity and its desired value are unit vectors in the body frame; lin_vel_heading (N, 2) is the
+    horizontal velocity along the heading and to its left, yaw_rate (N,) the one about the vertical:
+    for a trunk that is rolled by a radian, "forward" and "turn" mean nothing in its own frame.
+    height is that of the trunk above the terrain plane under it; command is the one in force during
+    the step.
+    """
+
+    robot: RobotCard
+    command: np.ndarray
+    lin_vel_body: np.ndarray
+    lin_vel_heading: np.ndarray
+    yaw_rate: np.ndarray
+    ang_vel_body: np.ndarray
+    gravity: np.ndarray
+    desired_gravity: np.ndarray
+    height_m: np.ndarray
+    joint_pos: np.ndarray
+    joint_vel: np.ndarray
+    joint_torque: np.ndarray
+    foot_vel: np.ndarray
+    foot_contact: np.ndarray
+    stance_width_m: np.ndarray
+    knee_force_n: np.ndarray
+    trunk_force_n: np.ndarray
+    barrier_force_n: np.ndarray
+    barrier_body_force_n: np.ndarray
+    action: np.ndarray
+    last_action: np.ndarray
+
+    @property
+    def height_error_m(self) -> np.ndarray:
+        """(N,) height of the trunk minus the commanded one."""
+        return self.height_m - self.robot.nominal_height_m - self.command[:, C.BODY_HEIGHT]
+
+
+def _squares(values: np.ndarray) -> np.ndarray:
+    return np.einsum("nk,nk->n", values, values)
+
+
+def track_linear_velocity(view: StepView) -> np.ndarray:
+    """exp(-|v_xy - v*_xy|^2 / 0.25), heading frame (Isaac Lab: track_lin_vel_xy_yaw_frame_exp)."""
+    error = view.lin_vel_heading - view.command[:, C.VEL_X : C.VEL_Y + 1]
+    return np.exp(-_squares(error) / 0.25)
+
+
+def track_yaw_rate(view: StepView) -> np.ndarray:
+    """exp(-(w_z - w*_z)^2 / 0.25), about the vertical (Isaac Lab: track_ang_vel_z_world_exp)."""
+    return np.exp(-np.square(view.yaw_rate - view.command[:, C.YAW_RATE]) / 0.25)
+
+
+def track_attitude(view: StepView) -> np.ndarray:
+    """exp(-|g - g*|^2 / 0.02): commanded pitch and roll relative to the terrain plane."""
+    return np.exp(-_squares(view.gravity - view.desired_gravity) / 0.02)
+
+
+def track_height(view: StepView) -> np.ndarray:
+    """exp(-(h - h*)^2 / 0.004)."""
+    return np.exp(-np.square(view.height_error_m) / 0.004)
+
+
+def track_stance_width(view: StepView) -> np.ndarray:
+    """exp(-(w - w*)^2 / 0.003): distance between the left and the right feet."""
+    return np.exp(-np.square(view.stance_width_m - view.command[:, C.STANCE_WIDTH]) / 0.003)
+
+
+def vertical_speed(view: StepView) -> np.ndarray:
+    """v_z^2."""
+    return np.square(view.lin_vel_body[:, 2])
+
+
+def roll_pitch_rate(view: StepView) -> np.ndarray:
+    """w_x^2 + w_y^2."""
+    return _squares(view.ang_vel_body[:, :2])
+
+
+def power(view: StepView) -> np.ndarray:
+    """Sum of |torque x joint speed| in W."""
+    return np.abs(view.joint_torque * view.joint_vel).sum(axis=1)
+
+
+def torque(view: StepView) -> np.ndarray:
+    """Sum of squared torques."""
+    return _squares(view.joint_torque)
+
+
+def action_rate(view: StepView) -> np.ndarray:
+    """|a_t - a_{t-1}|^2."""
+    return _squares(view.action - view.last_action)
+
+
+def foot_slip(view: StepView) -> np.ndarray:
+    """Sum of squared horizontal speeds of the feet on the ground."""
+    x, y = view.foot_vel[..., 0], view.foot_vel[..., 1]
+    return ((x * x + y * y) * view.foot_contact).sum(axis=1)
+
+
+def knee_collision(view: StepView) -> np.ndarray:
+    """Number of knees that touch the ground with more than 1 N."""
+    return (view.knee_force_n > 1.0).sum(axis=1).astype(np.float64)
+
+
+def barrier_contact(view: StepView) -> np.ndarray:
+    """1 while any part presses on a bar or a wall with more than 1 N."""
+    return (view.barrier_force_n > 1.0).astype(np.float64)
+
+
+def unrest(view: StepView) -> np.ndarray:
+    """|w|^2 of a trunk that is asked to stand."""
+    return (1.0 - view.command[:, C.LOCOMOTE]) * _squares(view.ang_vel_body)
+
+
+def joint_limits(view: StepView) -> np.ndarray:
+    """Sum of rad beyond 95 % of the joint range."""
+    middle = (view.robot.joint_upper_rad + view.robot.joint_lower_rad) / 2
+    half = 0.95 * (view.robot.joint_upper_rad - view.robot.joint_lower_rad) / 2
+    return np.maximum(np.abs(view.joint_pos - middle) - half, 0.0).sum(axis=1)
+
+
+@dataclass(frozen=True)
+class RewardTerm:
+    """A term and its weight per second."""
+
+    term: Callable[[StepView], np.ndarray]
+    weight: float
+
+
+REWARDS: dict[str, RewardTerm] = {
+    t.term.__name__: t
+    for t in (
+        RewardTerm(track_linear_velocity, 1.0),
+        RewardTerm(track_yaw_rate, 0.5),
+        RewardTerm(track_attitude, 1.0),
+        RewardTerm(track_height, 0.4),
+        RewardTerm(track_stance_width, 0.3),
+        RewardTerm(vertical_speed, -0.3),
+        RewardTerm(roll_pitch_rate, -0.03),
+        RewardTerm(power, -2e-5),
+        RewardTerm(torque, -2e-5),
+        RewardTerm(action_rate, -0.01),
+        RewardTerm(foot_slip, -0.04),
+        RewardTerm(knee_collision, -0.5),
+        RewardTerm(barrier_contact, -1.0),
+        RewardTerm(unrest, -1.0),
+        RewardTerm(joint_limits, -2.0),
+    )
+}
+
+
+def total_reward(view: StepView) -> np.ndarray:
+    """(N,) weighted sum per second."""
+    total = np.zeros(len(view.command))
+    for reward in REWARDS.values():
+        total += reward.weight * reward.term(view)
+    return total

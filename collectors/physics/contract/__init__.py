@@ -1,0 +1,1 @@
+"""Checks that every physics back end must pass."""

@@ -1,0 +1,259 @@
+"""Checks that barriers stop robots, and that the state says how hard they were hit.
+
+Robots fly at most of them, so that nothing but the barrier acts. Back ends of float32 may let a
+robot that touches nothing differ by 1 mm from one on open ground.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from collectors.physics.contract.scene import (
+    DEFAULT_POSE,
+    FIRM_STANCE,
+    FLAT,
+    ROBOT,
+    STANDING_HEIGHT_M,
+    STATE_NAMES,
+    WEIGHT_N,
+    CheckFailed,
+    Make,
+    hold,
+    in_the_air,
+    mean_over,
+    require,
+    require_close,
+    snapshot,
+    start_at,
+    tolerance,
+)
+from collectors.physics.interface import PhysicsBackend
+from collectors.robots.robot import N_JOINTS
+from collectors.scenarios.passages import MAX_BARRIERS, Barrier, Passage, place_barriers
+from collectors.scenarios.randomisation import nominal_draws
+from collectors.scenarios.terrains import make_tile
+from collectors.timing import CONTROL_DT_S
+
+_HEIGHT_M = 50.0
+_SPEED_MS = 2.0
+_FLIGHT_STEPS = 30
+"""0.6 s: a robot flies 1.2 m ahead and falls 1.8 m."""
+_NOSE_M = ROBOT.trunk_half_size_m[0]
+_HARD_N = 100.0
+_FELT_N = 1.0
+
+
+def walls(make: Make) -> str:
+    """Walls stop who is wider and let through who is narrower; each robot has its own."""
+    backend = _fly(make, (), _walls(ROBOT.width_m - 0.06), _walls(ROBOT.width_m + 0.05))
+    force, on_body = _hardest(backend)
+    free, stopped, _ = backend.state.base_pos[:, 0]
+    # Not more than a hip's length between the walls.
+    require(stopped + _NOSE_M < 0.65, f"the wider robot's nose is {stopped + _NOSE_M:.2f} m ahead")
+    require(force[1] > _HARD_N, f"it feels {force[1]:.0f} N")
+    require(on_body[1] > _HARD_N, f"its body feels {on_body[1]:.0f} N")
+    way = _SPEED_MS * _FLIGHT_STEPS * CONTROL_DT_S
+    require_close("way on open ground, m", free, way, tolerance(backend, 1e-9, 1e-3))
+    require(not force[[0, 2]].any() and not on_body[[0, 2]].any(), "who passes feels a force")
+    off = _require_alike(backend, 0, 2)
+    return f"{force[1]:.0f} N, {on_body[1]:.0f} N on the body; who passes is off by {off:.1g}"
+
+
+def bar(make: Make) -> str:
+    """A bar stops who is taller and lets through who is lower."""
+    # The robot is a few centimetres lower by the time it arrives.
+    backend = _fly(make, (), _bar(-0.1), _bar(ROBOT.trunk_half_size_m[2]))
+    force, on_body = _hardest(backend)
+    stopped = backend.state.base_pos[1, 0]
+    require(stopped + _NOSE_M < 0.62, f"the taller robot's nose is {stopped + _NOSE_M:.2f} m ahead")
+    require(on_body[1] > _HARD_N, f"its body feels {on_body[1]:.0f} N")
+    require(not force[[0, 2]].any(), "who passes feels a force")
+    off = _require_alike(backend, 0, 2)
+    return f"{on_body[1]:.0f} N on the body; who passes is off by {off:.1g}"
+
+
+def turned_barrier(make: Make) -> str:
+    """A barrier turns with its yaw."""
+    half = (0.5, 0.05, 1.5)
+    beside, across = _box(0.9, 0.5, 0.0, half), _box(0.9, 0.5, 0.0, half, yaw=np.pi / 2)
+    backend = _fly(make, [beside], [across])
+    force, _ = _hardest(backend)
+    passed, stopped = backend.state.base_pos[:, 0]
+    require(stopped < 0.8 < passed, f"beside the way: {passed:.2f} m, across it: {stopped:.2f} m")
+    require(force[0] == 0.0 and force[1] > _HARD_N, f"forces of {force[0]:.0f}, {force[1]:.0f} N")
+    return (
+        f"beside the way {passed:.2f} m and no force, across it {stopped:.2f} m, {force[1]:.0f} N"
+    )
+
+
+def body_force(make: Make) -> str:
+    """The force on the body is that on trunk and hips alone."""
+    hit = {
+        "foot": (_box(0.55, 0.138, -0.4, (0.2, 0.02, 0.05)), False),
+        "thigh or calf": (_box(0.55, 0.138, -0.2, (0.2, 0.02, 0.05)), False),
+        "trunk": (_box(0.7, 0.0, 0.0, (0.2, 0.02, 0.2)), True),
+        "hip": (_box(0.6, 0.14, 0.02, (0.2, 0.01, 0.03)), True),
+    }
+    backend = _fly(make, *([barrier] for barrier, _ in hit.values()))
+    first = np.full((len(hit), 2), np.nan)
+    for _ in range(_FLIGHT_STEPS):
+        hold(backend, 1)
+        new = np.isnan(first[:, 0]) & (backend.state.barrier_force > _FELT_N)
+        first[new, 0] = backend.state.barrier_force[new]
+        first[new, 1] = backend.state.barrier_body_force[new]
+    for (part, (_, is_body)), (force, on_body) in zip(hit.items(), first, strict=True):
+        require(force > _FELT_N, f"a {part} that hits a barrier feels nothing")
+        require(
+            (on_body > _FELT_N) == is_body,
+            f"{part}: {on_body:.0f} N on the body of {force:.0f} N in all",
+        )
+    return ", ".join(f"{part} {force:.0f} N" for part, force in zip(hit, first[:, 0], strict=True))
+
+
+def no_ground(make: Make) -> str:
+    """Barriers are no ground: feet, knees and trunk that hit them feel none."""
+    shin = _box(0.55, 0.138, -0.4, (0.2, 0.02, 0.05))
+    backend = _fly(make, _walls(0.2), _bar(-0.1), [shin])
+    hit = 0.0
+    for _ in range(_FLIGHT_STEPS):
+        hold(backend, 1)
+        state = backend.state
+        hit = max(hit, float(state.barrier_force.max()))
+        parts = (state.trunk_force, state.foot_force, state.knee_force)
+        require(not any(part.any() for part in parts), "a barrier counts as ground")
+    return f"up to {hit:.0f} N on barriers, 0 N of ground"
+
+
+def wall_beside(make: Make) -> str:
+    """A robot that stands beside a wall feels wall and ground apart."""
+    backend = make(1, 1)
+    # Overlapping the left hips by a few millimetres, at their height once the robot stands low.
+    wall = Barrier((0.0, 0.155 + 0.05 - 0.005, 0.4), (0.5, 0.05, 0.16), 0.0)
+    backend.reset(0, FLAT, [wall], nominal_draws(), start_at(joint_pos=FIRM_STANCE))
+    pressed = 0.0
+    for _ in range(50):
+        hold(backend, 1, FIRM_STANCE)
+        pressed = max(pressed, float(backend.state.barrier_force[0]))
+        require(not backend.state.trunk_force.any(), "the wall counts as ground under the trunk")
+    require(pressed > 5.0, f"a wall that overlaps the hips presses with {pressed:.1f} N")
+    weight = mean_over(backend, 10, FIRM_STANCE, lambda state: state.foot_force[0, :, 2].sum())
+    require_close("weight on the feet, N", weight, WEIGHT_N, 0.1 * WEIGHT_N)
+    return f"wall {pressed:.0f} N, ground {weight[0]:.0f} N"
+
+
+def out_of_reach(make: Make) -> str:
+    """A robot under a high bar moves as on open ground, and open ground has no barriers."""
+    under = Barrier((0.0, 0.0, STANDING_HEIGHT_M + 0.1 + 0.3), (0.5, 0.8, 0.3), 0.0)
+    terrains = ("rough", "stairs")
+    backend = make(2 + len(terrains), 1)
+    for index, barriers in enumerate(((), (under,))):
+        backend.reset(index, FLAT, barriers, nominal_draws(), start_at())
+    for index, terrain in enumerate(terrains, 2):
+        start = start_at(z=STANDING_HEIGHT_M + 0.1)
+        backend.reset(index, make_tile(terrain, 5, 1), (), nominal_draws(), start)
+    off = 0.0
+    for step in range(40):
+        hold(backend, 1, FIRM_STANCE + 0.1 * np.sin(0.4 * step + np.arange(N_JOINTS)))
+        state = backend.state
+        felt = state.barrier_force.any() or state.barrier_body_force.any()
+        require(not felt, "a barrier is felt where none is in reach")
+        off = max(off, _require_alike(backend, 0, 1, 0.01))
+    return f"under the bar off by {off:.1g}"
+
+
+def own_barriers(make: Make) -> str:
+    """A reset replaces a robot's barriers and leaves the others theirs; equal ones act alike."""
+    placed = place_barriers(Passage("walls", 0.5, 0.6, 0.3), FLAT, np.array([0.01, 0.02]), 0.1)
+    raised = [
+        Barrier((b.centre_m[0], b.centre_m[1], _HEIGHT_M), (*b.half_size_m[:2], 1.9), b.yaw_rad)
+        for b in placed
+    ]
+    used = _fly(make, _walls(0.2), _walls(0.2), _walls(0.2), (), raised, raised)
+    _hardest(used)
+    now = ((), _walls(0.2), _bar(0.2), (), raised, raised)
+    for index, barriers in enumerate(now):
+        _take_off(used, index, barriers)
+    require(not used.state.barrier_force.any(), "a start has a contact already")
+    force, _ = _hardest(used)
+    felt = (force > 0).tolist()
+    require(felt == [False, True, False, False, True, True], f"barriers felt: {felt}")
+    fresh = _fly(make, *now)
+    again, _ = _hardest(fresh)
+    require(((again > 0) == (force > 0)).all(), "a new simulation feels other barriers")
+    off = max(
+        _require_alike(used, 0, 3),
+        _require_alike(used, 2, 3),
+        _require_alike(used, 4, 5, 0.02),
+        *(_require_alike(used, index, index, 0.02, fresh) for index in range(len(now))),
+    )
+    return f"after a reset {force[1]:.0f} N and none; against new ones off by {off:.1g}"
+
+
+def too_many_barriers(make: Make) -> str:
+    """More barriers than a robot may have are refused."""
+    backend = make(1, 1)
+    barriers = [*_walls(0.3), *_bar(0.3)]
+    try:
+        _take_off(backend, 0, barriers)
+    except ValueError as error:
+        require(f"{len(barriers)} barriers" in str(error), f"the message is: {error}")
+        return str(error)
+    raise CheckFailed(f"{len(barriers)} barriers were taken; {MAX_BARRIERS} is what there may be")
+
+
+def _fly(make: Make, *barriers: Sequence[Barrier]) -> PhysicsBackend:
+    """A robot for each list of barriers, in the air and moving ahead."""
+    backend = make(len(barriers), 1)
+    for index, around in enumerate(barriers):
+        _take_off(backend, index, around)
+    return backend
+
+
+def _take_off(backend: PhysicsBackend, index: int, barriers: Sequence[Barrier]) -> None:
+    start = in_the_air(z=_HEIGHT_M, lin_vel=(_SPEED_MS, 0.0, 0.0))
+    backend.reset(index, FLAT, barriers, nominal_draws(), start)
+
+
+def _box(x: float, y: float, z: float, half: tuple[float, float, float], yaw: float = 0) -> Barrier:
+    """A barrier with its centre at `z` above the robot's trunk at the start."""
+    return Barrier((x, y, _HEIGHT_M + z), half, yaw)
+
+
+def _walls(gap_m: float) -> list[Barrier]:
+    """A pair that reaches so deep that no robot falls past it."""
+    sides = (gap_m / 2 + 0.05, -gap_m / 2 - 0.05)
+    return [_box(0.9, y, -0.8, (0.3, 0.05, 1.5)) for y in sides]
+
+
+def _bar(low_m: float) -> list[Barrier]:
+    """A bar whose lower edge is this far above the trunk's middle at the start."""
+    return [_box(0.9, 0.0, low_m + 0.3, (0.3, 0.8, 0.3))]
+
+
+def _hardest(backend: PhysicsBackend) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) the largest force on any part and on the body during the flight."""
+    force, on_body = np.zeros(backend.num_robots), np.zeros(backend.num_robots)
+    for _ in range(_FLIGHT_STEPS):
+        hold(backend, 1, DEFAULT_POSE)
+        force = np.maximum(force, backend.state.barrier_force)
+        on_body = np.maximum(on_body, backend.state.barrier_body_force)
+    return force, on_body
+
+
+def _require_alike(
+    backend: PhysicsBackend,
+    first: int,
+    second: int,
+    float32_m: float = 1e-3,
+    other: PhysicsBackend | None = None,
+) -> float:
+    """How far two robots' states differ; of a back end that is not exact, their positions alone."""
+    one, two = snapshot(backend), snapshot(other or backend)
+    names = STATE_NAMES if backend.exact else ("base_pos", "joint_pos")
+    allowed = tolerance(backend, 0.0, float32_m)
+    return max(
+        require_close(f"{name} of robots alike", one[name][first], two[name][second], allowed)
+        for name in names
+    )

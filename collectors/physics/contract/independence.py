@@ -1,0 +1,155 @@
+"""Checks that a robot's way depends on its own start, draws and targets, and on nothing else.
+
+An exact back end gives the same bits. One of float32 may round otherwise beside other robots, and
+what bumps into walls and steps amplifies it: base positions may then differ by 2 cm and joints by
+0.1 rad after a few tenths of a second, against decimetres where a robot got another one's reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from collectors.physics.contract.scene import (
+    DEFAULT_POSE,
+    STANDING_HEIGHT_M,
+    STATE_NAMES,
+    Make,
+    hold,
+    in_the_air,
+    require,
+    require_close,
+    snapshot,
+    start_at,
+)
+from collectors.physics.interface import PhysicsBackend
+from collectors.robots.robot import N_JOINTS
+from collectors.scenarios.passages import Passage, place_barriers
+from collectors.scenarios.randomisation import draw_randomisation, nominal_draws
+from collectors.scenarios.terrains import TERRAINS, make_tile
+
+_FLOAT32 = {"base_pos": 0.02, "joint_pos": 0.1}
+_EXACT_STEPS, _FLOAT32_STEPS = 30, 15
+
+State = Mapping[str, np.ndarray]
+
+
+def determinism(make: Make) -> str:
+    """The same starts, draws and targets give the same way twice."""
+    first, second = make(4, 1), make(4, 1)
+    for backend in (first, second):
+        _scatter(backend, range(4))
+        _wave(backend, _steps(first))
+    return _require_same(first, snapshot(first), snapshot(second))
+
+
+def neighbours(make: Make) -> str:
+    """A robot's way depends on neither threads nor neighbours nor its place among them."""
+    numbers = list(range(6))
+    runs: dict[str, dict[str, np.ndarray]] = {}
+    for name, robots, threads in (
+        ("one thread", numbers, 1),
+        ("two threads", numbers, 2),
+        ("reversed", numbers[::-1], 2),
+        ("alone", [3], 1),
+    ):
+        backend = make(len(robots), threads)
+        _scatter(backend, robots)
+        bumped = _wave(backend, _steps(backend))
+        if name == "one thread":
+            require(bumped[1::2].any(), "none of the robots between walls touched them")
+        runs[name] = snapshot(backend)
+    one = runs["one thread"]
+    found = [
+        _require_same(backend, one, runs["two threads"], what="on two threads"),
+        _require_same(backend, one, _rows(runs["reversed"], numbers[::-1]), what="in reverse"),
+        _require_same(backend, _rows(one, [3]), runs["alone"], what="alone"),
+    ]
+    return found[0] if len(set(found)) == 1 else "; ".join(found)
+
+
+def partial_reset(make: Make) -> str:
+    """A reset of one robot leaves the others untouched, now and later."""
+    whole, partly = make(4, 1), make(4, 1)
+    for backend in (whole, partly):
+        _scatter(backend, range(4))
+        _wave(backend, 10)
+    before = snapshot(partly)
+    partly.reset(1, make_tile("stairs", 7, 0), (), nominal_draws(), in_the_air())
+    others = [0, 2, 3]
+    at_once = snapshot(partly)
+    for name in STATE_NAMES:
+        same = np.array_equal(at_once[name][others], before[name][others])
+        require(same, f"the reset of robot 1 changed {name} of the others at once")
+    for backend in (whole, partly):
+        _wave(backend, 10)
+    height = float(partly.state.base_pos[1, 2])
+    require(height > 40.0, f"the robot that was reset to 50 m is at {height:.1f} m")
+    after, beside = _rows(snapshot(partly), others), _rows(snapshot(whole), others)
+    return _require_same(whole, after, beside, what="beside a reset")
+
+
+def restart(make: Make) -> str:
+    """A used robot starts again like a new one."""
+    used, new = make(2, 1), make(2, 1)
+    _scatter(used, (2, 3))
+    _wave(used, 15)
+    for backend in (used, new):
+        _scatter(backend, range(2))
+    _require_same(used, snapshot(used), snapshot(new), what="at the start")
+    for backend in (used, new):
+        _wave(backend, 15)
+    return _require_same(used, snapshot(used), snapshot(new), what="after a restart")
+
+
+def _scatter(backend: PhysicsBackend, numbers: Sequence[int]) -> None:
+    """Reset each robot by the number that is given to it, which tells all about its start.
+
+    Odd numbers stand so close between walls that they bump into them.
+    """
+    names = sorted(TERRAINS)
+    for robot, number in enumerate(numbers):
+        rng = np.random.default_rng(number)
+        tile = make_tile(names[number % len(names)], 3, number)
+        yaw = rng.uniform(-3, 3)
+        walls = place_barriers(Passage("walls", 0.0, 0.6, 0.32), tile, np.zeros(2), yaw)
+        start = start_at(z=STANDING_HEIGHT_M + 0.1, yaw=yaw)
+        draws = backend.realised(draw_randomisation(rng))
+        backend.reset(robot, tile, walls if number % 2 else (), draws, start)
+
+
+def _wave(backend: PhysicsBackend, steps: int) -> np.ndarray:
+    """The same swaying targets for every robot; (N,) whether it touched a barrier."""
+    touched = np.zeros(backend.num_robots, dtype=bool)
+    for step in range(steps):
+        hold(backend, 1, DEFAULT_POSE + 0.2 * np.sin(0.5 * step + np.arange(N_JOINTS)))
+        touched |= backend.state.barrier_force > 0
+    return touched
+
+
+def _steps(backend: PhysicsBackend) -> int:
+    return _EXACT_STEPS if backend.exact else _FLOAT32_STEPS
+
+
+def _rows(state: State, rows: Sequence[int]) -> dict[str, np.ndarray]:
+    return {name: values[list(rows)] for name, values in state.items()}
+
+
+def _require_same(
+    backend: PhysicsBackend, first: State, second: State, what: str = "the second time"
+) -> str:
+    """Say how far two runs differ.
+
+    Raises:
+        CheckFailed: other bits in an exact back end, more than the tolerances in another.
+    """
+    if backend.exact:
+        for name in STATE_NAMES:
+            require(np.array_equal(first[name], second[name]), f"{what} {name} has other bits")
+        return "bit for bit"
+    off = {
+        name: require_close(f"{what} {name}", first[name], second[name], allowed)
+        for name, allowed in _FLOAT32.items()
+    }
+    return f"{what} off by {1000 * off['base_pos']:.2g} mm, {off['joint_pos']:.2g} rad"

@@ -1,0 +1,187 @@
+"""Whether a robot can be worked with: card against MJCF, motors against weight, a trial stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectors.physics import InitialState, PhysicsBackend, make_backend
+from collectors.robots.commands import C, draw_command
+from collectors.robots.gait import GRAVITY_MS2, GaitReference
+from collectors.robots.kinematics import LegKinematics
+from collectors.robots.robot import N_LEGS, RobotCard
+from collectors.rotations import gravity_in_body
+from collectors.scenarios.randomisation import nominal_draws
+from collectors.scenarios.terrains import make_tile
+from collectors.timing import CONTROL_DT_S
+
+TRIAL_S = 2.0
+MAX_SAG_RAD = 1.0
+"""Softer gains are refused: the target that carries the weight would be further off than the half a
+rad by which targets may pass a joint's limits, so they are a mistake, most often of unit."""
+_SOFT_SAG_RAD = 0.4
+_HEIGHT_SHARE = 0.1
+_FALLEN_HEIGHT_SHARE = 0.15
+_FALLEN_TILT_RAD = 0.2
+_TREMBLING_RADS = 5.0
+_CLEARANCE_M = 0.01
+
+
+@dataclass(frozen=True)
+class Stance:
+    """Standing still at the nominal height, feet straight below the thighs, trunk level.
+
+    joint_pos_rad, torque_nm and sag_rad are (12,) in the card's order: the pose, the torque that
+    holds a quarter of the weight on each foot, and by how much that torque bends the PD law.
+    """
+
+    joint_pos_rad: np.ndarray
+    torque_nm: np.ndarray
+    sag_rad: np.ndarray
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A simulated stand under the gait's targets: how it ended.
+
+    height_m of the trunk, tilt_rad of its up axis, and the largest joint_speed_rads of the last
+    second.
+    """
+
+    height_m: float
+    tilt_rad: float
+    joint_speed_rads: float
+
+
+@dataclass(frozen=True)
+class RobotFindings:
+    """What was found about a robot that can be used; `warnings` say what looks wrong all the same.
+
+    default_height_m is how high the trunk stands in the default pose.
+    """
+
+    robot: RobotCard
+    default_height_m: float
+    stance: Stance
+    trial: Trial
+    warnings: tuple[str, ...]
+
+
+def check_robot(robot: RobotCard) -> RobotFindings:
+    """Check a robot's MJCF against its card and its motors against its weight, and let it stand.
+
+    Raises:
+        RobotError: an MJCF that contradicts the card, a nominal height that the joint limits do not
+            allow, or motors or gains too weak for the weight.
+    """
+    backend = make_backend("mujoco", robot, 1, 1)
+    try:
+        stance = standing_load(robot)
+        trial = _stand(robot, backend)
+    finally:
+        backend.close()
+    height = default_height_m(robot)
+    return RobotFindings(robot, height, stance, trial, _warnings(robot, height, stance, trial))
+
+
+def default_height_m(robot: RobotCard) -> float:
+    """Height of the trunk's origin over flat ground in the default pose."""
+    feet = LegKinematics(robot).foot_positions(robot.default_joint_pos_rad[None])
+    return float(robot.foot_radius_m - feet[0, :, 2].min())
+
+
+def standing_load(robot: RobotCard) -> Stance:
+    """The static load of standing on four legs.
+
+    Raises:
+        RobotError: joint limits, torque limits or gains that do not let it stand.
+    """
+    kinematics = LegKinematics(robot)
+    feet = robot.hip_positions_m
+    feet[:, 1] += robot.leg_signs[:, 1] * robot.thigh_offset_m
+    feet[:, 2] = robot.foot_radius_m - robot.nominal_height_m
+    pose = kinematics.joint_positions(feet[None])
+    up = np.array([[[0.0, 0.0, 1.0]]])
+    weight_n = robot.mass_kg * GRAVITY_MS2
+    torque = -weight_n / N_LEGS * kinematics.rise_gradient(pose, up)[0]
+    stance = Stance(pose[0], torque, np.abs(torque) / robot.kp_nm_per_rad)
+    for i, joint in enumerate(robot.joint_names):
+        angle, low, high = pose[0, i], robot.joint_lower_rad[i], robot.joint_upper_rad[i]
+        if not low <= angle <= high:
+            raise robot.wrong(
+                f"nominal_height_m {robot.nominal_height_m:g} takes {joint} to {angle:.2f}, "
+                f"outside its limits {low:g} to {high:g}"
+            )
+        needed, limit = abs(torque[i]), robot.torque_limit_nm[i]
+        if needed > limit:
+            raise robot.wrong(
+                f"standing at {robot.nominal_height_m:g} m takes {needed:.1f} Nm of {joint}, "
+                f"and its torque limit is {limit:g}"
+            )
+    worst = int(np.argmax(stance.sag_rad))
+    if stance.sag_rad[worst] > MAX_SAG_RAD:
+        enough = abs(torque[worst]) / _SOFT_SAG_RAD
+        raise robot.wrong(
+            f"under its own weight {robot.joint_names[worst]} sags by {stance.sag_rad[worst]:.1f} "
+            f"rad with kp_nm_per_rad {robot.kp_nm_per_rad[worst]:g}; it takes {enough:.0f} or more"
+        )
+    return stance
+
+
+def _stand(robot: RobotCard, backend: PhysicsBackend) -> Trial:
+    """Stand on flat ground for `TRIAL_S`, without randomisation, level at the nominal height."""
+    command = draw_command("stand", np.random.default_rng(0), robot)
+    command[[C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL]] = 0.0
+    targets = GaitReference(robot).joint_targets(command[None], np.zeros(1))
+    start = InitialState(
+        base_pos=np.array([0.0, 0.0, default_height_m(robot) + _CLEARANCE_M]),
+        base_quat=np.array([1.0, 0.0, 0.0, 0.0]),
+        base_vel=np.zeros(6),
+        joint_pos=robot.default_joint_pos_rad,
+    )
+    backend.reset(0, make_tile("flat", 0, 0), (), nominal_draws(), start)
+    speeds = []
+    for _ in range(round(TRIAL_S / CONTROL_DT_S)):
+        backend.step(targets)
+        speeds.append(float(np.abs(backend.state.joint_vel).max()))
+    up = -gravity_in_body(backend.state.base_quat)[0, 2]
+    return Trial(
+        height_m=float(backend.state.base_pos[0, 2]),
+        tilt_rad=float(np.arccos(np.clip(up, -1.0, 1.0))),
+        joint_speed_rads=max(speeds[len(speeds) // 2 :]),
+    )
+
+
+def _warnings(
+    robot: RobotCard, default_height: float, stance: Stance, trial: Trial
+) -> tuple[str, ...]:
+    """What can be worked with and is still most likely a mistake."""
+    found = []
+    nominal, names = robot.nominal_height_m, np.array(robot.joint_names)
+    if abs(default_height - nominal) > _HEIGHT_SHARE * robot.leg_length_m:
+        found.append(
+            f"the default pose stands at {default_height:.3f} m, nominal_height_m is {nominal:g}: "
+            "every episode starts with a jerk"
+        )
+    soft = stance.sag_rad > _SOFT_SAG_RAD
+    if soft.any():
+        found.append(
+            f"gains are soft: under its own weight {', '.join(names[soft])} sag by up to "
+            f"{stance.sag_rad.max():.2f} rad"
+        )
+    weak = 2 * np.abs(stance.torque_nm) > robot.torque_limit_nm
+    if weak.any():
+        found.append(f"motors are weak: trotting overloads {', '.join(names[weak])}")
+    fell = abs(trial.height_m - nominal) > _FALLEN_HEIGHT_SHARE * nominal
+    if fell or trial.tilt_rad > _FALLEN_TILT_RAD:
+        found.append(
+            f"it does not stand: after {TRIAL_S:g} s its trunk is {trial.height_m:.3f} m high, "
+            f"{np.degrees(trial.tilt_rad):.0f} degrees tilted"
+        )
+    if trial.joint_speed_rads > _TREMBLING_RADS:
+        found.append(
+            f"it trembles: joints move at {trial.joint_speed_rads:.1f} rad/s in the trial stand; "
+            "gains may be too stiff for the simulator's step"
+        )
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Isaac Gym, in a process of its own Python."""

@@ -1,0 +1,377 @@
+"""Isaac Gym in a process of its own, under the user's Python 3.6 to 3.8.
+
+This process never imports isaacgym. It prepares worlds as meshes, boxes and a URDF, and exchanges
+rows of float32 with the worker (`worker`) through shared memory, once a control step.
+
+Deviations from the MuJoCo back end, beside PhysX's own contact and integration:
+- Forces are net forces on a body. While any barrier of a robot feels something, that on trunk and
+  hips counts as barriers', that on a foot high above the ground as no ground's, and that on another
+  foot holds both; otherwise all are the ground's.
+- Trunk, hips, thighs and calves slide on the ground with a coefficient of 0.3, not 1, and what in
+  the MJCF meets barriers alone meets the ground too: Isaac Gym averages the coefficients of a pair,
+  and filters nothing from its ground.
+- Friction has 62 values over the range of its draw.
+- Contacts are those of the last substep's end.
+- On a GPU, PhysX is known to miss contacts with triangle meshes now and then (legged_gym's README).
+"""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from collectors.physics.interface import (
+    Availability,
+    BackendUnavailable,
+    InitialState,
+    PhysicsState,
+)
+from collectors.physics.isaacgym.process import (
+    IsaacGymConfig,
+    WorkerProcess,
+    child_environment,
+    config_from_environment,
+)
+from collectors.physics.isaacgym.worker import protocol
+from collectors.physics.isaacgym.world_file import FixedPart, TileBook, write_world
+from collectors.physics.mujoco.model import build_model
+from collectors.physics.mujoco.urdf import robot_urdf
+from collectors.robots.gait import GRAVITY_MS2
+from collectors.robots.kinematics import LegKinematics
+from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
+from collectors.scenarios.passages import MAX_BARRIERS, Barrier
+from collectors.scenarios.randomisation import (
+    COM_OFFSET,
+    DRAW_INDEX,
+    DRAWS,
+    JOINT_OFFSET,
+    nominal_draws,
+)
+from collectors.scenarios.terrains import TerrainTile, make_tile, tile_heights
+from collectors.timing import DECIMATION, SUBSTEP_S
+
+FOOT_CLEARANCE_M = 0.05
+"""Above the ground, over which a foot cannot feel it: half a cell of the terrain."""
+FRICTION_BUCKETS = 62
+"""With the materials of other shapes and of barriers 64, legged_gym's number of buckets."""
+STEP_LIMIT_S = 60.0
+"""After which a step counts as hung; building a world has the configured limit."""
+_FRICTION = DRAWS[DRAW_INDEX["friction"]]
+_FRICTIONS = np.linspace(_FRICTION.low, _FRICTION.high, FRICTION_BUCKETS)
+_EVENT = protocol.column_slices(protocol.EVENTS)
+_STATE = protocol.column_slices(protocol.STATE)
+_IMPORT_LIMIT_S = 60.0
+_VERSION_MARK = "gaitforge: isaacgym"
+_IMPORT = (
+    "from isaacgym import gymapi\n"
+    "version = gymapi.acquire_gym().get_version()\n"
+    f"print('{_VERSION_MARK}', '%d.%d' % (version.major, version.minor))\n"
+)
+
+
+def availability() -> Availability:
+    """Whether an interpreter is configured that can import isaacgym; no simulation is started."""
+    try:
+        config = config_from_environment()
+        version = _isaacgym_version(config.python, min(config.timeout_s, _IMPORT_LIMIT_S))
+    except BackendUnavailable as error:
+        return Availability(IsaacGymBackend.name, False, str(error), "")
+    return Availability(IsaacGymBackend.name, True, "", version)
+
+
+@lru_cache(maxsize=8)
+def _isaacgym_version(python: str, limit_s: float) -> str:
+    """The version that an interpreter imports.
+
+    Raises:
+        BackendUnavailable: it imports none; such an answer is not remembered.
+    """
+    try:
+        done = subprocess.run(
+            [python, "-c", _IMPORT],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit_s,
+            env=child_environment(python),
+            check=False,
+        )
+    except OSError as error:
+        raise BackendUnavailable(f"{python} cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise BackendUnavailable(f"{python} did not import isaacgym within {limit_s:g} s") from None
+    for line in done.stdout.decode(errors="replace").splitlines():
+        if line.startswith(_VERSION_MARK):
+            return line.removeprefix(_VERSION_MARK).strip()
+    said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    reason = said[-1].strip() if said else f"it ended with exit status {done.returncode}"
+    raise BackendUnavailable(f"{python} cannot import isaacgym: {reason}")
+
+
+class IsaacGymBackend:
+    """Robots in Isaac Gym, a world at a time.
+
+    A world is built at the first step after a reset changed what is fixed in it. On a GPU each has
+    a process of its own: simulations that are made one after the other in a process leave memory
+    behind (github.com/ci-group/revolve2, issue 15).
+
+    Robots that were never reset stand on flat ground.
+
+    Args:
+        threads: of PhysX, where it runs on the processor.
+        config: where Isaac Gym runs; without, as environment variables say.
+        fresh_process: whether every world has a process of its own; without, on a GPU.
+
+    Raises:
+        BackendUnavailable: no interpreter is configured.
+        WorkerError: the worker does not start.
+    """
+
+    name = "isaacgym"
+    exact = False
+    fixed_world = True
+
+    def __init__(
+        self,
+        robot: RobotCard,
+        num_robots: int,
+        threads: int,
+        config: IsaacGymConfig | None = None,
+        fresh_process: bool | None = None,
+    ):
+        self.num_robots = num_robots
+        self._robot = robot
+        self._config = config or config_from_environment()
+        on_gpu = self._config.device != "cpu"
+        self._fresh_process = on_gpu if fresh_process is None else fresh_process
+        self._model = build_model(robot)
+        self._data = mujoco.MjData(self._model)
+        self._feet = [self._model.geom(name).id for name in robot.foot_geoms]
+        self._joints = [int(self._model.joint(name).qposadr[0]) for name in robot.joint_names]
+        urdf = robot_urdf(robot, self._model)
+        self._urdf = urdf.text
+        self._facts: dict[str, Any] = {
+            "trunk": urdf.trunk,
+            "hips": urdf.hips,
+            "feet": urdf.feet,
+            "knees": urdf.knees,
+            "beyond_barriers": urdf.beyond_barriers,
+            "joints": robot.joint_names,
+            "damping": urdf.damping.tolist(),
+            "armature": urdf.armature.tolist(),
+            "torque_limit": robot.torque_limit_nm.tolist(),
+            "substep_s": SUBSTEP_S,
+            "decimation": DECIMATION,
+            "gravity_ms2": GRAVITY_MS2,
+            "threads": threads,
+        }
+        self._tiles = TileBook()
+        self._wanted: list[FixedPart] = []
+        self._built: list[FixedPart] = []
+        self._targets = np.tile(robot.default_joint_pos_rad, (num_robots, 1))
+        self._joint_offset = np.zeros((num_robots, N_JOINTS))
+        self._period = np.ones((num_robots, 1))
+        self._events = np.zeros((num_robots, protocol.width(protocol.EVENTS)), dtype=np.float32)
+        self._eventful = False
+        self._former_s = 0.0
+        self._worker = self._start_worker()
+        self.version = str(self._worker.hello["isaacgym"])
+        self.state = self._read()
+        self._stand_everywhere()
+
+    def realised(self, draws: np.ndarray) -> np.ndarray:
+        """See `PhysicsBackend.realised`: friction is the nearest of 62 values."""
+        draws = draws.copy()
+        share = (draws[..., DRAW_INDEX["friction"]] - _FRICTION.low) / np.ptp(_FRICTIONS)
+        bucket = np.rint(share * (FRICTION_BUCKETS - 1)).astype(np.int64)
+        draws[..., DRAW_INDEX["friction"]] = _FRICTIONS[np.clip(bucket, 0, FRICTION_BUCKETS - 1)]
+        return draws
+
+    def reset(
+        self,
+        index: int,
+        tile: TerrainTile,
+        barriers: Sequence[Barrier],
+        draws: np.ndarray,
+        start: InitialState,
+    ) -> None:
+        """See `PhysicsBackend.reset`."""
+        if len(barriers) > MAX_BARRIERS:
+            raise ValueError(f"{len(barriers)} barriers; a model holds {MAX_BARRIERS}")
+        draws = self.realised(draws)
+        self._wanted[index] = FixedPart(
+            self._tiles.number(tile),
+            tuple(barriers),
+            float(draws[DRAW_INDEX["friction"]]),
+            float(draws[DRAW_INDEX["base_mass_offset_kg"]]),
+            tuple(draws[COM_OFFSET].tolist()),
+        )
+        self._joint_offset[index] = draws[JOINT_OFFSET]
+        self._period[index] = tile.period_m
+        self._targets[index] = start.joint_pos
+        self._write_gains(index, draws)
+        self._show_start(index, start)
+        self._write_start(index)
+
+    def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
+        """See `PhysicsBackend.push`."""
+        self.state.base_lin_vel_world[ids, :2] += velocity_xy
+        self._events[ids, _EVENT["push"]] += velocity_xy
+        self._eventful = True
+
+    def step(self, joint_targets: np.ndarray) -> None:
+        """See `PhysicsBackend.step`.
+
+        Raises:
+            WorkerError: the worker died, hung or failed.
+        """
+        targets = joint_targets + self._joint_offset
+        if self._eventful and self._wanted != self._built:
+            self._build()
+        self._worker.blocks["targets"][:] = targets
+        if self._eventful:
+            self._worker.blocks["events"][:] = self._events
+        command = protocol.STEP_WITH_EVENTS if self._eventful else protocol.STEP
+        self._worker.ask(command, min(STEP_LIMIT_S, self._config.timeout_s))
+        if self._eventful:
+            self._events[:, _EVENT["reset"]] = 0.0
+            self._events[:, _EVENT["push"]] = 0.0
+            self._eventful = False
+        self._targets[:] = targets
+        self.state = self._read()
+
+    @property
+    def worker_pid(self) -> int:
+        """Id of the worker's process."""
+        return self._worker.pid
+
+    @property
+    def worker_s(self) -> float:
+        """Seconds that workers have spent on steps; what `step` takes beyond them is the border."""
+        return self._former_s + self._worker.step_s
+
+    def close(self) -> None:
+        """End the worker."""
+        self._worker.close()
+
+    def _start_worker(self) -> WorkerProcess:
+        return WorkerProcess(self._config, self.num_robots, self._facts, self._urdf)
+
+    def _build(self) -> None:
+        """Have the world built, with the robots that were not reset as they are now."""
+        for index in np.flatnonzero(self._events[:, 0] == 0.0).tolist():
+            self._write_start(index)
+        if self._built and self._fresh_process:
+            self._former_s += self._worker.step_s
+            self._worker.close()
+            self._worker = self._start_worker()
+        write_world(self._worker.world_path, self._tiles, self._wanted)
+        self._worker.blocks["events"][:] = self._events
+        self._worker.ask(protocol.BUILD)
+        self._built = list(self._wanted)
+
+    def _stand_everywhere(self) -> None:
+        """Give every robot a place, for the world holds them all."""
+        robot = self._robot
+        pose = robot.default_joint_pos_rad
+        feet = LegKinematics(robot).foot_positions(pose[None])
+        height = float(robot.foot_radius_m - feet[0, :, 2].min())
+        start = InitialState(
+            np.array([0.0, 0.0, height]), np.array([1.0, 0.0, 0.0, 0.0]), np.zeros(6), pose
+        )
+        draws = nominal_draws()
+        self._wanted = [FixedPart(0, (), 0.0, 0.0, ())] * self.num_robots
+        for index in range(self.num_robots):
+            self.reset(index, make_tile("flat", 0, 0), (), draws, start)
+
+    def _write_gains(self, index: int, draws: np.ndarray) -> None:
+        event = self._events[index]
+        strength = draws[DRAW_INDEX["motor_strength"]]
+        kp = self._robot.kp_nm_per_rad * draws[DRAW_INDEX["kp_factor"]] * strength
+        kd = self._robot.kd_nms_per_rad * draws[DRAW_INDEX["kd_factor"]] * strength
+        event[_EVENT["kp"]], event[_EVENT["kd"]] = kp, kd
+        event[_EVENT["lag_substeps"]] = draws[DRAW_INDEX["action_lag_substeps"]]
+
+    def _write_start(self, index: int) -> None:
+        """Have robot `index` start from the state that is shown."""
+        event, state = self._events[index], self.state
+        position = state.base_pos[index].copy()
+        periods = np.floor(position[:2] / self._period[index] + 0.5)
+        position[:2] -= periods * self._period[index]
+        event[_EVENT["reset"]], event[_EVENT["push"]] = 1.0, 0.0
+        event[_EVENT["base_pos"]], event[_EVENT["periods"]] = position, periods
+        event[_EVENT["base_quat"]] = state.base_quat[index]
+        event[_EVENT["base_lin_vel_world"]] = state.base_lin_vel_world[index]
+        event[_EVENT["base_ang_vel_body"]] = state.base_ang_vel_body[index]
+        event[_EVENT["joint_pos"]] = state.joint_pos[index]
+        event[_EVENT["joint_vel"]] = state.joint_vel[index]
+        event[_EVENT["previous_targets"]] = self._targets[index]
+        self._eventful = True
+
+    def _show_start(self, index: int, start: InitialState) -> None:
+        """Show a reset robot's start: no contact, no torque, feet where kinematics puts them."""
+        state, data = self.state, self._data
+        data.qpos[:3], data.qpos[3:7] = start.base_pos, start.base_quat
+        data.qpos[self._joints] = start.joint_pos
+        mujoco.mj_kinematics(self._model, data)
+        state.base_pos[index] = start.base_pos
+        state.base_quat[index] = start.base_quat
+        state.base_lin_vel_world[index] = start.base_vel[:3]
+        state.base_ang_vel_body[index] = start.base_vel[3:]
+        state.joint_pos[index] = start.joint_pos
+        state.foot_pos[index] = data.geom_xpos[self._feet]
+        for at_rest in (
+            state.joint_vel,
+            state.joint_torque,
+            state.foot_vel,
+            state.foot_force,
+            state.trunk_force,
+            state.knee_force,
+            state.barrier_force,
+            state.barrier_body_force,
+        ):
+            at_rest[index] = 0.0
+
+    def _off_ground(self, index: int, foot_pos: np.ndarray) -> np.ndarray:
+        """(4,) which feet of robot `index` are too high to feel the ground."""
+        ground = tile_heights(self._tiles.tiles[self._wanted[index].tile], foot_pos[:, :2])
+        return foot_pos[:, 2] - self._robot.foot_radius_m - ground > FOOT_CLEARANCE_M
+
+    def _read(self) -> PhysicsState:
+        """The worker's rows as the contract's state."""
+        rows = self._worker.blocks["state"].astype(np.float64)
+        away = rows[:, _STATE["periods"]] * self._period
+
+        def feet(name: str) -> np.ndarray:
+            return rows[:, _STATE[name]].reshape(-1, N_LEGS, 3)
+
+        base_pos, foot_pos = rows[:, _STATE["base_pos"]], feet("foot_pos")
+        base_pos[:, :2] += away
+        foot_pos[..., :2] += away[:, None]
+        foot_force = feet("foot_force")
+        barrier_force = rows[:, _STATE["barrier_force"]][:, 0]
+        for index in np.flatnonzero(barrier_force).tolist():
+            foot_force[index, self._off_ground(index, foot_pos[index])] = 0.0
+        return PhysicsState(
+            base_pos=base_pos,
+            base_quat=rows[:, _STATE["base_quat"]],
+            base_lin_vel_world=rows[:, _STATE["base_lin_vel_world"]],
+            base_ang_vel_body=rows[:, _STATE["base_ang_vel_body"]],
+            joint_pos=rows[:, _STATE["joint_pos"]],
+            joint_vel=rows[:, _STATE["joint_vel"]],
+            joint_torque=rows[:, _STATE["joint_torque"]],
+            foot_pos=foot_pos,
+            foot_vel=feet("foot_vel"),
+            foot_force=foot_force,
+            trunk_force=rows[:, _STATE["trunk_force"]],
+            knee_force=feet("knee_force"),
+            barrier_force=barrier_force,
+            barrier_body_force=rows[:, _STATE["barrier_body_force"]][:, 0],
+        )

@@ -1,0 +1,277 @@
+"""The process that runs Isaac Gym under its own Python: started, asked, watched, ended.
+
+It lives no longer than this process. Whatever goes wrong with it is one line with its last output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collectors.physics.interface import BackendUnavailable
+from collectors.physics.isaacgym.worker import protocol
+
+PYTHON_VARIABLE = "GAITFORGE_ISAACGYM_PYTHON"
+DEVICE_VARIABLE = "GAITFORGE_ISAACGYM_DEVICE"
+TIMEOUT_VARIABLE = "GAITFORGE_ISAACGYM_TIMEOUT_S"
+DEFAULT_TIMEOUT_S = 600.0
+"""Compiling gymtorch and cooking terrain of hundreds of tiles take minutes."""
+WORKER = Path(__file__).parent / "worker" / "worker.py"
+_FAREWELL_S = 5.0
+_QUOTED_LINES = 3
+_QUOTED_CHARACTERS = 400
+_FAILED = "it failed: "
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+class WorkerError(ValueError):
+    """A worker that cannot go on; the message says why, with the last that it printed."""
+
+
+@dataclass(frozen=True)
+class IsaacGymConfig:
+    """Where Isaac Gym runs.
+
+    Attributes:
+        python: the interpreter that has Isaac Gym.
+        device: "cuda:0" and so on, or "cpu" for PhysX on the processor.
+        timeout_s: how long an answer may take before the worker counts as hung.
+    """
+
+    python: str
+    device: str = "cuda:0"
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
+def config_from_environment() -> IsaacGymConfig:
+    """The interpreter, device and time limit that environment variables name.
+
+    Raises:
+        BackendUnavailable: no interpreter, or a device or limit that is none.
+    """
+    python = os.environ.get(PYTHON_VARIABLE, "")
+    if not python:
+        raise BackendUnavailable(
+            "no interpreter: give the Python 3.6, 3.7 or 3.8 that has isaacgym and torch with "
+            f"--isaacgym-python or in {PYTHON_VARIABLE}"
+        )
+    device = os.environ.get(DEVICE_VARIABLE, "cuda:0")
+    if not re.fullmatch(r"cpu|cuda:\d+", device):
+        raise BackendUnavailable(f"{DEVICE_VARIABLE} is '{device}'; it has to be cpu or cuda:0 …")
+    limit = os.environ.get(TIMEOUT_VARIABLE, str(DEFAULT_TIMEOUT_S))
+    try:
+        timeout_s = float(limit)
+    except ValueError:
+        timeout_s = 0.0
+    if not 0.0 < timeout_s < float("inf"):
+        raise BackendUnavailable(f"{TIMEOUT_VARIABLE} is '{limit}'; it has to be seconds above 0")
+    return IsaacGymConfig(python, device, timeout_s)
+
+
+def child_environment(python: str) -> dict[str, str]:
+    """This process' environment, with the libraries beside the interpreter to be found last.
+
+    Isaac Gym links to the interpreter's libpython, which conda keeps in its own lib folder.
+    """
+    paths = [os.environ.get("LD_LIBRARY_PATH", ""), str(Path(python).parent.parent / "lib")]
+    return os.environ | {"LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
+
+
+class WorkerProcess:
+    """A running worker and the memory it shares.
+
+    Args:
+        facts: what the worker has to know of the robot, for its settings file.
+        urdf: text of the robot's URDF.
+
+    Attributes:
+        blocks: {name: (robots, width) float32} views of the shared memory.
+        hello: what the worker said of itself: versions and device.
+        world_path: where it looks for the file of the world to build.
+
+    Raises:
+        WorkerError: it does not start, or is not what was asked for.
+    """
+
+    def __init__(self, config: IsaacGymConfig, robots: int, facts: Mapping[str, Any], urdf: str):
+        self._config = config
+        folder = Path(tempfile.mkdtemp(prefix="gaitforge-isaacgym-"))
+        self._log = folder / "output.log"
+        self.world_path = folder / "world.npz"
+        (folder / "robot.urdf").write_text(urdf, encoding="utf-8")
+        memory_fd = os.memfd_create("gaitforge-isaacgym")
+        os.ftruncate(memory_fd, protocol.memory_bytes(robots))
+        memory = mmap.mmap(memory_fd, protocol.memory_bytes(robots))
+        self._clock = protocol.clock_view(memory)
+        self.blocks = protocol.block_views(memory, robots)
+        commands_out, self._commands = os.pipe()
+        self._answers, answers_in = os.pipe()
+        theirs = (memory_fd, commands_out, answers_in)
+        settings = dict(facts) | {
+            "protocol": protocol.PROTOCOL,
+            "robots": robots,
+            "device": config.device,
+            "memory_fd": memory_fd,
+            "command_fd": commands_out,
+            "answer_fd": answers_in,
+            "parent": os.getpid(),
+            "folder": str(folder),
+            "urdf": str(folder / "robot.urdf"),
+            "world": str(self.world_path),
+        }
+        settings_path = folder / "settings.json"
+        settings_path.write_text(json.dumps(settings), encoding="utf-8")
+        try:
+            self._process = self._start(settings_path, theirs)
+        except OSError as error:
+            for fd in (self._commands, self._answers):
+                os.close(fd)
+            shutil.rmtree(folder, ignore_errors=True)
+            raise WorkerError(f"{self._title}: it cannot be started: {error.strerror}") from None
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self._poll = select.poll()
+        self._poll.register(self._answers, select.POLLIN)
+        self.close = weakref.finalize(
+            self, _end, os.getpid(), self._process, self._commands, self._answers, folder
+        )
+        """End the process; twice is once."""
+        self.hello = self._greet(robots)
+
+    @property
+    def pid(self) -> int:
+        """The process' id."""
+        return self._process.pid
+
+    @property
+    def step_s(self) -> float:
+        """Seconds that the worker has spent on steps, by its own clock."""
+        return float(self._clock[0])
+
+    def ask(self, command: bytes, limit_s: float | None = None) -> None:
+        """Have a command done, within a time limit or else the configured one.
+
+        Raises:
+            WorkerError: the worker failed, died or hung; it is gone then.
+        """
+        if not self.close.alive:
+            raise WorkerError(f"{self._title}: it has ended")
+        with contextlib.suppress(BrokenPipeError):  # what became of it is in its answer
+            os.write(self._commands, command)
+        answer = self._read(limit_s or self._config.timeout_s)
+        if answer == protocol.DONE:
+            return
+        if answer == protocol.FAILED:
+            raise self._failure(self._reason(self._read_line()))
+        raise self._failure(f"it answered {answer!r}")
+
+    @property
+    def _title(self) -> str:
+        return f"Isaac Gym worker ({self._config.python})"
+
+    def _start(self, settings: Path, fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                [self._config.python, "-u", str(WORKER), str(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=fds,
+                start_new_session=True,
+                env=child_environment(self._config.python),
+            )
+
+    def _greet(self, robots: int) -> dict[str, Any]:
+        """Read the worker's greeting and check that both sides mean the same."""
+        line = self._read_line()
+        try:
+            hello = json.loads(line)
+        except ValueError:
+            raise self._failure(f"it greeted with {line[:80]!r}") from None
+        if "error" in hello:
+            raise self._failure(self._reason(line))
+        widths = {name: protocol.width(columns) for name, columns in protocol.BLOCKS}
+        expected = {"protocol": protocol.PROTOCOL, "robots": robots, "blocks": widths}
+        for key, value in expected.items():
+            if hello.get(key) != value:
+                raise self._failure(f"its {key} is {hello.get(key)}, and has to be {value}")
+        return hello
+
+    def _read_line(self) -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            line += self._read(self._config.timeout_s)
+        return line
+
+    def _read(self, limit_s: float) -> bytes:
+        """The next byte of the answer."""
+        if not self._poll.poll(1000.0 * limit_s):
+            raise self._failure(
+                f"no answer within {limit_s:g} s ({TIMEOUT_VARIABLE}), so it was killed"
+            )
+        byte = os.read(self._answers, 1)
+        if not byte:
+            raise self._failure(self._death())
+        return byte
+
+    def _death(self) -> str:
+        try:
+            status = self._process.wait(_FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            return "it closed its pipe"
+        if status < 0:
+            return f"it was killed by {signal.Signals(-status).name}"
+        return f"it ended with exit status {status}"
+
+    def _reason(self, line: bytes) -> str:
+        return f"{_FAILED}{json.loads(line)['error']}"
+
+    def _failure(self, what: str) -> WorkerError:
+        """The error to raise, after the end of the process."""
+        _kill(self._process)
+        text = self._log.read_text(encoding="utf-8", errors="replace")
+        self.close()
+        if what.startswith(_FAILED):
+            text = text.rpartition(_TRACEBACK)[0]  # the rest is the failure itself
+        lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+        said = " | ".join(lines[-_QUOTED_LINES:])[-_QUOTED_CHARACTERS:]
+        printed = f"it last printed: {said}" if said else "it printed nothing"
+        return WorkerError(f"{self._title}: {what}; {printed}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a worker with whatever it started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _end(
+    owner: int, process: subprocess.Popen[bytes], commands: int, answers: int, folder: Path
+) -> None:
+    """Bid a worker farewell, kill it if it stays, and remove its folder."""
+    if os.getpid() != owner:
+        return  # a fork: the worker is its parent's
+    with contextlib.suppress(BrokenPipeError):  # it has ended already
+        os.write(commands, protocol.QUIT)
+    os.close(commands)
+    os.close(answers)
+    try:
+        process.wait(_FAREWELL_S)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+    shutil.rmtree(folder, ignore_errors=True)

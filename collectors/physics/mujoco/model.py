@@ -1,0 +1,256 @@
+"""A robot's MJCF as the model that is simulated: ground, barriers, motors and sensors added."""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import mujoco
+import numpy as np
+
+from collectors.physics.mujoco.model_check import check_model
+from collectors.robots.gait import GRAVITY_MS2
+from collectors.robots.robot import JOINTS_PER_LEG, RobotCard
+from collectors.scenarios.passages import MAX_BARRIERS, Barrier
+from collectors.scenarios.terrains import GRID, TerrainTile
+from collectors.timing import SUBSTEP_S
+
+GROUND = "gaitforge_ground"
+BARRIERS = "gaitforge_barriers"
+_HIP = "gaitforge_hip"
+_GROUND_BIT, _BARRIER_BIT = 1, 2
+_BOTH_BITS = _GROUND_BIT | _BARRIER_BIT
+_MAX_EXTENT_M = 10.0
+_MAX_RELIEF_M = 4.0
+_MAX_BARRIER_HALF_SIZE_M = 2.0
+_BARRIER_FRICTION = 0.3
+"""Of smooth panels, whatever slides along them; feet alone bring their own."""
+_BARRIER_PRIORITY, _FOOT_PRIORITY = 1, 2
+_AWAY_M = -50.0
+
+_Made = TypeVar("_Made")
+
+SENSOR_KINDS = (
+    "foot_force",
+    "trunk_force",
+    "knee_force",
+    "barrier_force",
+    "barrier_body_force",
+    "foot_pos",
+    "foot_vel",
+    "torque",
+)
+
+
+def build_model(robot: RobotCard) -> mujoco.MjModel:
+    """The robot's MJCF on a height field of the fixed grid, with barriers parked out of reach.
+
+    Motors and sensors of the MJCF are replaced by those of the card: position servos in the card's
+    joint order. Shapes meet the ground and barriers and never each other; a floor of the MJCF's own
+    meets nothing. Step and gravity are the task's, the solver's options the MJCF's.
+
+    Raises:
+        RobotError: an MJCF that does not compile, lacks what the card names, or contradicts it.
+    """
+    file = str(robot.mjcf_path)
+    spec = _or_wrong(robot, lambda: mujoco.MjSpec.from_file(file))
+    _check_names(spec, robot)
+    for element in [*spec.sensors, *spec.actuators, *spec.keys, *spec.pairs]:
+        spec.delete(element)
+    _set_collisions(spec, robot)
+    _add_ground(spec)
+    _add_barriers(spec)
+    _add_motors(spec, robot)
+    _add_sensors(spec, robot)
+    spec.option.timestep = SUBSTEP_S
+    spec.option.gravity = [0.0, 0.0, -GRAVITY_MS2]
+    model = _or_wrong(robot, spec.compile)
+    check_model(robot, model)
+    return model
+
+
+def write_tile(model: mujoco.MjModel, tile: TerrainTile) -> None:
+    """Write a tile into the height field, whose data run from 0 to 1 over `hfield_size[2]`."""
+    low = float(tile.heights.min())
+    relief = max(float(tile.heights.max()) - low, 0.01)
+    model.hfield_size[0, :3] = tile.extent_m, tile.extent_m, relief
+    model.hfield_data[:] = ((tile.heights - low) / relief).ravel()
+    model.geom_pos[model.geom(GROUND).id, 2] = low
+
+
+def write_barriers(model: mujoco.MjModel, barriers: Sequence[Barrier]) -> None:
+    """Put barriers in place; those that are not needed stand out of reach.
+
+    Bounds were compiled for the largest size, so a smaller box needs no recompilation.
+    """
+    if len(barriers) > MAX_BARRIERS:
+        raise ValueError(f"{len(barriers)} barriers; a model holds {MAX_BARRIERS}")
+    for slot in range(MAX_BARRIERS):
+        body = model.body(f"{BARRIERS}_{slot}").id
+        geom = model.body_geomadr[body]
+        if slot >= len(barriers):
+            model.body_pos[body] = 0.0, 0.0, _AWAY_M
+            continue
+        barrier = barriers[slot]
+        if max(barrier.half_size_m) > _MAX_BARRIER_HALF_SIZE_M:
+            raise ValueError(
+                f"a barrier of half size {max(barrier.half_size_m):g} m; "
+                f"a model holds {_MAX_BARRIER_HALF_SIZE_M:g} m"
+            )
+        model.body_pos[body] = barrier.centre_m
+        half = barrier.yaw_rad / 2
+        model.body_quat[body] = np.cos(half), 0.0, 0.0, np.sin(half)
+        model.geom_size[geom] = barrier.half_size_m
+
+
+def sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:
+    """Where each kind of sensor lies in `sensordata`."""
+    slices = {}
+    for kind in SENSOR_KINDS:
+        found = [
+            model.sensor(i)
+            for i in range(model.nsensor)
+            if model.sensor(i).name.startswith(f"{kind}/")
+        ]
+        start = int(found[0].adr[0])
+        slices[kind] = slice(start, start + sum(int(s.dim[0]) for s in found))
+    return slices
+
+
+def _or_wrong(robot: RobotCard, make: Callable[[], _Made]) -> _Made:
+    """What MuJoCo makes, or its complaint's first line as an error about the robot."""
+    try:
+        return make()
+    except (ValueError, mujoco.FatalError) as error:
+        complaint = str(error).strip().split("\n")[0]
+        raise robot.wrong(f"{robot.mjcf_path.name}: {complaint}") from None
+
+
+def _check_names(spec: mujoco.MjSpec, robot: RobotCard) -> None:
+    wanted = [
+        ("body", (robot.trunk_body,), spec.bodies),
+        ("geom", (*robot.foot_geoms, *robot.knee_geoms), spec.geoms),
+        ("joint", robot.joint_names, spec.joints),
+    ]
+    for kind, names, elements in wanted:
+        known = {element.name for element in elements}
+        for name in names:
+            if name not in known:
+                raise robot.wrong(f"{robot.mjcf_path.name} has no {kind} '{name}'")
+
+
+def _set_collisions(spec: mujoco.MjSpec, robot: RobotCard) -> None:
+    """Let shapes that collide meet the ground and the barriers alone.
+
+    A shape with contype 0 says by conaffinity which of the two it meets; any other that collides
+    meets both.
+    """
+    for geom in spec.geoms:
+        if geom.contype or geom.conaffinity:
+            chosen = 0 if geom.contype else geom.conaffinity & _BOTH_BITS
+            geom.contype, geom.conaffinity = 0, chosen or _BOTH_BITS
+        if geom.name in robot.foot_geoms:
+            # The foot's friction decides, so that randomising it means what it says.
+            geom.priority, geom.condim = _FOOT_PRIORITY, 3
+    for name in (*robot.foot_geoms, *robot.knee_geoms):
+        if not spec.geom(name).conaffinity & _GROUND_BIT:
+            raise robot.wrong(f"'{name}' does not meet the ground: its conaffinity needs bit 1")
+    trunk = spec.body(robot.trunk_body)
+    if not any(geom.conaffinity == _BOTH_BITS for geom in trunk.geoms):
+        raise robot.wrong(
+            f"no shape of body '{robot.trunk_body}' meets both the ground and barriers: "
+            "one needs conaffinity 3"
+        )
+
+
+def _add_ground(spec: mujoco.MjSpec) -> None:
+    side = GRID + 1
+    spec.add_hfield(
+        name=GROUND,
+        nrow=side,
+        ncol=side,
+        size=[_MAX_EXTENT_M, _MAX_EXTENT_M, _MAX_RELIEF_M, 0.5],
+        userdata=np.zeros(side * side),
+    )
+    spec.worldbody.add_geom(
+        name=GROUND,
+        type=mujoco.mjtGeom.mjGEOM_HFIELD,
+        hfieldname=GROUND,
+        contype=_GROUND_BIT,
+        conaffinity=0,
+    )
+
+
+def _add_barriers(spec: mujoco.MjSpec) -> None:
+    parent = spec.worldbody.add_body(name=BARRIERS)
+    for slot in range(MAX_BARRIERS):
+        body = parent.add_body(name=f"{BARRIERS}_{slot}", pos=[0.0, 0.0, _AWAY_M])
+        body.add_geom(
+            type=mujoco.mjtGeom.mjGEOM_BOX,
+            size=[_MAX_BARRIER_HALF_SIZE_M] * 3,
+            contype=_BARRIER_BIT,
+            conaffinity=0,
+            friction=[_BARRIER_FRICTION, 0.005, 0.0001],
+            priority=_BARRIER_PRIORITY,
+        )
+
+
+def _add_motors(spec: mujoco.MjSpec, robot: RobotCard) -> None:
+    for i, joint in enumerate(robot.joint_names):
+        motor = spec.add_actuator(
+            name=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT, target=joint, ctrllimited=False
+        )
+        motor.set_to_position(kp=robot.kp_nm_per_rad[i], kv=robot.kd_nms_per_rad[i])
+        motor.forcelimited = True
+        motor.forcerange = [-robot.torque_limit_nm[i], robot.torque_limit_nm[i]]
+
+
+def _add_sensors(spec: mujoco.MjSpec, robot: RobotCard) -> None:
+    """One block a kind, in the order of `SENSOR_KINDS` and of the card's legs and joints."""
+    geom, body, tree = mujoco.mjtObj.mjOBJ_GEOM, mujoco.mjtObj.mjOBJ_BODY, mujoco.mjtObj.mjOBJ_XBODY
+    contact = mujoco.mjtSensor.mjSENS_CONTACT
+    # The data's bit field, the net force over all contacts, one result.
+    netforce = [1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 3, 1]
+
+    def add_contact(kind: str, objtype: mujoco.mjtObj, name: str, other: str) -> None:
+        spec.add_sensor(
+            name=f"{kind}/{name}/{other}",
+            type=contact,
+            objtype=objtype,
+            objname=name,
+            reftype=geom if other == GROUND else tree,
+            refname=other,
+            intprm=netforce,
+        )
+
+    for name in robot.foot_geoms:
+        add_contact("foot_force", geom, name, GROUND)
+    add_contact("trunk_force", body, robot.trunk_body, GROUND)
+    for name in robot.knee_geoms:
+        add_contact("knee_force", geom, name, GROUND)
+    # A sensor a barrier: the pressures of opposite walls would cancel in one net force.
+    barriers = [f"{BARRIERS}_{slot}" for slot in range(MAX_BARRIERS)]
+    for barrier in barriers:
+        add_contact("barrier_force", tree, robot.trunk_body, barrier)
+    hips = [spec.joint(joint).parent for joint in robot.joint_names[::JOINTS_PER_LEG]]
+    for i, hip in enumerate(hips):
+        hip.name = hip.name or f"{_HIP}_{i}"
+    for name in (robot.trunk_body, *(hip.name for hip in hips)):
+        for barrier in barriers:
+            add_contact("barrier_body_force", body, name, barrier)
+    for kind, sensor in (
+        ("foot_pos", mujoco.mjtSensor.mjSENS_FRAMEPOS),
+        ("foot_vel", mujoco.mjtSensor.mjSENS_FRAMELINVEL),
+    ):
+        for name in robot.foot_geoms:
+            spec.add_sensor(name=f"{kind}/{name}", type=sensor, objtype=geom, objname=name)
+    for name in robot.joint_names:
+        spec.add_sensor(
+            name=f"torque/{name}",
+            type=mujoco.mjtSensor.mjSENS_ACTUATORFRC,
+            objtype=mujoco.mjtObj.mjOBJ_ACTUATOR,
+            objname=name,
+        )

@@ -1,0 +1,175 @@
+"""Whether a compiled model is the robot that its card describes."""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+
+from collectors.robots.kinematics import LegKinematics
+from collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, LEGS, RobotCard
+
+_MASS_TOLERANCE = 0.01
+_LENGTH_TOLERANCE_M = 0.01
+_RADIUS_TOLERANCE_M = 0.005
+_ANGLE_TOLERANCE_RAD = 0.01
+_TORQUE_TOLERANCE_NM = 0.01
+_AXES = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 1.0, 0.0))
+_BENT_RAD = 0.3
+
+
+def check_model(robot: RobotCard, model: mujoco.MjModel) -> None:
+    """Check a model that holds all that the card names: joints, legs, limits, mass and lengths.
+
+    Raises:
+        RobotError: what contradicts the card.
+    """
+    _check_joints(robot, model)
+    _check_legs(robot, model)
+    _check_limits(robot, model)
+    _check_mass(robot, model)
+    _check_feet(robot, model)
+
+
+def _check_joints(robot: RobotCard, model: mujoco.MjModel) -> None:
+    """One free joint, of the trunk, and the card's twelve hinges."""
+    file, trunk = robot.mjcf_path.name, model.body(robot.trunk_body)
+    free = np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)
+    if not len(free):
+        raise robot.wrong(f"{file} has no free joint; body '{robot.trunk_body}' needs one")
+    moved = model.body(int(model.jnt_bodyid[free[0]]))
+    if moved.id != trunk.id:
+        raise robot.wrong(
+            f"the free joint of {file} moves body '{moved.name}', not '{robot.trunk_body}'"
+        )
+    others = [
+        model.joint(i).name or f"joint {i}"
+        for i in range(model.njnt)
+        if i != free[0] and model.joint(i).name not in robot.joint_names
+    ]
+    if others:
+        raise robot.wrong(f"{file} has joints that the card does not name: {', '.join(others)}")
+    for name in robot.joint_names:
+        if model.joint(name).type[0] != mujoco.mjtJoint.mjJNT_HINGE:
+            raise robot.wrong(f"{name} has to be a hinge")
+
+
+def _check_legs(robot: RobotCard, model: mujoco.MjModel) -> None:
+    """Joints in the order FL, FR, RL, RR and hip, thigh, calf; each foot and knee on its leg."""
+    data = _posed(robot, model, np.zeros(len(robot.joint_names)))
+    for leg, signs in enumerate(robot.leg_signs):
+        names = robot.joint_names[leg * JOINTS_PER_LEG : (leg + 1) * JOINTS_PER_LEG]
+        joints = [model.joint(name) for name in names]
+        above = model.body(robot.trunk_body).id
+        for joint, part, axis in zip(joints, JOINTS_OF_A_LEG, _AXES, strict=True):
+            below = int(model.jnt_bodyid[joint.id])
+            if not _carries(model, above, below):
+                raise robot.wrong(
+                    f"'{joint.name}' cannot be the {LEGS[leg]} leg's {part}: a leg's three joints "
+                    f"are named together, {', '.join(JOINTS_OF_A_LEG)}, from the trunk outwards"
+                )
+            above = below
+            found = data.xaxis[joint.id]
+            if not np.allclose(found, axis, atol=1e-3):
+                raise robot.wrong(
+                    f"the axis of {joint.name}, {part} of {LEGS[leg]}, is {_vector(found)} "
+                    f"in the trunk's frame; it has to be {_vector(axis)}"
+                )
+        hip = data.xanchor[joints[0].id]
+        if not (hip[:2] * signs > 0).all():
+            raise robot.wrong(
+                f"legs have to be named in the order {', '.join(LEGS)}, by where they are: "
+                f"'{names[0]}', named as {LEGS[leg]}, is at x {hip[0]:.3f}, y {hip[1]:.3f}"
+            )
+        thigh, calf = (int(model.jnt_bodyid[joint.id]) for joint in joints[1:])
+        for key, geom, carrier in (
+            ("foot_geoms", robot.foot_geoms[leg], calf),
+            ("knee_geoms", robot.knee_geoms[leg], thigh),
+        ):
+            if not _carries(model, carrier, int(model.geom(geom).bodyid[0])):
+                raise robot.wrong(f"{key}: '{geom}' is not on the {LEGS[leg]} leg, {names[2]}'s")
+
+
+def _check_limits(robot: RobotCard, model: mujoco.MjModel) -> None:
+    """The MJCF lets every joint go and push as far as the card says."""
+    file = robot.mjcf_path.name
+    for i, name in enumerate(robot.joint_names):
+        joint = model.joint(name)
+        low, high = joint.range
+        lower, upper = robot.joint_lower_rad[i], robot.joint_upper_rad[i]
+        default = robot.default_joint_pos_rad[i]
+        limited = bool(model.jnt_limited[joint.id])
+        if limited and not low - _ANGLE_TOLERANCE_RAD <= default <= high + _ANGLE_TOLERANCE_RAD:
+            raise robot.wrong(
+                f"the default position of {name}, {default:g}, "
+                f"is outside the range {low:g} to {high:g} of {file}"
+            )
+        if limited and (lower < low - _ANGLE_TOLERANCE_RAD or upper > high + _ANGLE_TOLERANCE_RAD):
+            raise robot.wrong(
+                f"the limits of {name} are {lower:g} to {upper:g} in the card, "
+                f"and {file} stops it at {low:g} to {high:g}"
+            )
+        torque = robot.torque_limit_nm[i]
+        reach = np.abs(model.jnt_actfrcrange[joint.id]).min()
+        if model.jnt_actfrclimited[joint.id] and torque > reach + _TORQUE_TOLERANCE_NM:
+            raise robot.wrong(
+                f"the torque limit of {name} is {torque:g} in the card, "
+                f"and its actuatorfrcrange in {file} ends at {reach:g}"
+            )
+
+
+def _check_mass(robot: RobotCard, model: mujoco.MjModel) -> None:
+    mass = float(model.body_subtreemass[model.body(robot.trunk_body).id])
+    if abs(mass - robot.mass_kg) > _MASS_TOLERANCE * robot.mass_kg:
+        raise robot.wrong(
+            f"mass_kg is {robot.mass_kg:g}, the bodies of {robot.mjcf_path.name} weigh {mass:.3f}"
+        )
+
+
+def _check_feet(robot: RobotCard, model: mujoco.MjModel) -> None:
+    """The card's lengths put the feet where the MJCF does, in two poses; soles are as thick."""
+    default = robot.default_joint_pos_rad
+    middle = (robot.joint_lower_rad + robot.joint_upper_rad) / 2
+    bent = default + np.clip(middle - default, -_BENT_RAD, _BENT_RAD)
+    for what, pose in (("the default pose", default), ("a bent pose", bent)):
+        data = _posed(robot, model, pose)
+        feet = np.array([data.geom(name).xpos for name in robot.foot_geoms])
+        expected = LegKinematics(robot).foot_positions(pose[None])[0]
+        distance = np.linalg.norm(feet - expected, axis=1)
+        worst = int(np.argmax(distance.round(6)))
+        if distance[worst] > _LENGTH_TOLERANCE_M:
+            raise robot.wrong(
+                f"in {what} '{robot.foot_geoms[worst]}' is at {_vector(feet[worst])} in "
+                f"{robot.mjcf_path.name}, and at {_vector(expected[worst])} by the card's lengths"
+            )
+    for name in robot.foot_geoms:
+        foot = model.geom(name)
+        round_foot = foot.type[0] == mujoco.mjtGeom.mjGEOM_SPHERE
+        if round_foot and abs(foot.size[0] - robot.foot_radius_m) > _RADIUS_TOLERANCE_M:
+            raise robot.wrong(
+                f"foot_radius_m is {robot.foot_radius_m:g}, the radius of '{name}' {foot.size[0]:g}"
+            )
+
+
+def _posed(robot: RobotCard, model: mujoco.MjModel, joint_pos: np.ndarray) -> mujoco.MjData:
+    """Kinematics with the trunk's frame at the origin and joints (12,) in rad."""
+    data = mujoco.MjData(model)
+    start = int(model.joint(int(model.body(robot.trunk_body).jntadr[0])).qposadr[0])
+    data.qpos[start : start + 7] = 0, 0, 0, 1, 0, 0, 0
+    for name, angle in zip(robot.joint_names, joint_pos, strict=True):
+        data.joint(name).qpos[0] = angle
+    mujoco.mj_kinematics(model, data)
+    return data
+
+
+def _carries(model: mujoco.MjModel, carrier: int, body: int) -> bool:
+    """Whether a body is the carrier or hangs on it."""
+    while body > carrier:
+        body = int(model.body_parentid[body])
+    return body == carrier
+
+
+def _vector(values: np.ndarray | tuple[float, ...]) -> str:
+    return f"({', '.join(f'{value:.3f}' for value in values)})"

@@ -1,0 +1,335 @@
+"""A robot as URDF, written from its compiled MuJoCo model, for simulators that read nothing else.
+
+Every body becomes a link. Feet and knees, which are shapes of a body in MJCF, become links of their
+own on fixed joints, so that a simulator with one contact force a link tells them apart. They weigh
+a little, and their body as much less: mass, centre of mass and inertia of the robot stay the same.
+"""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+
+from collectors.physics.mujoco.model import BARRIERS
+from collectors.robots.robot import JOINTS_PER_LEG, RobotCard
+
+MAX_JOINT_SPEED_RADS = 100.0
+"""Models have no limit on speeds and URDF wants one."""
+_PART_MASS_SHARES = (0.01, 0.001, 0.0001)
+"""Of its body's mass, which a foot or a knee weighs: the first that leaves a possible inertia."""
+FRICTION_SPEED_RADS = 4.0
+"""Speed at which the viscous friction that stands for a joint's dry friction equals it, as in the
+shipped robots' models."""
+_SPHERE = int(mujoco.mjtGeom.mjGEOM_SPHERE)
+_CAPSULE = int(mujoco.mjtGeom.mjGEOM_CAPSULE)
+_CYLINDER = int(mujoco.mjtGeom.mjGEOM_CYLINDER)
+_BOX = int(mujoco.mjtGeom.mjGEOM_BOX)
+
+
+@dataclass(frozen=True)
+class RobotUrdf:
+    """A robot's URDF and the names in it.
+
+    Attributes:
+        text: the XML. Joints are named as in the card.
+        trunk, hips, feet, knees: names of links, legs in the card's order.
+        beyond_barriers: links none of whose shapes meets barriers. URDF cannot say what else a
+            shape meets, so all meet the ground.
+        damping, armature: (12,) of the joints in the card's order, Nms/rad and kg m^2. URDF has no
+            armature; dry friction is in the damping, as much as it is at `FRICTION_SPEED_RADS`.
+    """
+
+    text: str
+    trunk: str
+    hips: tuple[str, ...]
+    feet: tuple[str, ...]
+    knees: tuple[str, ...]
+    beyond_barriers: tuple[str, ...]
+    damping: np.ndarray
+    armature: np.ndarray
+
+
+def robot_urdf(robot: RobotCard, model: mujoco.MjModel) -> RobotUrdf:
+    """The URDF of a card's robot as `mujoco_model.build_model` compiled it.
+
+    Raises:
+        RobotError: something that URDF cannot hold: a shape that is no primitive, two joints of one
+            body, springs, tendons, equality constraints.
+    """
+    _check(robot, model)
+    writer = _Writer(robot, model)
+    root = ET.Element("robot", name=robot.name)
+    for body in writer.bodies:
+        writer.write_body(root, body)
+    ET.indent(root)
+    dofs = [int(model.joint(name).dofadr[0]) for name in robot.joint_names]
+    hips = [int(model.joint(name).bodyid[0]) for name in robot.joint_names[::JOINTS_PER_LEG]]
+    return RobotUrdf(
+        text=ET.tostring(root, encoding="unicode"),
+        trunk=writer.link_name(writer.bodies[0]),
+        hips=tuple(writer.link_name(body) for body in hips),
+        feet=tuple(writer.part_name(model.geom(name).id) for name in robot.foot_geoms),
+        knees=tuple(writer.part_name(model.geom(name).id) for name in robot.knee_geoms),
+        beyond_barriers=tuple(writer.beyond_barriers),
+        damping=model.dof_damping[dofs] + model.dof_frictionloss[dofs] / FRICTION_SPEED_RADS,
+        armature=model.dof_armature[dofs].copy(),
+    )
+
+
+@dataclass(frozen=True)
+class _Inertial:
+    """Mass, centre of mass (3,) and inertia (3, 3) about it, in a link's axes."""
+
+    mass: float
+    com: np.ndarray
+    inertia: np.ndarray
+
+    def about_origin(self) -> np.ndarray:
+        """(3, 3) inertia about the link's origin."""
+        com = self.com
+        return self.inertia + self.mass * (com @ com * np.eye(3) - np.outer(com, com))
+
+    def without(self, parts: Sequence[_Inertial]) -> _Inertial:
+        """What is left when parts are taken out."""
+        mass = self.mass - sum(part.mass for part in parts)
+        moment = self.mass * self.com - sum((p.mass * p.com for p in parts), np.zeros(3))
+        about_origin = self.about_origin() - sum(
+            (p.about_origin() for p in parts), np.zeros((3, 3))
+        )
+        com = moment / mass
+        inertia = about_origin - mass * (com @ com * np.eye(3) - np.outer(com, com))
+        return _Inertial(mass, com, inertia)
+
+    def possible(self) -> bool:
+        """Whether matter could have it: no principal moment above the sum of the other two."""
+        low, middle, high = np.linalg.eigvalsh(self.inertia)
+        return low > 0 and low + middle >= high
+
+
+class _Writer:
+    """Writes the bodies of a model as links; a link's frame is at its joint."""
+
+    def __init__(self, robot: RobotCard, model: mujoco.MjModel):
+        self._robot, self._model = robot, model
+        trunk = model.body(robot.trunk_body).id
+        self.bodies = [trunk]
+        for body in range(trunk + 1, model.nbody):
+            if int(model.body_parentid[body]) in self.bodies:
+                self.bodies.append(body)
+        self._parts = {
+            model.geom(name).id: f"gaitforge_{kind}_{leg}"
+            for kind, names in (("foot", robot.foot_geoms), ("knee", robot.knee_geoms))
+            for leg, name in enumerate(names)
+        }
+        barrier = int(model.body_geomadr[model.body(f"{BARRIERS}_0").id])
+        self._barrier_bit = int(model.geom_contype[barrier])
+        self.beyond_barriers: list[str] = []
+
+    def link_name(self, body: int) -> str:
+        """The body's, or one made up."""
+        return self._model.body(body).name or f"gaitforge_body_{body}"
+
+    def part_name(self, geom: int) -> str:
+        """The link of a foot or a knee."""
+        return self._parts[geom]
+
+    def write_body(self, root: ET.Element, body: int) -> None:
+        """Add a body's link, the links of its feet and knees, and the joints to them."""
+        model = self._model
+        first, count = int(model.body_geomadr[body]), int(model.body_geomnum[body])
+        geoms = [g for g in range(first, first + count) if model.geom_conaffinity[g]]
+        parts = [g for g in geoms if g in self._parts]
+        inertials = self._split(body, parts)
+        if body != self.bodies[0]:
+            self._write_joint(root, body)
+        self._write_link(
+            root, self.link_name(body), inertials[0], [g for g in geoms if g not in parts], True
+        )
+        for geom, inertial in zip(parts, inertials[1:], strict=True):
+            position, rotation = self._geom_frame(geom)
+            joint = _add_joint(root, self._parts[geom] + "_joint", "fixed", position, rotation)
+            _add(joint, "parent", link=self.link_name(body))
+            _add(joint, "child", link=self._parts[geom])
+            centred = _Inertial(inertial.mass, np.zeros(3), inertial.inertia)
+            self._write_link(root, self._parts[geom], centred, [geom], False)
+
+    def _split(self, body: int, parts: list[int]) -> list[_Inertial]:
+        """The body's inertia without its feet and knees, and theirs, in its link's frame."""
+        model = self._model
+        axes = _matrix(model.body_iquat[body])
+        whole = _Inertial(
+            float(model.body_mass[body]),
+            model.body_ipos[body] - self._anchor(body),
+            axes @ np.diag(model.body_inertia[body]) @ axes.T,
+        )
+        if not parts:
+            return [whole]
+        for share in _PART_MASS_SHARES:
+            mass = share * whole.mass
+            solid = [
+                _Inertial(
+                    mass,
+                    self._geom_frame(geom)[0],
+                    np.eye(3) * 0.4 * mass * float(model.geom_rbound[geom]) ** 2,
+                )
+                for geom in parts
+            ]
+            rest = whole.without(solid)
+            if rest.possible():
+                return [rest, *solid]
+        raise self._robot.wrong(
+            f"the inertia of body '{self.link_name(body)}' is too small for its mass"
+        )
+
+    def _anchor(self, body: int) -> np.ndarray:
+        """(3,) the body's joint in its frame: its link's origin."""
+        model = self._model
+        if body == self.bodies[0] or not model.body_jntnum[body]:
+            return np.zeros(3)
+        return model.jnt_pos[int(model.body_jntadr[body])]
+
+    def _geom_frame(self, geom: int) -> tuple[np.ndarray, np.ndarray]:
+        """Position (3,) and axes (3, 3) of a shape in its link's frame."""
+        model = self._model
+        position = model.geom_pos[geom] - self._anchor(int(model.geom_bodyid[geom]))
+        return position, _matrix(model.geom_quat[geom])
+
+    def _write_joint(self, root: ET.Element, body: int) -> None:
+        model, robot = self._model, self._robot
+        rotation = _matrix(model.body_quat[body])
+        parent = int(model.body_parentid[body])
+        position = model.body_pos[body] + rotation @ self._anchor(body) - self._anchor(parent)
+        names = {"parent": self.link_name(parent), "child": self.link_name(body)}
+        if not model.body_jntnum[body]:
+            joint = _add_joint(root, names["child"] + "_joint", "fixed", position, rotation)
+        else:
+            adr = int(model.body_jntadr[body])
+            axis, name = model.jnt_axis[adr], model.joint(adr).name
+            limited = bool(model.jnt_limited[adr])
+            # URDF counts angles from the pose of the file, MuJoCo from the joint's reference.
+            rotation = rotation @ _turn(axis, -float(model.qpos0[model.jnt_qposadr[adr]]))
+            kind = "revolute" if limited else "continuous"
+            joint = _add_joint(root, name, kind, position, rotation)
+            _add(joint, "axis", xyz=_text(axis))
+            effort = robot.torque_limit_nm[robot.joint_names.index(name)]
+            limits = {"effort": _number(effort), "velocity": _number(MAX_JOINT_SPEED_RADS)}
+            if limited:
+                low, high = model.jnt_range[adr]
+                limits |= {"lower": _number(low), "upper": _number(high)}
+            _add(joint, "limit", **limits)
+        for role, link in names.items():
+            _add(joint, role, link=link)
+
+    def _write_link(
+        self, root: ET.Element, name: str, inertial: _Inertial, geoms: list[int], placed: bool
+    ) -> None:
+        """A link with its shapes, where they are in their body or, not `placed`, at its origin."""
+        model = self._model
+        link = _add(root, "link", name=name)
+        element = _add(link, "inertial")
+        _add(element, "origin", xyz=_text(inertial.com), rpy="0 0 0")
+        _add(element, "mass", value=_number(inertial.mass))
+        moments = {
+            f"i{'xyz'[row]}{'xyz'[col]}": _number(inertial.inertia[row, col])
+            for row in range(3)
+            for col in range(row, 3)
+        }
+        _add(element, "inertia", **moments)
+        for geom in geoms:
+            frame = self._geom_frame(geom) if placed else (np.zeros(3), np.eye(3))
+            _write_shapes(link, int(model.geom_type[geom]), model.geom_size[geom], *frame)
+        if geoms and not any(model.geom_conaffinity[geom] & self._barrier_bit for geom in geoms):
+            self.beyond_barriers.append(name)
+
+
+def _check(robot: RobotCard, model: mujoco.MjModel) -> None:
+    """Refuse what URDF cannot hold."""
+    file = robot.mjcf_path.name
+    trunk = model.body(robot.trunk_body).id
+    for body in range(trunk, model.nbody):
+        if model.body_jntnum[body] > 1:
+            raise robot.wrong(f"{file}: URDF has one joint a body, '{model.body(body).name}' more")
+    if model.jnt_stiffness.any() or model.neq or model.ntendon:
+        raise robot.wrong(f"{file}: URDF has no springs, equality constraints and tendons")
+    for geom in range(model.ngeom):
+        of_robot = model.body_rootid[model.geom_bodyid[geom]] == model.body_rootid[trunk]
+        collides = of_robot and model.geom_conaffinity[geom]
+        if collides and model.geom_type[geom] not in (_SPHERE, _CAPSULE, _CYLINDER, _BOX):
+            name = model.geom(geom).name or f"of '{model.body(model.geom_bodyid[geom]).name}'"
+            raise robot.wrong(
+                f"{file}: the shape {name} collides and is no sphere, capsule, cylinder or box"
+            )
+
+
+def _write_shapes(
+    link: ET.Element, kind: int, size: np.ndarray, position: np.ndarray, rotation: np.ndarray
+) -> None:
+    """One collision element, or three for a capsule: URDF has cylinders and spheres."""
+
+    def add(where: np.ndarray, shape: str, **sizes: str) -> None:
+        element = _add(link, "collision")
+        _add(element, "origin", xyz=_text(where), rpy=_text(_roll_pitch_yaw(rotation)))
+        _add(_add(element, "geometry"), shape, **sizes)
+
+    if kind == _BOX:
+        add(position, "box", size=_text(2 * size))
+    elif kind == _SPHERE:
+        add(position, "sphere", radius=_number(size[0]))
+    else:
+        add(position, "cylinder", radius=_number(size[0]), length=_number(2 * size[1]))
+    if kind == _CAPSULE:
+        for end in (size[1], -size[1]):
+            add(position + rotation[:, 2] * end, "sphere", radius=_number(size[0]))
+
+
+def _add(parent: ET.Element, tag: str, **attributes: str) -> ET.Element:
+    return ET.SubElement(parent, tag, attributes)
+
+
+def _add_joint(
+    root: ET.Element, name: str, kind: str, position: np.ndarray, rotation: np.ndarray
+) -> ET.Element:
+    joint = _add(root, "joint", name=name, type=kind)
+    if kind == "fixed":
+        # Read by Isaac Gym's importer, should it be told to merge links.
+        joint.set("dont_collapse", "true")
+    _add(joint, "origin", xyz=_text(position), rpy=_text(_roll_pitch_yaw(rotation)))
+    return joint
+
+
+def _matrix(quat: np.ndarray) -> np.ndarray:
+    result = np.zeros(9)
+    mujoco.mju_quat2Mat(result, quat)
+    return result.reshape(3, 3)
+
+
+def _turn(axis: np.ndarray, angle: float) -> np.ndarray:
+    quat = np.zeros(4)
+    mujoco.mju_axisAngle2Quat(quat, axis, angle)
+    return _matrix(quat)
+
+
+def _roll_pitch_yaw(rotation: np.ndarray) -> np.ndarray:
+    """(3,) fixed-axis angles: the rotation is Rz(yaw) Ry(pitch) Rx(roll)."""
+    across = float(np.hypot(rotation[0, 0], rotation[1, 0]))
+    pitch = np.arctan2(-rotation[2, 0], across)
+    if across < 1e-9:
+        # Roll and yaw turn about one axis: all of it is called roll.
+        return np.array([np.arctan2(-rotation[1, 2], rotation[1, 1]), pitch, 0.0])
+    roll = np.arctan2(rotation[2, 1], rotation[2, 2])
+    return np.array([roll, pitch, np.arctan2(rotation[1, 0], rotation[0, 0])])
+
+
+def _number(value: float) -> str:
+    return repr(float(value) + 0.0)  # no minus zero
+
+
+def _text(values: np.ndarray) -> str:
+    return " ".join(_number(value) for value in values)

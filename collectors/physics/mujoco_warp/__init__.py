@@ -1,0 +1,1 @@
+"""MuJoCo Warp: the same models on a GPU."""

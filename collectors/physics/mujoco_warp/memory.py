@@ -1,0 +1,102 @@
+"""Memory that the host shares with Warp's device: one block for a step, and a bank of tiles."""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mujoco
+import numpy as np
+import warp as wp
+
+from collectors.scenarios.terrains import TerrainTile
+
+_ALIGNED_FLOATS = 64
+
+
+class Mirror:
+    """Named float32 arrays that lie side by side, once on the host and once on the device.
+
+    Neighbours travel in one transfer. `host` and `device` hold the arrays by name.
+    """
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]], device: Any) -> None:
+        self._start, self._stop, size = {}, {}, 0
+        for name, shape in shapes.items():
+            self._start[name], self._stop[name] = size, size + math.prod(shape)
+            size += -(-math.prod(shape) // _ALIGNED_FLOATS) * _ALIGNED_FLOATS
+        self._size, self._at = size, device
+        self._device = wp.zeros(size, dtype=wp.float32, device=device)
+        self._host = wp.zeros(size, dtype=wp.float32, device="cpu", pinned=device.is_cuda)
+        memory = self._host.numpy()
+        self.host: dict[str, np.ndarray] = {}
+        self.device: dict[str, Any] = {}
+        for name, shape in shapes.items():
+            part = slice(self._start[name], self._stop[name])
+            self.host[name] = memory[part].reshape(shape)
+            self.device[name] = self._device[part].reshape(shape)
+
+    def upload(self, last: str) -> None:
+        """Bring everything up to and with `last` to the device."""
+        wp.copy(self._device, self._host, count=self._stop[last])
+
+    def download(self, first: str) -> None:
+        """Bring everything from `first` on to the host, and wait for it."""
+        start = self._start[first]
+        wp.copy(self._host, self._device, start, start, self._size - start)
+        wp.synchronize_device(self._at)
+
+
+class TileBank:
+    """The terrain tiles that N worlds stand on: height fields that worlds choose by number.
+
+    Worlds on the same tile share one field. There are as many as worlds, so that one is always
+    free for a tile that comes: that of the world's last tile, if nothing else.
+    """
+
+    def __init__(self, model: Any, num_worlds: int, ground: int) -> None:
+        rows, columns = int(model.hfield_nrow.numpy()[0]), int(model.hfield_ncol.numpy()[0])
+        self._cells, self._model, self._ground = rows * columns, model, ground
+        self._tiles: list[TerrainTile | None] = [None] * num_worlds
+        self._slots: dict[int, int] = {}
+        self._dataid = model.geom_dataid.numpy().copy()
+        self._size = np.tile(model.hfield_size.numpy(), (num_worlds, 1))
+        self._users = np.zeros(num_worlds, dtype=np.int64)
+        self._users[0] = num_worlds
+        self._new: dict[int, np.ndarray] = {}
+        self._changed = False
+        model.hfield_size = wp.array(self._size, dtype=wp.vec4)
+        model.hfield_nrow = wp.full(num_worlds, rows, dtype=int)
+        model.hfield_ncol = wp.full(num_worlds, columns, dtype=int)
+        model.hfield_adr = wp.array(self._cells * np.arange(num_worlds), dtype=int)
+        model.hfield_data = wp.zeros(num_worlds * self._cells, dtype=wp.float32)
+
+    def place(self, world: int, model: mujoco.MjModel, tile: TerrainTile) -> None:
+        """Put a world on a tile, which the model has in its height field."""
+        self._users[self._dataid[world, self._ground]] -= 1
+        slot = self._slots.get(id(tile))
+        if slot is None:
+            slot = int(np.argmin(self._users))
+            self._slots.pop(id(self._tiles[slot]), None)
+            # The bank holds the tile, so that its identity is not given to another.
+            self._tiles[slot], self._slots[id(tile)] = tile, slot
+            self._new[slot] = model.hfield_data.astype(np.float32)
+            self._size[slot] = model.hfield_size[0]
+        self._users[slot] += 1
+        self._dataid[world, self._ground] = slot
+        self._changed = True
+
+    def upload(self) -> None:
+        """Bring to the device what changed since the last time."""
+        if not self._changed:
+            return
+        self._changed = False
+        self._model.geom_dataid.assign(self._dataid)
+        if self._new:
+            self._model.hfield_size.assign(self._size)
+        for slot, heights in self._new.items():
+            wp.copy(self._model.hfield_data, wp.array(heights, device="cpu"), slot * self._cells)
+        self._new.clear()

@@ -1,0 +1,219 @@
+"""Drawing scenes with MuJoCo's offscreen renderer; run as a process of its own.
+
+`python -m collectors.rendering.mujoco_view IN.npz OUT.npz` reads what `rendering` wrote and writes the frames. OpenGL's back end is chosen by MUJOCO_GL before MuJoCo loads, and a broken driver may take
+the whole process down: both are reasons for a process that is not the caller's.
+"""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+
+from collectors.rendering.side_view import BARRIER, FEET, LEFT_LEGS, RIGHT_LEGS, TRUNK
+from collectors.robots.robot import JOINTS_PER_LEG, N_LEGS, RobotCard, load_robot
+
+SUPERSAMPLING = 2
+_SKY = (0.93, 0.95, 0.97)
+_GROUND_TONES = ((0.82, 0.85, 0.88), (0.71, 0.75, 0.79))
+_BARRIER_ALPHA = 0.42
+_BARRIER_GLOW = 0.35
+_FIELD_OF_VIEW_DEG = 30.0
+_DISTANCE_M = 2.25
+_TARGET_ABOVE_GROUND_M = 0.24
+# Azimuth past the robot's right side towards its front, and how far the camera looks down, degrees.
+_ANGLES = {"none": (28.0, -13.0), "bar": (12.0, -9.0), "walls": (58.0, -27.0)}
+_SUN = (0.22, 0.16, -1.0)
+_FOG_M = (2.6, 7.0)
+_SHADOW_HALF_WIDTH_M = 3.0
+
+
+@dataclass(frozen=True)
+class Shot:
+    """Frames to draw: arrays only, so that they travel in a plain file.
+
+    state (F, 19), heights (ny, nx) from low_m (2,) at resolution_m (), barriers (B, 7: centre, half
+    size, yaw), view_pos (F, 3), view_yaw (F,), passage (): its kind, "none" on open ground.
+    """
+
+    state: np.ndarray
+    heights: np.ndarray
+    low_m: np.ndarray
+    resolution_m: np.ndarray
+    barriers: np.ndarray
+    view_pos: np.ndarray
+    view_yaw: np.ndarray
+    passage: np.ndarray
+
+
+def draw_shot(robot: RobotCard, shot: Shot, width_px: int, height_px: int) -> np.ndarray:
+    """(F, height_px, width_px, 3) uint8."""
+    size = (width_px * SUPERSAMPLING, height_px * SUPERSAMPLING)
+    model = _build(robot, shot, size)
+    data = mujoco.MjData(model)
+    qpos = [int(model.joint(name).qposadr[0]) for name in robot.joint_names]
+    frames = []
+    with mujoco.Renderer(model, size[1], size[0]) as renderer:
+        renderer.scene.flags[mujoco.mjtRndFlag.mjRND_FOG] = True
+        renderer.scene.flags[mujoco.mjtRndFlag.mjRND_HAZE] = True
+        for state, pos, yaw in zip(shot.state, shot.view_pos, shot.view_yaw, strict=True):
+            data.qpos[:7] = state[:7]
+            data.qpos[qpos] = state[7:]
+            mujoco.mj_kinematics(model, data)
+            mujoco.mj_camlight(model, data)
+            _place_sun(data, pos, float(yaw))
+            renderer.update_scene(data, _camera(robot, pos, float(yaw), str(shot.passage)))
+            pixels = renderer.render().reshape(height_px, SUPERSAMPLING, width_px, -1, 3)
+            frames.append(pixels.mean(axis=(1, 3)).round().astype(np.uint8))
+    return np.stack(frames)
+
+
+def _build(robot: RobotCard, shot: Shot, size: tuple[int, int]) -> mujoco.MjModel:
+    """The robot's MJCF on the ground of the shot, with light, colours and the barriers."""
+    spec = mujoco.MjSpec.from_file(str(robot.mjcf_path))
+    for element in [*spec.sensors, *spec.actuators, *spec.keys]:
+        spec.delete(element)
+    _colour_robot(spec, robot)
+    _add_backdrop(spec)
+    _add_ground(spec, shot)
+    spec.add_material(
+        name="gaitforge_barrier", rgba=[*_unit(BARRIER), _BARRIER_ALPHA], emission=_BARRIER_GLOW
+    )
+    for x, y, z, a, b, c, yaw in shot.barriers.tolist():
+        spec.worldbody.add_geom(
+            type=mujoco.mjtGeom.mjGEOM_BOX,
+            pos=[x, y, z],
+            size=[a, b, c],
+            quat=[np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2)],
+            material="gaitforge_barrier",
+        )
+    spec.visual.global_.offwidth, spec.visual.global_.offheight = size
+    spec.visual.global_.fovy = _FIELD_OF_VIEW_DEG
+    # The supersampling smooths the edges already.
+    spec.visual.quality.offsamples = 0
+    spec.visual.quality.shadowsize = 1024
+    return spec.compile()
+
+
+def _colour_robot(spec: mujoco.MjSpec, robot: RobotCard) -> None:
+    for geom in spec.geoms:
+        geom.rgba = [*_unit(TRUNK), 1.0]
+    for leg in range(N_LEGS):
+        thigh = spec.joint(robot.joint_names[JOINTS_PER_LEG * leg + 1]).parent
+        colour = LEFT_LEGS if robot.leg_signs[leg, 1] > 0 else RIGHT_LEGS
+        for geom in thigh.find_all("geom"):
+            geom.rgba = [*_unit(colour), 1.0]
+    for name in robot.foot_geoms:
+        spec.geom(name).rgba = [*_unit(FEET), 1.0]
+
+
+def _add_backdrop(spec: mujoco.MjSpec) -> None:
+    """A sky of one colour that the ground fades into, a sun that casts shadows, and fill light."""
+    spec.add_texture(
+        name="gaitforge_sky",
+        type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
+        builtin=mujoco.mjtBuiltin.mjBUILTIN_FLAT,
+        rgb1=_SKY,
+        rgb2=_SKY,
+        width=64,
+        height=384,
+    )
+    spec.worldbody.add_light(
+        type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL,
+        diffuse=[0.52, 0.52, 0.50],
+        specular=[0.0, 0.0, 0.0],
+        castshadow=True,
+    )
+    light = spec.visual.headlight
+    light.ambient, light.diffuse, light.specular = [0.38] * 3, [0.22] * 3, [0.0] * 3
+    # Both are multiples of the extent.
+    spec.stat.extent = 1.0
+    spec.visual.map.fogstart, spec.visual.map.fogend = _FOG_M
+    spec.visual.map.shadowclip = _SHADOW_HALF_WIDTH_M
+    spec.visual.rgba.fog = [*_SKY, 1.0]
+    spec.visual.rgba.haze = [*_SKY, 1.0]
+
+
+def _add_ground(spec: mujoco.MjSpec, shot: Shot) -> None:
+    low, high = float(shot.heights.min()), float(shot.heights.max())
+    relief = max(high - low, 0.01)
+    rows, columns = shot.heights.shape
+    half = np.array([columns - 1, rows - 1]) * float(shot.resolution_m) / 2
+    spec.add_hfield(
+        name="gaitforge_ground",
+        size=[*half, relief, 0.1],
+        nrow=rows,
+        ncol=columns,
+        userdata=((shot.heights - low) / relief).ravel().tolist(),
+    )
+    spec.add_texture(
+        name="gaitforge_checker",
+        type=mujoco.mjtTexture.mjTEXTURE_2D,
+        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        rgb1=_GROUND_TONES[0],
+        rgb2=_GROUND_TONES[1],
+        width=256,
+        height=256,
+    )
+    material = spec.add_material(name="gaitforge_ground", texuniform=True, texrepeat=[1.0, 1.0])
+    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "gaitforge_checker"
+    spec.worldbody.add_geom(
+        type=mujoco.mjtGeom.mjGEOM_HFIELD,
+        hfieldname="gaitforge_ground",
+        material="gaitforge_ground",
+        pos=[*(shot.low_m + half), low],
+    )
+
+
+def _place_sun(data: mujoco.MjData, pos: np.ndarray, yaw: float) -> None:
+    """Shine from above and behind: treads are light, risers dark, and shadows lie underneath.
+
+    The sun goes with the viewer, for its shadow map covers only what is near.
+    """
+    c, s = np.cos(yaw), np.sin(yaw)
+    x, y, z = _SUN
+    direction = np.array([c * x - s * y, s * x + c * y, z]) / np.linalg.norm(_SUN)
+    data.light_xdir[0] = direction
+    data.light_xpos[0] = pos - 3.0 * direction
+
+
+def _camera(robot: RobotCard, pos: np.ndarray, yaw: float, passage: str) -> mujoco.MjvCamera:
+    scale = robot.leg_length_m / 0.5
+    forward, down = _ANGLES[passage]
+    camera = mujoco.MjvCamera()
+    camera.lookat[:] = pos
+    camera.lookat[2] += _TARGET_ABOVE_GROUND_M * scale
+    camera.distance = _DISTANCE_M * scale
+    # An azimuth of 90 looks along +y, so this looks at the right side of a robot that heads for +x.
+    camera.azimuth = np.degrees(yaw) + 90.0 + forward
+    camera.elevation = down
+    return camera
+
+
+def _unit(colour: tuple[int, int, int]) -> list[float]:
+    return [part / 255 for part in colour]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draw the shots of one file into another."""
+    source, target = arguments
+    with np.load(source, allow_pickle=False) as given:
+        robot = load_robot(str(given["robot"]))
+        width, height = given["size_px"].tolist()
+        fields = list(Shot.__dataclass_fields__)
+        frames = {}
+        for k in range(int(given["shots"])):
+            shot = Shot(**{name: given[f"{k}/{name}"] for name in fields})
+            frames[str(k)] = draw_shot(robot, shot, width, height)
+    np.savez(target, allow_pickle=False, **frames)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,164 @@
+"""Pictures of scenes by the best means that works here.
+
+MuJoCo's offscreen renderer where OpenGL is available, side views drawn without it everywhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from collectors.rendering.scene import Scene
+from collectors.rendering.side_view import draw_side_views
+
+RENDERERS = ("auto", "mujoco", "side")
+OPENGL_BACKENDS = ("egl", "osmesa")
+"""Tried in this order: the graphics card first, then software. MUJOCO_GL, where set, is the only
+one tried."""
+START_LIMIT_S = 20.0
+FRAME_LIMIT_S = 1.0
+"""A renderer on one busy core needs about 0.1 s a frame."""
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")
+_REASON_LENGTH = 160
+
+
+class RenderingError(ValueError):
+    """MuJoCo cannot draw on this machine; the message says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """Which steps (F,) of a scene to draw."""
+
+    scene: Scene
+    steps: np.ndarray
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """(F, height, width, 3) uint8 a shot, and the renderer that drew them: "mujoco" or "side"."""
+
+    frames: list[np.ndarray]
+    renderer: str
+
+
+def check_renderer(renderer: str) -> str:
+    """Return the name, or raise ValueError naming the renderers there are."""
+    if renderer not in RENDERERS:
+        raise ValueError(f"unknown renderer '{renderer}'; renderers: {', '.join(RENDERERS)}")
+    return renderer
+
+
+def draw(
+    shots: Sequence[Shot],
+    width_px: int,
+    height_px: int,
+    renderer: str = "auto",
+    say: Callable[[str], None] | None = None,
+) -> Pictures:
+    """Draw every shot.
+
+    Args:
+        renderer: "mujoco" or "side", or "auto" for the first of them that works.
+        say: gets the one line that tells why "auto" fell back to side views.
+
+    Raises:
+        RenderingError: "mujoco" was asked for and does not work here.
+        ValueError: no such renderer.
+    """
+    if check_renderer(renderer) != "side":
+        try:
+            return Pictures(draw_with_mujoco(shots, width_px, height_px), "mujoco")
+        except RenderingError as error:
+            if renderer == "mujoco":
+                raise
+            if say is not None:
+                say(f"{error}; drawing side views instead")
+    frames = [
+        np.stack(draw_side_views(shot.scene, shot.steps, width_px, height_px)) for shot in shots
+    ]
+    return Pictures(frames, "side")
+
+
+def draw_with_mujoco(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarray]:
+    """(F, height_px, width_px, 3) uint8 a shot, drawn by a process of its own.
+
+    Raises:
+        RenderingError: no OpenGL back end works.
+    """
+    if not shots:
+        return []
+    chosen = os.environ.get("MUJOCO_GL")
+    limit_s = START_LIMIT_S + FRAME_LIMIT_S * sum(len(shot.steps) for shot in shots)
+    failures = []
+    with tempfile.TemporaryDirectory(prefix="gaitforge-") as folder:
+        given, answer = Path(folder, "given.npz"), Path(folder, "answer.npz")
+        _write_shots(given, shots, width_px, height_px)
+        for backend in (chosen,) if chosen else OPENGL_BACKENDS:
+            failure = _run(backend, given, answer, limit_s)
+            if failure is None:
+                with np.load(answer, allow_pickle=False) as drawn:
+                    return [drawn[str(k)] for k in range(len(shots))]
+            failures.append(f"{backend}: {failure}")
+    raise RenderingError(f"MuJoCo cannot draw here ({'; '.join(failures)})")
+
+
+def _write_shots(path: Path, shots: Sequence[Shot], width_px: int, height_px: int) -> None:
+    arrays: dict[str, np.ndarray] = {
+        "robot": np.array(str(shots[0].scene.robot.path.resolve())),
+        "size_px": np.array([width_px, height_px]),
+        "shots": np.array(len(shots)),
+    }
+    for k, shot in enumerate(shots):
+        scene, steps = shot.scene, shot.steps
+        barriers = [(*b.centre_m, *b.half_size_m, b.yaw_rad) for b in scene.barriers]
+        fields = {
+            "state": scene.state[steps],
+            "heights": scene.ground.heights,
+            "low_m": scene.ground.low_m,
+            "resolution_m": np.array(scene.ground.resolution_m),
+            "barriers": np.array(barriers).reshape(-1, 7),
+            "view_pos": scene.view_pos[steps],
+            "view_yaw": scene.view_yaw[steps],
+            "passage": np.array(scene.passage.kind if scene.passage else "none"),
+        }
+        arrays |= {f"{k}/{name}": value for name, value in fields.items()}
+    np.savez(path, allow_pickle=False, **arrays)
+
+
+def _run(backend: str, given: Path, answer: Path, limit_s: float) -> str | None:
+    """Draw in a process of its own; returns why it failed, or None."""
+    command = [sys.executable, "-m", "collectors.rendering.mujoco_view", str(given), str(answer)]
+    try:
+        done = subprocess.run(
+            command,
+            env=os.environ | {"MUJOCO_GL": backend},
+            cwd=Path(__file__).resolve().parents[2],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no picture after {limit_s:.0f} s"
+    if done.returncode == 0 and answer.is_file():
+        return None
+    return _reason(done.stderr) or f"the process ended with code {done.returncode}"
+
+
+def _reason(stderr: str) -> str:
+    """The exception that ended a process, its first line; else the last thing that it said."""
+    lines = [line.rstrip() for line in stderr.splitlines() if line.strip()]
+    raised = [line for line in lines if _EXCEPTION.match(line)]
+    text = (raised or lines or [""])[-1].strip()
+    return text if len(text) <= _REASON_LENGTH else text[: _REASON_LENGTH - 3] + "..."

@@ -1,0 +1,1 @@
+"""Robot cards, leg kinematics, commands, and the kinematic gait."""

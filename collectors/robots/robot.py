@@ -1,0 +1,256 @@
+"""Robot cards: the facts about a legged robot that the task needs beside its MJCF."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ASSETS = Path(__file__).parent.parent / "assets"
+CARD_FILE = "robot.json"
+DEFAULT_ROBOT = "aliengo"
+N_LEGS = 4
+JOINTS_PER_LEG = 3
+N_JOINTS = N_LEGS * JOINTS_PER_LEG
+LEGS = ("FL", "FR", "RL", "RR")
+JOINTS_OF_A_LEG = ("hip", "thigh", "calf")
+
+
+class RobotError(ValueError):
+    """A robot card, or the MJCF it names, that cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class RobotCard:
+    """A quadruped with three joints a leg: hip roll, thigh pitch, calf pitch.
+
+    Legs are in the order FL, FR, RL, RR. Arrays have shape (12,) in `joint_names` order. Lengths in
+    m, angles in rad, torques in Nm. `trunk_half_size_m` is the trunk's box along x, y and z;
+    `width_m` the outline across the hips with vertical legs.
+    """
+
+    name: str
+    path: Path
+    mjcf_path: Path
+    source: str
+    trunk_body: str
+    foot_geoms: tuple[str, ...]
+    knee_geoms: tuple[str, ...]
+    joint_names: tuple[str, ...]
+    default_joint_pos_rad: np.ndarray
+    joint_lower_rad: np.ndarray
+    joint_upper_rad: np.ndarray
+    kp_nm_per_rad: np.ndarray
+    kd_nms_per_rad: np.ndarray
+    torque_limit_nm: np.ndarray
+    action_scale_rad: float
+    mass_kg: float
+    foot_radius_m: float
+    hip_offset_m: tuple[float, float]
+    thigh_offset_m: float
+    thigh_length_m: float
+    calf_length_m: float
+    nominal_height_m: float
+    trunk_half_size_m: tuple[float, float, float]
+    width_m: float
+
+    @property
+    def leg_signs(self) -> np.ndarray:
+        """(4, 2): +1 for front and -1 for rear legs; +1 for left and -1 for right legs."""
+        return np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+
+    @property
+    def hip_positions_m(self) -> np.ndarray:
+        """(4, 3): hip joint origins in the trunk frame."""
+        xy = self.leg_signs * np.array(self.hip_offset_m)
+        return np.concatenate([xy, np.zeros((N_LEGS, 1))], axis=1)
+
+    @property
+    def leg_length_m(self) -> float:
+        """Length of a straight leg, hip to foot."""
+        return self.thigh_length_m + self.calf_length_m
+
+    def wrong(self, message: str) -> RobotError:
+        """What is wrong with this robot, as the error to raise."""
+        return RobotError(f"robot '{self.name}': {message}")
+
+
+_NAMES = {"foot_geoms": N_LEGS, "knee_geoms": N_LEGS, "joint_names": N_JOINTS}
+_PER_JOINT = ("default_joint_pos_rad", "joint_lower_rad", "joint_upper_rad", "torque_limit_nm")
+_GAINS = ("kp_nm_per_rad", "kd_nms_per_rad")
+_POSITIVE = (
+    "action_scale_rad",
+    "mass_kg",
+    "foot_radius_m",
+    "thigh_offset_m",
+    "thigh_length_m",
+    "calf_length_m",
+    "nominal_height_m",
+    "width_m",
+)
+_TEXTS = ("name", "mjcf", "source", "trunk_body")
+_SIZES = {"hip_offset_m": 2, "trunk_half_size_m": 3}
+_COUNTS = dict.fromkeys(_PER_JOINT, N_JOINTS) | dict.fromkeys(_POSITIVE, 1) | _SIZES
+CARD_KEYS = (*_TEXTS, *_NAMES, *_PER_JOINT, *_GAINS, *_POSITIVE, *_SIZES)
+_LARGEST = 1e6
+
+_Wrong = Callable[[str], RobotError]
+
+
+def list_robots() -> list[str]:
+    """Names of the shipped robots."""
+    return sorted(p.parent.name for p in ASSETS.glob(f"*/{CARD_FILE}"))
+
+
+def find_robot(robot: str) -> Path:
+    """Path of a robot's card: of a shipped robot by name, or in a folder, or the file itself.
+
+    Raises:
+        RobotError: there is none.
+    """
+    if robot in list_robots():
+        return ASSETS / robot / CARD_FILE
+    path = Path(robot)
+    if robot and path.is_file():
+        return path
+    if robot and path.is_dir():
+        if (path / CARD_FILE).is_file():
+            return path / CARD_FILE
+        raise RobotError(f"the folder {path} holds no {CARD_FILE}")
+    raise RobotError(
+        f"no robot '{robot}'; shipped robots: {', '.join(list_robots())}, "
+        f"or a card, or a folder with {CARD_FILE}"
+    )
+
+
+def absolute_robot(robot: str) -> str:
+    """The same robot, named so that it is found from any working directory.
+
+    Raises:
+        RobotError: there is none.
+    """
+    if robot in list_robots():
+        return robot
+    path = find_robot(robot).resolve()
+    return str(path.parent if path.name == CARD_FILE else path)
+
+
+def load_robot(robot: str = "aliengo") -> RobotCard:
+    """Load a robot card: a shipped robot by name, or a path to a card or to its folder.
+
+    The card is checked against itself; `physics.mujoco_check` checks the MJCF against it.
+
+    Raises:
+        RobotError: no such robot, or a card that lacks something or contradicts itself.
+    """
+    path = find_robot(robot)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RobotError(f"robot card {path}: it cannot be read as JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise RobotError(f"robot card {path}: it has to be a JSON object")
+    return _card(path, raw)
+
+
+def _card(path: Path, raw: dict[str, Any]) -> RobotCard:
+    name = raw.get("name", path.parent.name)
+
+    def wrong(message: str) -> RobotError:
+        return RobotError(f"robot '{name}': {message}")
+
+    _check_keys(path, raw, wrong)
+    for key in _TEXTS:
+        if not isinstance(raw[key], str) or not raw[key]:
+            raise wrong(f"{key} has to be a text")
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise wrong("name has to consist of letters, digits, '_', '-' and '.'")
+    if name in list_robots() and path.resolve() != (ASSETS / name / CARD_FILE).resolve():
+        raise wrong("that is a shipped robot's name, and data know robots by name; choose another")
+    for key, count in _NAMES.items():
+        _check_names(raw[key], key, count, wrong)
+    numbers = {key: _numbers(raw[key], key, wrong) for key in (*_COUNTS, *_GAINS)}
+    for key in (*_GAINS, *_POSITIVE, *_SIZES, "torque_limit_nm"):
+        if not (numbers[key] > 0).all():
+            raise wrong(f"{key} has to be positive")
+    entries: dict[str, Any] = {key: raw[key] for key in _TEXTS if key != "mjcf"}
+    entries |= {key: tuple(raw[key]) for key in _NAMES}
+    entries |= {key: numbers[key] for key in (*_PER_JOINT, *_GAINS)}
+    entries |= {key: float(numbers[key][0]) for key in _POSITIVE}
+    entries |= {key: tuple(numbers[key].tolist()) for key in _SIZES}
+    card = RobotCard(path=path, mjcf_path=path.parent / raw["mjcf"], **entries)
+    _check_pose(card)
+    if not card.mjcf_path.is_file():
+        raise card.wrong(f"its MJCF {card.mjcf_path} does not exist")
+    return card
+
+
+def _check_keys(path: Path, raw: dict[str, Any], wrong: _Wrong) -> None:
+    missing = [key for key in CARD_KEYS if key not in raw]
+    if missing:
+        raise wrong(f"its card {path.name} lacks {', '.join(missing)}")
+    unknown = sorted(set(raw) - set(CARD_KEYS))
+    if unknown:
+        raise wrong(
+            f"its card {path.name} holds the unknown {', '.join(unknown)}; "
+            f"a card holds {', '.join(CARD_KEYS)}"
+        )
+
+
+def _check_names(names: Any, key: str, count: int, wrong: _Wrong) -> None:
+    if not isinstance(names, list) or not all(isinstance(n, str) and n for n in names):
+        raise wrong(f"{key} has to be a list of names")
+    if len(names) != count:
+        raise wrong(f"{key} needs {count} names, not {len(names)}")
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise wrong(f"{key} names {', '.join(twice)} more than once")
+
+
+def _numbers(value: Any, key: str, wrong: _Wrong) -> np.ndarray:
+    """As many float64 as the key needs; a gain that is given once holds for every joint."""
+    items = value if isinstance(value, list) else [value]
+    if not all(
+        isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < _LARGEST for x in items
+    ):
+        raise wrong(f"{key} has to be a number or a list of numbers, all finite")
+    numbers = np.array(items, dtype=np.float64)
+    if key in _GAINS:
+        if numbers.size not in (1, N_JOINTS):
+            raise wrong(f"{key} needs 1 or {N_JOINTS} numbers, not {numbers.size}")
+        return np.broadcast_to(numbers, N_JOINTS).copy()
+    if numbers.size != _COUNTS[key]:
+        needs = f"{_COUNTS[key]} numbers" if _COUNTS[key] > 1 else "one number"
+        raise wrong(f"{key} needs {needs}, not {numbers.size}")
+    return numbers
+
+
+def _check_pose(card: RobotCard) -> None:
+    """Limits in order, the default pose within them, and the legs long enough for the height."""
+    for i, joint in enumerate(card.joint_names):
+        low, high = card.joint_lower_rad[i], card.joint_upper_rad[i]
+        default = card.default_joint_pos_rad[i]
+        if low >= high:
+            raise card.wrong(
+                f"the lower limit of {joint}, {low:g}, is not below the upper, {high:g}"
+            )
+        if not low <= default <= high:
+            raise card.wrong(
+                f"the default position of {joint}, {default:g}, is outside its limits "
+                f"{low:g} to {high:g}"
+            )
+        if i % JOINTS_PER_LEG == JOINTS_PER_LEG - 1 and default >= 0:
+            raise card.wrong(
+                f"the default position of {joint}, {default:g}, is not below 0: "
+                "knees have to bend backwards"
+            )
+    if card.nominal_height_m >= card.leg_length_m:
+        raise card.wrong(
+            f"nominal_height_m {card.nominal_height_m:g} is out of reach: "
+            f"the legs are {card.leg_length_m:g} long"
+        )

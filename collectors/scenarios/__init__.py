@@ -1,0 +1,1 @@
+"""What an episode asks of a robot: terrain, passage, command ranges, randomisation."""

@@ -1,0 +1,1 @@
+"""Statistics of a selection, lazy views of it, and the dataset card."""

@@ -1,0 +1,202 @@
+"""What a dataset card says about a selection, as one tree of JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from datasets.analysis.xarray_view import channel_names
+from datasets.schema import Field
+from datasets.storage.s3.object_store import store_address
+
+if TYPE_CHECKING:
+    from datasets.analysis.dask_arrays import Scheduler
+    from datasets.selection.selection import Selection
+
+CARD_VERSION = 1
+BINS = 20
+MOST_WHOLE_BINS = 24
+CHANNEL_QUANTILES = (0.01, 0.5, 0.99)
+RANDOMISATION = "randomisation"
+"""Schema attribute: draw -> {"unit", "low", "high"}; the draw is the catalog column of the name."""
+
+
+def card_record(
+    selection: Selection, *, channels: bool = True, scheduler: Scheduler = None
+) -> dict[str, Any]:
+    """Sizes, groups, distributions, provenance and channel statistics of a selection.
+
+    Args:
+        selection: the episodes; ``store.select()`` for all of a store.
+        channels: also read the arrays, for the statistics of every channel.
+        scheduler: as for ``dask.compute``.
+
+    Returns:
+        ``card_version``; ``store`` (``Store.info``), ``schema``; ``selection`` (hash, episodes,
+        steps, whether it is the whole store); ``total``, ``pairs`` (terrain, skill) and ``cells``
+        (terrain, skill, level) as ``Selection.describe`` gives them; ``returns``, ``lengths`` and
+        ``draws`` as histograms; ``provenance``; ``parts``; ``channels`` (empty if not asked for).
+
+    Raises:
+        DatasetError: an empty selection, or a damaged or missing object.
+    """
+    store, episodes = selection.store, selection.episodes()
+    pairs = selection.describe(("terrain", "skill"))
+    return {
+        "card_version": CARD_VERSION,
+        "name": PurePosixPath(store_address(store)).name,
+        "store": store.info(),
+        "schema": store.schema.to_json(),
+        "selection": {
+            "hash": selection.hash,
+            "episodes": len(selection),
+            "steps": selection.steps,
+            "whole_store": len(selection) == selection.catalog.num_rows,
+        },
+        "total": selection.describe(()),
+        "pairs": pairs,
+        "cells": selection.describe(("terrain", "skill", "level")),
+        "returns": histogram(_numbers(episodes, "return")),
+        "lengths": histogram(_numbers(episodes, "length")),
+        "draws": list(_draws(selection, episodes)),
+        "provenance": _provenance(episodes),
+        "parts": list(_parts(selection)),
+        "channels": list(_channels(selection, scheduler)) if channels else [],
+    }
+
+
+def histogram(
+    values: np.ndarray, low: float | None = None, high: float | None = None
+) -> dict[str, Any]:
+    """Counts of finite values between edges that hold them all, and ``low`` and ``high``.
+
+    Few different whole numbers get a bin each, all else ``BINS`` equal ones.
+
+    Returns:
+        ``edges`` (n + 1), ``counts`` (n), ``min``, ``max``, ``mean`` of the values, and ``whole``:
+        whether a bin is a whole number, from half below to half above it.
+    """
+    limits = [each for each in (low, high) if each is not None]
+    bottom = float(min([*limits, values.min(initial=np.inf)]))
+    top = float(max([*limits, values.max(initial=-np.inf)]))
+    if not np.isfinite([bottom, top]).all():  # nothing to count
+        return {"edges": [0.0, 1.0], "counts": [0], "min": None, "max": None, "mean": None,
+                "whole": False}  # fmt: skip
+    whole = bool((values == np.round(values)).all()) and top - bottom < MOST_WHOLE_BINS
+    if whole:
+        edges = np.arange(np.floor(bottom), np.floor(top) + 2) - 0.5
+    else:
+        if bottom == top:
+            margin = max(0.5, abs(top) * 1e-3)
+            bottom, top = bottom - margin, top + margin
+        edges = np.linspace(bottom, top, BINS + 1)
+    counts, _ = np.histogram(values, edges)
+    some = len(values) > 0
+    return {
+        "edges": edges.tolist(),
+        "counts": counts.tolist(),
+        "min": float(values.min()) if some else None,
+        "max": float(values.max()) if some else None,
+        "mean": float(values.mean()) if some else None,
+        "whole": whole,
+    }
+
+
+def _numbers(episodes: pa.Table, name: str) -> np.ndarray:
+    values = episodes.column(name).drop_null().to_numpy().astype(np.float64)
+    return values[np.isfinite(values)]
+
+
+def _draws(selection: Selection, episodes: pa.Table) -> Iterator[dict[str, Any]]:
+    """Every declared draw that the catalog holds, against its declared range."""
+    declared: Mapping[str, Any] = selection.store.schema.attributes.get(RANDOMISATION, {})
+    for name, draw in declared.items():
+        if name not in episodes.column_names:
+            continue
+        values = _numbers(episodes, name)
+        low, high = float(draw["low"]), float(draw["high"])
+        outside = int(((values < low) | (values > high)).sum())
+        yield {
+            "name": name,
+            "unit": draw.get("unit", "1"),
+            "low": low,
+            "high": high,
+            "outside": outside,
+            **histogram(values, low, high),
+        }
+
+
+def _provenance(episodes: pa.Table) -> dict[str, Any]:
+    """Who made the episodes, each with how many."""
+    seeds = episodes.column("seed").to_numpy()
+    return {
+        "robots": _counted(episodes, ("robot",)),
+        "simulators": _counted(episodes, ("simulator", "simulator_version")),
+        "experts": _counted(episodes, ("expert", "expert_hash")),
+        "seeds": {
+            "distinct": len(np.unique(seeds)),
+            "min": int(seeds.min(initial=0)) if len(seeds) else None,
+            "max": int(seeds.max(initial=0)) if len(seeds) else None,
+        },
+    }
+
+
+def _counted(episodes: pa.Table, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    groups = episodes.select(list(columns)).group_by(list(columns)).aggregate([([], "count_all")])
+    ordered = groups.sort_by([("count_all", "descending"), *((c, "ascending") for c in columns)])
+    return [
+        {name: row[name] for name in columns} | {"episodes": row["count_all"]}
+        for row in ordered.to_pylist()
+    ]
+
+
+def _parts(selection: Selection) -> Iterator[dict[str, Any]]:
+    """The parts that the selection touches, and how much of each it takes."""
+    taken: dict[str, list[int]] = {}
+    for unit in selection.units():
+        counts = taken.setdefault(unit.part_id, [0, 0])
+        counts[0] += unit.stop - unit.first
+        counts[1] += int(selection.lengths[unit.first : unit.stop].sum())
+    for part_id, (episodes, steps) in taken.items():
+        record = selection.catalog.manifests[part_id].record
+        yield {
+            "part": part_id,
+            "episodes": episodes,
+            "steps": steps,
+            "bytes": record.bytes,
+            "content_hash": record.content_hash,
+        }
+
+
+def _channels(selection: Selection, scheduler: Scheduler) -> Iterator[dict[str, Any]]:
+    for field in selection.store.schema.fields:
+        found = selection.statistics(field.name, scheduler)
+        low, median, high = selection.quantiles(field.name, CHANNEL_QUANTILES, scheduler)
+        for name, place in _named_channels(field):
+            yield {
+                "field": field.name,
+                "channel": name,
+                "unit": field.unit,
+                "mean": float(found.mean[place]),
+                "std": float(found.std[place]),
+                "min": float(found.min[place]),
+                "q01": float(low[place]),
+                "median": float(median[place]),
+                "q99": float(high[place]),
+                "max": float(found.max[place]),
+            }
+
+
+def _named_channels(field: Field) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if not field.shape:
+        yield field.name, ()
+    elif len(field.shape) == 1:
+        yield from ((name, (index,)) for index, name in enumerate(channel_names(field)))
+    else:
+        for place in product(*map(range, field.shape)):
+            yield f"{field.name}[{', '.join(map(str, place))}]", place

@@ -1,0 +1,153 @@
+"""Selections as lazy Dask arrays, and reductions of their rows on any Dask scheduler.
+
+What is computed does not depend on the scheduler or its number of threads: a task reads and
+measures one reading unit, and the partial results are merged along one fixed binary tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import dask.array as da
+import numpy as np
+from dask.delayed import delayed
+
+from datasets.errors import DatasetError
+from datasets.storage.shards import row_runs
+
+if TYPE_CHECKING:
+    from datasets.selection.selection import Selection
+    from datasets.storage.store import Store
+
+Partial = TypeVar("Partial")
+Measure = Callable[[np.ndarray, np.ndarray], Partial]
+"""(rows of a unit (R, *shape), lengths (E,) of the unit's episodes) -> partial result."""
+
+Scheduler = str | Callable[..., Any] | None
+"""What ``dask.compute`` takes: None (the active client, else threads), "threads", "synchronous"…"""
+
+
+class UnitReader:
+    """Reads one field of a selection, a unit at a time, in this process or in another.
+
+    Sent to another process it carries the store's path and the rows, not the catalog; the store is
+    opened there, and its parts must have the content they had here.
+    """
+
+    def __init__(self, selection: Selection, field: str) -> None:
+        self._selection = selection
+        self._field = field
+        self._units = selection.units()
+
+    def read(self, number: int) -> np.ndarray:
+        """(R, *shape) rows of unit ``number``, its selected episodes end to end."""
+        return self._selection.read_unit(self._field, self._units[number])
+
+    def lengths(self, number: int) -> np.ndarray:
+        """(E,) steps of the unit's episodes."""
+        return self._selection.unit_rows(self._units[number])[1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from datasets.storage.s3.object_store import store_address
+
+        manifests = self._selection.catalog.manifests
+        parts = {
+            part_id: (manifests[part_id].content_hash, row_runs(rows, np.ones_like(rows)))
+            for part_id, rows in self._selection.rows_by_part()
+        }
+        return _reopened, (store_address(self._selection.store), parts, self._field)
+
+
+def selection_array(selection: Selection, field: str) -> da.Array:
+    """One field of a selection as a lazy array: (steps, *shape), or (episodes, *shape).
+
+    Rows are in the order of the selection. A chunk holds the selected episodes that begin in one
+    shard of one part, so that every shard is read for one chunk (and for the next one, where an
+    episode crosses its border). Nothing is read before the array is computed.
+
+    Raises:
+        DatasetError: unknown field; at computation, a damaged or missing object.
+    """
+    described = selection.store.schema.field(field)
+    dtype = np.dtype(described.dtype)
+    reader = UnitReader(selection, field)
+    units = selection.units()
+    if not units:
+        return da.zeros((0, *described.shape), dtype=dtype)
+    if described.per == "step":
+        rows = tuple(int(selection.unit_rows(unit)[1].sum()) for unit in units)
+    else:
+        rows = tuple(unit.stop - unit.first for unit in units)
+    return da.map_blocks(
+        _read_block,
+        reader=reader,
+        trailing=(0,) * len(described.shape),
+        chunks=(rows, *((size,) for size in described.shape)),
+        dtype=dtype,
+        meta=np.empty((0,) * (1 + len(described.shape)), dtype),
+        name=f"{field}-{selection.hash}",
+    )
+
+
+def reduce_units(
+    selection: Selection,
+    field: str,
+    measure: Measure[Partial],
+    merge: Callable[[Partial, Partial], Partial],
+    scheduler: Scheduler = None,
+) -> Partial:
+    """Measure every unit of a selection and merge the results pairwise in a fixed tree.
+
+    At most one unit a thread is in memory, besides the partial results.
+
+    Raises:
+        DatasetError: an empty selection, an unknown field, a damaged or missing object.
+    """
+    selection.store.schema.field(field)
+    if len(selection) == 0:
+        raise DatasetError("statistics of an empty selection; select at least one episode")
+    reader = delayed(UnitReader(selection, field), traverse=False)
+    measured = delayed(_measure_unit)
+    merged = delayed(merge)
+    level = [measured(reader, number, measure) for number in range(len(selection.units()))]
+    while len(level) > 1:
+        pairs = [merged(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
+        level = pairs + level[len(pairs) * 2 :]
+    return level[0].compute(scheduler=scheduler)
+
+
+def _measure_unit(reader: UnitReader, number: int, measure: Measure[Partial]) -> Partial:
+    return measure(reader.read(number), reader.lengths(number))
+
+
+def _read_block(
+    *, reader: UnitReader, trailing: tuple[int, ...], block_id: tuple[int, ...]
+) -> np.ndarray:
+    assert block_id[1:] == trailing, "only the rows are cut into chunks"
+    return reader.read(block_id[0])
+
+
+def _reopened(
+    address: str, parts: dict[str, tuple[str, list[tuple[int, int]]]], field: str
+) -> UnitReader:
+    from datasets.selection.selection import Selection
+
+    store = _opened(address)
+    catalog = store.catalog()
+    rows = []
+    for part_id, (content_hash, runs) in parts.items():
+        manifest = catalog.manifests.get(part_id)
+        if manifest is None or manifest.content_hash != content_hash:
+            raise DatasetError(f"part {part_id} is not in {address} as it was when it was selected")
+        first = catalog.part_bounds[part_id][0]
+        rows += [first + np.arange(start, stop) for start, stop in runs]
+    return UnitReader(Selection(store, catalog, np.concatenate(rows)), field)
+
+
+@lru_cache(maxsize=8)
+def _opened(address: str) -> Store:
+    from datasets.storage.store import open_store
+
+    return open_store(address)

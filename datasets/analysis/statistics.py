@@ -1,0 +1,84 @@
+"""Mean, spread and range of every channel, computed block by block and merged exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from datasets.analysis.dask_arrays import Scheduler
+    from datasets.selection.selection import Selection
+
+BLOCK_ROWS = 1 << 12
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelStatistics:
+    """Statistics over ``count`` rows, each array of the field's shape in float64.
+
+    ``squares`` is the sum of squared differences from the mean; ``std`` is the population standard
+    deviation, sqrt(squares / count).
+    """
+
+    count: int
+    mean: np.ndarray
+    squares: np.ndarray
+    min: np.ndarray
+    max: np.ndarray
+
+    @property
+    def std(self) -> np.ndarray:
+        """Population standard deviation."""
+        return np.sqrt(self.squares / self.count)
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> ChannelStatistics:
+        """Statistics of (N, *shape) rows, N at least 1."""
+        values = rows.astype(np.float64)
+        mean = values.mean(axis=0)
+        squares = np.square(values - mean).sum(axis=0)
+        return cls(len(rows), mean, squares, values.min(axis=0), values.max(axis=0))
+
+    def merge(self, other: ChannelStatistics) -> ChannelStatistics:
+        """Statistics of both sets of rows together.
+
+        Pairwise update of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for
+        Computing Sample Variances" (1979), equations 1.5a and 1.5b.
+        """
+        count = self.count + other.count
+        gap = other.mean - self.mean
+        return ChannelStatistics(
+            count=count,
+            mean=self.mean + gap * (other.count / count),
+            squares=self.squares
+            + other.squares
+            + np.square(gap) * (self.count * other.count / count),
+            min=np.minimum(self.min, other.min),
+            max=np.maximum(self.max, other.max),
+        )
+
+
+def channel_statistics(
+    selection: Selection, field: str, scheduler: Scheduler = None
+) -> ChannelStatistics:
+    """Statistics of one field over the selection's rows; see ``dask_arrays.reduce_units``.
+
+    The import is inside because a query, which needs no Dask, must start at once.
+
+    Raises:
+        DatasetError: an empty selection or an unknown field.
+    """
+    from datasets.analysis.dask_arrays import reduce_units
+
+    return reduce_units(selection, field, _of_unit, ChannelStatistics.merge, scheduler)
+
+
+def _of_unit(rows: np.ndarray, _lengths: np.ndarray) -> ChannelStatistics:
+    blocks = (
+        ChannelStatistics.of(rows[start : start + BLOCK_ROWS])
+        for start in range(0, len(rows), BLOCK_ROWS)
+    )
+    return reduce(ChannelStatistics.merge, blocks)

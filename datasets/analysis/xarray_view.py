@@ -1,0 +1,123 @@
+"""A selection as a lazy xarray Dataset, with named channels, units and the catalog's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import dask.array as da
+import numpy as np
+
+from datasets.analysis.dask_arrays import selection_array
+from datasets.errors import DatasetError
+from datasets.schema import Field
+
+if TYPE_CHECKING:
+    import xarray
+
+    from datasets.selection.selection import Selection
+
+
+def selection_dataset(selection: Selection, fields: Sequence[str] | None = None) -> xarray.Dataset:
+    """The selection as an xarray Dataset; nothing is read before something is computed.
+
+    Dimensions: ``step`` (the selection's steps, episode after episode), ``episode`` (its episodes),
+    and for each field with channels ``<field>_channel``, or ``<field>_axis_<k>`` where it has more
+    axes than one. Variables are Dask arrays with ``units`` and ``description``.
+
+    Coordinates: ``<field>_channel`` names the channels after the schema's slices; ``episode`` holds
+    the episode ids; every other catalog column lies along ``episode``, and so does ``offset``, the
+    episode's first row along ``step``. Along ``step`` lie, lazily, ``episode_row`` (position along
+    ``episode``) and ``step_in_episode``.
+
+    Args:
+        selection: the episodes.
+        fields: which fields; all of the schema if None.
+
+    Raises:
+        DatasetError: xarray is not installed, or an unknown field.
+    """
+    try:
+        import xarray
+    except ImportError as error:
+        raise DatasetError(
+            "to_xarray needs xarray, which is not installed: pip install 'gaitforge[xarray]'"
+        ) from error
+    schema = selection.store.schema
+    chosen = [schema.field(name) for name in (schema.names() if fields is None else fields)]
+    variables: dict[str, Any] = {}
+    coordinates = _episode_coordinates(selection) | _step_coordinates(selection)
+    for field in chosen:
+        attributes = {"units": field.unit, "description": field.description}
+        dimensions = field.dimensions
+        variables[field.name] = (dimensions, selection_array(selection, field.name), attributes)
+        if len(field.shape) == 1:
+            coordinates[dimensions[1]] = (dimensions[1:], channel_names(field))
+    return xarray.Dataset(
+        variables,
+        coordinates,
+        attrs={
+            "control_dt_s": schema.control_dt_s,
+            "robot": schema.robot,
+            "selection": selection.hash,
+        },
+    )
+
+
+def channel_names(field: Field) -> list[str]:
+    """A name for each entry of the last axis, from the narrowest slice that holds it.
+
+    ``gravity[0]`` in a slice of several, ``vel_x`` in a slice of its own, ``obs[7]`` in none.
+    """
+    names = [f"{field.name}[{index}]" for index in range(field.shape[-1])]
+    widest_first = sorted(field.slices.items(), key=lambda item: item[1][0] - item[1][1])
+    for name, (start, stop) in widest_first:
+        for index in range(start, stop):
+            names[index] = name if stop - start == 1 else f"{name}[{index - start}]"
+    return names
+
+
+def _episode_coordinates(selection: Selection) -> dict[str, Any]:
+    episodes = selection.episodes()
+    lengths = selection.lengths
+    columns = {
+        name: ("episode", episodes.column(name).to_numpy(zero_copy_only=False))
+        for name in episodes.column_names
+    }
+    columns["part_start"] = columns.pop("start")
+    return columns | {"offset": ("episode", np.cumsum(lengths) - lengths)}
+
+
+def _step_coordinates(selection: Selection) -> dict[str, Any]:
+    lengths = [selection.unit_rows(unit)[1] for unit in selection.units()]
+    rows = tuple(int(each.sum()) for each in lengths)
+    firsts = [unit.first for unit in selection.units()]
+    made = {}
+    for name, block in (("episode_row", _episode_rows), ("step_in_episode", _steps_in_episodes)):
+        array = da.zeros(0, dtype=np.int64)
+        if rows:
+            array = da.map_blocks(
+                block,
+                firsts=firsts,
+                lengths=lengths,
+                chunks=(rows,),
+                dtype=np.int64,
+                meta=np.empty(0, np.int64),
+                name=f"{name}-{selection.hash}",
+            )
+        made[name] = ("step", array)
+    return made
+
+
+def _episode_rows(
+    *, firsts: list[int], lengths: list[np.ndarray], block_id: tuple[int]
+) -> np.ndarray:
+    each = lengths[block_id[0]]
+    return firsts[block_id[0]] + np.repeat(np.arange(len(each)), each)
+
+
+def _steps_in_episodes(
+    *, firsts: list[int], lengths: list[np.ndarray], block_id: tuple[int]
+) -> np.ndarray:
+    each = lengths[block_id[0]]
+    return np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)

@@ -1,0 +1,1 @@
+"""The episode catalog: Parquet files, their index, and queries."""

@@ -1,0 +1,288 @@
+"""The catalog: all committed episodes at one moment; a column is read when it is used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from datasets.catalog.arrow_values import array_to_numpy, one_table, to_numpy
+from datasets.catalog.manifest import Manifest
+from datasets.errors import DatasetError, listed
+
+REQUIRED_COLUMNS: dict[str, pa.DataType] = {
+    "episode": pa.int64(),
+    "length": pa.int64(),
+    "seed": pa.int64(),
+    "terrain": pa.string(),
+    "level": pa.int64(),
+    "skill": pa.string(),
+    "robot": pa.string(),
+    "simulator": pa.string(),
+    "simulator_version": pa.string(),
+    "expert": pa.string(),
+    "expert_hash": pa.string(),
+    "return": pa.float64(),
+    "success": pa.bool_(),
+    "terminated": pa.bool_(),
+    "truncated": pa.bool_(),
+}
+"""Columns every episode has; ``episode`` is the global id that the collection plan gave it."""
+
+STORE_COLUMNS: dict[str, pa.DataType] = {"part": pa.string(), "start": pa.int64()}
+"""Columns the store adds: the part, and the episode's first row in the part's step arrays."""
+
+CODED = pa.dictionary(pa.int32(), pa.string())
+"""In-memory type of text columns: few distinct values, compared and grouped as integers."""
+
+
+class Source(Protocol):
+    """Where rows of the catalog come from: a table in memory, or the index file."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, text as ``CODED``."""
+        ...
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """All values of one column."""
+        ...
+
+
+@dataclass(frozen=True)
+class CommittedFile:
+    """One catalog file: its commit record, and where its episodes are in memory or in the index.
+
+    Attributes:
+        stem: name of the catalog file and of the part's folder.
+        manifest: the commit record.
+        source: holds the rows, from row ``first`` on.
+    """
+
+    stem: str
+    manifest: Manifest
+    source: Source
+    first: int
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a part's arrays lie: a folder below ``parts/``, and its first rows therein."""
+
+    folder: str
+    first_step: int
+    first_episode: int
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The episodes of one part as it was collected."""
+
+    manifest: Manifest
+    location: Location
+    source: Source
+    first: int
+
+
+class Catalog:
+    """All committed episodes, ordered by the part they were collected in, and within it as stored.
+
+    Parts that were merged appear as they were collected, so nothing here changes with ``compact``.
+
+    Attributes:
+        manifests: part id -> commit record, in the order of the rows.
+        locations: part id -> where its arrays lie.
+        part_bounds: part id -> (first, stop) row.
+        num_rows: episodes.
+        schema: names and plain types of the columns.
+    """
+
+    def __init__(self, files: Sequence[CommittedFile]) -> None:
+        self._set_pieces(_collected_pieces(files))
+
+    def _set_pieces(self, pieces: Sequence[_Piece]) -> None:
+        self._pieces = list(pieces)
+        self.manifests = {piece.manifest.part_id: piece.manifest for piece in pieces}
+        self.locations = {piece.manifest.part_id: piece.location for piece in pieces}
+        stops = np.cumsum([piece.manifest.episodes for piece in pieces], dtype=np.int64).tolist()
+        self.part_bounds = {
+            piece.manifest.part_id: (stop - piece.manifest.episodes, stop)
+            for piece, stop in zip(pieces, stops, strict=True)
+        }
+        self.num_rows: int = stops[-1] if stops else 0
+        self.schema = _common_schema(pieces)
+        self._columns: dict[str, pa.ChunkedArray] = {}
+        self._codes: dict[str, tuple[np.ndarray, list[Any]]] = {}
+        self._lock = threading.Lock()
+
+    def restricted(self, content_hashes: Mapping[str, str]) -> Catalog:
+        """The catalog of just the given parts (part id -> content hash).
+
+        Raises:
+            DatasetError: one of them is absent or has other content.
+        """
+        for part_id, content_hash in content_hashes.items():
+            manifest = self.manifests.get(part_id)
+            if manifest is None or manifest.content_hash != content_hash:
+                state = "absent" if manifest is None else "not as it was"
+                raise DatasetError(f"part {part_id} is {state}")
+        catalog = Catalog.__new__(Catalog)
+        catalog._set_pieces(
+            [piece for piece in self._pieces if piece.manifest.part_id in content_hashes]
+        )
+        return catalog
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns in order."""
+        return self.schema.names
+
+    def check_column(self, name: str) -> str:
+        """Return ``name`` if it is a column; DatasetError lists the columns there are."""
+        if name not in self.schema.names:
+            raise DatasetError(f"unknown column {name!r}; columns: {listed(self.column_names, 80)}")
+        return name
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """(E,) first step row of each episode within its part as it was collected."""
+        return self.numbers("start")
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """(E,) steps of each episode."""
+        return self.numbers("length")
+
+    def numbers(self, name: str) -> np.ndarray:
+        """(E,) values of a column of numbers or booleans without missing values."""
+        return to_numpy(self._column(name))
+
+    def codes(self, name: str) -> tuple[np.ndarray, list[Any]]:
+        """A column as (E,) integer codes and the distinct values they stand for.
+
+        A missing value is the value None with a code of its own.
+        """
+        if name not in self._codes:
+            self._codes[name] = _coded(self._column(name))
+        return self._codes[name]
+
+    def stored(self, names: Iterable[str]) -> pa.Table:
+        """The given columns, text coded."""
+        return one_table({name: self._column(name) for name in names})
+
+    @property
+    def table(self) -> pa.Table:
+        """Every column in its plain type; large, so that queries do without it."""
+        return self.rows(None)
+
+    def rows(self, rows: np.ndarray | None, names: Sequence[str] | None = None) -> pa.Table:
+        """Some rows (all if None) of some columns (all if None), in plain types."""
+        wanted = self.column_names if names is None else list(names)
+        table = self.stored(self.check_column(name) for name in wanted)
+        if rows is not None:
+            table = table.take(pa.array(rows))
+        return table.cast(pa.schema([self.schema.field(name) for name in wanted])).combine_chunks()
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        self.check_column(name)
+        with self._lock:
+            if name not in self._columns:
+                self._columns[name] = self._joined(name)
+            return self._columns[name]
+
+    def _joined(self, name: str) -> pa.ChunkedArray:
+        kind = stored_type(self.schema.field(name).type)
+        chunks: list[pa.Array] = []
+        for source, first, count in _runs(self._pieces):
+            if name in source.schema.names:
+                values = source.column(name).slice(first, count)
+                chunks += (values if values.type == kind else values.cast(kind)).chunks
+            else:
+                chunks.append(pa.nulls(count, kind))
+        return pa.chunked_array(chunks, kind)
+
+
+def stored_type(plain: pa.DataType) -> pa.DataType:
+    """The type in which a column is held: ``CODED`` for text."""
+    return CODED if pa.types.is_string(plain) else plain
+
+
+def coded(table: pa.Table) -> pa.Table:
+    """The table with its text columns as ``CODED``."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            column = table.column(number).dictionary_encode()
+            table = table.set_column(number, field.name, column)
+    return table
+
+
+def common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """Columns of all the given schemas; DatasetError when their types cannot be reconciled."""
+    try:
+        return pa.unify_schemas(
+            [schema.remove_metadata() for schema in schemas], promote_options="permissive"
+        )
+    except pa.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise DatasetError(f"the parts' catalog columns do not agree: {reason}") from error
+
+
+def _common_schema(pieces: Sequence[_Piece]) -> pa.Schema:
+    empty = pa.schema(STORE_COLUMNS | REQUIRED_COLUMNS)
+    held = pa.schema([(field.name, stored_type(field.type)) for field in empty])
+    sources = {id(piece.source): piece.source for piece in pieces}
+    joined = common_schema([held, *(source.schema for source in sources.values())])
+    plain = [(each.name, pa.string() if each.type == CODED else each.type) for each in joined]
+    return pa.schema(plain)
+
+
+def _collected_pieces(files: Sequence[CommittedFile]) -> list[_Piece]:
+    """A piece for each collected part, sorted; one both alone and merged counts once, as merged."""
+    pieces: dict[str, _Piece] = {}
+    for file in sorted(files, key=lambda each: len(each.manifest.members)):
+        step = episode = 0
+        for manifest in file.manifest.collected:
+            location = Location(file.stem, step, episode)
+            known = pieces.get(manifest.part_id)
+            if known is not None and known.manifest.content_hash != manifest.content_hash:
+                raise DatasetError(
+                    f"part {manifest.part_id} is committed twice with other content: by catalog "
+                    f"files {known.location.folder} and {file.stem}"
+                )
+            pieces[manifest.part_id] = _Piece(manifest, location, file.source, file.first + episode)
+            step += manifest.steps
+            episode += manifest.episodes
+    return [pieces[part_id] for part_id in sorted(pieces)]
+
+
+def _runs(pieces: Sequence[_Piece]) -> list[tuple[Source, int, int]]:
+    """(source, first row, rows) of neighbouring pieces that also lie side by side in a source."""
+    runs: list[tuple[Source, int, int]] = []
+    for piece in pieces:
+        count = piece.manifest.episodes
+        if runs and runs[-1][0] is piece.source and sum(runs[-1][1:]) == piece.first:
+            runs[-1] = (piece.source, runs[-1][1], runs[-1][2] + count)
+        else:
+            runs.append((piece.source, piece.first, count))
+    return runs
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
+    if column.null_count == 0 and not pa.types.is_dictionary(column.type):
+        values, codes = np.unique(to_numpy(column), return_inverse=True)
+        return codes, values.tolist()
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    encoded = encoded.unify_dictionaries()
+    if encoded.num_chunks == 0:
+        return np.zeros(0, np.int64), []
+    values = encoded.chunk(0).dictionary.to_pylist()
+    if column.null_count == 0:
+        codes = [array_to_numpy(chunk.indices) for chunk in encoded.chunks]
+        return np.concatenate(codes).astype(np.int64), values
+    codes = [array_to_numpy(chunk.indices.fill_null(len(values))) for chunk in encoded.chunks]
+    return np.concatenate(codes).astype(np.int64), [*values, None]

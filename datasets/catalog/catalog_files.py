@@ -1,0 +1,299 @@
+"""Catalog files: one Parquet file a part, whose appearance is the part's commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datasets.catalog.catalog import (
+    REQUIRED_COLUMNS,
+    STORE_COLUMNS,
+    Catalog,
+    CommittedFile,
+    coded,
+    common_schema,
+)
+from datasets.catalog.index import CatalogIndex, Stamp, build_index
+from datasets.catalog.manifest import Manifest
+from datasets.errors import DatasetError
+from datasets.files import fsync_path
+from datasets.layout import CACHE, CATALOG, MERGED_PREFIX
+
+READ_THREADS = 4
+INDEX_FROM = 16
+"""Fewest files outside the index for which it is made anew: reading one costs about 6 ms."""
+
+Read = TypeVar("Read")
+
+_UNREADABLE = (OSError, UnicodeDecodeError, pa.ArrowException)
+"""What pyarrow raises on a damaged file; the second is of damaged column names."""
+
+INDEX_FILE = "catalog.parquet"
+SUFFIX = ".parquet"
+
+
+def write_catalog_file(path: Path, table: pa.Table, manifest: Manifest) -> None:
+    """Write and flush a catalog file; its rename into the catalog is the part's commit."""
+    pq.write_table(
+        table.replace_schema_metadata(manifest.to_metadata()),
+        path,
+        compression="zstd",
+        write_page_checksum=True,
+    )
+    fsync_path(path)
+
+
+def read_catalog_file(path: Path, address: str) -> tuple[Manifest, pa.Table]:
+    """The commit record and the episodes of one part.
+
+    Args:
+        path: of the file.
+        address: what messages call it.
+
+    Raises:
+        DatasetError: the file is truncated, fails a page checksum, or describes another part.
+    """
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as stored:
+            table = stored.read(use_threads=False)
+        manifest = Manifest.from_metadata(table.schema.metadata or {})
+        _check_stored(manifest, table, path.stem)
+    except (*_UNREADABLE, DatasetError) as error:
+        raise _damaged(path.stem, address, error) from error
+    return manifest, table.replace_schema_metadata(None)
+
+
+def read_manifest(path: Path, address: str) -> Manifest:
+    """The commit record of one part, without the episodes; as ``read_catalog_file``."""
+    try:
+        manifest = Manifest.from_metadata(pq.read_schema(path).metadata or {})
+    except (*_UNREADABLE, DatasetError) as error:
+        raise _damaged(path.stem, address, error) from error
+    if manifest.part_id != path.stem:
+        wrong = DatasetError(f"it describes part {manifest.part_id}")
+        raise _damaged(path.stem, address, wrong)
+    return manifest
+
+
+class CatalogFolder:
+    """The committed catalog files of a store, read once and again only when they change.
+
+    Args:
+        root: the store's folder.
+        schema_hash: of the schema that every part must have.
+        address: what messages call the store.
+    """
+
+    def __init__(self, root: Path, schema_hash: str, address: str) -> None:
+        self._root = root
+        self._address = address
+        self._schema_hash = schema_hash
+        self._tables: dict[str, tuple[Stamp, CommittedFile]] = {}
+        self._manifests: dict[str, tuple[Stamp, Manifest]] = {}
+        self._index: CatalogIndex | None = None
+        self._catalog: Catalog | None = None
+        self._catalog_stamps: Mapping[str, Stamp] | None = None
+
+    @property
+    def index_path(self) -> Path:
+        """The index: a pure cache of the catalog files."""
+        return self._root / CACHE / INDEX_FILE
+
+    def path(self, stem: str) -> Path:
+        """Path of a catalog file."""
+        return self._root / CATALOG / f"{stem}{SUFFIX}"
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Stem -> (bytes, modification time in ns) of every catalog file, sorted by stem.
+
+        A compaction adds the merged file before it removes the merged ones, but one listing
+        made meanwhile may show neither. Two that agree cannot: parts never come back.
+        """
+        stems = self._stems()
+        while True:
+            try:
+                found = {stem: _stamp_of(self.path(stem)) for stem in stems}
+            except FileNotFoundError:
+                found = None
+            before, stems = stems, self._stems()
+            if found is not None and stems == before:
+                return found
+
+    def _stems(self) -> list[str]:
+        names = os.listdir(self._root / CATALOG)
+        return sorted(
+            name.removesuffix(SUFFIX)
+            for name in names
+            if name.endswith(SUFFIX) and not name.startswith(".")
+        )
+
+    def _consistent(self, read: Callable[[Mapping[str, Stamp]], Read]) -> Read:
+        """What ``read`` makes of the stamps, made again if a compaction removed its files."""
+        while True:
+            stamps = self.stamps()
+            try:
+                return read(stamps)
+            except DatasetError:
+                if self.stamps() == stamps:
+                    raise
+
+    def part_ids(self) -> list[str]:
+        """Ids of the committed parts as they were collected, sorted; reads only merged files."""
+        return sorted(self._consistent(self._collected_ids))
+
+    def _collected_ids(self, stamps: Mapping[str, Stamp]) -> set[str]:
+        ids: set[str] = set()
+        for stem in stamps:
+            if stem.startswith(MERGED_PREFIX):
+                ids.update(each.part_id for each in self.manifest(stem).collected)
+            else:
+                ids.add(stem)
+        return ids
+
+    def manifest(self, stem: str) -> Manifest:
+        """Commit record of one catalog file; DatasetError if absent, damaged, of other schema."""
+        stamp = self._stamp(stem)
+        known = self._manifests.get(stem)
+        if known is None or known[0] != stamp:
+            manifest = read_manifest(self.path(stem), self._file_address(stem))
+            self._check_schema(manifest)
+            known = self._manifests[stem] = (stamp, manifest)
+        return known[1]
+
+    def find(self, part_id: str) -> Manifest:
+        """Commit record of a part as it was collected; DatasetError if it is not committed."""
+
+        def search(stamps: Mapping[str, Stamp]) -> Manifest:
+            for stem in (name for name in stamps if name.startswith(MERGED_PREFIX)):
+                for manifest in self.manifest(stem).collected:
+                    if manifest.part_id == part_id:
+                        return manifest
+            return self.manifest(part_id)
+
+        return self._consistent(search)
+
+    def catalog(self) -> Catalog:
+        """All committed episodes, from the index as far as it holds them.
+
+        Raises:
+            DatasetError: a catalog file is damaged or from another schema.
+        """
+        return self._consistent(self._catalog_at)
+
+    def _catalog_at(self, stamps: Mapping[str, Stamp]) -> Catalog:
+        if self._catalog is None or stamps != self._catalog_stamps:
+            self._catalog, self._catalog_stamps = self._read_all(stamps), stamps
+        return self._catalog
+
+    def _read_all(self, stamps: Mapping[str, Stamp]) -> Catalog:
+        outside = self._outside_index(stamps)
+        if len(outside) >= INDEX_FROM and self.rebuild_index():
+            outside = self._outside_index(stamps)
+        indexed = self._index.files() if self._index is not None else {}
+        with ThreadPoolExecutor(READ_THREADS) as threads:
+            read = list(threads.map(self._file, outside))
+        kept = [indexed[stem] for stem in stamps if stem not in outside]
+        for file in kept:
+            self._check_schema(file.manifest)
+        return Catalog([*kept, *read])
+
+    def rebuild_index(self) -> bool:
+        """Write the index anew; False when it cannot be written, which costs only time.
+
+        Raises:
+            DatasetError: a catalog file is damaged.
+        """
+        return self._consistent(self._index_at)
+
+    def _index_at(self, stamps: Mapping[str, Stamp]) -> bool:
+        if not stamps:
+            return False
+        try:
+            self.index_path.parent.mkdir(exist_ok=True)
+            build_index(self.index_path, stamps, self._columns_of_all(stamps), self._read_checked)
+        except OSError:
+            return False
+        self._index = None
+        self._tables.clear()
+        return True
+
+    def columns(self, stem: str) -> pa.Schema:
+        """Names and types of one catalog file's columns; DatasetError when it is damaged."""
+        try:
+            return pq.read_schema(self.path(stem)).remove_metadata()
+        except _UNREADABLE as error:
+            raise _damaged(stem, self._file_address(stem), error) from error
+
+    def read(self, stem: str) -> tuple[Manifest, pa.Table]:
+        """Commit record and episodes of one catalog file; DatasetError when it is damaged."""
+        return read_catalog_file(self.path(stem), self._file_address(stem))
+
+    def _columns_of_all(self, stems: Iterable[str]) -> pa.Schema:
+        distinct: list[pa.Schema] = []
+        for stem in stems:
+            schema = self.columns(stem)
+            if schema not in distinct:
+                distinct.append(schema)
+        return common_schema(distinct)
+
+    def _outside_index(self, stamps: Mapping[str, Stamp]) -> list[str]:
+        if self._index is None:
+            self._index = CatalogIndex.load(self.index_path)
+        known = self._index.stamps if self._index is not None else {}
+        outside = [stem for stem, stamp in stamps.items() if known.get(stem) != stamp]
+        if outside and self._index is not None and self._index.is_replaced():
+            self._index = None  # another process knows more by now
+            return self._outside_index(stamps)
+        return outside
+
+    def _file(self, stem: str) -> CommittedFile:
+        stamp = self._stamp(stem)
+        known = self._tables.get(stem)
+        if known is None or known[0] != stamp:
+            manifest, table = self._read_checked(stem)
+            known = self._tables[stem] = (stamp, CommittedFile(stem, manifest, coded(table), 0))
+        return known[1]
+
+    def _read_checked(self, stem: str) -> tuple[Manifest, pa.Table]:
+        manifest, table = self.read(stem)
+        self._check_schema(manifest)
+        return manifest, table
+
+    def _stamp(self, stem: str) -> Stamp:
+        try:
+            return _stamp_of(self.path(stem))
+        except FileNotFoundError as error:
+            raise DatasetError(f"no part {stem} in {self._address}") from error
+
+    def _file_address(self, stem: str) -> str:
+        return f"{self._address}/{CATALOG}/{stem}{SUFFIX}"
+
+    def _check_schema(self, manifest: Manifest) -> None:
+        if manifest.schema_hash != self._schema_hash:
+            raise DatasetError(f"part {manifest.part_id} of {self._address} is of another schema")
+
+
+def _stamp_of(path: Path) -> Stamp:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _check_stored(manifest: Manifest, table: pa.Table, part_id: str) -> None:
+    if manifest.part_id != part_id:
+        raise DatasetError(f"it describes part {manifest.part_id}")
+    if table.num_rows != manifest.episodes:
+        raise DatasetError(f"{table.num_rows} episodes, recorded {manifest.episodes}")
+    for name, kind in (STORE_COLUMNS | REQUIRED_COLUMNS).items():
+        if name not in table.column_names or table.schema.field(name).type != kind:
+            raise DatasetError(f"column {name} is absent or not of type {kind}")
+
+
+def _damaged(part_id: str, address: str, error: Exception) -> DatasetError:
+    reason = str(error).splitlines()[0] if str(error) else repr(error)
+    return DatasetError(f"part {part_id}: catalog file {address} is damaged: {reason}")

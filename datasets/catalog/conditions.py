@@ -1,0 +1,167 @@
+"""Boolean SQL conditions over the catalog, safe to take from a stranger.
+
+A condition is parsed, its tree is checked against an allow-list (no subquery, no statement, only
+deterministic scalar functions), and it is evaluated by an in-memory DuckDB that may touch neither
+files nor extensions nor its own settings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from datasets.catalog.arrow_values import from_numpy
+from datasets.catalog.catalog import Catalog
+from datasets.errors import DatasetError, listed
+
+ROW = "gaitforge_row"
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": False,
+    "autoload_known_extensions": False,
+    "autoinstall_known_extensions": False,
+    "allow_community_extensions": False,
+    "python_enable_replacements": False,
+    "memory_limit": "1GB",
+    "threads": 1,
+}
+MAX_CHARACTERS = 10_000
+SHOWN = 200
+MAX_REASON = 1_000
+EXPRESSION_CLASSES = frozenset(
+    """
+    BETWEEN CASE CAST COLLATE COLUMN_REF COMPARISON CONJUNCTION CONSTANT FUNCTION OPERATOR
+    TYPE
+    """.split()  # noqa: SIM905 (a list of words reads better than a column of them)
+)
+FUNCTIONS = frozenset(
+    """
+    + - * / // % ** ^ ~~ !~~ ~~* !~~* || abs ceil ceiling floor round trunc sign sqrt exp ln log
+    log2 log10 pow power mod least greatest sin cos tan asin acos atan atan2 radians degrees pi
+    isnan isinf isfinite lower upper length trim substring contains starts_with ends_with prefix
+    suffix regexp_matches regexp_full_match list_value not in coalesce nullif ifnull
+    """.split()  # noqa: SIM905
+)
+"""Deterministic scalar functions and operators, none of which can make a value large."""
+
+
+def matching_rows(catalog: Catalog, condition: str) -> np.ndarray:
+    """Ascending row numbers of the catalog for which ``condition`` is true.
+
+    Only the columns that it names are read.
+
+    Args:
+        catalog: the episodes.
+        condition: one boolean SQL expression over its columns, of at most ``MAX_CHARACTERS``.
+
+    Raises:
+        DatasetError: not one boolean expression, a function or clause that is not allowed, or an
+            unknown column; the message lists the columns.
+    """
+    try:
+        _check_text(condition)
+        with duckdb.connect(":memory:", config=SETTINGS) as connection:
+            names = _columns_named(_checked_tree(connection, condition), catalog.column_names)
+            return _evaluated(connection, catalog, names, condition)
+    except (duckdb.Error, DatasetError) as error:
+        reason = str(error).splitlines()[0].strip()
+        shown = ascii(condition) if len(condition) <= SHOWN else f"{condition[:SHOWN]!a}…"
+        raise DatasetError(
+            f"condition {shown} is not allowed: {reason[:MAX_REASON]}; it must be one boolean "
+            f"expression over the columns {listed(catalog.column_names, 80)}"
+        ) from error
+
+
+def _evaluated(
+    connection: duckdb.DuckDBPyConnection, catalog: Catalog, names: list[str], condition: str
+) -> np.ndarray:
+    columns = catalog.stored([*names, *(() if names else ("start",))])
+    numbers = from_numpy(np.arange(catalog.num_rows, dtype=np.int64))
+    numbered = columns.append_column(ROW, numbers)
+    connection.register("episodes", numbered)
+    connection.execute("SET lock_configuration = true")
+    expression = duckdb.SQLExpression(condition)
+    episodes = connection.view("episodes")
+    kind = episodes.select(expression).types[0]
+    if str(kind) != "BOOLEAN":
+        raise DatasetError(f"it gives {kind}, not true or false")
+    rows = episodes.filter(expression).select(ROW).fetchnumpy()[ROW]
+    return np.sort(np.asarray(rows, dtype=np.int64))
+
+
+def _check_text(condition: str) -> None:
+    if len(condition) > MAX_CHARACTERS:
+        raise DatasetError(f"it has {len(condition)} characters; at most {MAX_CHARACTERS} may be")
+    if "\0" in condition or _is_broken(condition):
+        raise DatasetError("it holds characters that no text has")
+
+
+def _is_broken(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _columns_named(tree: Any, columns: list[str]) -> list[str]:
+    """The columns that a tree refers to, by any spelling in upper and lower case.
+
+    A name that is no column is refused here: DuckDB would take some, such as ``current_timestamp``,
+    for functions.
+    """
+    spelled = {name.lower(): name for name in columns}
+    named = []
+    for expression in _expressions(tree):
+        if expression["class"] == "COLUMN_REF":
+            words = [word.lower() for word in expression["column_names"]]
+            if len(words) != 1 or words[0] not in spelled:
+                raise DatasetError(f"unknown column {'.'.join(expression['column_names'])!r}")
+            named.append(spelled[words[0]])
+    return list(dict.fromkeys(named))
+
+
+def _checked_tree(connection: duckdb.DuckDBPyConnection, condition: str) -> Any:
+    """The condition's syntax tree, when it is one expression of nothing but what is allowed."""
+    duckdb.SQLExpression(condition)  # refuses anything but one expression
+    answer = connection.execute("SELECT json_serialize_sql(?)", [f"SELECT {condition}\n"])
+    [(text,)] = answer.fetchall()
+    try:
+        tree = json.loads(text)
+    except RecursionError as error:
+        raise DatasetError("it is nested too deeply") from error
+    statements = tree.get("statements", [])
+    if tree.get("error") or len(statements) != 1:
+        raise DatasetError("it is not one SQL expression")
+    node = statements[0]["node"]
+    clauses = ("where_clause", "modifiers", "group_expressions", "having", "qualify", "sample")
+    if (
+        node["type"] != "SELECT_NODE"
+        or node["from_table"]["type"] != "EMPTY"
+        or len(node["select_list"]) != 1
+        or any(node[clause] for clause in clauses)
+    ):
+        raise DatasetError("it is more than an expression")
+    for expression in _expressions(node["select_list"]):
+        if expression["class"] not in EXPRESSION_CLASSES:
+            raise DatasetError(f"{expression['class'].lower()} expressions are not allowed")
+        name = expression.get("function_name", "")
+        if expression["class"] == "FUNCTION" and name not in FUNCTIONS:
+            raise DatasetError(f"function {name} is not among {listed(sorted(FUNCTIONS), 80)}")
+    return node["select_list"]
+
+
+def _expressions(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every expression of a tree; iterative, as a stranger decides how deep it is."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            if "class" in node:
+                yield node
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node

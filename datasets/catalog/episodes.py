@@ -1,0 +1,115 @@
+"""The episodes of a part as a table: columns, types, checks, and the digest of its values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datasets.catalog.catalog import REQUIRED_COLUMNS, STORE_COLUMNS
+from datasets.errors import DatasetError, listed
+
+_COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+def episode_table(
+    episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table, part_id: str
+) -> pa.Table:
+    """The catalog rows of a part, checked and in canonical types, ``part`` and ``start`` added.
+
+    Args:
+        episodes: column -> one value an episode, in the order of the step arrays.
+        part_id: the part they belong to.
+
+    Raises:
+        DatasetError: a required column is missing, a type or value is not allowed, the lengths of
+            columns differ, or an episode id repeats.
+    """
+    columns: dict[str, Any] = (
+        dict(episodes)
+        if isinstance(episodes, Mapping)
+        else {name: episodes.column(name) for name in episodes.column_names}
+    )
+    _check_names(list(columns))
+    arrays = {name: _column(name, columns[name]) for name in (*REQUIRED_COLUMNS, *columns)}
+    sizes = {len(array) for array in arrays.values()}
+    if len(sizes) != 1:
+        raise DatasetError("every episode column needs the same number of rows")
+    if sizes == {0}:
+        raise DatasetError("a part needs at least one episode")
+    lengths = arrays["length"].to_numpy()
+    if lengths.min() < 1:
+        raise DatasetError("column length: every episode needs at least one step")
+    if pc.count_distinct(arrays["episode"]).as_py() != len(lengths):  # type: ignore[attr-defined]
+        raise DatasetError("column episode: the ids of a part must differ")
+    starts = np.cumsum(lengths) - lengths
+    return pa.table(
+        {"part": pa.array([part_id] * len(lengths)), "start": pa.array(starts), **arrays}
+    )
+
+
+def episodes_digest(table: pa.Table) -> str:
+    """SHA-256 of a catalog table's names, types and values, in the order of the column names."""
+    digest = hashlib.sha256()
+    for name in sorted(table.column_names):
+        column = table.column(name).combine_chunks()
+        digest.update(f"{name} {column.type} {len(column)}\n".encode())
+        valid = np.asarray(pc.is_valid(column))  # type: ignore[attr-defined]
+        digest.update(valid.tobytes())
+        if pa.types.is_string(column.type):
+            digest.update(json.dumps(column.to_pylist()).encode())
+        else:
+            empty = pa.scalar(False if pa.types.is_boolean(column.type) else 0, column.type)
+            digest.update(np.asarray(column.fill_null(empty)).tobytes())
+    return digest.hexdigest()
+
+
+def _check_names(names: list[str]) -> None:
+    if missing := [name for name in REQUIRED_COLUMNS if name not in names]:
+        raise DatasetError(f"episode columns are missing: {listed(missing)}")
+    if taken := [name for name in names if name in STORE_COLUMNS]:
+        raise DatasetError(
+            f"episode columns {listed(taken)} are added by the store: leave them out"
+        )
+    if odd := [name for name in names if not _COLUMN_NAME.fullmatch(name)]:
+        raise DatasetError(
+            f"episode column names {odd} are not allowed: letters, digits and underscores only"
+        )
+    if len({name.lower() for name in names}) != len(names):
+        raise DatasetError("episode column names must differ in more than upper and lower case")
+
+
+def _column(name: str, values: Any) -> pa.Array:
+    try:
+        array = values if isinstance(values, pa.ChunkedArray | pa.Array) else pa.array(values)
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks()
+        array = array.cast(REQUIRED_COLUMNS.get(name) or _carried_type(name, array.type))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise DatasetError(f"episode column {name}: {reason}") from error
+    if name in REQUIRED_COLUMNS:
+        if array.null_count:
+            raise DatasetError(f"episode column {name}: a value is missing")
+        if pa.types.is_floating(array.type) and not np.isfinite(array.to_numpy()).all():
+            raise DatasetError(f"episode column {name}: every value must be finite")
+    return array
+
+
+def _carried_type(name: str, given: pa.DataType) -> pa.DataType:
+    value = given.value_type if pa.types.is_dictionary(given) else given
+    if pa.types.is_floating(value):
+        return pa.float64()
+    if pa.types.is_integer(value):
+        return pa.int64()
+    if pa.types.is_boolean(value):
+        return value
+    if pa.types.is_string(value) or pa.types.is_large_string(value):
+        return pa.string()
+    raise DatasetError(f"episode column {name}: type {given} is not allowed; use numbers or text")

@@ -1,0 +1,98 @@
+"""Choose episodes by the values of catalog columns, and sum up their outcomes in groups.
+
+Columns are compared as integer codes and no array is opened, so both take milliseconds for hundreds
+of thousands of episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from datasets.catalog.catalog import Catalog
+from datasets.errors import DatasetError, listed
+
+
+def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np.ndarray:
+    """Rows of the catalog whose columns take one of the wanted values.
+
+    Args:
+        catalog: the episodes.
+        wanted: column -> a value or several.
+        address: of the store, for messages.
+
+    Raises:
+        DatasetError: an unknown column, or a value that no episode has.
+    """
+    keep = np.ones(catalog.num_rows, bool)
+    for name, value in wanted.items():
+        codes, values = catalog.codes(catalog.check_column(name))
+        numbers = {each: code for code, each in enumerate(values) if each is not None}
+        chosen = np.zeros(len(values), bool)
+        for each in _as_list(value):
+            try:
+                chosen[numbers[each]] = True
+            except (KeyError, TypeError):
+                allowed = sorted(numbers, key=lambda one: (str(type(one)), one))
+                raise DatasetError(
+                    f"no {name} {each!r} in {address}; there is: {listed(allowed)}"
+                ) from None
+        if len(values):
+            keep &= chosen[codes]
+    return np.flatnonzero(keep)
+
+
+def grouped_outcomes(
+    catalog: Catalog, rows: np.ndarray, names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """One dict a group of the given rows, sorted by key, missing keys last.
+
+    Returns:
+        The group's keys, and ``episodes``, ``steps``, ``return`` (mean), ``success`` (rate) and
+        ``survival`` (1 - rate of terminated); see ``Selection.describe``.
+    """
+    if len(rows) == 0:
+        return []
+    group, keys = _groups(catalog, rows, names)
+    count = np.bincount(group, minlength=len(keys))
+
+    def total(name: str) -> np.ndarray:
+        return np.bincount(group, catalog.numbers(name)[rows], len(keys))
+
+    steps = np.zeros(len(keys), np.int64)
+    np.add.at(steps, group, catalog.lengths[rows])
+    measured = {
+        "episodes": count.tolist(),
+        "steps": steps.tolist(),
+        "return": (total("return") / count).tolist(),
+        "success": (total("success") / count).tolist(),
+        "survival": (1.0 - total("terminated") / count).tolist(),
+    }
+    order = sorted(range(len(keys)), key=lambda i: [(key is None, key) for key in keys[i]])
+    return [
+        dict(zip(names, keys[i], strict=True))  # a key that is also measured keeps its value
+        | {name: column[i] for name, column in measured.items() if name not in names}
+        for i in order
+    ]
+
+
+def _groups(
+    catalog: Catalog, rows: np.ndarray, names: Sequence[str]
+) -> tuple[np.ndarray, list[tuple[Any, ...]]]:
+    """(E,) group number of each row, and the key of each group."""
+    group = np.zeros(len(rows), np.int64)
+    keys: list[tuple[Any, ...]] = [()]
+    for name in names:
+        codes, values = catalog.codes(name)
+        combined, group = np.unique(group * len(values) + codes[rows], return_inverse=True)
+        pairs = (divmod(each, len(values)) for each in combined.tolist())
+        keys = [(*keys[before], values[code]) for before, code in pairs]
+    return group, keys
+
+
+def _as_list(value: Any) -> list[Any]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return [value]
+    return list(value)

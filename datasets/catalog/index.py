@@ -1,0 +1,155 @@
+"""The catalog index: a copy of all catalog files in one, for queries that read a few columns of it.
+
+It is a pure cache. The catalog files alone say what is committed; the index says which of them it
+copied (name, size, modification time) and is used for just those that are there unchanged. It is
+replaced in one step, its record carries a digest and its pages carry checksums, and it can be
+deleted at any time. Times are compared for equality only, so clocks do not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datasets.catalog.catalog import CODED, CommittedFile, coded, stored_type
+from datasets.catalog.manifest import Manifest, canonical_json
+from datasets.errors import DatasetError
+from datasets.files import fsync_path, replace_durably
+
+Stamp = tuple[int, int]
+"""Size in bytes, and modification time in ns."""
+
+INDEX_VERSION = 1
+INDEX_KEY = b"gaitforge_index"
+DIGEST_KEY = b"gaitforge_index_sha256"
+FILES_AT_ONCE = 64
+"""Catalog files held in memory while an index is built; also the files of one row group."""
+
+BUILD_THREADS = 2
+
+
+class CatalogIndex:
+    """An index file, kept open, so that its rows stay the same when another one takes its place."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._memory = pa.memory_map(os.fspath(path))
+        try:
+            self._file = pq.ParquetFile(self._memory, page_checksum_verification=True)
+            metadata = self._file.metadata.metadata or {}
+            content = metadata.get(INDEX_KEY, b"")
+            if hashlib.sha256(content).hexdigest().encode() != metadata.get(DIGEST_KEY):
+                raise DatasetError("its record is absent or damaged")
+            record = json.loads(content)
+            if record["index_version"] != INDEX_VERSION:
+                raise DatasetError("it is of another version")
+        except BaseException:
+            self._memory.close()
+            raise
+        self.schema: pa.Schema = self._file.schema_arrow.remove_metadata()
+        self.stamps: dict[str, Stamp] = {
+            stem: (size, modified) for stem, (size, modified) in record["stamps"].items()
+        }
+        self._manifests: list[dict[str, Any]] = record["manifests"]
+        self._identity = _identity(path)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, path: Path) -> CatalogIndex | None:
+        """Open an index; None when there is none or it cannot be used."""
+        try:
+            return cls(path)
+        except (OSError, pa.ArrowException, DatasetError, KeyError, TypeError, ValueError):
+            return None
+
+    def is_replaced(self) -> bool:
+        """Whether the path names another file by now."""
+        return _identity(self._path) not in (None, self._identity)
+
+    def files(self) -> dict[str, CommittedFile]:
+        """Stem -> the copied catalog file."""
+        files, first = {}, 0
+        for stem, tree in zip(self.stamps, self._manifests, strict=True):
+            manifest = Manifest.from_json(tree)
+            files[stem] = CommittedFile(stem, manifest, self, first)
+            first += manifest.episodes
+        return files
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """All values of one column; DatasetError when its pages fail their checksums."""
+        try:
+            with self._lock:
+                return self._file.read(columns=[name], use_threads=False).column(0)
+        except (OSError, pa.ArrowException) as error:
+            reason = str(error).splitlines()[0]
+            raise DatasetError(
+                f"the catalog index {self._path} is damaged: {reason}; delete it, and it is made "
+                "anew from the catalog files"
+            ) from error
+
+
+def build_index(
+    path: Path,
+    stamps: Mapping[str, Stamp],
+    plain_schema: pa.Schema,
+    read: Callable[[str], tuple[Manifest, pa.Table]],
+) -> None:
+    """Write an index of the catalog files in ``stamps``, ``FILES_AT_ONCE`` in memory at a time.
+
+    Args:
+        path: of the index, which is replaced in one step.
+        stamps: stem -> stamp of each file, in the order of the rows.
+        plain_schema: the columns of all of them together.
+        read: commit record and checked episodes of a file.
+
+    Raises:
+        OSError: the folder cannot be written.
+        DatasetError: a catalog file is damaged.
+    """
+    stems = list(stamps)
+    schema = pa.schema([(each.name, stored_type(each.type)) for each in plain_schema])
+    text = [each.name for each in schema if each.type == CODED]
+    manifests: list[dict[str, Any]] = []
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with (
+            pq.ParquetWriter(
+                temporary,
+                schema,
+                compression="lz4",
+                use_dictionary=text,  # pyright: ignore[reportArgumentType] (the stub knows no list)
+                write_page_checksum=True,
+            ) as writer,
+            ThreadPoolExecutor(BUILD_THREADS) as threads,
+        ):
+            for first in range(0, len(stems), FILES_AT_ONCE):
+                group = list(threads.map(read, stems[first : first + FILES_AT_ONCE]))
+                manifests += [manifest.to_json() for manifest, _ in group]
+                tables = [schema.empty_table(), *(coded(table) for _, table in group)]
+                joined = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
+                writer.write_table(joined, row_group_size=max(1, joined.num_rows))
+            record = {"index_version": INDEX_VERSION, "stamps": stamps, "manifests": manifests}
+            content = canonical_json(record)
+            digest = hashlib.sha256(content).hexdigest()
+            writer.add_key_value_metadata({INDEX_KEY: content, DIGEST_KEY: digest.encode()})
+        fsync_path(temporary)
+        replace_durably(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino

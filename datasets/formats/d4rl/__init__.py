@@ -1,0 +1,1 @@
+"""D4RL's HDF5 files."""

@@ -1,0 +1,1 @@
+"""The FCNet paper's memory-mapped files."""

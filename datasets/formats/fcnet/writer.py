@@ -1,0 +1,131 @@
+"""A selection as FCNet's three memory maps; see ``fcnet`` for the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from datasets.errors import DatasetError, listed
+from datasets.formats.fcnet.reader import (
+    ACTION_DIM,
+    LAST_ACTION,
+    OBS_DIM,
+    OBS_SLICES,
+    STATE,
+    STATE_DIM,
+    map_name,
+    previous_actions,
+)
+from datasets.formats.interface import Advance, Carried
+from datasets.formats.sources import bounded_units
+from datasets.schema import Field, Schema
+from datasets.selection.selection import Selection
+
+_EXACT = ("float16", "float32")
+_MAX_LENGTH = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class FcnetExportOptions:
+    """There is nothing to choose."""
+
+
+class FcnetExporter:
+    """See ``interface.Exporter``."""
+
+    Options = FcnetExportOptions
+
+    def __init__(self, options: FcnetExportOptions) -> None:
+        self._options = options
+
+    def check(self, selection: Selection, destination: Path) -> None:
+        """See ``interface.Exporter``."""
+        schema, address = selection.store.schema, selection.store.address
+        if missing := [name for name in ("obs", "action") if name not in schema.names("step")]:
+            raise DatasetError(f"FCNet's maps need fields {listed(missing)} a step; see {address}")
+        obs, action = schema.field("obs"), schema.field("action")
+        if len(obs.shape) != 1:
+            raise DatasetError(f"FCNet's maps need obs of one axis a step, not {obs.shape}")
+        for name, size in STATE.items():
+            start, stop = obs.slices.get(name, (0, 0))
+            if stop - start != size:
+                raise DatasetError(
+                    f"FCNet's maps need the slice {name} of {size} channels in obs; {address} has "
+                    f"slices {listed(obs.slices)}"
+                )
+        if action.shape != (ACTION_DIM,):
+            raise DatasetError(f"FCNet's maps need {ACTION_DIM} actions, not {action.shape}")
+        for field in (obs, action):
+            if field.dtype not in _EXACT:
+                raise DatasetError(f"FCNet's maps are float32 and would round {field.name}")
+        if selection.lengths.max() > _MAX_LENGTH:
+            raise DatasetError("FCNet's maps count the steps of an episode in 32 bits")
+
+    def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
+        """See ``interface.Exporter``."""
+        temporary.mkdir()
+        obs = selection.store.schema.field("obs")
+        channels = np.concatenate([np.arange(*obs.slices[name]) for name in STATE])
+        steps, other = selection.steps, 0
+        with ExitStack() as stack:
+
+            def create(kind: str, *shape: int) -> BinaryIO:
+                return stack.enter_context(open(temporary / map_name(kind, shape), "wb"))
+
+            src, tgt = create("src", steps, STATE_DIM), create("tgt", steps, ACTION_DIM)
+            for unit in bounded_units(selection):
+                observed = selection.read_unit("obs", unit)
+                action = selection.read_unit("action", unit)
+                src.write(np.ascontiguousarray(observed[:, channels], "<f4").data)
+                tgt.write(np.ascontiguousarray(action, "<f4").data)
+                other += _other_last_actions(obs, observed, action, selection.unit_rows(unit)[1])
+                advance(len(action))
+            meta = create("meta", len(selection))
+            meta.write(np.ascontiguousarray(selection.lengths, "<i4").data)
+        return _carried(selection, other)
+
+    def as_read(
+        self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """See ``interface.Exporter``: channels in the paper's order, last actions rebuilt."""
+        slices, action = schema.field("obs").slices, steps["action"].astype(np.float32)
+        obs = np.empty((len(action), OBS_DIM), np.float32)
+        for name in STATE:
+            obs[:, slice(*OBS_SLICES[name])] = steps["obs"][:, slice(*slices[name])]
+        obs[:, slice(*OBS_SLICES[LAST_ACTION])] = previous_actions(action, lengths)
+        return {"obs": obs, "action": action}
+
+
+def _other_last_actions(
+    obs: Field, observed: np.ndarray, action: np.ndarray, lengths: np.ndarray
+) -> int:
+    """Episodes whose stored last action is not the one that a reader rebuilds."""
+    if LAST_ACTION not in obs.slices:
+        return 0
+    given = observed[:, slice(*obs.slices[LAST_ACTION])]
+    rebuilt = previous_actions(action, lengths)
+    if given.shape != rebuilt.shape:
+        return len(lengths)
+    differs = (given != rebuilt).any(axis=1)
+    return int(np.logical_or.reduceat(differs, np.cumsum(lengths) - lengths).sum())
+
+
+def _carried(selection: Selection, other: int) -> Carried:
+    schema = selection.store.schema
+    extra: list[Any] = [name for name in schema.names() if name not in ("obs", "action")]
+    left = [f"{name}: the layout has no place for it" for name in extra]
+    left.append("the catalog: the layout has the episodes' lengths alone")
+    others = [name for name in schema.field("obs").slices if name not in (*STATE, LAST_ACTION)]
+    if others:
+        left.append(f"slices {listed(others)} of obs: not in FCNet's state")
+    if other:
+        left.append(
+            f"last_action of {other} episodes: a reader rebuilds it from the actions, but what was "
+            "executed there had noise or limits"
+        )
+    return Carried(kept=("obs -> src, by the channels' names", "action -> tgt"), left=tuple(left))

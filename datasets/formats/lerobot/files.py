@@ -1,0 +1,183 @@
+"""What a LeRobot dataset's metadata says, checked against its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datasets.formats.lerobot.info import place_in, read_info, read_json
+from datasets.formats.lerobot.schema import INFO, STATS, TASKS
+from datasets.formats.parquet_rows import ParquetRows, to_rows
+from datasets.formats.sources import refuse
+
+_NUMBERS = (
+    "episode_index",
+    "length",
+    "data/chunk_index",
+    "data/file_index",
+    "dataset_from_index",
+    "dataset_to_index",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class FileRows:
+    """Frames of neighbouring episodes in one data file: its rows first .. stop - 1."""
+
+    file: ParquetRows
+    first: int
+    stop: int
+    episodes: tuple[int, int]
+
+
+class LerobotFolder:
+    """A dataset on disk.
+
+    Attributes:
+        info: ``meta/info.json``; features: its features.
+        lengths: (E,) frames of each episode.
+        splits: (E,) name of the split of each episode, "" for none; None where there are not
+            several.
+        tasks: task index -> the task in words; empty for a dataset without tasks.
+        files: what was read and what will be.
+
+    Raises:
+        DatasetError: names file and key.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.info = read_info(root / INFO)
+        self.features: Mapping[str, Mapping[str, Any]] = self.info["features"]
+        described = sorted((root / "meta/episodes").glob("*/*.parquet"))
+        if not described:
+            refuse(root, "meta/episodes", "there is no file of episodes")
+        self._numbers = _read_episodes(described)
+        self.lengths = self._numbers["length"]
+        self.splits = _splits(root / INFO, self.info, len(self.lengths))
+        total = self.info.get("total_frames", int(self.lengths.sum()))
+        if total != self.lengths.sum():
+            problem = f"is {total}, but the episodes' lengths sum to {self.lengths.sum()}"
+            refuse(root / INFO, "total_frames", problem)
+        chunks, files = self._numbers["data/chunk_index"], self._numbers["data/file_index"]
+        changes = np.flatnonzero((np.diff(chunks) != 0) | (np.diff(files) != 0)) + 1
+        self._bounds = np.concatenate([[0], changes, [len(chunks)]])
+        self._data = [self._data_file(number) for number in range(len(self._bounds) - 1)]
+        self.files = [root / INFO, *described, *(each.path for each in self._data)]
+        self.tasks = _read_tasks(root / TASKS)
+        for name in (STATS, TASKS):
+            self.files += [root / name] if (root / name).is_file() else []
+        if (root / STATS).is_file():
+            read_json(root / STATS)
+
+    def close(self) -> None:
+        """Close the files of which a part was read."""
+        for file in self._data:
+            file.close()
+
+    def frames(self, first: int, stop: int) -> list[FileRows]:
+        """Where the frames of episodes first .. stop - 1 are, in order."""
+        starts = self._numbers["dataset_from_index"]
+        found = []
+        for number, file in enumerate(self._data):
+            begin, end = (int(each) for each in self._bounds[number : number + 2])
+            low, high = max(first, begin), min(stop, end)
+            if low < high:
+                origin = int(starts[begin])
+                last = int(self._numbers["dataset_to_index"][high - 1])
+                rows = int(starts[low]) - origin, last - origin
+                found.append(FileRows(file, *rows, (low, high)))
+        return found
+
+    def read(self, rows: FileRows, names: list[str]) -> pa.Table:
+        """Columns of frames, whose counters must be those of the episodes.
+
+        Raises:
+            DatasetError: they are not, or the file is damaged.
+        """
+        counters = ["episode_index", "frame_index"]
+        table = rows.file.read([*names, *counters], rows.first, rows.stop)
+        low, high = rows.episodes
+        lengths = self.lengths[low:high]
+        stops = np.cumsum(lengths)
+        expected = {
+            "episode_index": np.repeat(np.arange(low, high), lengths),
+            "frame_index": np.arange(stops[-1]) - np.repeat(stops - lengths, lengths),
+        }
+        for name in counters:
+            values = to_rows(rows.file.path, name, table.column(name), (), "int64")
+            if not np.array_equal(values, expected[name]):
+                at = int(np.flatnonzero(values != expected[name])[0])
+                problem = f"row {rows.first + at} is {values[at]}, not {expected[name][at]}"
+                refuse(rows.file.path, name, f"{problem}, which the episodes' lengths tell")
+        return table
+
+    def _data_file(self, number: int) -> ParquetRows:
+        begin, end = (int(each) for each in self._bounds[number : number + 2])
+        place = {
+            name: int(self._numbers[f"data/{name}_index"][begin]) for name in ("chunk", "file")
+        }
+        file = ParquetRows(self._root / place_in(self.info["data_path"], **place))
+        wanted = int(self.lengths[begin:end].sum())
+        if file.num_rows != wanted:
+            refuse(file.path, "", f"has {file.num_rows} rows, but its episodes {wanted} frames")
+        return file
+
+
+def _read_tasks(path: Path) -> dict[int, str]:
+    if not path.is_file():
+        return {}
+    rows = ParquetRows(path)
+    words = next((name for name in ("task", "__index_level_0__") if name in rows.schema.names), "")
+    if not words:
+        refuse(path, "task", "the column is missing")
+    table = rows.read(["task_index", words], 0, rows.num_rows)
+    numbers = to_rows(path, "task_index", table.column("task_index"), (), "int64")
+    texts = table.column(words).to_pylist()
+    if not all(isinstance(text, str) for text in texts):
+        refuse(path, words, "every task needs words")
+    return dict(zip(numbers.tolist(), texts, strict=True))
+
+
+def _splits(path: Path, info: Mapping[str, Any], episodes: int) -> np.ndarray | None:
+    names = np.full(episodes, "", object)
+    given = info.get("splits") or {}
+    for name, (first, stop) in given.items():
+        if stop > episodes:
+            refuse(path, f"splits/{name}", f"ends at {stop}, but there are {episodes} episodes")
+        names[first:stop] = name
+    return names if len(given) > 1 else None
+
+
+def _read_episodes(paths: list[Path]) -> dict[str, np.ndarray]:
+    """The numbers of all episodes, which must lie end to end in the order of their indices."""
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in _NUMBERS}
+    for path in paths:
+        rows = ParquetRows(path)
+        table = rows.read(list(_NUMBERS), 0, rows.num_rows)
+        for name in _NUMBERS:
+            parts[name].append(to_rows(path, name, table.column(name), (), "int64"))
+    numbers = {name: np.concatenate(each) for name, each in parts.items()}
+    order = np.argsort(numbers["episode_index"], kind="stable")
+    numbers = {name: each[order] for name, each in numbers.items()}
+    lengths = numbers["length"]
+    if len(lengths) == 0:
+        refuse(paths[0], "", "holds no episode")
+    stops = np.cumsum(lengths)
+    expected = {
+        "episode_index": np.arange(len(lengths)),
+        "length": np.maximum(lengths, 1),
+        "dataset_from_index": stops - lengths,
+        "dataset_to_index": stops,
+    }
+    for name, values in expected.items():
+        if not np.array_equal(numbers[name], values):
+            at = int(np.flatnonzero(numbers[name] != values)[0])
+            problem = f"episode {at} has {numbers[name][at]}, not {values[at]}"
+            refuse(paths[0].parents[1], name, f"{problem}: episodes lie end to end")
+    return numbers

@@ -1,0 +1,85 @@
+"""Statistics as LeRobot writes them: of all frames, and of the frames of each episode.
+
+LeRobot's own quantiles come from histograms of an episode and are averaged over episodes; these are
+exact for the rows that they describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import reduce
+
+import numpy as np
+
+from datasets.analysis.quantiles import DigitCount, interpolated_quantiles
+from datasets.analysis.statistics import ChannelStatistics
+from datasets.selection.selection import Selection
+
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
+
+Stats = dict[str, np.ndarray]
+"""Name -> (*shape), (1,) for one number a row; the count is (1,)."""
+
+
+def field_stats(selection: Selection, field: str) -> Stats:
+    """Statistics of a field over a selection's rows."""
+    found = selection.statistics(field, scheduler="threads")
+    return _stats(found, selection.quantiles(field, list(QUANTILES.values()), "threads"))
+
+
+def made_stats(blocks: Callable[[], Iterable[np.ndarray]], dtype: np.dtype, rows: int) -> Stats:
+    """Statistics of rows of one number that are made anew for every pass over them."""
+
+    def count(digit: DigitCount) -> np.ndarray:
+        return reduce(np.add, (digit(block, np.array([len(block)])) for block in blocks()))
+
+    found = reduce(ChannelStatistics.merge, map(ChannelStatistics.of, blocks()))
+    wanted = np.array(list(QUANTILES.values()))
+    return _stats(found, interpolated_quantiles(count, dtype, rows, 1, wanted)[:, 0])
+
+
+def episode_stats(rows: np.ndarray, lengths: np.ndarray) -> Stats:
+    """Statistics of each of consecutive episodes.
+
+    Episodes of one length are described together, for there are many short ones.
+
+    Args:
+        rows: (T, *shape), the episodes' rows end to end.
+        lengths: (E,).
+
+    Returns:
+        Name -> (E, *shape), or (E, 1) for one number a row and for the count.
+    """
+    shape = rows.shape[1:] or (1,)
+    found: Stats = {name: np.empty((len(lengths), *shape)) for name in NAMES}
+    found["count"] = lengths.reshape(-1, 1).astype(np.int64)
+    starts = np.cumsum(lengths) - lengths
+    for length in np.unique(lengths).tolist():
+        chosen = np.flatnonzero(lengths == length)
+        of_each = rows[starts[chosen, None] + np.arange(length)]
+        for name, values in _along_second(of_each.reshape(len(chosen), length, *shape)).items():
+            found[name][chosen] = values
+    return found
+
+
+def _along_second(rows: np.ndarray) -> Stats:
+    """All but the count of (E, T, *shape), each (E, *shape)."""
+    ordered = np.sort(rows, axis=1)
+    mean = rows.mean(axis=1, dtype=np.float64)
+    spread = np.square(rows - mean[:, None]).mean(axis=1)
+    found = {"min": ordered[:, 0], "max": ordered[:, -1], "mean": mean, "std": np.sqrt(spread)}
+    for name, quantile in QUANTILES.items():
+        below, share = divmod(quantile * (rows.shape[1] - 1), 1.0)
+        low = ordered[:, int(below)].astype(np.float64)
+        high = ordered[:, min(int(below) + 1, rows.shape[1] - 1)].astype(np.float64)
+        found[name] = low + (high - low) * share
+    return found
+
+
+def _stats(found: ChannelStatistics, quantiles: np.ndarray) -> Stats:
+    plain = {"min": found.min, "max": found.max, "mean": found.mean, "std": found.std}
+    plain |= dict(zip(QUANTILES, quantiles, strict=True))
+    shaped = {name: np.atleast_1d(np.asarray(value)) for name, value in plain.items()}
+    shaped["count"] = np.array([found.count], np.int64)
+    return {name: shaped[name] for name in NAMES}

@@ -1,0 +1,1 @@
+"""MoCapAct's HDF5 rollouts."""

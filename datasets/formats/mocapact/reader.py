@@ -1,0 +1,300 @@
+"""MoCapAct's rollouts as a store; see ``mocapact_schema`` for both sides."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import h5py
+import numpy as np
+import pyarrow as pa
+
+from datasets.errors import DatasetError, listed
+from datasets.formats.hdf5 import damage_named, open_hdf5
+from datasets.formats.interface import Carried, PartInput
+from datasets.formats.mocapact.clips import read_clip_list
+from datasets.formats.mocapact.files import (
+    FileContents,
+    Rollouts,
+    get_array,
+    read_contents,
+    read_float32,
+)
+from datasets.formats.mocapact.schema import (
+    BODY_OBSERVABLES,
+    PROPRIOCEPTIVE,
+    ROBOT,
+    STEP_KEYS,
+    ObservableLayout,
+    Snippet,
+    clip_of,
+    final_name,
+    store_schema,
+)
+from datasets.formats.sources import (
+    catalog_columns,
+    content_digests,
+    joint_identity,
+    pack_episodes,
+    refuse,
+)
+from datasets.schema import Schema
+
+SUFFIXES = (".hdf5", ".h5")
+OBSERVABLES = ("body", "all")
+_ROLLOUT_BITS = 20
+"""Of an episode's id, the bits that count the rollouts of a snippet."""
+
+RETURN_TOLERANCE = 1e-3
+"""Relative difference allowed between a recorded return, summed in float32, and the rewards."""
+
+
+@dataclass(frozen=True)
+class MocapactOptions:
+    """How rollouts become a store.
+
+    Attributes:
+        observables: what the field `obs` holds: "body", the 13 observables that the Body
+            Transformer learns from (all others become `further_obs`), or "all".
+        validation_clips: a text file with a clip a line: the catalog's column `split` says
+            "validation" for their episodes and "train" for the others.
+    """
+
+    observables: str = "body"
+    validation_clips: str = ""
+
+    def __post_init__(self) -> None:
+        if self.observables not in OBSERVABLES:
+            raise DatasetError(f"option observables must be one of {listed(OBSERVABLES)}")
+
+
+class MocapactImporter:
+    """Reads one file or a folder of them; see ``interface.Importer``.
+
+    Opening reads the metrics of every snippet, which say how long the rollouts are; the arrays of a
+    rollout are compared with them when they are read.
+
+    Raises:
+        DatasetError: names file and key.
+    """
+
+    Options: ClassVar[type[Any]] = MocapactOptions
+
+    def __init__(self, source: str, options: MocapactOptions) -> None:
+        self.files = _files(Path(source))
+        clips = read_clip_list(options.validation_clips) if options.validation_clips else ()
+        contents = {path: read_contents(path) for path in self.files}
+        self._contents = [found for found in contents.values() if found]
+        self._empty = [path.name for path, found in contents.items() if not found]
+        if not self._contents:
+            refuse(source, "", "has no group <clip>-<start>-<end>; is it MoCapAct's?")
+        self._layout, self.schema = _common_schema(self._contents, options.observables)
+        self._rollouts = [each for found in self._contents for each in found.rollouts]
+        self._identities = dict(zip(self.files, content_digests(self.files), strict=True))
+        self._tables = {found.path: found.notes[1] for found in self._contents if found.notes}
+        self._validation = _known_clips(self._rollouts, clips)
+        self.identity = joint_identity(self._identities.values(), (options.observables, clips))
+        lengths = np.concatenate([each.columns["length"] for each in self._rollouts])
+        row_bytes = sum(each.row_bytes for each in self.schema.fields if each.per == "step")
+        self.part_lengths = pack_episodes(lengths, row_bytes)
+        self._first_episodes = np.cumsum([0, *map(len, self.part_lengths)])
+        self._first_rollouts = np.cumsum([0, *map(len, self._rollouts)])
+        self.carried = self._carried()
+
+    def close(self) -> None:
+        """See ``interface.Importer``; no file is held open between parts."""
+
+    def read_part(self, number: int) -> PartInput:
+        """See ``interface.Importer``."""
+        lengths, first = self.part_lengths[number], int(self._first_episodes[number])
+        if len(lengths) == 1:
+            self._check_long(first)
+        sizes = {"step": int(lengths.sum()), "episode": len(lengths)}
+        arrays = {
+            each.name: np.empty((sizes[each.per], *each.shape), each.dtype)
+            for each in self.schema.fields
+        }
+        buffer = np.empty((int(lengths.max()) + 1, self._layout.width), np.float32)
+        tables: list[pa.Table] = []
+        row = episode = 0
+        for rollouts, low, high in self._pieces(first, first + len(lengths)):
+            with open_hdf5(rollouts.path) as file, damage_named(rollouts.path):
+                for rollout in range(low, high):
+                    stop = row + int(rollouts.columns["length"][rollout])
+                    seen = buffer[: stop - row + 1]
+                    place = slice(row, stop), episode
+                    self._read_rollout(file, rollouts, rollout, arrays, place, seen)
+                    row, episode = stop, episode + 1
+            tables.append(self._catalog_of(rollouts, low, high))
+        return PartInput(
+            steps={name: arrays[name] for name in self.schema.names("step")},
+            episodes=pa.concat_tables(tables, promote_options="permissive"),
+            per_episode={name: arrays[name] for name in self.schema.names("episode")},
+        )
+
+    def _check_long(self, episode: int) -> None:
+        """Refuse an episode that claims more steps than it has, before memory is asked for them.
+
+        In a part of several episodes their lengths are bounded.
+        """
+        [(rollouts, rollout, _)] = self._pieces(episode, episode + 1)
+        length = int(rollouts.columns["length"][rollout])
+        with open_hdf5(rollouts.path) as file, damage_named(rollouts.path):
+            key = f"{rollouts.snippet.name}/{rollout}/rewards"
+            get_array(rollouts.path, file, key, (length,))
+
+    def _pieces(self, first: int, stop: int) -> Iterator[tuple[Rollouts, int, int]]:
+        """The snippets of the episodes first .. stop - 1, with the rollouts low .. high - 1."""
+        at = int(np.searchsorted(self._first_rollouts, first, side="right")) - 1
+        while at < len(self._rollouts) and self._first_rollouts[at] < stop:
+            begin, end = (int(each) for each in self._first_rollouts[at : at + 2])
+            yield self._rollouts[at], max(first, begin) - begin, min(stop, end) - begin
+            at += 1
+
+    def _read_rollout(
+        self,
+        file: h5py.File,
+        rollouts: Rollouts,
+        rollout: int,
+        arrays: Mapping[str, np.ndarray],
+        place: tuple[slice, int],
+        seen: np.ndarray,
+    ) -> None:
+        """Read a rollout into its (rows, episode) of the arrays; `seen` takes its observations."""
+        rows, episode = place
+        path, group = rollouts.path, f"{rollouts.snippet.name}/{rollout}"
+        for key, name in STEP_KEYS.items():
+            if name in arrays:
+                read_float32(path, file, f"{group}/{key}", arrays[name][rows])
+        read_float32(path, file, f"{group}/{PROPRIOCEPTIVE}", seen)
+        for run in self._layout.runs:
+            arrays[run.field][rows, run.target] = seen[:-1, run.first : run.stop]
+            arrays[final_name(run.field)][episode, run.target] = seen[-1, run.first : run.stop]
+        summed = float(arrays["reward"][rows].sum(dtype=np.float64))
+        recorded = float(rollouts.columns["return"][rollout])
+        if abs(summed - recorded) > RETURN_TOLERANCE * max(1.0, abs(summed)):
+            problem = f"sum to {summed:.6g}, but the metrics' episode return is {recorded:.6g}"
+            refuse(path, f"{group}/rewards", problem)
+
+    def _catalog_of(self, rollouts: Rollouts, low: int, high: int) -> pa.Table:
+        """Catalog rows of a snippet's rollouts low .. high - 1."""
+        snippet, count = rollouts.snippet, high - low
+        if rollouts.noted is not None:
+            table = self._tables[rollouts.path].take(pa.array(rollouts.noted[low:high]))
+        else:
+            known = {name: values[low:high] for name, values in rollouts.columns.items()}
+            columns = catalog_columns(
+                low,
+                known.pop("length"),
+                self.identity,
+                episode=_first_id(self._identities[rollouts.path], snippet) + np.arange(low, high),
+                terrain="flat",
+                skill=clip_of(snippet.clip),
+                robot=ROBOT,
+                simulator="dm_control",
+                expert=snippet.name,
+                success=~known["terminated"],
+                truncated=~known["terminated"],
+                clip=clip_of(snippet.clip),
+                snippet_start=snippet.start,
+                snippet_end=snippet.end,
+                rollout=np.arange(low, high),
+                **known,
+            )
+            table = pa.table({name: pa.array(values) for name, values in columns.items()})
+        if self._validation:
+            side = "validation" if clip_of(snippet.clip) in self._validation else "train"
+            if "split" in table.column_names:
+                table = table.drop_columns(["split"])
+            table = table.append_column("split", pa.array([side] * count))
+        return table
+
+    def _carried(self) -> Carried:
+        steps = self.schema.names("step")
+        kept = [
+            f"{PROPRIOCEPTIVE} ({listed(seen, 40)}) -> {field}; its last row -> {final_name(field)}"
+            for field, seen in self._layout.fields.items()
+        ]
+        kept += [f"{key} -> {name}" for key, name in STEP_KEYS.items() if name in steps]
+        kept.append(
+            "everything else that gaitforge wrote"
+            if self._tables
+            else "snippets, their metrics and early_termination (terminated) -> the catalog"
+        )
+        names = sorted({name for found in self._contents for name in found.left})
+        left = [f"{name}: not in the published schema" for name in names]
+        left += [f"{name}: has no group <clip>-<start>-<end>" for name in self._empty]
+        notes = (
+            "stats: not copied, for the store gives those of any selection from its rows",
+            "to leave out early terminations, as the Body Transformer does, select where('not "
+            "terminated')",
+        )
+        return Carried(tuple(kept), tuple(left), notes)
+
+
+def _first_id(file_identity: str, snippet: Snippet) -> int:
+    """The id of a snippet's first rollout, the same whatever files are imported together.
+
+    So a folder that was imported before and has grown since is not imported twice.
+    """
+    digest = hashlib.sha256(f"{file_identity} {snippet.name}".encode()).hexdigest()
+    return int(digest[:16], 16) >> (1 + _ROLLOUT_BITS) << _ROLLOUT_BITS
+
+
+def _files(source: Path) -> list[Path]:
+    if not source.is_dir():
+        return [source]
+    found = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
+    if not found:
+        refuse(source, "", f"no file ending in {' or '.join(SUFFIXES)} in this folder")
+    return found
+
+
+def _common_schema(
+    contents: Sequence[FileContents], observables: str
+) -> tuple[ObservableLayout, Schema]:
+    """Where the observables go and the schema of all the files; DatasetError if they differ."""
+    first = contents[0]
+    for found in contents:
+        described = ("widths", "keys", "action_dim", "ref_steps")
+        differ = [name for name in described if getattr(found, name) != getattr(first, name)]
+        if differ or list(found.widths) != list(first.widths):
+            refuse(found.path, "", f"its observables or arrays are not those of {first.path}")
+        if (found.notes is None) != (first.notes is None):
+            refuse(found.path, "", f"has gaitforge's notes, or {first.path} has, not both")
+        if found.notes and first.notes and found.notes[0] != first.notes[0]:
+            refuse(found.path, "", f"gaitforge's notes have another schema than {first.path}")
+    if first.notes:
+        return _noted_schema(first, first.notes[0])
+    chosen = [name for name in first.widths if name in BODY_OBSERVABLES]
+    if observables == "all" or not chosen:
+        chosen = list(first.widths)
+    layout = ObservableLayout.of_file(first.widths, chosen)
+    return layout, store_schema(layout, first.action_dim, first.keys, first.ref_steps)
+
+
+def _noted_schema(found: FileContents, noted: Schema) -> tuple[ObservableLayout, Schema]:
+    """The schema that an export kept, less the fields that the format does not hold."""
+    layout = ObservableLayout.of_schema(noted)
+    fresh = store_schema(layout, found.action_dim, found.keys, found.ref_steps)
+    shapes = {each.name: (each.shape, each.dtype, each.per) for each in fresh.fields}
+    fields = tuple(
+        each for each in noted.fields if (each.shape, each.dtype, each.per) == shapes.get(each.name)
+    )
+    if len(fields) != len(fresh.fields) or list(layout.widths.items()) != list(
+        found.widths.items()
+    ):
+        refuse(found.path, "", "gaitforge's notes do not describe its arrays; delete the group")
+    return layout, replace(noted, fields=fields)
+
+
+def _known_clips(rollouts: Sequence[Rollouts], clips: Sequence[str]) -> frozenset[str]:
+    there = {clip_of(each.snippet.clip) for each in rollouts}
+    if unknown := sorted(set(clips) - there):
+        raise DatasetError(
+            f"option validation_clips: no clip {listed(unknown)}; clips: {listed(sorted(there))}"
+        )
+    return frozenset(clips)

@@ -1,0 +1,1 @@
+"""Import and export, the same for every format."""

@@ -1,0 +1,123 @@
+"""The driver of exports: a temporary name, a flush to the disk, a reading back, and one rename.
+
+The temporary name is the destination's own. An export that was killed starts anew, for most layouts
+cannot be continued where they broke off, and it clears away what it finds there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import DatasetError
+from datasets.files import exclusive_lock, fsync_path, fsync_tree, replace_durably
+from datasets.formats import exporter_class, options_of
+from datasets.formats.interface import Begin, Exporter, Report, unheard
+from datasets.formats.transfer.verifying import verify_export
+from datasets.selection.selection import Selection
+from datasets.storage.s3.bucket import is_bucket_url
+
+
+def export_selection(
+    name: str,
+    selection: Selection,
+    destination: str | os.PathLike[str],
+    options: Mapping[str, Any] | None = None,
+    begin: Begin = unheard,
+) -> Report:
+    """Write a selection in another project's format.
+
+    Args:
+        name: one of ``formats.FORMATS``.
+        selection: at least one episode.
+        destination: the new file or folder.
+        options: of the format's writer; begin: hears of steps as they are written.
+
+    Raises:
+        DatasetError: an unknown format or option, packages that are not installed, a selection that
+            the format cannot hold, a destination that exists, cannot be written, or is being
+            written, or what was written does not read back as what was selected; nothing is left
+            behind.
+    """
+    started = time.monotonic()
+    cls = exporter_class(name)
+    chosen = options_of(cls.Options, options)
+    exporter = cls(chosen)
+    if "://" in str(destination) or is_bucket_url(destination):
+        raise DatasetError(f"{destination} is no local path; export to one and copy it from there")
+    target = Path(destination).absolute()
+    _check_free(target, destination)
+    if len(selection) == 0:
+        raise DatasetError("nothing to export: no episode is selected")
+    exporter.check(selection, target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.exporting")
+        with exclusive_lock(target.with_name(f"{temporary.name}.lock"), wait=False) as held:
+            if not held:
+                raise DatasetError(f"{destination} is being written by another process")
+            try:
+                _remove(temporary)
+                carried = exporter.write(selection, temporary, begin(selection.steps))
+                (fsync_tree if temporary.is_dir() else fsync_path)(temporary)
+                _verify(name, exporter, chosen, selection, temporary, destination)
+                _check_free(target, destination)
+                replace_durably(temporary, target)
+            finally:
+                _remove(temporary)
+    except OSError as error:
+        raise DatasetError(f"cannot write {destination}: {_reason(error)}") from error
+    fields = selection.store.schema.fields
+    per = {"step": selection.steps, "episode": len(selection)}
+    return Report(
+        name,
+        selection.store.address,
+        str(destination),
+        len(selection),
+        selection.steps,
+        len(selection.rows_by_part()),
+        sum(each.row_bytes * per[each.per] for each in fields),
+        time.monotonic() - started,
+        carried,
+    )
+
+
+def _check_free(target: Path, destination: str | os.PathLike[str]) -> None:
+    if os.path.lexists(target):
+        raise DatasetError(f"{destination} exists; give the path of a new file or folder")
+
+
+def _remove(temporary: Path) -> None:
+    if temporary.is_dir():
+        shutil.rmtree(temporary)
+    else:
+        temporary.unlink(missing_ok=True)
+
+
+def _verify(
+    name: str,
+    exporter: Exporter,
+    options: Any,
+    selection: Selection,
+    temporary: Path,
+    destination: str | os.PathLike[str],
+) -> None:
+    try:
+        verify_export(name, exporter, getattr(options, "notes", False), selection, temporary)
+    except DatasetError as error:
+        problem = str(error).replace(str(temporary), str(destination))
+        raise DatasetError(
+            f"{destination} was not made, for it does not read back as it was written: {problem}"
+        ) from error
+
+
+def _reason(error: OSError) -> str:
+    """The system's own words: HDF5 and Arrow put theirs around them."""
+    found = re.search(r"errno\W+(\d+)", str(error), re.IGNORECASE)
+    number = error.errno or (int(found[1]) if found else 0)
+    return os.strerror(number) if number else " ".join(str(error).split())

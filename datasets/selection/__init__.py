@@ -1,0 +1,1 @@
+"""Selections of episodes, saved selections, and returns-to-go."""

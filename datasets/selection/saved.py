@@ -1,0 +1,92 @@
+"""Selections as JSON files: which rows of which parts, with the hashes that prove it."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from datasets.catalog.catalog import Catalog
+from datasets.errors import DatasetError
+from datasets.files import write_bytes_durably
+from datasets.storage.shards import row_runs
+
+if TYPE_CHECKING:
+    from datasets.selection.selection import Selection
+    from datasets.storage.store import Store
+
+SAVED_VERSION = 1
+
+
+def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
+    """Write the selection's hash, its parts' content hashes, and its row ranges in each."""
+    parts = {
+        part_id: {
+            "content_hash": selection.catalog.manifests[part_id].content_hash,
+            "rows": row_runs(rows, np.ones_like(rows)),
+        }
+        for part_id, rows in selection.rows_by_part()
+    }
+    tree = {"selection_version": SAVED_VERSION, "hash": selection.hash, "parts": parts}
+    try:
+        write_bytes_durably(Path(path), json.dumps(tree, indent=1).encode())
+    except OSError as error:
+        raise DatasetError(f"cannot write the selection to {path}: {error.strerror}") from error
+
+
+def saved_rows(
+    store: Store, catalog: Catalog, path: str | os.PathLike[str]
+) -> tuple[np.ndarray, str]:
+    """Ascending catalog rows of a saved selection, and the hash that it must have.
+
+    Raises:
+        DatasetError: not a saved selection, or its parts are not in the store as they were.
+    """
+    parts, recorded = _read(path)
+    rows: list[np.ndarray] = [np.zeros(0, np.int64)]
+    for part_id in sorted(parts):
+        content_hash, runs = parts[part_id]
+        manifest = catalog.manifests.get(part_id)
+        if manifest is None or manifest.content_hash != content_hash:
+            raise DatasetError(
+                f"{path}: part {part_id} is not in {store.address} as it was when it was selected"
+            )
+        if runs[-1][1] > manifest.episodes:
+            raise DatasetError(
+                f"{path} is damaged: part {part_id} has {manifest.episodes} episodes, not "
+                f"{runs[-1][1]}"
+            )
+        first, _ = catalog.part_bounds[part_id]
+        rows += [first + np.arange(start, stop) for start, stop in runs]
+    return np.concatenate(rows), recorded
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, tuple[str, list[list[int]]]], str]:
+    try:
+        tree = json.loads(Path(path).read_bytes())
+        version = tree["selection_version"]
+        if version == SAVED_VERSION:
+            parts = {
+                part_id: (str(each["content_hash"]), _checked_runs(each["rows"]))
+                for part_id, each in tree["parts"].items()
+            }
+            return parts, str(tree["hash"])
+    except (OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise DatasetError(f"{path} is not a saved selection") from error
+    raise DatasetError(
+        f"{path}: selection version {version}; this program reads version {SAVED_VERSION}"
+    )
+
+
+def _checked_runs(runs: Any) -> list[list[int]]:
+    """Half-open (start, stop) runs, ascending and apart; ValueError for anything else."""
+    bounds = [bound for start, stop in runs for bound in (start, stop)]
+    if not bounds or any(type(bound) is not int for bound in bounds) or bounds[0] < 0:
+        raise ValueError("rows must be runs of integers")
+    if any(low >= high for low, high in pairwise(bounds)):
+        raise ValueError("runs must ascend")
+    return [list(run) for run in runs]

@@ -1,0 +1,67 @@
+"""Write one part so that it appears whole or not at all: grow in staging, rename, commit last."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from datasets.catalog.catalog_files import write_catalog_file
+from datasets.catalog.episodes import episodes_digest
+from datasets.catalog.manifest import Manifest
+from datasets.files import fsync_tree, replace_durably
+from datasets.layout import CATALOG, PARTS, STAGING
+from datasets.schema import Schema
+from datasets.storage.parts import array_digest, object_hashes, write_arrays
+
+
+def commit_part(
+    root: Path,
+    schema: Schema,
+    part_id: str,
+    table: pa.Table,
+    arrays: Mapping[str, np.ndarray],
+    members: tuple[Manifest, ...] = (),
+) -> Manifest:
+    """Write a part's arrays and catalog file; the caller holds the part's lock.
+
+    Args:
+        root: the store's folder.
+        schema: its schema.
+        part_id: the part, not committed yet.
+        table: its catalog rows.
+        arrays: field -> all rows, checked against the schema.
+        members: the records of the parts that it merges.
+
+    Raises:
+        OSError: the disk refuses; nothing is committed, and what was staged is removed.
+    """
+    staged = root / STAGING / part_id
+    staged_catalog = staged.with_name(f"{part_id}.parquet")
+    target = root / PARTS / part_id
+    try:
+        shutil.rmtree(staged, ignore_errors=True)
+        write_arrays(staged, schema, part_id, arrays)
+        fsync_tree(staged)
+        manifest = Manifest(
+            part_id=part_id,
+            schema_hash=schema.hash,
+            steps=len(arrays[schema.names("step")[0]]),
+            episodes=table.num_rows,
+            episodes_digest=episodes_digest(table),
+            arrays={name: array_digest(array) for name, array in arrays.items()},
+            objects=object_hashes(staged),
+            members=members,
+        )
+        write_catalog_file(staged_catalog, table, manifest)
+        if target.exists():  # left by a writer that died before its commit
+            shutil.rmtree(target)
+        replace_durably(staged, target)
+        replace_durably(staged_catalog, root / CATALOG / f"{part_id}.parquet")
+        return manifest
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+        staged_catalog.unlink(missing_ok=True)

@@ -1,0 +1,133 @@
+"""Merge small parts into large ones, and bring the catalog index up to date.
+
+What a dataset *is* does not change: its hash, selections, tags and the order of its stream are made
+of the parts as they were collected. The merged part's commit record keeps their records, and
+``missing`` still counts them as committed. Only files change: one folder holds what several did.
+
+The commit of the merged part is the one moment of change. From then on readers use it, and the
+parts it replaces stay where they are, for readers that opened the store before, until ``gc``
+removes them. A crash at any moment leaves the old parts, or the old parts and the merged one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from datasets.catalog.catalog import Catalog
+from datasets.catalog.episodes import episodes_digest
+from datasets.catalog.manifest import Manifest, PartRecord
+from datasets.errors import DatasetError
+from datasets.layout import MERGED_PREFIX, SHARD_STEPS
+from datasets.storage.commit import commit_part
+from datasets.storage.parts import array_digest
+
+if TYPE_CHECKING:
+    from datasets.storage.store import Store
+
+COMPACT_LOCK = f"{MERGED_PREFIX}lock"
+
+
+@dataclass(frozen=True)
+class _Small:
+    manifest: Manifest
+    table: pa.Table
+
+
+def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
+    """Merge runs of small parts, and write the catalog index; returns the merged parts' records.
+
+    Parts below half of ``target_steps`` are merged with their neighbours, in the order of their
+    names, to at most ``target_steps`` each, if their catalogs have the same columns. One merged
+    part is in memory at a time. Every value is compared with its part's commit record on the way.
+
+    Raises:
+        DatasetError: a damaged part, a disk that takes no writing, another compaction at work, or a
+            target outside 1 to one shard.
+    """
+    if not 1 <= target_steps <= SHARD_STEPS:
+        raise DatasetError(f"target_steps must be in 1..{SHARD_STEPS}, not {target_steps}")
+    try:
+        with store.part_lock(COMPACT_LOCK, wait=False) as held:
+            if not held:
+                raise DatasetError(f"store {store.address} is being compacted by another process")
+            merged = [_merge(store, group) for group in _groups(store, target_steps)]
+            store.files.rebuild_index()
+    except OSError as error:
+        raise DatasetError(
+            f"store {store.address} cannot be compacted: {error.strerror}"
+        ) from error
+    return merged
+
+
+def _groups(store: Store, target_steps: int) -> list[list[str]]:
+    """Catalog files (by stem) to merge with each other."""
+    catalog = store.files.catalog()
+    stems = dict.fromkeys(location.folder for location in catalog.locations.values())
+    groups: list[list[str]] = [[]]
+    steps, columns = 0, pa.schema([])
+    for stem in stems:
+        manifest = store.files.manifest(stem)
+        if manifest.steps > target_steps // 2:
+            groups.append([])
+            continue
+        schema = store.files.columns(stem)
+        if not groups[-1] or schema != columns or steps + manifest.steps > target_steps:
+            groups.append([])
+            steps, columns = 0, schema
+        groups[-1].append(stem)
+        steps += manifest.steps
+    return [group for group in groups if len(group) > 1]
+
+
+def _merge(store: Store, stems: list[str]) -> PartRecord:
+    catalog = store.files.catalog()
+    small = [_Small(*store.files.read(stem)) for stem in stems]
+    members = tuple(member for each in small for member in each.manifest.collected)
+    table = pa.concat_tables(each.table for each in small).combine_chunks()
+    _check_episodes(members, table)
+    arrays = {name: _joined_array(store, catalog, members, name) for name in store.schema.names()}
+    contents = "\n".join(member.content_hash for member in members)
+    merged_id = MERGED_PREFIX + hashlib.sha256(contents.encode()).hexdigest()[:12]
+    with store.part_lock(merged_id):
+        try:
+            return commit_part(store.path, store.schema, merged_id, table, arrays, members).record
+        except OSError as error:
+            raise DatasetError(
+                f"parts {stems[0]} to {stems[-1]} of {store.address} were not merged: "
+                f"{error.strerror or error}"
+            ) from error
+
+
+def _check_episodes(members: tuple[Manifest, ...], table: pa.Table) -> None:
+    first = 0
+    for member in members:
+        if episodes_digest(table.slice(first, member.episodes)) != member.episodes_digest:
+            raise DatasetError(
+                f"part {member.part_id}: the catalog rows are not the ones that were committed"
+            )
+        first += member.episodes
+
+
+def _joined_array(
+    store: Store, catalog: Catalog, members: tuple[Manifest, ...], field: str
+) -> np.ndarray:
+    described = store.schema.field(field)
+    rows = [each.steps if described.per == "step" else each.episodes for each in members]
+    joined = np.empty((sum(rows), *described.shape), described.dtype)
+    first = 0
+    for member, count in zip(members, rows, strict=True):
+        out = joined[first : first + count]
+        with store.array_reader(catalog, member.part_id, field) as reader:
+            reader.read_runs([(0, count)], out)
+        if array_digest(out) != member.arrays[field]:
+            raise DatasetError(
+                f"part {member.part_id}, field {field}: the values are not the ones that were "
+                "committed"
+            )
+        first += count
+    return joined

@@ -1,0 +1,216 @@
+"""Find every fault of a store, and remove what writers that died left behind."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from datasets.catalog.episodes import episodes_digest
+from datasets.catalog.index import CatalogIndex
+from datasets.catalog.manifest import Manifest
+from datasets.errors import DatasetError, listed
+from datasets.files import files_under, fsync_path, sha256_file
+from datasets.layout import CATALOG, PARTS, STAGING
+from datasets.schema import Schema
+from datasets.storage.root import read_root
+from datasets.storage.tags import read_tag, tag_names
+
+if TYPE_CHECKING:
+    from datasets.storage.store import Store
+
+ObjectFaults = Callable[[Manifest, str], Iterator[str]]
+
+
+def verify_store(store: Store, object_faults: ObjectFaults | None = None) -> list[str]:
+    """One line a fault: unreadable catalog, missing or changed objects, inconsistent lengths.
+
+    Of a store with merged parts, both those and the parts they replaced are checked, while they are
+    there. Reads every byte once.
+
+    Args:
+        store: the store.
+        object_faults: (commit record, folder below ``parts/``) -> faults of the part's objects,
+            where they do not lie in the store's folder.
+    """
+    faults = list(_root_faults(store))
+    episodes: dict[str, list[int]] = {}
+    contents: dict[str, str] = {}
+    for stem in store.files.stamps():
+        try:
+            manifest, table = store.files.read(stem)
+        except DatasetError as error:
+            faults.append(str(error))
+            continue
+        found = [
+            *_catalog_faults(manifest, table, store.schema),
+            *(
+                object_faults(manifest, stem)
+                if object_faults
+                else _object_faults(manifest, store.path / PARTS / stem)
+            ),
+        ]
+        faults += [f"part {stem}: {fault}" for fault in found]
+        first = 0
+        for part in manifest.collected:
+            ids = table.column("episode").slice(first, part.episodes).to_pylist()
+            first += part.episodes
+            if contents.setdefault(part.part_id, part.content_hash) != part.content_hash:
+                faults.append(f"part {part.part_id}: committed twice, with other content")
+            episodes[part.part_id] = ids
+    counts = Counter(each for ids in episodes.values() for each in ids)
+    if repeated := sorted(episode for episode, count in counts.items() if count > 1):
+        faults.append(f"episode ids in more than one row: {listed(repeated)}")
+    return [*faults, *_index_faults(store), *_tag_faults(store, contents)]
+
+
+def remove_leftovers(store: Store) -> list[str]:
+    """Remove what no catalog file commits and nobody is writing, and parts that were merged."""
+    try:
+        return [*_remove_replaced(store), *_remove_uncommitted(store)]
+    except OSError as error:
+        raise DatasetError(f"store {store.address} cannot be cleaned: {error.strerror}") from error
+
+
+def _remove_uncommitted(store: Store) -> list[str]:
+    staging, parts = store.path / STAGING, store.path / PARTS
+    removed: list[str] = []
+    for name in sorted(_leftover_names(store, staging, parts)):
+        with store.part_lock(name, wait=False) as held:
+            if not held:
+                continue
+            leftovers = [staging / name, staging / f"{name}.parquet"]
+            if name not in store.files.stamps():
+                leftovers.append(parts / name)
+            removed += _remove(store.path, leftovers)
+    return removed
+
+
+def _leftover_names(store: Store, staging: Path, parts: Path) -> set[str]:
+    staged = {
+        path.name.removesuffix(".lock").removesuffix(".parquet") for path in staging.glob("*")
+    }
+    present = {path.name for path in parts.iterdir() if path.is_dir()}
+    return staged | (present - set(store.files.stamps()))
+
+
+def _remove_replaced(store: Store) -> list[str]:
+    """Remove parts that merged ones hold by now, after checking those; the catalog file first."""
+    stems = list(store.files.stamps())
+    merged = [stem for stem in stems if store.files.manifest(stem).members]
+    if not merged:
+        return []
+    catalog = store.files.catalog()
+    used = {location.folder for location in catalog.locations.values()}
+    for stem in merged:
+        manifest = store.files.manifest(stem)
+        if stem in used and (faults := list(_object_faults(manifest, store.path / PARTS / stem))):
+            raise DatasetError(
+                f"part {stem}: {faults[0]}; the parts it was merged from are kept: remove its "
+                "catalog file to use them again"
+            )
+    removed: list[str] = []
+    for stem in (each for each in stems if each not in used):
+        with store.part_lock(stem, wait=False) as held:
+            if held:
+                removed += _remove(store.path, [store.files.path(stem)])
+                fsync_path(store.path / CATALOG)
+                removed += _remove(store.path, [store.path / PARTS / stem])
+    return removed
+
+
+def _remove(root: Path, paths: list[Path]) -> list[str]:
+    removed = []
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.exists():
+            path.unlink()
+        else:
+            continue
+        removed.append(path.relative_to(root).as_posix())
+    return removed
+
+
+def _root_faults(store: Store) -> Iterator[str]:
+    try:
+        if read_root(store.path, store.address).schema != store.schema:
+            yield "zarr.json: the schema is not the one this store was opened with"
+    except DatasetError as error:
+        yield str(error)
+    if not (store.path / PARTS / "zarr.json").is_file():
+        yield f"{PARTS}/zarr.json is missing"
+
+
+def _catalog_faults(manifest: Manifest, table: pa.Table, schema: Schema) -> Iterator[str]:
+    if manifest.schema_hash != schema.hash:
+        yield "it was written under another schema"
+    if episodes_digest(table) != manifest.episodes_digest:
+        yield "the catalog rows are not the ones that were committed"
+    first = 0
+    for part in manifest.collected:
+        rows = table.slice(first, part.episodes)
+        first += part.episodes
+        within = f" of {part.part_id}" if manifest.members else ""
+        starts, lengths = (rows.column(name).to_numpy() for name in ("start", "length"))
+        if not np.array_equal(starts, np.cumsum(lengths) - lengths):
+            yield f"episode starts{within} do not follow from the lengths"
+        if int(lengths.sum()) != part.steps:
+            yield f"episode lengths{within} sum to {int(lengths.sum())}, not {part.steps} steps"
+
+
+def _object_faults(manifest: Manifest, folder: Path) -> Iterator[str]:
+    present = set(files_under(folder)) if folder.is_dir() else set()
+    for name, (size, sha256) in sorted(manifest.objects.items()):
+        if name not in present:
+            yield f"object {name} is missing"
+            continue
+        actual = (folder / name).stat().st_size
+        if actual != size:
+            yield f"object {name} has {actual} bytes, recorded {size}"
+        elif sha256_file(folder / name) != sha256:
+            yield f"object {name} does not have its recorded SHA-256"
+    for name in sorted(present - set(manifest.objects)):
+        yield f"file {name} is not among the committed objects"
+
+
+def _index_faults(store: Store) -> Iterator[str]:
+    """Whether the cached rows are those of the catalog files, as far as they would be used."""
+    index = CatalogIndex.load(store.files.index_path)
+    if index is None:
+        return
+    stamps = store.files.stamps()
+    used = [file for stem, file in index.files().items() if stamps.get(stem) == index.stamps[stem]]
+    try:
+        held = pa.table({name: index.column(name) for name in index.schema.names})
+    except DatasetError as error:
+        yield str(error)
+        return
+    for file in used:
+        try:
+            _, table = store.files.read(file.stem)
+        except DatasetError:
+            continue  # a fault of its own, found above
+        rows = held.select(table.column_names).slice(file.first, table.num_rows)
+        if rows.cast(table.schema) != table:
+            yield (
+                f"part {file.stem}: the catalog index {store.files.index_path} has other rows; "
+                "delete it, and it is made anew"
+            )
+
+
+def _tag_faults(store: Store, contents: dict[str, str]) -> Iterator[str]:
+    for name in tag_names(store.path):
+        try:
+            tag = read_tag(store.path, name, store.address)
+        except DatasetError as error:
+            yield str(error)
+            continue
+        for part_id, content_hash in tag.parts.items():
+            if contents.get(part_id) != content_hash:
+                yield f"tag {name}: part {part_id} is not in the store as it was tagged"

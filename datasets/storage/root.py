@@ -1,0 +1,167 @@
+"""The store's own record in its root ``zarr.json``: layout version, schema and collection plan.
+
+Versions of the layout:
+
+1. The attribute ``gaitforge`` is the schema with its version number.
+2. The attribute holds ``schema`` and ``plan``; parts may have been merged, and versions be tagged.
+
+An older store is read through the migrations, in memory and unchanged on disk. Writing to it needs
+``migrate_store`` first, because programs of its own version could no longer read what is written.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import DatasetError
+from datasets.files import fsync_path, fsync_tree, write_bytes_durably
+from datasets.layout import ATTRIBUTE, CATALOG, PARTS, STAGING
+from datasets.schema import Schema
+from datasets.storage.s3.bucket import is_bucket_url
+
+SCHEMA_VERSION = 2
+"""Version of the store's layout that this program writes."""
+
+ROOT_FILE = "zarr.json"
+
+
+@dataclass(frozen=True)
+class RootRecord:
+    """What a store says about itself.
+
+    Attributes:
+        schema: the fields.
+        plan: the collection plan, as JSON values, that was given at creation; None without one.
+        version: the layout's version on disk.
+    """
+
+    schema: Schema
+    plan: Mapping[str, Any] | None = None
+    version: int = SCHEMA_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """The attribute's value, in the current version."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "schema": self.schema.to_json(),
+            "plan": None if self.plan is None else dict(self.plan),
+        }
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> RootRecord:
+        """Read a record of any supported version; DatasetError for others and for damage."""
+        current = migrated(tree)
+        try:
+            return cls(Schema.from_json(current["schema"]), current["plan"], tree["schema_version"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DatasetError(f"the stored schema is damaged: {error!r}") from error
+
+
+def _from_1(tree: dict[str, Any]) -> dict[str, Any]:
+    schema = {key: value for key, value in tree.items() if key != "schema_version"}
+    return {"schema_version": 2, "schema": schema, "plan": None}
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
+"""Version -> the function that turns its record into the next version's."""
+
+
+def migrated(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The record in the current version, through every migration on the way.
+
+    Raises:
+        DatasetError: a version that is newer, or that never was.
+    """
+    found = tree.get("schema_version")
+    known = isinstance(found, int) and not isinstance(found, bool)
+    if not known or found not in (*MIGRATIONS, SCHEMA_VERSION):
+        newer = known and found is not None and found > SCHEMA_VERSION
+        hint = "; a newer program wrote it: update this one" if newer else ""
+        raise DatasetError(
+            f"schema version {found} is not supported; this program reads versions "
+            f"{min(MIGRATIONS)} to {SCHEMA_VERSION}{hint}"
+        )
+    current = copy.deepcopy(dict(tree))
+    while current["schema_version"] != SCHEMA_VERSION:
+        current = MIGRATIONS[current["schema_version"]](current)
+    return current
+
+
+def read_root(root: Path, address: str = "") -> RootRecord:
+    """The record of the store at ``root``, which messages call by ``address`` if one is given.
+
+    Raises:
+        DatasetError: nothing there, not a store, or a version this program cannot read.
+    """
+    shown = address or root
+    if not root.exists():
+        raise DatasetError(f"no store at {shown}; give the path of an existing store")
+    try:
+        tree = json.loads((root / ROOT_FILE).read_bytes())
+        attribute = tree["attributes"][ATTRIBUTE]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DatasetError(
+            f"{shown} is not a store of this program; give a folder that holds a {ROOT_FILE} with "
+            f"the attribute {ATTRIBUTE!r}"
+        ) from error
+    if not isinstance(attribute, dict):
+        raise DatasetError(f"store {shown}: the stored schema is damaged: {attribute!r:.80}")
+    try:
+        return RootRecord.from_json(attribute)
+    except DatasetError as error:
+        raise DatasetError(f"store {shown}: {error}") from error
+
+
+def migrate_store(path: str | os.PathLike[str]) -> int:
+    """Bring a store's root record to the current version; returns the version it had.
+
+    One file is replaced in one step, and no part is touched: a crash leaves the old record or the
+    new one. The dataset's hash stays the same. Programs of the old version refuse it afterwards.
+
+    Raises:
+        DatasetError: as ``read_root``, or the file cannot be written or is on object storage.
+    """
+    if is_bucket_url(path):
+        raise DatasetError(
+            f"{path} is on object storage and is not migrated in place: migrate a local copy and "
+            "push that to a new address"
+        )
+    root = Path(path)
+    record = read_root(root)
+    if record.version != SCHEMA_VERSION:
+        tree = json.loads((root / ROOT_FILE).read_bytes())
+        tree["attributes"][ATTRIBUTE] = record.to_json()
+        try:
+            write_bytes_durably(root / ROOT_FILE, json.dumps(tree, indent=2).encode())
+        except OSError as error:
+            raise DatasetError(f"store {root} cannot be migrated: {error.strerror}") from error
+    return record.version
+
+
+def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A copy of ``plan`` in JSON values; DatasetError when it has others."""
+    try:
+        return None if plan is None else json.loads(json.dumps(dict(plan), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise DatasetError(f"a store's plan must be plain JSON values: {error}") from error
+
+
+def write_skeleton(folder: Path, record: RootRecord) -> None:
+    """Make the new ``folder`` an empty store."""
+    import zarr  # takes longer to import than a query to answer
+    from zarr.storage import LocalStore
+
+    folder.mkdir()
+    zarr.create_group(
+        LocalStore(folder), zarr_format=3, attributes={ATTRIBUTE: record.to_json()}
+    ).create_group(PARTS)
+    (folder / CATALOG).mkdir()
+    (folder / STAGING).mkdir()
+    fsync_tree(folder)
+    fsync_path(folder.parent)

@@ -1,0 +1,1 @@
+"""Stores in S3-compatible object storage."""

@@ -1,0 +1,63 @@
+"""A part's way to object storage: all its objects, and then the one that commits it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from datasets.errors import DatasetError
+from datasets.layout import CATALOG, PARTS
+from datasets.storage.s3.bucket import Bucket
+from datasets.storage.store import Store
+
+PARALLEL_REQUESTS = 8
+
+
+def send_objects(bucket: Bucket, source: Store, stem: str) -> None:
+    """Write the objects of one of a local store's folders; those that are there are compared.
+
+    Raises:
+        DatasetError: an object is there with other content, or cannot be read here.
+        StorageError: the storage refuses.
+    """
+    prefix = f"{PARTS}/{stem}/"
+    there = bucket.list(prefix)
+
+    def send(name: str) -> bool:
+        try:
+            content = (source.path / PARTS / stem / name).read_bytes()
+        except OSError as error:
+            raise DatasetError(
+                f"part {stem} of {source.address}: object {name} cannot be read: {error.strerror}"
+            ) from error
+        key = prefix + name
+        return bucket.read(key) == content if key in there else bucket.create_equal(key, content)
+
+    names = sorted(source.files.manifest(stem).objects)
+    with ThreadPoolExecutor(PARALLEL_REQUESTS) as threads:
+        sent = dict(zip(names, threads.map(send, names), strict=True))
+    for name in names:
+        if not sent[name]:
+            _refuse_commit(bucket, stem, f"object {name} is there with other content")
+
+
+def commit_part(bucket: Bucket, source: Store, stem: str) -> None:
+    """Commit the objects that were sent, unless another writer was faster.
+
+    Raises:
+        DatasetError: one of them was removed meanwhile.
+        StorageError: the storage refuses.
+    """
+    there = bucket.list(f"{PARTS}/{stem}/")
+    for name in sorted(source.files.manifest(stem).objects):
+        if f"{PARTS}/{stem}/{name}" not in there:
+            _refuse_commit(bucket, stem, f"object {name} was removed")
+    bucket.create(f"{CATALOG}/{stem}.parquet", source.files.path(stem).read_bytes())
+
+
+def _refuse_commit(bucket: Bucket, stem: str, problem: str) -> None:
+    """Raise what stands against a commit, unless the part was committed meanwhile."""
+    if bucket.read(f"{CATALOG}/{stem}.parquet") is None:
+        raise DatasetError(
+            f"part {stem} was not committed to {bucket.url}: {problem}; `gc` removes what writers "
+            "that died left behind"
+        )

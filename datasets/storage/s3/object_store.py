@@ -1,0 +1,366 @@
+"""The same store on S3-compatible object storage.
+
+The objects have the names of the local files, so other Zarr readers open the store in place. What
+differs is how a part is written, for there is neither rename nor lock:
+
+1. The part is made in a local scratch folder by the same code as a local one.
+2. Its objects are written under their final names, each only if there is none (``Bucket.create``).
+   An equal one, left by an earlier attempt or by another writer of the same plan, counts as
+   written; a different one ends the attempt. So no writer can change what another one relies on.
+3. The catalog file is written last, under the same condition: that one PUT is the commit, and of
+   two writers exactly one succeeds.
+
+A reader keeps a local mirror of the small files (root, catalog, tags), on which all queries run,
+and fetches an array's objects when they are first read. They are checked against the commit
+record's SHA-256 on arrival and stay in the mirror, which any number of processes may share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from datasets.catalog.catalog import Catalog
+from datasets.catalog.manifest import Manifest, PartRecord
+from datasets.errors import DatasetError
+from datasets.layout import CATALOG, PARTS, SHARD_STEPS, TAGS
+from datasets.schema import Schema
+from datasets.storage.integrity import verify_store
+from datasets.storage.root import ROOT_FILE, RootRecord, plain_plan, read_root
+from datasets.storage.s3.bucket import Bucket, Listed
+from datasets.storage.s3.object_parts import PARALLEL_REQUESTS, commit_part, send_objects
+from datasets.storage.shards import ArrayReader
+from datasets.storage.store import Store
+from datasets.storage.tags import Tag, read_tag
+
+GRACE_S = 24 * 3600.0
+"""Age from which ``gc`` takes uncommitted objects for left behind, not for being written."""
+
+_ROOT_FILES = (ROOT_FILE, f"{PARTS}/{ROOT_FILE}")
+
+
+class RemoteStore(Store):
+    """A dataset on object storage; make one with ``create`` or ``open``.
+
+    ``path`` is the local mirror. Merging parts (``compact``) is for local stores: compact one and
+    ``push_store`` it.
+
+    Attributes:
+        url: its address, ``s3://bucket/prefix``.
+    """
+
+    def __init__(
+        self, bucket: Bucket, mirror: Path, record: RootRecord, tag: Tag | None = None
+    ) -> None:
+        super().__init__(mirror, record, tag, bucket.url)
+        self.url = bucket.url
+        self._bucket = bucket
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        schema: Schema,
+        plan: Mapping[str, Any] | None = None,
+        cache: Path | None = None,
+    ) -> RemoteStore:
+        """Create a store at the URL ``path``, or open the one there if it has an equal schema.
+
+        Args:
+            path: ``s3://bucket/prefix``.
+            schema, plan: as for ``Store.create``.
+            cache: folder of the mirror; by default below the user's cache folder.
+
+        Raises:
+            DatasetError: another schema is there, the storage refuses, or it ignores conditions on
+                writes, without which commits are not safe.
+        """
+        bucket = Bucket(str(path))
+        record = RootRecord(schema, plain_plan(plan))
+        if bucket.read(ROOT_FILE) is None:
+            _write_root(bucket, record)
+        store = cls.open(bucket.url, cache=cache)
+        if store.schema != schema:
+            raise DatasetError(
+                f"store {bucket.url} has another schema; open it with its own, or give a new path"
+            )
+        return store
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], tag: str | None = None, cache: Path | None = None
+    ) -> RemoteStore:
+        """Open the store at the URL ``path``; as ``Store.open``, and ``cache`` as ``create``."""
+        bucket = Bucket(str(path))
+        mirror = cache or default_mirror(bucket)
+        for key in _ROOT_FILES:
+            content = bucket.read(key)
+            if content is None:
+                raise DatasetError(f"no store at {bucket.url}; give the URL of an existing store")
+            _keep(mirror / key, content)
+        _refresh(bucket, mirror)
+        kept = None if tag is None else read_tag(mirror, tag, bucket.url)
+        return cls(bucket, mirror, read_root(mirror, bucket.url), kept)
+
+    def parts(self) -> list[str]:
+        """As ``Store.parts``, as of now."""
+        _refresh(self._bucket, self.path)
+        return super().parts()
+
+    def catalog(self) -> Catalog:
+        """As ``Store.catalog``, as of now."""
+        _refresh(self._bucket, self.path)
+        return super().catalog()
+
+    def write_part(
+        self,
+        part_id: str,
+        steps: Mapping[str, npt.ArrayLike],
+        episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table,
+        per_episode: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> PartRecord:
+        """As ``Store.write_part``; the part is made in a temporary folder and then published."""
+        self._check_writable()
+        if part_id in self.parts():
+            return self.files.find(part_id).record
+        with tempfile.TemporaryDirectory(prefix="gaitforge-part-") as folder:
+            scratch = Store.create(Path(folder, "store.zarr"), self.schema)
+            scratch.address = f"{self.url} by way of {scratch.path}"
+            scratch.write_part(part_id, steps, episodes, per_episode)
+            send_objects(self._bucket, scratch, part_id)
+            commit_part(self._bucket, scratch, part_id)
+        _refresh(self._bucket, self.path)
+        return self.files.find(part_id).record
+
+    def tag(self, name: str) -> Tag:
+        """As ``Store.tag``; of two writers of one name, one succeeds."""
+        _refresh(self._bucket, self.path)
+        tag = super().tag(name)
+        path = self.path / TAGS / f"{name}.json"
+        created = self._bucket.create_equal(f"{TAGS}/{path.name}", path.read_bytes())
+        _refresh(self._bucket, self.path)
+        if not created:
+            raise DatasetError(
+                f"tag {name} of {self.url} exists with other content, and tags never change: give "
+                "another name"
+            )
+        return tag
+
+    def tags(self) -> list[Tag]:
+        """As ``Store.tags``, as of now."""
+        _refresh(self._bucket, self.path)
+        return super().tags()
+
+    def verify(self) -> list[str]:
+        """As ``Store.verify``; every object is read from the storage, none from the mirror."""
+        _refresh(self._bucket, self.path, anew=True)
+        return verify_store(self, self._object_faults)
+
+    def gc(self, grace_s: float = GRACE_S) -> list[str]:
+        """Remove uncommitted objects that are older than ``grace_s`` seconds, and replaced parts.
+
+        Nothing tells an object that is being written from one that was left behind but its age.
+
+        Returns:
+            The removed folders and files below the store.
+        """
+        self._check_writable()
+        used = {location.folder for location in self.catalog().locations.values()}
+        replaced = [stem for stem in self.files.stamps() if stem not in used]
+        removed = [f"{CATALOG}/{stem}.parquet" for stem in replaced]
+        self._bucket.delete(removed)
+        newest: dict[str, int] = {}
+        keys: dict[str, list[str]] = {}
+        for key, listed in self._bucket.list(f"{PARTS}/").items():
+            folder = key.split("/")[1]
+            if "/" in key.removeprefix(f"{PARTS}/") and folder not in used:
+                newest[folder] = max(newest.get(folder, 0), listed.modified_ns)
+                keys.setdefault(folder, []).append(key)
+        for folder, modified_ns in newest.items():
+            if folder in replaced or time.time() - modified_ns / 1e9 >= grace_s:
+                self._bucket.delete(keys[folder])
+                removed.append(f"{PARTS}/{folder}")
+        _refresh(self._bucket, self.path)
+        return removed
+
+    def compact(self, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
+        """Refused: a store on object storage is not merged in place."""
+        raise DatasetError(
+            f"{self.url} is on object storage and is not merged in place: compact a local copy and "
+            "push that"
+        )
+
+    def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
+        """As ``Store.array_reader``; fetches the array's objects that the mirror lacks."""
+        self.schema.field(field)
+        manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
+        names = [name for name in manifest.objects if name.startswith(f"{field}/")]
+        missing = [
+            name
+            for name in names
+            if not _has(self.path / PARTS / location.folder / name, manifest.objects[name][0])
+        ]
+        for name in missing:
+            content = self._bucket.read(f"{PARTS}/{location.folder}/{name}")
+            if content is None:
+                latest = self.catalog()
+                if latest.locations.get(part_id, location) != location:  # merged since then
+                    return self.array_reader(latest, part_id, field)
+                raise DatasetError(f"part {part_id} of {self.url}: object {name} is missing")
+            if hashlib.sha256(content).hexdigest() != manifest.objects[name][1]:
+                raise DatasetError(
+                    f"part {part_id} of {self.url}: object {name} does not have its recorded "
+                    "SHA-256"
+                )
+            _keep(self.path / PARTS / location.folder / name, content)
+        return super().array_reader(catalog, part_id, field)
+
+    def _object_faults(self, manifest: Manifest, stem: str) -> Iterator[str]:
+        prefix = f"{PARTS}/{stem}/"
+        present = {
+            key.removeprefix(prefix): each for key, each in self._bucket.list(prefix).items()
+        }
+        for name, (size, sha256) in sorted(manifest.objects.items()):
+            if name not in present:
+                yield f"object {name} is missing"
+            elif present[name].size != size:
+                yield f"object {name} has {present[name].size} bytes, recorded {size}"
+            else:
+                content = self._bucket.read(prefix + name) or b""
+                if hashlib.sha256(content).hexdigest() != sha256:
+                    yield f"object {name} does not have its recorded SHA-256"
+        for name in sorted(set(present) - set(manifest.objects)):
+            yield f"object {name} is not among the committed ones"
+
+
+def store_address(store: Store) -> str:
+    """What ``open_store`` takes to open the store again, also in another folder or machine."""
+    return store.url if isinstance(store, RemoteStore) else os.fspath(store.path.resolve())
+
+
+def push_store(store: Store, url: str) -> list[str]:
+    """Copy a local store's parts to object storage; what is there already is not sent again.
+
+    All objects are sent before the first part is committed, so that a reader does not see a store
+    grow for as long as the sending takes; the commits follow, one small object each.
+
+    Args:
+        store: the local store; a mirror of a remote one lacks objects.
+        url: ``s3://bucket/prefix``; made if absent.
+
+    Returns:
+        The catalog files (by name) that were committed now.
+
+    Raises:
+        DatasetError: the store is not local or lacks an object, another schema or other content is
+            there, or the storage refuses.
+    """
+    if isinstance(store, RemoteStore):
+        raise DatasetError(f"{store.url} is on object storage already; push a local store")
+    target = RemoteStore.create(url, store.schema, store.plan)
+    there = set(target.files.stamps())
+    used = dict.fromkeys(each.folder for each in store.catalog().locations.values())
+    stems = [stem for stem in used if stem not in there]
+    for step in (send_objects, commit_part):
+        for stem in stems:
+            step(target._bucket, store, stem)
+    return stems
+
+
+def default_mirror(bucket: Bucket) -> Path:
+    """Folder of a store's mirror: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = hashlib.sha256(f"{bucket.endpoint} {bucket.url}".encode()).hexdigest()[:16]
+    return home / "gaitforge" / place
+
+
+def _write_root(bucket: Bucket, record: RootRecord) -> None:
+    with tempfile.TemporaryDirectory(prefix="gaitforge-root-") as folder:
+        local = Store.create(Path(folder, "store.zarr"), record.schema, record.plan)
+        contents = {key: (local.path / key).read_bytes() for key in reversed(_ROOT_FILES)}
+    for key, content in contents.items():  # the root comes last: it makes the store
+        bucket.create(key, content)
+    if bucket.create(ROOT_FILE, contents[ROOT_FILE]):
+        raise DatasetError(
+            f"{bucket.url}: the storage ignores 'If-None-Match: *' on writes, without which two "
+            "writers could commit the same part; use one that keeps to it"
+        )
+
+
+def _refresh(bucket: Bucket, mirror: Path, anew: bool = False) -> None:
+    """Bring the mirror's catalog and tags to what the storage lists; ``anew``: trust no copy.
+
+    A copy has its object's size and time, so that the catalog's own index of them stays valid.
+    """
+    wanted: dict[str, Listed] = {}
+    for folder in (CATALOG, TAGS):
+        with _mirroring(mirror / folder):
+            (mirror / folder).mkdir(parents=True, exist_ok=True)
+        # Before the listing: what another process mirrors meanwhile is newer than that.
+        copies = [path for path in (mirror / folder).iterdir() if path.name[0] != "."]
+        wanted |= bucket.list(f"{folder}/")
+        for path in copies:
+            if f"{folder}/{path.name}" not in wanted:
+                path.unlink(missing_ok=True)
+
+    def fetch(key: str) -> None:
+        content = bucket.read(key)
+        if content is not None:
+            _keep(mirror / key, content, wanted[key].modified_ns)
+
+    stale = [key for key, each in wanted.items() if anew or not _is_copy(mirror / key, each)]
+    with ThreadPoolExecutor(PARALLEL_REQUESTS) as threads:
+        list(threads.map(fetch, stale))
+
+
+def _is_copy(path: Path, listed: Listed) -> bool:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    return (status.st_size, status.st_mtime_ns) == (listed.size, listed.modified_ns)
+
+
+def _has(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except FileNotFoundError:
+        return False
+
+
+def _keep(path: Path, content: bytes, modified_ns: int | None = None) -> None:
+    """Put a copy into the mirror in one step; threads and processes may do so at once."""
+    with _mirroring(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+            if modified_ns is not None:
+                os.utime(temporary, ns=(modified_ns, modified_ns))
+            os.replace(temporary, path)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def _mirroring(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DatasetError(
+            f"cannot keep copies of a remote store in {folder}: {error.strerror}; set "
+            "XDG_CACHE_HOME to a folder that can be written"
+        ) from error

@@ -1,0 +1,98 @@
+"""Tags: named versions of a dataset that never change, as lists of parts with their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from datasets.catalog.manifest import canonical_json
+from datasets.errors import DatasetError, listed
+from datasets.files import create_durably, fsync_path
+from datasets.layout import TAGS
+
+TAG_VERSION = 1
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A named version.
+
+    Attributes:
+        name: of the tag.
+        hash: of the dataset, as ``Store.info`` gives it.
+        steps, episodes: its size.
+        parts: part id -> content hash.
+    """
+
+    name: str
+    hash: str
+    steps: int
+    episodes: int
+    parts: Mapping[str, str]
+
+
+def write_tag(root: Path, tag: Tag, address: str = "") -> Tag:
+    """Keep a tag; the same again is accepted, and another under the same name is not.
+
+    Args:
+        root: the store's folder.
+        tag: the version.
+        address: what messages call the store, if not by its folder.
+
+    Raises:
+        DatasetError: a name that is not allowed or taken, or the folder cannot be written.
+    """
+    if not _NAME.fullmatch(tag.name):
+        raise DatasetError(
+            f"tag {tag.name!r} is not allowed: use up to 80 letters, digits, '_', '-', '.'"
+        )
+    body = {"tag_version": TAG_VERSION, **asdict(tag)}
+    content = {**body, "sha256": hashlib.sha256(canonical_json(body)).hexdigest()}
+    path = _path(root, tag.name)
+    try:
+        if not path.parent.is_dir():
+            path.parent.mkdir(exist_ok=True)
+            fsync_path(root)
+        created = create_durably(path, json.dumps(content, indent=1).encode())
+    except OSError as error:
+        raise DatasetError(f"tag {tag.name} cannot be written: {error.strerror}") from error
+    if not created and read_tag(root, tag.name, address) != tag:
+        raise DatasetError(
+            f"tag {tag.name} of {address or root} exists with other content, and tags never "
+            "change: give another name"
+        )
+    return tag
+
+
+def read_tag(root: Path, name: str, address: str = "") -> Tag:
+    """A kept tag; DatasetError when there is none of this name, or its file is damaged.
+
+    The arguments are as for ``write_tag``.
+    """
+    if not _NAME.fullmatch(name) or not _path(root, name).is_file():
+        raise DatasetError(f"no tag {name!r} in {address or root}; tags: {listed(tag_names(root))}")
+    try:
+        body = json.loads(_path(root, name).read_bytes())
+        recorded = body.pop("sha256")
+        if hashlib.sha256(canonical_json(body)).hexdigest() != recorded or body["name"] != name:
+            raise ValueError("its digest does not fit")
+        if (version := body.pop("tag_version")) != TAG_VERSION:
+            raise ValueError(f"version {version}; this program reads version {TAG_VERSION}")
+        return Tag(**body)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DatasetError(f"tag {name} of {address or root} cannot be read: {error}") from error
+
+
+def tag_names(root: Path) -> list[str]:
+    """Names of the tags, sorted."""
+    return sorted(path.stem for path in (root / TAGS).glob("*.json") if path.name[0] != ".")
+
+
+def _path(root: Path, name: str) -> Path:
+    return root / TAGS / f"{name}.json"

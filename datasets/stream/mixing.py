@@ -1,0 +1,164 @@
+"""Several selections streamed together in given shares, such as an equal share a skill.
+
+An epoch of a mixture is not a pass over every episode once. It has about as many steps as the
+union of the selections, of which selection i gives its share w_i (the weights, normalised). To that
+end each of its episodes is visited r_i = w_i * S / S_i times an epoch on average, where S and S_i
+count the steps of the union and of the selection. In one epoch that is floor(r_i) or ceil(r_i)
+times; in the first m epochs floor(m * r_i) or ceil(m * r_i) times, for every episode and every m.
+So nothing is drawn at random: no episode waits longer than another, each visit covers every step of
+its episode exactly once, and its windows have a phase of their own. The visits are a function of
+(seed, epoch), so that order, ranks and resuming work as for one selection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from datasets.errors import DatasetError, listed
+from datasets.hashing import hashed
+from datasets.selection.selection import Selection
+
+if TYPE_CHECKING:
+    from datasets.stream.config import StreamSettings
+    from datasets.stream.materialise import Materialised
+    from datasets.stream.window_stream import WindowStream
+
+_TURN = 5
+
+
+class Mixture:
+    """Selections of one store and the share of the steps that each gives.
+
+    Args:
+        selections: name -> selection; they may overlap, and an episode's visits then add up.
+        weights: name -> weight; None for equal shares.
+
+    Attributes:
+        selection: the union; what ``episode`` in a batch counts.
+        shares: name -> share of an epoch's steps.
+        hash: SHA-256 of the union and of how often its episodes are visited.
+
+    Raises:
+        DatasetError: no selections, an empty one, selections of different stores or of one store at
+            different times, weights for other names, or one that is not positive.
+    """
+
+    def __init__(
+        self, selections: Mapping[str, Selection], weights: Mapping[str, float] | None = None
+    ) -> None:
+        if not selections:
+            raise DatasetError("a mixture needs at least one selection")
+        weights = dict.fromkeys(selections, 1.0) if weights is None else weights
+        _check_weights(selections, weights)
+        total = sum(weights.values())
+        self.shares = {name: weights[name] / total for name in selections}
+        self.selection = _union(selections)
+        self._components = [
+            (
+                np.searchsorted(self.selection.rows, each.rows),
+                self.shares[name] * self.selection.steps / each.steps,
+            )
+            for name, each in selections.items()
+        ]
+        self.hash = self._hash()
+
+    def visits(self, seed: int, epoch: int) -> np.ndarray:
+        """(E,) how often each episode of the union is visited in an epoch."""
+        visits = np.zeros(len(self.selection), np.int64)
+        ids = self.selection.episode_ids()
+        for number, (positions, rate) in enumerate(self._components):
+            # Evenly spaced turns, dealt out by a hash: each epoch's visits then sum to the share
+            # within one visit.
+            turns = np.empty(len(positions))
+            dealt = np.argsort(hashed(seed, _TURN, number, ids[positions]), kind="stable")
+            turns[dealt] = (np.arange(len(positions)) + 0.5) / len(positions)
+            done = np.floor(rate * epoch + turns)
+            visits[positions] += (np.floor(rate * (epoch + 1) + turns) - done).astype(np.int64)
+        return visits
+
+    def windows(
+        self,
+        context_len: int = 64,
+        batch_size: int = 1024,
+        materialised: Materialised | None = None,
+        **settings: Unpack[StreamSettings],
+    ) -> WindowStream:
+        """As ``Selection.windows``, with the module's meaning of an epoch.
+
+        Args:
+            context_len: K, steps of a window.
+            batch_size: windows of a batch on each rank.
+            materialised: a copy of the union to read from instead of the store.
+            **settings: see ``stream_config.StreamConfig``.
+
+        Raises:
+            DatasetError: the copy is of another selection; also see ``stream.WindowStream``.
+        """
+        from datasets.stream.pool import SelectionSource
+        from datasets.stream.window_stream import StreamConfig, WindowStream
+
+        if materialised is not None and materialised.hash != self.selection.hash:
+            raise DatasetError(
+                f"{materialised.path} is a copy of another selection; materialise the mixture's "
+                "own, .selection"
+            )
+        config = StreamConfig(context_len=context_len, batch_size=batch_size, **settings)
+        return WindowStream(materialised or SelectionSource(self.selection), config, self)
+
+    def _hash(self) -> str:
+        digest = hashlib.sha256(self.selection.hash.encode())
+        for positions, rate in self._components:
+            digest.update(positions.astype("<i8").tobytes())
+            digest.update(np.array(rate, "<f8").tobytes())
+        return digest.hexdigest()
+
+
+def equal_shares(selection: Selection, column: str = "skill") -> Mixture:
+    """A mixture in which every value of a column gives the same share of the steps.
+
+    Raises:
+        DatasetError: unknown column, or an empty selection.
+    """
+    selection.catalog.check_column(column)
+    values = np.asarray(selection.episodes().column(column).to_pylist(), dtype=object)
+    present: dict[str, Any] = {str(value): value for value in dict.fromkeys(values)}
+    groups = {
+        name: Selection(selection.store, selection.catalog, selection.rows[values == value])
+        for name, value in sorted(present.items())
+    }
+    return Mixture(groups)
+
+
+def _check_weights(selections: Mapping[str, Selection], weights: Mapping[str, float]) -> None:
+    if set(weights) != set(selections):
+        raise DatasetError(
+            f"weights are for {listed(weights)}; there must be one for each of {listed(selections)}"
+        )
+    for name, weight in weights.items():
+        if not (isfinite(weight) and weight > 0):
+            raise DatasetError(f"weight of {name} must be positive and finite, not {weight}")
+    first = next(iter(selections.values()))
+    for name, each in selections.items():
+        if len(each) == 0:
+            raise DatasetError(f"selection {name} is empty; leave it out")
+        if each.store.path != first.store.path:
+            raise DatasetError(
+                f"selection {name} is of store {each.store.address}; a mixture takes selections of "
+                f"one store, {first.store.address}"
+            )
+        if list(each.catalog.manifests) != list(first.catalog.manifests):
+            raise DatasetError(
+                f"selection {name} was made when the store held other parts; make all selections "
+                "of a mixture at one time"
+            )
+
+
+def _union(selections: Mapping[str, Selection]) -> Selection:
+    first = next(iter(selections.values()))
+    rows = np.unique(np.concatenate([each.rows for each in selections.values()]))
+    return Selection(first.store, first.catalog, rows)

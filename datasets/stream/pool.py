@@ -1,0 +1,250 @@
+"""Pools of decoded steps, and the gathering of windows from them into dense batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from datasets.errors import DatasetError, listed
+from datasets.selection.returns import endings, returns_to_go
+from datasets.selection.selection import Selection, Unit
+from datasets.stream.order import Windows
+
+ACTION = "action"
+LAST_ACTION = "last_action"
+REWARD = "reward"
+RETURN_TO_GO = "return_to_go"
+CAST_ROWS = 1024
+"""Rows that are converted at a time, so that their copy stays in a core's cache."""
+
+Task = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Column:
+    """Shape and dtype of one row of a streamed quantity, as it is stored."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def width(self) -> int:
+        """Values a row."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def streamed_dtype(self) -> np.dtype:
+        """Half floats are handed out as float32, which holds each of them exactly."""
+        return np.dtype("float32") if self.dtype == np.float16 else self.dtype
+
+
+@dataclass
+class Steps:
+    """Steps in memory that windows are cut from.
+
+    Attributes:
+        columns: name -> (rows + 1, values a row); the last row is zero and stands for padding.
+        episode_row: (E,) row of each episode's first step, for the episodes that are held.
+    """
+
+    columns: Mapping[str, np.ndarray]
+    episode_row: np.ndarray
+
+
+class StepReader(Protocol):
+    """Brings units into memory, for one stream."""
+
+    def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[Steps, Sequence[Task]]:
+        """Steps that hold the units once the tasks have run, in any order and threads.
+
+        Args:
+            slot: 0 or 1; preparing a slot again ends what its steps held.
+            units: numbers of reading units, ascending.
+        """
+        ...
+
+
+class StepSource(Protocol):
+    """Whole episodes that can be streamed: a selection of a store, or a copy of one.
+
+    Attributes:
+        hash: of the selection.
+        episode_ids: (E,) global ids.
+        lengths: (E,) steps.
+        unit_bounds: (U + 1,) first row of the selection in each reading unit.
+    """
+
+    episode_ids: np.ndarray
+    lengths: np.ndarray
+    unit_bounds: np.ndarray
+
+    @property
+    def hash(self) -> str: ...
+
+    def ending(self) -> np.ndarray:
+        """(E,) how episodes ended; see ``returns``."""
+        ...
+
+    def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, Column]:
+        """What a batch holds; DatasetError when it cannot be had."""
+        ...
+
+    def reader(self, columns: Mapping[str, Column], pool_rows: int) -> StepReader:
+        """A reader of these columns; no two slots together hold more than 2 x ``pool_rows``."""
+        ...
+
+
+class SelectionSource:
+    """A selection read straight from its store's shards."""
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
+        self.units = selection.units()
+        self.episode_ids = selection.episode_ids()
+        self.lengths = selection.lengths
+        self.unit_bounds = np.array([unit.first for unit in self.units] + [len(selection)])
+
+    @property
+    def hash(self) -> str:
+        """The selection's hash."""
+        return self.selection.hash
+
+    def ending(self) -> np.ndarray:
+        """(E,) how episodes ended."""
+        catalog, rows = self.selection.catalog, self.selection.rows
+        flags = [catalog.numbers(name)[rows] for name in ("terminated", "truncated")]
+        return endings(*flags)
+
+    def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, Column]:
+        """What a batch holds; DatasetError for unknown fields, or returns without a reward."""
+        schema = self.selection.store.schema
+        allowed = schema.names("step")
+        if not fields or not set(fields) <= set(allowed):
+            raise DatasetError(f"stream fields {list(fields)}: choose from {listed(allowed)}")
+        described = [schema.field(name) for name in fields]
+        columns = {each.name: Column(each.shape, np.dtype(each.dtype)) for each in described}
+        if return_to_go:
+            if REWARD not in allowed or schema.field(REWARD).shape != ():
+                raise DatasetError(
+                    f"{RETURN_TO_GO} needs a scalar field {REWARD!r} a step; fields: "
+                    f"{listed(allowed)}"
+                )
+            columns[RETURN_TO_GO] = Column((), np.dtype("float32"))
+        return columns
+
+    def reader(self, columns: Mapping[str, Column], pool_rows: int) -> PoolReader:
+        """A reader that decodes units into two pools."""
+        return PoolReader(self, columns, pool_rows)
+
+
+@dataclass
+class _Pool:
+    """One slot's memory, kept and filled again."""
+
+    steps: Steps
+    units: tuple[int, ...] = ()
+    filled: set[tuple[int, str]] = field(default_factory=set)
+
+
+class PoolReader:
+    """Decodes units of a selection into pools.
+
+    Args:
+        source: where the steps come from.
+        columns: what is needed of them.
+        pool_rows: the most steps that a pool has to hold.
+    """
+
+    def __init__(
+        self, source: SelectionSource, columns: Mapping[str, Column], pool_rows: int
+    ) -> None:
+        self._source = source
+        self._columns = columns
+        self._pool_rows = pool_rows
+        self._pools: dict[int, _Pool] = {}
+
+    def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[Steps, Sequence[Task]]:
+        """See ``StepReader``; what the slot already holds is not read again."""
+        if slot not in self._pools:
+            self._pools[slot] = self._new_pool()
+        pool = self._pools[slot]
+        if pool.units != units:
+            pool.units = units
+            pool.filled.clear()
+        tasks: list[Task] = []
+        row = 0
+        for unit in units:
+            rows = self._place(pool, self._source.units[unit], row)
+            row = rows.stop
+            tasks += [
+                partial(self._fill, pool, unit, name, rows)
+                for name in self._columns
+                if (unit, name) not in pool.filled
+            ]
+        return pool.steps, tasks
+
+    def _new_pool(self) -> _Pool:
+        columns = {
+            name: np.zeros((self._pool_rows + 1, column.width), column.dtype)
+            for name, column in self._columns.items()
+        }
+        return _Pool(Steps(columns, np.zeros(len(self._source.lengths), np.int64)))
+
+    def _place(self, pool: _Pool, unit: Unit, row: int) -> slice:
+        """Where the unit's steps go, from ``row`` on."""
+        firsts, lengths = self._source.selection.unit_rows(unit)
+        pool.steps.episode_row[unit.first : unit.stop] = row + firsts
+        return slice(row, row + int(lengths.sum()))
+
+    def _fill(self, pool: _Pool, number: int, name: str, rows: slice) -> None:
+        unit, selection = self._source.units[number], self._source.selection
+        target = pool.steps.columns[name][rows]
+        if name == RETURN_TO_GO:
+            starts, lengths = selection.unit_rows(unit)
+            rewards = selection.read_unit(REWARD, unit)
+            target[:, 0] = returns_to_go(rewards, starts, lengths)
+        else:
+            selection.read_unit(name, unit, target.reshape(-1, *self._columns[name].shape))
+        pool.filled.add((number, name))
+
+
+def gather(
+    steps: Steps, windows: Windows, context_len: int, batch: Mapping[str, np.ndarray]
+) -> None:
+    """Copy windows out of the steps, padded at the end with zeros.
+
+    Args:
+        steps: hold the windows' episodes.
+        windows: W windows.
+        context_len: K, steps of a window.
+        batch: name -> (W, K, *shape) contiguous arrays that are filled, and ``mask`` (W, K). An
+            array ``last_action`` that the steps do not hold gets the column ``action`` of the step
+            before.
+    """
+    step = np.arange(context_len)
+    np.less(step, windows.length[:, None], out=batch["mask"])
+    rows = (steps.episode_row[windows.episode] + windows.offset)[:, None] + step
+    padding = len(next(iter(steps.columns.values()))) - 1
+    flat = np.where(batch["mask"], rows, padding).reshape(-1)
+    for name, column in steps.columns.items():
+        if name in batch:
+            _take(column, flat, batch[name].reshape(len(flat), column.shape[1]))
+    if LAST_ACTION in batch and LAST_ACTION not in steps.columns:
+        before = np.where(batch["mask"], rows - 1, padding)
+        before[windows.offset == 0, 0] = padding
+        column = steps.columns[ACTION]
+        _take(column, before.reshape(-1), batch[LAST_ACTION].reshape(len(flat), column.shape[1]))
+
+
+def _take(column: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    """``out[i] = column[rows[i]]``; the mode spares NumPy a second buffer of out's size."""
+    if column.dtype == out.dtype:
+        np.take(column, rows, axis=0, out=out, mode="clip")
+        return
+    for first in range(0, len(rows), CAST_ROWS):
+        block = slice(first, first + CAST_ROWS)
+        out[block] = np.take(column, rows[block], axis=0, mode="clip")

@@ -1,0 +1,336 @@
+"""The window stream: every selected step exactly once an epoch, as batches of torch tensors.
+
+The only module of this package that imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from datasets.errors import DatasetError
+from datasets.selection.returns import check_complete
+from datasets.stream.config import StreamConfig
+from datasets.stream.order import ORDER_VERSION, EpochOrder, Windows, epoch_order
+from datasets.stream.pool import ACTION, LAST_ACTION, Column, StepReader, Steps, StepSource, gather
+from datasets.stream.prefetch import Ahead, PoolsAhead
+
+BATCH_KEYS = ("mask", "episode", "offset", "ending")
+"""Names that a batch adds to the fields."""
+
+Batch = dict[str, torch.Tensor]
+
+
+class Schedule(Protocol):
+    """How often an epoch visits each episode; see ``mixing.Mixture``."""
+
+    hash: str
+
+    def visits(self, seed: int, epoch: int) -> np.ndarray:
+        """(E,) visits."""
+        ...
+
+
+class WindowStream:
+    """Batches of windows, an epoch an iteration; made by ``windows`` of a selection and its kin.
+
+    A batch holds each field as (B, K, *shape), ``mask`` (B, K) bool (True for real steps; padding
+    is zero and at the end, so position 0 is always real), ``episode`` (B,) int64 row of
+    ``selection.episodes()``, ``offset`` (B,) int64 first step within the episode, and, if returns
+    were asked for, ``return_to_go`` (B, K) float32 and ``ending`` (B,) uint8 (see ``returns``).
+    Also on request, ``last_action`` (B, K, *shape) holds the action of the step before.
+    Half floats come as float32. Windows tile each episode; the first one is shortened by a phase
+    drawn anew for each episode and epoch.
+
+    Every rank gets the same number of batches, each with one window or more. Iterating goes on
+    where the stream stands and ends with the epoch; the next iteration is the next epoch. Only one
+    iteration runs at a time: a new one ends the old one. A batch is the caller's for as long as
+    anything refers to it; its memory is used again afterwards.
+
+    Raises:
+        DatasetError: an empty selection, unknown fields, returns of episodes that were cut off, a
+            batch that cannot be served (fewer windows than ranks), iteration in a forked process or
+            in a DataLoader's worker, page-locked memory without an accelerator.
+    """
+
+    def __init__(
+        self, source: StepSource, config: StreamConfig, schedule: Schedule | None = None
+    ) -> None:
+        if len(source.lengths) == 0:
+            raise DatasetError("the selection is empty; select at least one episode to stream")
+        self.config = config
+        self._source = source
+        self._schedule = schedule
+        self._columns, handed_out = _columns(source, config)
+        if taken := set(self._columns) & set(BATCH_KEYS):
+            raise DatasetError(f"field {taken.pop()!r} has the name of a batch's own entry")
+        self._ending = source.ending() if config.return_to_go else None
+        if self._ending is not None and not config.partial_returns:
+            check_complete(self._ending)
+        self._buffers = _Buffers(handed_out, config)
+        self._process = os.getpid()
+        self._epoch = config.epoch
+        self._first = self._cursor = 0
+        self._order: tuple[int, EpochOrder] | None = None
+        self._reader: tuple[int, StepReader] | None = None
+        self._iteration: Callable[[], Generator[Batch, None, None] | None] = _nothing
+
+    def __len__(self) -> int:
+        """Batches of this epoch from where it was begun or resumed."""
+        return len(self._bounds(self._first))
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._check_process()
+        self.close()
+        iteration = self._run()
+        self._iteration = weakref.ref(iteration)  # so that leaving a for loop ends its threads
+        return iteration
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in progress, or the next one."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of another epoch; the epoch in progress is left where it stands."""
+        if epoch < 0:
+            raise DatasetError(f"epoch must be 0 or more, not {epoch}")
+        if epoch != self._epoch:
+            self.close()
+            self._begin(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands after the batches handed out so far, as plain JSON values.
+
+        Equal on all ranks that have taken the same number of batches.
+        """
+        return self._identity() | {"epoch": self._epoch, "cursor": self._cursor}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly behind the saved position, also with other ranks or batch sizes.
+
+        Raises:
+            DatasetError: the state is of another selection or order, or fewer windows are left in
+                its epoch than there are ranks.
+        """
+        for name, value in self._identity().items():
+            if state.get(name) != value:
+                raise DatasetError(
+                    f"the stream's state has {name}={state.get(name)!r}, this stream {value!r}"
+                )
+        self.close()
+        self._epoch, self._first = int(state["epoch"]), int(state["cursor"])
+        self._cursor = self._first
+        self._bounds(self._first)
+
+    def close(self) -> None:
+        """End the running iteration and its threads; the position is kept."""
+        iteration = self._iteration()
+        if iteration is not None:
+            iteration.close()
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "order_version": ORDER_VERSION,
+            "selection": (self._schedule or self._source).hash,
+            "context_len": self.config.context_len,
+            "pool_steps": self.config.pool_steps,
+            "seed": self.config.seed,
+        }
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise DatasetError(
+                "this stream was made in another process; a forked reader is refused: make the "
+                "stream in the process that reads it, or start processes with 'spawn'"
+            )
+        if get_worker_info() is not None:
+            raise DatasetError(
+                "the stream prefetches by itself and every DataLoader worker would repeat it; "
+                "iterate it directly, or use num_workers=0"
+            )
+
+    def _current_order(self) -> EpochOrder:
+        if self._order is None or self._order[0] != self._epoch:
+            seed, source, schedule = self.config.seed, self._source, self._schedule
+            order = epoch_order(
+                source.episode_ids,
+                source.lengths,
+                source.unit_bounds,
+                context_len=self.config.context_len,
+                pool_steps=self.config.pool_steps,
+                seed=seed,
+                epoch=self._epoch,
+                visits=schedule.visits(seed, self._epoch) if schedule else None,
+            )
+            self._order = (self._epoch, order)
+        return self._order[1]
+
+    def _bounds(self, cursor: int) -> list[tuple[int, int]]:
+        """Global window ranges of the batches from ``cursor`` to the epoch's end."""
+        ranks, batch = self.config.world_size, self.config.batch_size * self.config.world_size
+        total = len(self._current_order())
+        starts = list(range(cursor, total, batch))
+        rest = (total - cursor) % batch
+        fewest = max(ranks, self.config.smallest_batch)
+        if rest and (self.config.drop_last or (rest < fewest and len(starts) > 1)):
+            starts.pop()  # windows too few for all ranks join the batch before
+        stops = [start + batch for start in starts]
+        if stops and not self.config.drop_last:
+            stops[-1] = total
+        if not starts and cursor < total and cursor == 0:
+            raise DatasetError(
+                f"epoch {self._epoch} has {total} windows, fewer than one batch of "
+                f"{self.config.batch_size} on {ranks} ranks; use drop_last=False or smaller batches"
+            )
+        if starts and stops[0] - starts[0] < ranks:
+            raise DatasetError(
+                f"{total - cursor} windows are left in epoch {self._epoch}, fewer than {ranks} "
+                "ranks; use fewer ranks or go to the next epoch"
+            )
+        return list(zip(starts, stops, strict=True))
+
+    def _run(self) -> Generator[Batch, None, None]:
+        bounds = self._bounds(self._cursor)
+        if not bounds:  # what is left does not fill a batch and is dropped
+            self._begin(self._epoch + 1)
+            return
+        batches = self._batches(self._current_order(), bounds)
+        with Ahead(batches, self.config.prefetch if self.config.workers else 0) as producer:
+            for _, stop in bounds:
+                self._check_process()
+                batch = producer.get()
+                self._cursor = stop
+                if stop == bounds[-1][1]:
+                    self._begin(self._epoch + 1)
+                yield batch
+                del batch  # the generator must not be what keeps its memory from being used again
+
+    def _begin(self, epoch: int) -> None:
+        self._epoch, self._first, self._cursor = epoch, 0, 0
+
+    def _batches(
+        self, order: EpochOrder, bounds: list[tuple[int, int]]
+    ) -> Generator[Batch, None, None]:
+        """Gather this rank's batches, while the pool after is being read."""
+        step, rank = self.config.world_size, self.config.rank
+        with PoolsAhead(order, self._prepared_reader(order), self.config.workers) as pools:
+            for start, stop in bounds:
+                first = start + rank
+                batch, arrays = self._buffers.batch(len(range(first, stop, step)))
+                filled = 0
+                for pool in _pools_between(order, first, stop):
+                    low, high = (int(bound) for bound in order.pool_bounds[pool : pool + 2])
+                    begin = first + max(0, -(-(low - first) // step)) * step
+                    if begin >= min(stop, high):
+                        continue
+                    steps, windows = pools.get(pool)
+                    chosen = windows[begin - low : min(stop, high) - low : step]
+                    part = slice(filled, filled + len(chosen))
+                    self._gather(steps, chosen, {name: arrays[name][part] for name in arrays})
+                    filled += len(chosen)
+                del arrays
+                yield batch
+                del batch
+
+    def _gather(self, steps: Steps, windows: Windows, into: dict[str, np.ndarray]) -> None:
+        gather(steps, windows, self.config.context_len, into)
+        into["episode"][:] = windows.episode
+        into["offset"][:] = windows.offset
+        if self._ending is not None:
+            into["ending"][:] = self._ending[windows.episode]
+
+    def _prepared_reader(self, order: EpochOrder) -> StepReader:
+        """A reader whose pools hold any of the order's; kept from epoch to epoch."""
+        unit_steps = np.add.reduceat(self._source.lengths, self._source.unit_bounds[:-1])
+        rows = max(int(unit_steps[list(units)].sum()) for units in order.pool_units)
+        if self._reader is None or self._reader[0] < rows:
+            self._reader = None  # free its pools before allocating their successors
+            self._reader = (rows, self._source.reader(self._columns, rows))
+        return self._reader[1]
+
+
+def _columns(
+    source: StepSource, config: StreamConfig
+) -> tuple[dict[str, Column], dict[str, Column]]:
+    """What is read, and what a batch holds of it; the last action is cut from the actions."""
+    columns = source.columns(config.fields, config.return_to_go)
+    if not config.last_action:
+        return columns, columns
+    if LAST_ACTION in columns:
+        raise DatasetError(
+            f"the field {LAST_ACTION!r} is stored: stream either it or the one of the actions"
+        )
+    read = source.columns(list(dict.fromkeys([*config.fields, ACTION])), config.return_to_go)
+    return read, columns | {LAST_ACTION: read[ACTION]}
+
+
+class _Buffers:
+    """Batches whose memory is used again once nothing refers to it any more.
+
+    Fresh memory is given by the operating system page by page, which takes longer than filling it.
+    Page-locked memory comes from torch, which keeps it in the same way and also waits for copies to
+    the accelerator.
+    """
+
+    IDLE_REFERENCES = 3
+    """The list's, the loop's, and that of the argument of ``getrefcount``."""
+
+    def __init__(self, columns: Mapping[str, Column], config: StreamConfig) -> None:
+        if config.pin_memory and not torch.accelerator.is_available():
+            raise DatasetError(
+                "pin_memory needs an accelerator that torch can use; there is none, so leave it off"
+            )
+        steps = (config.context_len,)
+        self._rows: dict[str, tuple[tuple[int, ...], np.dtype]] = {
+            name: (steps + column.shape, column.streamed_dtype) for name, column in columns.items()
+        }
+        self._rows["mask"] = (steps, np.dtype("bool"))
+        self._rows["episode"] = self._rows["offset"] = ((), np.dtype("int64"))
+        if config.return_to_go:
+            self._rows["ending"] = ((), np.dtype("uint8"))
+        self._pinned = config.pin_memory
+        joined = max(config.world_size, config.smallest_batch) - 1
+        self._most_windows = config.batch_size + -(-joined // config.world_size)
+        self._kept = config.prefetch + 3
+        self._arrays: dict[str, list[np.ndarray]] = {name: [] for name in self._rows}
+
+    def batch(self, windows: int) -> tuple[Batch, dict[str, np.ndarray]]:
+        """A batch as tensors, and the same memory as arrays, to be filled."""
+        if self._pinned:
+            tensors = {name: self._page_locked(name, windows) for name in self._rows}
+            return tensors, {name: tensor.numpy() for name, tensor in tensors.items()}
+        arrays = {name: self._idle(name)[:windows] for name in self._rows}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}, arrays
+
+    def _page_locked(self, name: str, windows: int) -> torch.Tensor:
+        shape, dtype = self._rows[name]
+        kind = torch.from_numpy(np.empty(0, dtype)).dtype
+        return torch.empty((windows, *shape), dtype=kind, pin_memory=True)
+
+    def _idle(self, name: str) -> np.ndarray:
+        for array in self._arrays[name]:
+            if sys.getrefcount(array) == self.IDLE_REFERENCES:
+                return array
+        shape, dtype = self._rows[name]
+        fresh = np.empty((self._most_windows, *shape), dtype)
+        if len(self._arrays[name]) < self._kept:
+            self._arrays[name].append(fresh)
+        return fresh
+
+
+def _nothing() -> None:
+    return None
+
+
+def _pools_between(order: EpochOrder, first: int, stop: int) -> range:
+    """The pools that hold the positions ``first`` to ``stop - 1`` of the order."""
+    low, high = np.searchsorted(order.pool_bounds, (first, stop - 1), side="right")
+    return range(int(low) - 1, int(high))

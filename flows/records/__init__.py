@@ -1,0 +1,1 @@
+"""Plans, records, logs and status, as files."""

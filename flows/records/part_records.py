@@ -1,0 +1,106 @@
+"""What is known of the parts of a store, in `<store>.records` beside it.
+
+Light to import: whoever only looks needs neither a simulator nor a network.
+
+    <store>.records/
+      plan-<digest>.json    a plan, the names of its parts, and what it was run with
+      <part>.json           a collected part: sizes and times
+      active/<part>.json    a part in work (`flows.records.activity`)
+      failed/<part>-<n>.json   an attempt that failed
+      log/<host>-<pid>.jsonl   what a process did (`flows.records.logs`)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Store
+from datasets.storage.s3.bucket import Bucket, is_bucket_url
+from flows.records.records import read_record, write_record
+
+
+@dataclass(frozen=True)
+class PartCollected:
+    """A collected part: its size, and when (seconds since the epoch), the commit included.
+
+    `started` equals `ended` where only the commit is known, because its writer died right after it.
+    """
+
+    part: str
+    episodes: int
+    steps: int
+    bytes: int
+    started: float
+    write_s: float
+    ended: float
+
+
+def records_folder(store: Path | str) -> Path:
+    """Where a store's plans and part records lie: beside it, or beside a remote one's mirror."""
+    if is_bucket_url(store):
+        from datasets.storage.s3.object_store import default_mirror
+
+        place = default_mirror(Bucket(str(store)))
+    else:
+        place = Path(store)
+    return place.with_name(f"{place.name}.records")
+
+
+def part_records(store_path: Path | str, parts: Sequence[str]) -> list[PartCollected]:
+    """The records of the given parts of a store, in order; parts without one are left out."""
+    folder = records_folder(store_path)
+    found = (read_record(folder / f"{part}.json") for part in parts)
+    return [PartCollected(**record) for record in found if record is not None]
+
+
+def records_of_commits(
+    store: Store, store_path: Path | str, parts: Sequence[str]
+) -> list[PartCollected]:
+    """The records of committed parts, in order; parts that are not committed are left out.
+
+    Where a part's writer died between the commit and the record, the record is made from the
+    commit and kept.
+    """
+    kept = {record.part: record for record in part_records(store_path, parts)}
+    absent = set(store.missing(parts))
+    return [
+        kept.get(part) or _record_of_commit(store, store_path, part)
+        for part in parts
+        if part not in absent
+    ]
+
+
+def _record_of_commit(store: Store, store_path: Path | str, part: str) -> PartCollected:
+    committed = store.files.find(part).record
+    catalog_file = store.files.path(part)  # none of its own once it was merged with others
+    ended = catalog_file.stat().st_mtime if catalog_file.exists() else time.time()
+    record = PartCollected(
+        part, committed.episodes, committed.steps, committed.bytes, ended, 0.0, ended
+    )
+    write_part_record(store_path, record)
+    return record
+
+
+def write_part_record(store_path: Path | str, record: PartCollected) -> None:
+    """Keep the record of a part."""
+    write_record(records_folder(store_path) / f"{record.part}.json", record)
+
+
+def plan_records(store_path: Path | str) -> list[dict[str, Any]]:
+    """The plans that were run into a store, as JSON trees, sorted by file name."""
+    paths = sorted(records_folder(store_path).glob("plan-*.json"))
+    return [tree for tree in map(read_record, paths) if isinstance(tree, dict)]
+
+
+def collection_rate(records: Sequence[PartCollected]) -> float:
+    """Steps a second over the time in which at least one of the parts was in work."""
+    timed = [record for record in records if record.ended > record.started]
+    busy, reached = 0.0, 0.0
+    for record in sorted(timed, key=lambda r: r.started):
+        busy += max(0.0, record.ended - max(record.started, reached))
+        reached = max(reached, record.ended)
+    return sum(record.steps for record in timed) / busy if busy else 0.0

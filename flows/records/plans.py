@@ -1,0 +1,51 @@
+"""Plans from JSON: the way back from what `flows.records.records.to_tree` wrote."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Plan = TypeVar("Plan")
+
+
+def plan_from_tree(kind: type[Plan], tree: Any) -> Plan:
+    """A frozen dataclass tree from its JSON values; fields that are absent have their defaults.
+
+    Raises:
+        ValueError: an unknown field, a value of another type, or one that the plan itself refuses.
+    """
+    return _value(kind, tree, kind.__name__)
+
+
+def _value(kind: Any, tree: Any, where: str) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        return _dataclass(kind, tree, where)
+    if kind is Any:
+        return tree
+    if origin in (Union, types.UnionType):
+        if tree is None and type(None) in arguments:
+            return None
+        return _value(next(a for a in arguments if a is not type(None)), tree, where)
+    if origin is tuple and isinstance(tree, list):
+        return tuple(_value(arguments[0], item, where) for item in tree)
+    if origin in (dict, Mapping) and isinstance(tree, dict):
+        return dict(tree)
+    if kind is float and isinstance(tree, int) and not isinstance(tree, bool):
+        return float(tree)
+    if isinstance(kind, type) and type(tree) is kind:
+        return tree
+    raise ValueError(f"{where} needs {getattr(kind, '__name__', kind)}, not {tree!r}")
+
+
+def _dataclass(kind: Any, tree: Any, where: str) -> Any:
+    if not isinstance(tree, dict):
+        raise ValueError(f"{where} needs an object of named values, not {tree!r}")
+    known = [field.name for field in fields(kind)]
+    unknown = sorted(tree.keys() - set(known))
+    if unknown:
+        raise ValueError(f"{where} has no '{unknown[0]}'; there are: {', '.join(known)}")
+    hints = get_type_hints(kind)
+    return kind(**{name: _value(hints[name], tree[name], f"{where}.{name}") for name in tree})

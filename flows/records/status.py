@@ -1,0 +1,302 @@
+"""How far a collection or a training run is, from its files alone.
+
+Nothing is asked of the process that works, so the answer is the same while it works, when it
+stopped, and when it was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from collectors.timing import EPISODE_STEPS
+from datasets import open_store
+from datasets.storage.root import ROOT_FILE
+from datasets.storage.s3.bucket import is_bucket_url
+from flows.records.activity import Heartbeat, read_active, read_failures
+from flows.records.part_records import (
+    PartCollected,
+    collection_rate,
+    part_records,
+    plan_records,
+    records_folder,
+)
+from flows.records.records import read_record
+from learners.training.records.history import HISTORY, read_history
+
+RECENT_PARTS = 10
+"""Parts whose rate is given, or twice as many as are in work if that is more."""
+
+QUIET_S = 60.0
+"""A training run that wrote nothing for this long, nor for five of its usual pauses, stopped."""
+
+RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
+
+State = Literal["empty", "working", "stopped", "complete"]
+
+
+@dataclass(frozen=True)
+class ActivePart:
+    """A part in work; `stale` when its process died or has been silent for long."""
+
+    part: str
+    host: str
+    pid: int
+    phase: str
+    steps: int
+    total: int
+    steps_per_s: float
+    heartbeat_age_s: float
+    stale: bool
+
+
+@dataclass(frozen=True)
+class FailedPart:
+    """A part that failed: how often, what was said last and when, and whether it was made since."""
+
+    part: str
+    failures: int
+    error: str
+    time: float
+    made_since: bool
+
+
+@dataclass(frozen=True)
+class CollectionStatus:
+    """A store's collection.
+
+    Attributes:
+        state: "empty" (no plan, no part), "working" (a part is in work), "stopped", "complete".
+        planned, done, missing: parts of the plans that were run into the store; other: committed
+            ones of no such plan.
+        steps, episodes, bytes: of the store.
+        active: parts in work, stale ones included; failed: parts that failed at some time.
+        steps_per_s: over the last parts; working_steps_per_s: of the parts in work.
+        remaining_steps: of the missing parts; remaining_s: None unless parts are in work and a rate
+            is known.
+    """
+
+    store: str
+    state: State
+    planned: int
+    done: int
+    missing: int
+    other: int
+    steps: int
+    episodes: int
+    bytes: int
+    active: tuple[ActivePart, ...]
+    failed: tuple[FailedPart, ...]
+    steps_per_s: float
+    working_steps_per_s: float
+    remaining_steps: int
+    remaining_s: float | None
+
+
+@dataclass(frozen=True)
+class TrainingStatus:
+    """A training run.
+
+    Attributes:
+        state: "empty" (nothing learned yet), "working" (it wrote a moment ago), "stopped",
+            "complete".
+        step, steps: optimiser steps done, and in all; loss, validation_loss: the last ones.
+        steps_per_s: control steps a second; elapsed_s: training seconds over all resumes.
+        remaining_s: None unless it is working.
+        quiet_s: seconds since it last wrote.
+        metrics: what else the history's last row holds.
+    """
+
+    run: str
+    state: State
+    model: str
+    step: int
+    steps: int
+    loss: float | None
+    validation_loss: float | None
+    steps_per_s: float | None
+    elapsed_s: float
+    remaining_s: float | None
+    quiet_s: float | None
+    metrics: dict[str, Any]
+
+
+def status(place: Path | str) -> CollectionStatus | TrainingStatus:
+    """The status of a store or of a training run, whichever is at `place`.
+
+    Raises:
+        ValueError: neither is there, or what is there cannot be read.
+    """
+    if is_bucket_url(place):
+        return collection_status(place)
+    folder = Path(place)
+    if (folder / ROOT_FILE).exists():
+        return collection_status(folder)
+    if any((folder / name).exists() for name in (RUN_CONFIG, HISTORY, RUN_CHECKPOINT)):
+        return training_status(folder)
+    if not folder.exists():
+        raise ValueError(f"nothing is at {folder}; give a store or the folder of a training run")
+    raise ValueError(
+        f"{folder} is neither a store ({ROOT_FILE}) nor a training run ({RUN_CONFIG}); give one "
+        "of those inside it"
+    )
+
+
+def as_tree(found: CollectionStatus | TrainingStatus) -> dict[str, Any]:
+    """A status as JSON values; `kind` is "store" or "run"."""
+    kind = "store" if isinstance(found, CollectionStatus) else "run"
+    return {"kind": kind, **json.loads(json.dumps(asdict(found)))}
+
+
+def collection_status(store_path: Path | str, now: float | None = None) -> CollectionStatus:
+    """The status of a store's collection; `now` is the time in seconds since the epoch."""
+    now = time.time() if now is None else now
+    records = records_folder(store_path)
+    # Before the catalog: a part that is committed in between counts as committed.
+    beats = read_active(records)
+    store = open_store(store_path)
+    info, committed = store.info(), set(store.parts())
+    planned = _planned(plan_records(store_path))
+    missing = {part: steps for part, steps in planned.items() if part not in committed}
+    open_beats = [beat for beat in beats if beat.part not in committed]
+    working = [beat for beat in open_beats if not beat.is_stale(now)]
+    done = [part for part in planned if part in committed]
+    rate = collection_rate(_last(part_records(store_path, done), len(working)))
+    live_rate = sum((beat.rate for beat in working), 0.0)
+    remaining = sum(missing.values()) - sum(beat.steps for beat in working)
+    remaining = round(max(0, remaining) * _share_of_full(info, planned, done))
+    pace = live_rate or rate
+    return CollectionStatus(
+        store=str(store_path),
+        state=_collection_state(working, missing, committed),
+        planned=len(planned),
+        done=len(done),
+        missing=len(missing),
+        other=len(committed) - len(done),
+        steps=info["steps"],
+        episodes=info["episodes"],
+        bytes=info["bytes"],
+        active=tuple(_active_part(beat, now) for beat in open_beats),
+        failed=_failed(records, committed),
+        steps_per_s=rate,
+        working_steps_per_s=live_rate,
+        remaining_steps=remaining,
+        remaining_s=remaining / pace if working and pace else None,
+    )
+
+
+def training_status(run_dir: Path, now: float | None = None) -> TrainingStatus:
+    """The status of a training run; `now` is the time in seconds since the epoch."""
+    now = time.time() if now is None else now
+    config = (read_record(run_dir / RUN_CONFIG) or {}).get("train_config", {})
+    checkpoint = read_record(run_dir / RUN_CHECKPOINT) or {}
+    saved = checkpoint.get("progress", {})
+    rows = read_history(run_dir)
+    last = rows[-1] if rows else {}
+    step = max(last.get("step", 0), saved.get("step", 0))
+    steps = int(config.get("steps", step))
+    elapsed = float(max(last.get("elapsed_s", 0.0), saved.get("train_s", 0.0)))
+    quiet = _quiet_s(run_dir, now)
+    state: State
+    if checkpoint.get("finished"):
+        state = "complete"
+    elif quiet is not None and quiet <= max(QUIET_S, 5 * elapsed / max(len(rows), 1)):
+        state = "working"
+    else:
+        state = "stopped" if step else "empty"
+    shown = {"step", "loss", "validation_loss", "steps_per_s", "elapsed_s"}
+    validated = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
+    return TrainingStatus(
+        run=str(run_dir),
+        state=state,
+        model=str(config.get("model", "")),
+        step=step,
+        steps=steps,
+        loss=last.get("loss", saved.get("loss")),
+        validation_loss=validated[-1] if validated else saved.get("validation_loss"),
+        steps_per_s=last.get("steps_per_s"),
+        elapsed_s=elapsed,
+        remaining_s=elapsed / step * (steps - step) if state == "working" and step else None,
+        quiet_s=quiet,
+        metrics={name: value for name, value in last.items() if name not in shown},
+    )
+
+
+def _planned(plans: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Part -> most steps that it can have, of all plans."""
+    planned: dict[str, int] = {}
+    for record in plans:
+        per_part = record["plan"]["grid"]["episodes_per_part"] * EPISODE_STEPS
+        planned.update((part, per_part) for part in _part_names(record))
+    return planned
+
+
+def _part_names(record: dict[str, Any]) -> list[str]:
+    """A plan's parts; plans that were run by older versions do not name theirs."""
+    if "parts" in record:
+        return record["parts"]
+    from flows.records.plans import plan_from_tree
+    from flows.stages.collect import CollectPlan
+
+    return plan_from_tree(CollectPlan, record["plan"]).part_ids()
+
+
+def _last(records: Sequence[PartCollected], working: int) -> list[PartCollected]:
+    ordered = sorted(records, key=lambda record: record.ended)
+    return ordered[-max(RECENT_PARTS, 2 * working) :]
+
+
+def _share_of_full(info: dict[str, Any], planned: dict[str, int], done: Sequence[str]) -> float:
+    """Steps of a part over the most it could have, for episodes end early; 1 while none is known.
+
+    Where others' parts are in the store too, they are taken to be alike.
+    """
+    most = sum(planned[part] for part in done)
+    return min(1.0, info["steps"] / most) if most else 1.0
+
+
+def _collection_state(working: Sequence[Heartbeat], missing: Any, committed: Any) -> State:
+    if working:
+        return "working"
+    if missing:
+        return "stopped"
+    return "complete" if committed else "empty"
+
+
+def _active_part(beat: Heartbeat, now: float) -> ActivePart:
+    return ActivePart(
+        part=beat.part,
+        host=beat.host,
+        pid=beat.pid,
+        phase=beat.phase,
+        steps=beat.steps,
+        total=beat.total,
+        steps_per_s=beat.rate,
+        heartbeat_age_s=max(0.0, now - beat.updated),
+        stale=beat.is_stale(now),
+    )
+
+
+def _failed(records: Path, committed: set[str]) -> tuple[FailedPart, ...]:
+    """Every part that failed, by its last failure."""
+    by_part: dict[str, FailedPart] = {}
+    for failure in read_failures(records):
+        count = by_part[failure.part].failures if failure.part in by_part else 0
+        by_part[failure.part] = FailedPart(
+            failure.part, count + 1, failure.error, failure.time, failure.part in committed
+        )
+    return tuple(by_part.values())
+
+
+def _quiet_s(run_dir: Path, now: float) -> float | None:
+    """Seconds since a run's files were last written."""
+    times = []
+    for name in (RUN_CONFIG, HISTORY, RUN_CHECKPOINT):
+        path = run_dir / name
+        if path.exists():
+            times.append(path.stat().st_mtime)
+    return max(0.0, now - max(times)) if times else None

@@ -1,0 +1,1 @@
+"""Where the parts of a collection are made: here, on Dask, on Slurm, under Prefect."""

@@ -1,0 +1,256 @@
+"""Collection and training as Slurm jobs.
+
+A collection is an array over the parts that the store lacks, a training one job; both run what
+their job folder's `plan.json` says, through `run_task`. Parts are idempotent by the store's catalog
+and a training by its checkpoint, so Slurm may run any task again, at any time, as often as it
+likes; whatever is left when it gives up, the same command submits again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import flows
+from collectors.experts.expert import load_expert
+from collectors.legged.data import legged_schema
+from datasets import create_store
+from datasets.storage.s3.bucket import is_bucket_url
+from flows.progress import Reporter
+from flows.records.part_records import PartCollected, records_folder
+from flows.records.plans import plan_from_tree
+from flows.records.records import provenance, read_record, write_record
+from flows.runners.slurm_commands import job_environment, submit, submit_command
+from flows.runners.slurm_jobs import (
+    PLAN,
+    SCRIPT,
+    Job,
+    cancel_job,
+    find_jobs,
+    job_state,
+    log_name,
+    new_folder,
+    parts_in_work,
+    states_of,
+    write_job,
+)
+from flows.runners.slurm_script import SlurmSettings, Work, batch_script
+from flows.stages.collect import CollectPlan, collect, prepare
+from flows.stages.train import TrainPlan, run_training
+
+MAX_TASKS = 1000
+"""Tasks of one array: Slurm's own default limit (slurm.conf(5), MaxArraySize = 1001)."""
+
+COLLECT_REQUEUES, TRAIN_REQUEUES = 3, 100
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A job that is about to be submitted."""
+
+    kind: str
+    target: str
+    store: str
+    plan: CollectPlan | TrainPlan
+    tasks: tuple[tuple[str, ...], ...]
+    work: Work
+
+
+def run_slurm(
+    plan: CollectPlan,
+    store_path: Path | str,
+    reporter: Reporter,
+    parts: Sequence[str] | None = None,
+    settings: SlurmSettings | None = None,
+) -> Job | str | list[PartCollected]:
+    """Submit an array over the parts that are neither committed nor given to a live job.
+
+    Returns:
+        The job; with `dry_run` its script; an empty list where there was nothing to submit, and the
+        reporter says why.
+
+    Raises:
+        ValueError: no Slurm, or its reason to refuse; nothing is submitted and nothing left behind.
+    """
+    settings = settings or SlurmSettings()
+    if settings.nodes > 1 or settings.gpus:
+        raise ValueError("a part is collected on the cores of one node: nodes 1 and gpus 0")
+    store = _address(store_path)
+    place = jobs_folder(store)
+    missing = _missing(plan, store, parts)
+    busy = set() if settings.dry_run else parts_in_work(place)
+    wanted = [part for part in missing if part not in busy]
+    if not wanted:
+        given = f"; {len(missing)} are in work in jobs of {place}" if missing else ""
+        reporter.say(f"nothing to submit: no part of {store} is missing{given}")
+        return []
+    size = max(settings.parts_per_task or settings.cpus, ceil(len(wanted) / MAX_TASKS))
+    tasks = tuple(tuple(wanted[k : k + size]) for k in range(0, len(wanted), size))
+    plan = replace(plan, threads=settings.cpus)
+    work = Work("gaitforge-collect", len(tasks), True, True, COLLECT_REQUEUES)
+    draft = _Draft("collect", str(store), str(store), plan, tasks, work)
+    return _submit(draft, place, settings, lambda: prepare(plan, store, wanted))
+
+
+def run_training_on_slurm(
+    plan: TrainPlan,
+    store_path: Path | str,
+    out: Path,
+    settings: SlurmSettings | None = None,
+) -> Job | str:
+    """Submit a training in `out`; its job goes on from the checkpoint whenever it is started.
+
+    Returns:
+        The job; with `dry_run` its script.
+
+    Raises:
+        ValueError: nothing is selected, the run is being trained by a live job, no Slurm, or its
+            reason to refuse; nothing is submitted.
+    """
+    settings = settings or SlurmSettings()
+    store = _address(store_path)
+    plan.select.select(store)
+    place = out.absolute() / "jobs"
+    if not settings.dry_run and _is_live(place):
+        raise ValueError(f"a job that trains {out} is queued or running; see gaitforge jobs list")
+    work = Work("gaitforge-train", 1, False, False, TRAIN_REQUEUES)
+    draft = _Draft("train", str(out.absolute()), str(store), plan, ((),), work)
+    return _submit(draft, place, settings, lambda: None)
+
+
+def jobs_folder(store_path: Path | str) -> Path:
+    """Where a store's job folders lie: beside it, or beside a remote one's mirror."""
+    records = records_folder(store_path)
+    return records.with_name(records.name.removesuffix(".records") + ".jobs")
+
+
+def run_task(folder: Path, task: int, reporter: Reporter) -> None:
+    """Do one task of a job folder in this process; what is done already is left as it is.
+
+    Raises:
+        ValueError: no such task, a damaged plan, or what collection and training raise.
+    """
+    tree = read_record(folder / PLAN) or {}
+    if not {"kind", "target", "store", "plan", "tasks"} <= tree.keys():
+        raise ValueError(f"{folder} is no job folder: it holds no {PLAN} of a job")
+    kind, plan, tasks = tree["kind"], tree["plan"], tree["tasks"]
+    store = _address(tree["store"])
+    if not 0 <= task < len(tasks):
+        raise ValueError(f"{folder} has tasks 0-{len(tasks) - 1}, not {task}")
+    if kind == "collect":
+        _collect_parts(plan_from_tree(CollectPlan, plan), store, tasks[task], reporter)
+    else:
+        run_training(plan_from_tree(TrainPlan, plan), store, Path(tree["target"]), reporter)
+
+
+def _collect_parts(
+    plan: CollectPlan, store: Path | str, parts: Sequence[str], reporter: Reporter
+) -> None:
+    changed = set(parts) - set(plan.part_ids())
+    if changed:
+        raise ValueError(
+            f"part {min(changed)} is not one of the plan's any more: the expert's file changed "
+            "since the job was submitted"
+        )
+    collect(plan, store, reporter, parts)
+
+
+def _missing(plan: CollectPlan, store_path: Path | str, parts: Sequence[str] | None) -> list[str]:
+    """The parts to make, found without creating a store."""
+    wanted = list(plan.part_ids() if parts is None else parts)
+    if not is_bucket_url(store_path) and not Path(store_path).exists():
+        return wanted
+    robot = load_expert(plan.expert).policy.robot
+    return create_store(store_path, legged_schema(robot, plan.form)).missing(wanted)
+
+
+def _submit(
+    draft: _Draft,
+    place: Path,
+    settings: SlurmSettings,
+    afterwards: Callable[[], Any],
+) -> Job | str:
+    """Write the folder, hand the script to Slurm, keep its answer; all of it or nothing."""
+    if settings.dry_run:
+        return batch_script(place / draft.kind, draft.work, settings)
+    values = {"PYTHONPATH": _python_path()}
+    if draft.kind == "train":
+        # torch would take all cores of the node, whatever the job has of them.
+        values["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(settings.cpus))
+    environment = job_environment(settings.pass_env, **values)
+    made = _first_absent(place)
+    folder = new_folder(place, draft.kind)
+    script, output = folder / SCRIPT, folder / log_name("%a" if draft.work.array else 0)
+    try:
+        record = {
+            "kind": draft.kind,
+            "target": draft.target,
+            "store": draft.store,
+            "plan": asdict(draft.plan),
+            "tasks": draft.tasks,
+        }
+        write_record(folder / PLAN, record | provenance())
+        script.write_text(batch_script(folder, draft.work, settings))
+        started = time.time()
+        command = submit_command(script, output)
+        number = submit(command, environment)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        _remove_empty(place, made)
+        raise
+    job = Job(
+        folder,
+        number,
+        draft.kind,
+        draft.target,
+        started,
+        settings.partition,
+        tuple(command),
+        draft.tasks,
+    )
+    try:
+        write_job(job)
+        afterwards()
+    except BaseException:
+        cancel_job(job)
+        raise
+    return job
+
+
+def _address(store_path: Path | str) -> Path | str:
+    """A store's address that holds in any working directory."""
+    return str(store_path) if is_bucket_url(store_path) else Path(store_path).absolute()
+
+
+def _is_live(place: Path) -> bool:
+    jobs = find_jobs(place) if place.is_dir() else []
+    return any(job_state(tasks) in ("waiting", "running") for tasks in states_of(jobs))
+
+
+def _python_path() -> str:
+    """Where the packages of this very program are, for the job to run the same."""
+    root = str(Path(flows.__file__).resolve().parent.parent)
+    return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _first_absent(place: Path) -> Path | None:
+    """The highest folder of a path that does not exist yet."""
+    absent = None
+    while not place.exists():
+        absent, place = place, place.parent
+    return absent
+
+
+def _remove_empty(folder: Path, top: Path | None) -> None:
+    """Remove empty folders from `folder` up to `top`."""
+    while top is not None and folder.is_relative_to(top):
+        with suppress(OSError):
+            folder.rmdir()
+        folder = folder.parent

@@ -1,0 +1,302 @@
+"""Job folders: everything that a Slurm job needs and leaves.
+
+    <store>.jobs/<name>/ or <run>/jobs/<name>/
+      plan.json           the frozen plan, and what each task does of it
+      script.sh           what Slurm runs
+      job.json            the job's id, and how and when it was submitted
+      task-<k>.log        output of task k, over all its runs
+      exit/<k>.json       how task k ended
+      exit/<k>-<n>.json   how its run n (from 0) ended, after which it was queued again
+      cancelled.json      there if it was cancelled through us
+
+A task's state is what Slurm says while Slurm has it in hand, and after that what its exit record
+says; Slurm itself forgets a job within minutes. Nothing of the environment is ever written here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.records.records import read_record, write_record
+from flows.runners.slurm_commands import QueueEntry, cancel, has_slurm, queue
+
+PLAN, SCRIPT, JOB, EXIT, CANCELLED = "plan.json", "script.sh", "job.json", "exit", "cancelled.json"
+POLL_S = 0.5
+_QUEUE_PERIOD_S = 2.0
+_SEARCH_DEPTH = 4
+
+ENDED = ("done", "failed", "cancelled", "lost")
+"""Task states that are final. "lost": Slurm has forgotten it and it left no exit record, as when
+its node died; "unknown": it left none and there is no Slurm here to ask."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A submitted job.
+
+    Attributes:
+        folder: of the job; id: that sbatch gave; kind: "collect" or "train"; target: the store or
+            run that it makes; submitted: seconds since the epoch; command: that submitted it.
+        tasks: the parts of each task; one task without parts for a training.
+    """
+
+    folder: Path
+    id: str
+    kind: str
+    target: str
+    submitted: float
+    partition: str
+    command: tuple[str, ...]
+    tasks: tuple[tuple[str, ...], ...]
+
+    @property
+    def is_array(self) -> bool:
+        return self.kind == "collect"
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """Where one task of a job stands.
+
+    Attributes:
+        state: "waiting", "running", "unknown" or one of `ENDED`; why: Slurm's reason or last word.
+        code: exit code of its last run, if that left a record; restarts: runs before that one.
+        started, ended: of that run, seconds since the epoch.
+    """
+
+    task: int
+    state: str
+    why: str = ""
+    code: int | None = None
+    restarts: int = 0
+    host: str = ""
+    started: int | None = None
+    ended: int | None = None
+    parts: tuple[str, ...] = ()
+
+
+def log_name(task: int | str) -> str:
+    """The file in a job folder that a task's output goes to."""
+    return f"task-{task}.log"
+
+
+def new_folder(place: Path, kind: str) -> Path:
+    """Make the folder of a new job under `place`, named after kind and time.
+
+    Raises:
+        ValueError: it cannot be made.
+    """
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    for number in range(1000):
+        folder = place.absolute() / (f"{kind}-{stamp}" + (f"-{number}" if number else ""))
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ValueError(f"cannot make the job folder {folder}: {error.strerror}") from None
+    raise ValueError(f"{place} holds a thousand jobs of this second")
+
+
+def write_job(job: Job) -> None:
+    """Keep the record of a job that was submitted."""
+    record = {
+        "id": job.id,
+        "kind": job.kind,
+        "target": job.target,
+        "submitted": job.submitted,
+        "partition": job.partition,
+        "command": list(job.command),
+        "tasks": [list(parts) for parts in job.tasks],
+    }
+    write_record(job.folder / JOB, record)
+
+
+def read_job(folder: Path) -> Job:
+    """The job of a folder.
+
+    Raises:
+        ValueError: there is none.
+    """
+    record = read_record(folder / JOB)
+    if not isinstance(record, dict):
+        raise ValueError(f"{folder} is no job folder: it holds no {JOB}")
+    try:
+        return Job(
+            folder,
+            record["id"],
+            record["kind"],
+            record["target"],
+            record["submitted"],
+            record["partition"],
+            tuple(record["command"]),
+            tuple(tuple(parts) for parts in record["tasks"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / JOB} is damaged: {error!r}") from None
+
+
+def find_jobs(place: Path) -> list[Job]:
+    """The jobs below a folder, or those of a store or run, oldest first.
+
+    Raises:
+        ValueError: no such folder.
+    """
+    given, place = place, place.absolute()
+    if (place / JOB).is_file():
+        return [read_job(place)]
+    beside = place.with_name(f"{place.name}.jobs")
+    if not place.is_dir() and not beside.is_dir():
+        raise ValueError(f"no folder {given}; give a store, a run, or the folder of a job")
+    folders = [folder for top in (place, beside) for folder in _job_folders(top)]
+    return sorted((read_job(folder) for folder in folders), key=lambda job: job.submitted)
+
+
+def find_job(name: str, below: Path = Path()) -> Job:
+    """The job of a folder, or of an id among those below the present folder.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name.isdigit():
+        found = [job for job in find_jobs(below) if job.id == name]
+        if not found:
+            raise ValueError(f"no job {name} below {below.absolute()}; give its folder")
+        return found[-1]
+    jobs = find_jobs(Path(name))
+    if len(jobs) != 1:
+        known = ", ".join(job.folder.name for job in jobs) or "none"
+        raise ValueError(f"{name} is not one job but has {len(jobs)}: {known}")
+    return jobs[0]
+
+
+def _job_folders(top: Path) -> Iterator[Path]:
+    depth = len(top.parts)
+    for folder, names, files in os.walk(top):
+        if JOB in files:
+            names.clear()
+            yield Path(folder)
+        elif "zarr.json" in files or len(Path(folder).parts) - depth >= _SEARCH_DEPTH:
+            names.clear()
+        else:
+            names[:] = sorted(name for name in names if not name.startswith("."))
+
+
+def task_states(job: Job) -> list[TaskStatus]:
+    """Where every task of the job stands, in order; see `states_of`."""
+    return states_of([job])[0]
+
+
+def states_of(jobs: Sequence[Job]) -> list[list[TaskStatus]]:
+    """Where every task of every job stands, in order, with one question to Slurm.
+
+    Raises:
+        ValueError: Slurm is here but does not answer.
+    """
+    known = queue(job.id for job in jobs) if has_slurm() else []
+    entries = {(entry.job, entry.task): entry for entry in known}
+    return [
+        [_task_state(job, task, entries.get((job.id, task))) for task in range(len(job.tasks))]
+        for job in jobs
+    ]
+
+
+def _task_state(job: Job, task: int, entry: QueueEntry | None) -> TaskStatus:
+    cancelled = (job.folder / CANCELLED).exists() or (
+        entry is not None and entry.state == "CANCELLED"
+    )
+    ended = read_record(job.folder / EXIT / f"{task}.json")
+    known: dict[str, Any] = {"task": task, "parts": job.tasks[task]}
+    record = ended or _last_restart(job.folder, task)
+    if record is not None:
+        known |= {name: record[name] for name in ("code", "restarts", "host", "started", "ended")}
+    if entry is not None and entry.live:
+        waits = entry.state in ("PENDING", "CONFIGURING") or entry.state.startswith("REQUEUE")
+        state = "waiting" if waits else "running"
+        return TaskStatus(**known, state=state, why=entry.reason if waits else entry.state)
+    if ended is not None:
+        if ended["code"] == 0:
+            return TaskStatus(**known, state="done")
+        return TaskStatus(**known, state="cancelled" if cancelled else "failed")
+    if cancelled:
+        return TaskStatus(**known, state="cancelled")
+    if entry is not None:
+        # Its script was killed before it could write a record.
+        return TaskStatus(**known, state="failed", why=entry.state)
+    return TaskStatus(**known, state="lost" if has_slurm() else "unknown")
+
+
+def _last_restart(folder: Path, task: int) -> Any | None:
+    records = [read_record(path) for path in (folder / EXIT).glob(f"{task}-*.json")]
+    return max((r for r in records if r), key=lambda record: record["restarts"], default=None)
+
+
+def job_state(tasks: Sequence[TaskStatus]) -> str:
+    """The word for a whole job: the first that holds for any of its tasks."""
+    states = {task.state for task in tasks}
+    order = ("running", "waiting", "unknown", "lost", "failed", "cancelled", "done")
+    return next(state for state in order if state in states)
+
+
+def cancel_job(job: Job) -> None:
+    """Cancel a job and leave word of it.
+
+    Raises:
+        ValueError: no Slurm here, or its reason.
+    """
+    cancel(job.id)
+    write_record(job.folder / CANCELLED, {"time": time.time()})
+
+
+def parts_in_work(place: Path) -> set[str]:
+    """Parts that live tasks of the jobs in a folder have been given."""
+    if not place.is_dir():
+        return set()
+    tasks = [task for states in states_of(find_jobs(place)) for task in states]
+    return {part for task in tasks if task.state in ("waiting", "running") for part in task.parts}
+
+
+def follow(job: Job) -> Iterator[tuple[int, str]]:
+    """The lines of the job's logs as they grow, each with its task, until all tasks have ended."""
+    logs = [_Tail(job.folder / log_name(task), task) for task in range(len(job.tasks))]
+    asked = -_QUEUE_PERIOD_S
+    while True:
+        for log in logs:
+            yield from log.grown()
+        if time.monotonic() - asked >= _QUEUE_PERIOD_S:
+            asked = time.monotonic()
+            if all(task.state in ENDED for task in task_states(job)):
+                break
+        time.sleep(POLL_S)
+    for log in logs:
+        yield from log.grown(last=True)
+
+
+class _Tail:
+    """A log file that grows; only whole lines are handed out before the last time."""
+
+    def __init__(self, path: Path, task: int):
+        self._path = path
+        self._task = task
+        self._offset = 0
+        self._rest = b""
+
+    def grown(self, last: bool = False) -> Iterator[tuple[int, str]]:
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                new = stream.read()
+        except FileNotFoundError:
+            new = b""
+        self._offset += len(new)
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        if last and self._rest:
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            yield self._task, line.decode(errors="replace")

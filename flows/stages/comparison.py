@@ -1,0 +1,269 @@
+"""Models side by side: trained with one budget on the same episodes, judged on the same others.
+
+A run's folder, its error on the held-out episodes and its evaluation are kept, and found again by
+the next call: an interrupted comparison goes on, and a finished one takes further models and seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.experts.expert import DEFAULT_EXPERT, load_expert
+from collectors.legged.evaluation import EvaluationGrid
+from collectors.legged.observations import POLICY_SLICES
+from collectors.robots.commands import SKILLS
+from collectors.robots.robot import load_robot
+from collectors.scenarios.terrains import TERRAINS
+from datasets import Selection
+from flows.progress import Reporter
+from flows.records.records import provenance, read_record, to_tree, write_record
+from flows.stages.comparison_summary import summarise
+from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_once
+from flows.stages.train import SelectPlan, TrainPlan, run_training
+from learners.checkpoint import load_policy
+from learners.models.registry import preset
+from learners.training.config import TrainConfig
+from learners.training.held_out import held_out_error, split_episodes
+
+COMPARISON = "comparison.json"
+GRID_EPISODES = 20
+
+# What a model may have for itself; all else is the budget, the data, or how they are counted.
+OWN_SETTINGS = (
+    "model_overrides",
+    "optimiser",
+    "peak_lr",
+    "warmup_fraction",
+    "schedule",
+    "weight_decay",
+    "betas",
+    "eps",
+    "grad_clip",
+    "precision",
+    "ema_decay",
+    "accumulate",
+)
+_SET_BY_THE_RUN = ("model", "seed", "model_overrides")
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One model with one seed, and all settings of its training."""
+
+    model: str
+    seed: int
+    config: TrainConfig
+
+    @property
+    def name(self) -> str:
+        """Of the run, and of its folder."""
+        return f"{self.model}-seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """What is compared.
+
+    Attributes:
+        select: the episodes to learn from, before some are held out.
+        models: presets, see `gaitforge models`.
+        seeds: of the weights and of the data's order; a run each. The held-out episodes are the
+            same for all.
+        config: the settings that all runs share. Its `model`, `model_overrides` and `seed` stay as
+            they are: `models`, `own` and `seeds` say them.
+        own: settings of one model alone, e.g. {"transformer": {"peak_lr": 0.001}}; none of those
+            that make the budget or choose the data.
+        evaluate: the closed-loop episodes.
+        expert: a name or file; its return is 1.0 of the returns' fractions.
+
+    Raises:
+        ValueError: an unknown model or setting, a setting that has no place here, or runs that
+            could not be compared.
+    """
+
+    select: SelectPlan = field(default_factory=SelectPlan)
+    models: tuple[str, ...] = ("fcnet", "transformer", "history-mlp", "mlp")
+    seeds: tuple[int, ...] = (0, 1, 2)
+    config: TrainConfig = field(default_factory=lambda: TrainConfig(split_seed=0))
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    evaluate: EvaluatePlan = field(default_factory=EvaluatePlan)
+    expert: str = DEFAULT_EXPERT
+
+    def __post_init__(self) -> None:
+        for name in ("models", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"a comparison needs {name}, each once; got {list(values)}")
+        defaults = TrainConfig()
+        for name in _SET_BY_THE_RUN:
+            if getattr(self.config, name) != getattr(defaults, name):
+                raise ValueError(f"config.{name} differs by run here: set models, own or seeds")
+        if self.config.split_seed is None or self.config.held_out_fraction == 0.0:
+            raise ValueError(
+                "compared runs need the same held-out episodes: a config.split_seed, and a "
+                "config.held_out_fraction above 0"
+            )
+        self._check_own()
+        self.runs()
+
+    def runs(self) -> list[ComparedRun]:
+        """All runs, in the order in which they are made: every model before the next seed."""
+        return [
+            ComparedRun(model, seed, self._config(model, seed))
+            for seed in self.seeds
+            for model in self.models
+        ]
+
+    def _config(self, model: str, seed: int) -> TrainConfig:
+        own = self.own.get(model, {})
+        try:
+            config = replace(self.config, model=model, seed=seed, **own)
+            preset(model, config.model_overrides)
+        except TypeError as error:
+            raise ValueError(f"the own settings of {model}, {dict(own)}: {error}") from None
+        return config
+
+    def _check_own(self) -> None:
+        for each in (self.own, *(self.own.values() if isinstance(self.own, Mapping) else ())):
+            if not isinstance(each, Mapping):
+                raise ValueError('own must be like {"transformer": {"peak_lr": 0.001}}')
+        for model, own in self.own.items():
+            if model not in self.models:
+                raise ValueError(
+                    f"own has settings of {model}, which is not compared; "
+                    f"compared are {', '.join(self.models)}"
+                )
+            for name in own:
+                if name not in OWN_SETTINGS:
+                    raise ValueError(
+                        f"{name} is no setting that {model} may have for itself; "
+                        f"those are {', '.join(OWN_SETTINGS)}"
+                    )
+
+
+def comparison_grid(selection: Selection, episodes: int = GRID_EPISODES) -> EvaluationGrid:
+    """The terrains and skills of the selected episodes, at the middle one of their levels.
+
+    Raises:
+        ValueError: terrains or skills that this program cannot simulate.
+    """
+    table = selection.episodes()
+
+    def present(column: str, order: Mapping[str, Any]) -> tuple[str, ...]:
+        found = set(table.column(column).to_pylist())
+        return tuple(sorted(found, key=[*order, *sorted(found)].index))
+
+    levels = np.unique(table.column("level").to_numpy())
+    middle = int(levels[(len(levels) - 1) // 2])
+    return EvaluationGrid(
+        present("terrain", TERRAINS), present("skill", SKILLS), (middle,), episodes
+    )
+
+
+def run_comparison(
+    plan: ComparisonPlan, store_path: Path | str, out: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """Run or go on with the comparison in `out`; returns what `comparison.json` holds.
+
+    Raises:
+        ValueError: no store or nothing selected, data that this program's simulator does not fit,
+            or an `out` that cannot be written or holds runs with other settings.
+    """
+    selection = plan.select.select(store_path)
+    _check_control(plan, selection)
+    episodes = split_episodes(plan.config, selection)
+    held_out = episodes.held_out
+    assert held_out is not None, "a plan holds some episodes out"
+    # First, since it takes no training: whatever is wrong with the evaluation shows here.
+    expert = evaluate_once(
+        PolicySource("expert", expert=plan.expert),
+        plan.evaluate,
+        out / "evaluate" / "expert.json",
+        reporter,
+    )
+    runs = [_run(run, plan, store_path, held_out, out, reporter) for run in plan.runs()]
+    record = {
+        "plan": asdict(plan),
+        "store": Path(store_path).name,
+        "dataset": selection.store.info(),
+        "selection": selection.hash,
+        "control_dt_s": selection.store.schema.control_dt_s,
+        "trained_on": {"episodes": len(episodes.train), "steps": episodes.train.steps},
+        "held_out": {
+            "episodes": len(held_out),
+            "steps": held_out.steps,
+            "selection": held_out.hash,
+        },
+        **summarise(plan.models, runs, expert),
+        **provenance(),
+    }
+    write_record(out / COMPARISON, record)
+    return to_tree(record)
+
+
+def _check_control(plan: ComparisonPlan, selection: Selection) -> None:
+    """Refuse what training would not notice and evaluation would, hours later."""
+    schema = selection.store.schema
+    slices = schema.field("obs").slices
+    if {name: tuple(each) for name, each in (slices or {}).items()} != POLICY_SLICES:
+        raise ValueError(
+            "the store's observation is not the one that this program's simulator makes, so no "
+            "policy that reads it can be evaluated"
+        )
+    driven = load_expert(plan.expert).policy.robot
+    robot = load_robot(plan.evaluate.robot or schema.robot)
+    if robot.name != driven.name:
+        raise ValueError(
+            f"expert {plan.expert} drives {driven.name}, but the models drive {robot.name}; give "
+            "an expert of that robot"
+        )
+
+
+def _run(
+    run: ComparedRun,
+    plan: ComparisonPlan,
+    store_path: Path | str,
+    held_out: Selection,
+    out: Path,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Train, test and evaluate one run, as far as that is still to be done."""
+    folder = out / "train" / run.name
+    trained = run_training(TrainPlan(plan.select, run.config), store_path, folder, reporter)
+    source = PolicySource(run.name, folder)
+    tested = _test_once(source, held_out, out / "test" / f"{run.name}.json", reporter)
+    path = out / "evaluate" / f"{run.name}.json"
+    evaluated = evaluate_once(source, plan.evaluate, path, reporter)
+    return {
+        "run": run.name,
+        "model": run.model,
+        "seed": run.seed,
+        "parameters": trained.parameters,
+        "steps": trained.steps,
+        "control_steps": trained.control_steps,
+        "train_s": trained.train_s,
+        "test_mse": tested["mse"],
+        "evaluation": evaluated,
+    }
+
+
+def _test_once(
+    source: PolicySource, held_out: Selection, path: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """The error on the held-out episodes, unless `path` already holds that of these weights."""
+    assert source.run is not None, "a comparison tests what it trained"
+    key = {"held_out": held_out.hash, "weights": source.key()}
+    known = read_record(path)
+    if known is not None and known.get("key") == key:
+        return known
+    policy = load_policy(source.run, which=source.which)
+    with reporter.step(f"test {source.name}", held_out.steps, "step") as advance:
+        error = held_out_error(policy, held_out, lambda n: advance(n, ""))
+    record = {**asdict(error), "key": key, **provenance()}
+    write_record(path, record)
+    return record

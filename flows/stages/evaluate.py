@@ -1,0 +1,216 @@
+"""Closed-loop evaluation of experts and trained runs, by the same code and on the same episodes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from collectors.experts.expert import load_expert
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.evaluation import CellResult, EvaluationGrid, evaluate
+from collectors.legged.observations import POLICY_SLICES
+from collectors.policies import Observation, Policy
+from collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
+from flows.progress import Reporter
+from flows.records.records import digest, provenance, read_record, write_record
+from flows.stages.train import PLAN
+from learners.checkpoint import checkpoint_path, load_policy
+from learners.deploy.control import LearnedPolicy
+from learners.deploy.onnx_policy import OnnxPolicy, is_exported_policy, read_description
+from learners.models.registry import count_parameters
+
+LATENCY_REPEATS = 1000
+
+
+@dataclass(frozen=True)
+class EvaluatePlan:
+    """What to evaluate on.
+
+    The grid of cells, the simulator, robots at once and threads; return_target as trained. `robot`
+    is a name or a path; empty, it is the one that the policy was made for.
+    """
+
+    grid: EvaluationGrid = field(default_factory=EvaluationGrid)
+    sim: str = "mujoco"
+    robots: int = 128
+    threads: int = 2
+    return_target: float = 1.0
+    robot: str = ""
+
+
+@dataclass(frozen=True)
+class PolicySource:
+    """Where a policy comes from: the folder of a training run or of an exported policy, or an
+    expert's name or file.
+
+    `which` of a run's checkpoints it is: "last", or "best" by the validation loss.
+    """
+
+    name: str
+    run: Path | None = None
+    expert: str = ""
+    which: str = "last"
+
+    def key(self) -> str:
+        """Changes whenever the policy's weights do."""
+        if self.run is None:
+            return load_expert(self.expert).hash
+        if is_exported_policy(self.run):
+            return digest(read_description(self.run)["files"])
+        return digest(checkpoint_path(self.run, self.which).read_bytes().hex())
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A policy's cells and their means, its size, and its latency with one robot on one thread."""
+
+    policy: str
+    cells: list[CellResult]
+    parameters: int
+    latency_us_median: float
+    latency_us_p99: float
+    wall_s: float
+    steps_per_s: float
+
+    def mean(self, key: str) -> float:
+        """Mean of a number over the cells, each cell counting the same."""
+        return float(np.mean([getattr(cell, key) for cell in self.cells]))
+
+    def as_record(self) -> dict[str, Any]:
+        """The evaluation as its file holds it."""
+        return {
+            "policy": self.policy,
+            "return": self.mean("episode_return"),
+            "success": self.mean("success"),
+            "survival": self.mean("survival"),
+            "parameters": self.parameters,
+            "latency_us_median": self.latency_us_median,
+            "latency_us_p99": self.latency_us_p99,
+            "wall_s": self.wall_s,
+            "steps_per_s": self.steps_per_s,
+            "cells": [cell.as_record() for cell in self.cells],
+        }
+
+
+def evaluate_policy(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> Evaluation:
+    """Run every episode of the plan's grid under one policy.
+
+    Raises:
+        ValueError: no such expert or run, or a run trained on another observation.
+    """
+    specs = plan.grid.specs()
+    robots = min(plan.robots, len(specs))
+    policy, parameters, robot = _load(source, robots, plan)
+    started = time.perf_counter()
+    env = LeggedEnvironment(robot, robots, plan.threads, plan.sim)
+    try:
+        total = len(specs) * env.episode_steps
+        with reporter.step(f"evaluate {source.name}", total, "step") as advance:
+            cells = evaluate(policy, env, plan.grid, lambda n: advance(n, ""))
+        wall_s = time.perf_counter() - started
+        single, _, _ = _load(source, 1, plan)
+        median, p99 = control_latency(single, robot_observations(plan, robot))
+    finally:
+        env.close()
+    return Evaluation(source.name, cells, parameters, median, p99, wall_s, total / wall_s)
+
+
+def evaluate_once(
+    source: PolicySource, plan: EvaluatePlan, path: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """Evaluate, unless `path` already holds the evaluation of these weights by this plan.
+
+    Returns:
+        The evaluation's record.
+    """
+    key = {"plan": digest(plan), "weights": source.key()}
+    known = read_record(path)
+    if known is not None and known.get("key") == key:
+        return known
+    record = evaluate_policy(source, plan, reporter).as_record()
+    record |= {"key": key, "plan": asdict(plan), **provenance()}
+    write_record(path, record)
+    return record
+
+
+def robot_observations(plan: EvaluatePlan, robot: RobotCard, count: int = 64) -> list[Observation]:
+    """Observations of one robot on the grid's first episode, for timing."""
+    env = LeggedEnvironment(robot, 1, 1, plan.sim)
+    try:
+        env.reset(np.arange(1), plan.grid.specs()[:1])
+        observations = []
+        for _ in range(count):
+            observation = env.observe()
+            # Computed now, so that the sensor's cost does not count as the policy's.
+            assert observation.privileged.size
+            observations.append(observation)
+            env.step(np.zeros((1, len(env.robot.joint_names)), dtype=np.float32))
+        return observations
+    finally:
+        env.close()
+
+
+def control_latency(
+    policy: Policy, observations: list[Observation], repeats: int = LATENCY_REPEATS
+) -> tuple[float, float]:
+    """Median and 99th percentile of one `act` with one robot, in microseconds, on one thread.
+
+    Array conversions count; the simulator does not.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    times = np.empty(repeats + repeats // 4)
+    try:
+        policy.reset(np.arange(1))
+        for i in range(len(times)):
+            observation = observations[i % len(observations)]
+            start = time.perf_counter()
+            policy.act(observation)
+            times[i] = time.perf_counter() - start
+    finally:
+        torch.set_num_threads(threads)
+    median, p99 = np.percentile(times[repeats // 4 :], [50, 99]) * 1e6
+    return float(median), float(p99)
+
+
+def _load(source: PolicySource, robots: int, plan: EvaluatePlan) -> tuple[Policy, int, RobotCard]:
+    """The policy for a number of robots, its size, and the robot it drives."""
+    if source.run is None:
+        expert = load_expert(source.expert).policy
+        expert.name = source.name
+        robot = load_robot(plan.robot) if plan.robot else expert.robot
+        return expert, expert.parameters(), robot
+    if is_exported_policy(source.run):
+        if source.which != "last":
+            raise ValueError(f"{source.run} is an exported policy, which has no other checkpoint")
+        return _load_exported(source.run, source.name, robots, plan)
+    network = load_policy(source.run, obs_slices=POLICY_SLICES, which=source.which)
+    policy = LearnedPolicy(network, robots, source.name, plan.return_target)
+    trained = read_record(source.run / PLAN) or {}
+    robot = load_robot(plan.robot or trained.get("robot", DEFAULT_ROBOT))
+    return policy, count_parameters(network), robot
+
+
+def _load_exported(
+    folder: Path, name: str, robots: int, plan: EvaluatePlan
+) -> tuple[Policy, int, RobotCard]:
+    policy = OnnxPolicy(folder, robots, name, plan.return_target)
+    fields = policy.description["observation"]["fields"]
+    slices = {field: (each["start"], each["stop"]) for field, each in fields.items()}
+    if slices != POLICY_SLICES:
+        raise ValueError(f"{folder} reads another observation layout than this program's")
+    robot = load_robot(plan.robot or policy.description["control"]["robot"])
+    return policy, policy.parameters, robot
+
+
+if __name__ == "__main__":
+    import sys
+
+    from flows.direct import main
+
+    sys.exit(main("evaluate"))

@@ -1,0 +1,83 @@
+"""Training an expert and measuring it: weights, and a card that says what they can do."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from collectors.experts.ppo import ExpertTrainingConfig, train_expert
+from collectors.experts.ppo_checkpoint import trained_steps
+from collectors.legged.evaluation import EvaluationGrid
+from collectors.robots.commands import SKILLS
+from collectors.scenarios.terrains import TERRAINS
+from flows.progress import Reporter
+from flows.records.records import provenance, write_record
+from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+
+CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), episodes=200)
+"""What the card's table is measured on: easy, middle and hard, fully randomised, held-out tiles."""
+
+TABLE_EVERY = 20
+"""Updates between tables of success."""
+
+
+def run_expert_training(
+    config: ExpertTrainingConfig, out: Path, reporter: Reporter, grid: EvaluationGrid = CARD_GRID
+) -> Path:
+    """Train an expert in `out`, or go on with the training there; returns its weights.
+
+    The card lies beside the weights; `history.jsonl` gets a line an update.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    shown = trained_steps(out)
+    table = _SuccessTable()
+    with reporter.step("train expert", config.steps, "step", done=shown) as advance:
+
+        def report(summary: dict[str, Any]) -> None:
+            nonlocal shown
+            note = ""
+            if summary["return"] is not None:
+                note = f"return {summary['return']:.2f}, success {summary['success']:.2f}"
+            advance(summary["steps"] - shown, note)
+            shown = summary["steps"]
+            table.add(summary["cells"])
+            if summary["iteration"] % TABLE_EVERY == 0:
+                reporter.say(table.take(summary))
+            with open(out / "history.jsonl", "a") as file:
+                file.write(json.dumps(summary) + "\n")
+
+        weights, card = train_expert(config, out, report)
+    # A card must be there before the policy can be loaded to be measured.
+    path = weights.with_suffix(".json")
+    write_record(path, card | provenance())
+    plan = EvaluatePlan(grid=grid, threads=config.threads)
+    evaluation = evaluate_policy(PolicySource("expert", expert=str(weights)), plan, reporter)
+    write_record(path, card | provenance() | {"evaluation": evaluation.as_record()})
+    return weights
+
+
+class _SuccessTable:
+    """Success by terrain and skill, from the episodes of the last updates."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+
+    def add(self, cells: dict[str, list[float]]) -> None:
+        """Count an update's cells: {"terrain/skill": [mean success, episodes]}."""
+        for cell, (mean, count) in cells.items():
+            self._sums[cell][0] += mean * count
+            self._sums[cell][1] += count
+
+    def take(self, summary: dict[str, Any]) -> str:
+        """The table as text, and start anew."""
+        sums, self._sums = dict(self._sums), defaultdict(lambda: [0.0, 0.0])
+        head = f"{summary['steps'] / 1e6:.2f} M steps, mean level {summary['level']:.1f}"
+        lines = [f"success while exploring, at {head}"]
+        lines.append(f"{'':<10}" + "".join(f"{skill:>9}" for skill in SKILLS))
+        for terrain in TERRAINS:
+            row = [sums.get(f"{terrain}/{skill}") for skill in SKILLS]
+            texts = [f"{cell[0] / cell[1]:.2f}" if cell else "" for cell in row]
+            lines.append(f"{terrain:<10}" + "".join(f"{text:>9}" for text in texts))
+        return "\n".join(lines)

@@ -1,0 +1,111 @@
+"""A training run's policy as files for a robot's program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collectors.legged.environment import MAX_ACTION, TARGET_MARGIN_RAD
+from collectors.legged.observations import FIELD_MEANINGS, FIELD_UNITS, POLICY_SLICES
+from collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
+from collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
+from collectors.scenarios.command_ranges import command_ranges
+from collectors.timing import CONTROL_DT_S, DECIMATION
+from datasets.files import sha256_file
+from flows.progress import Reporter
+from flows.records.records import provenance, read_record
+from flows.stages.train import PLAN
+from learners.checkpoint import KEPT, policy_from, read_checkpoint
+from learners.deploy.export import ExportOptions, ExportResult, export_policy
+from learners.deploy.export_metadata import CommandFacts, FieldFacts, RobotFacts
+from learners.policy.policy_network import PolicyNetwork
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What to export.
+
+    checkpoint: "last" or "best". `robot` is a name or a path; empty, it is the one that the policy
+    was trained for.
+    """
+
+    checkpoint: str = "last"
+    robot: str = ""
+    options: ExportOptions = field(default_factory=ExportOptions)
+
+
+def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> ExportResult:
+    """Export the policy of a run into the new folder `dst`; the same again changes nothing.
+
+    Raises:
+        ValueError: no run, no usable checkpoint, another robot's policy, missing packages, or a
+            `dst` that holds something else.
+    """
+    if not run.is_dir():
+        raise ValueError(f"no training run at {run}; `gaitforge train` makes one")
+    policy, card, sha256 = _read(run, plan.checkpoint)
+    progress = card.get("progress") or {}
+    if not card.get("finished", True) and plan.checkpoint == "last":
+        reporter.say(
+            f"{run.name} is unfinished: exporting its last checkpoint, step {progress.get('step')}"
+        )
+    trained = read_record(run / PLAN) or {}
+    robot = load_robot(plan.robot or trained.get("robot", DEFAULT_ROBOT))
+    source = {
+        "run": run.resolve().name,
+        "checkpoint": plan.checkpoint,
+        "checkpoint_sha256": sha256,
+        "step": progress.get("step"),
+        "objective": (card.get("train_config") or {}).get("objective", ""),
+        "trained_by_revision": card.get("git_revision", ""),
+        "store": trained.get("store", ""),
+        "dataset_version": trained.get("dataset", ""),
+        "schema_version": trained.get("schema_version"),
+        "dataset_hash": card.get("dataset_hash", ""),
+        "exported_by": provenance(),
+    }
+    return export_policy(policy, card, robot_facts(robot), dst, plan.options, source)
+
+
+def robot_facts(robot: RobotCard) -> RobotFacts:
+    """What a policy's files say about the robot and its control loop."""
+    bounds = command_ranges(robot)
+    return RobotFacts(
+        robot=robot.name,
+        joint_names=robot.joint_names,
+        default_joint_pos_rad=tuple(robot.default_joint_pos_rad.tolist()),
+        joint_lower_rad=tuple(robot.joint_lower_rad.tolist()),
+        joint_upper_rad=tuple(robot.joint_upper_rad.tolist()),
+        kp_nm_per_rad=tuple(robot.kp_nm_per_rad.tolist()),
+        kd_nms_per_rad=tuple(robot.kd_nms_per_rad.tolist()),
+        torque_limit_nm=tuple(robot.torque_limit_nm.tolist()),
+        action_scale_rad=robot.action_scale_rad,
+        action_limit=MAX_ACTION,
+        target_margin_rad=TARGET_MARGIN_RAD,
+        control_dt_s=CONTROL_DT_S,
+        decimation=DECIMATION,
+        observation={
+            name: FieldFacts(start, stop, FIELD_UNITS[name], FIELD_MEANINGS[name])
+            for name, (start, stop) in POLICY_SLICES.items()
+        },
+        command=tuple(
+            CommandFacts(name, unit, low, high)
+            for name, unit, (low, high) in zip(COMMAND_NAMES, COMMAND_UNITS, bounds, strict=True)
+        ),
+    )
+
+
+def _read(run: Path, which: str) -> tuple[PolicyNetwork, Mapping[str, Any], str]:
+    """The policy, its card, and the hash of the file that both are in."""
+    tensors, card = read_checkpoint(run, which)
+    sha256 = sha256_file(run / KEPT[which])
+    if read_checkpoint(run, which)[1] != card:
+        raise ValueError(f"{run} is being trained and has just saved a checkpoint; export it again")
+    try:
+        return policy_from(tensors, card), card, sha256
+    except KeyError as error:
+        raise ValueError(f"the card of {run} lacks {error}; train again") from error
+    except ValueError as error:
+        raise ValueError(f"{run}: {error}") from error

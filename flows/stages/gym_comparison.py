@@ -1,0 +1,396 @@
+"""Return-conditioned models on sets of a task's episodes, as D4RL has them, with several seeds.
+
+Every run of a comparison has as many updates of as many windows as the others, and the same
+evaluation; a set says which episodes it learns from. Runs, evaluations and what they came to are
+kept in one folder and found again by the next call. Processes may work in one folder at once: each
+run is one process's at a time, and `comparison.json` is made from whatever is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from collectors.gym.tasks import find_task, package_version
+from datasets import Selection, open_store
+from datasets.files import exclusive_lock
+from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
+from flows.progress import Reporter
+from flows.records.records import digest, provenance, read_record, to_tree, write_record
+from flows.stages.comparison import OWN_SETTINGS
+from flows.stages.gym_comparison_summary import set_quality, summarise
+from flows.stages.gym_evaluation import (
+    GymEvaluationPlan,
+    GymSource,
+    ReferenceReturns,
+    evaluate_gym_once,
+    measured_references,
+    stored_references,
+)
+from flows.stages.train import SelectPlan, TrainPlan, run_training
+from learners.models.registry import PRESETS, preset
+from learners.training.config import TrainConfig
+from learners.training.objectives import OBJECTIVES
+
+COMPARISON = "comparison.json"
+RUNS = "runs"
+TRAIN = "train"
+COMPLETE = "terminated or truncated"
+"""Of an episode that was cut off, the return-to-go is unknown."""
+
+D4RL_SETS: Mapping[str, Sequence[str]] = {
+    "medium": ("medium",),
+    "medium-replay": ("medium-replay",),
+    "medium-expert": ("medium", "expert"),
+}
+PUBLISHED_TARGETS: Mapping[str, float] = {
+    "medium": 1.0,
+    "medium-replay": 1.0,
+    "medium-expert": 1.15,
+}
+"""Tan et al. 2024 (FCNet), Table 4, in units of the expert's return."""
+OTHER_TARGET = 1.0
+"""Of a set that they do not have: what they ask of all but one."""
+
+OURS, FROM_D4RL, FROM_ELSEWHERE = "gymnasium", "d4rl", ""
+"""Who recorded the data, as far as a store's attribute `format` tells."""
+
+_OWN_SETTINGS = (*OWN_SETTINGS, "objective", "window_len")
+_SET_BY_THE_RUN = ("model", "seed", "model_overrides", "return_scale")
+
+
+@dataclass(frozen=True)
+class GymRun:
+    """One model on one set with one seed."""
+
+    set_name: str
+    model: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of the run, and of its folder and files."""
+        return f"{self.set_name}-{self.model}-seed-{self.seed}"
+
+
+def _shared_settings() -> TrainConfig:
+    return TrainConfig(objective="return", steps=5000, validation_every=1000, split_seed=0)
+
+
+def _own_settings() -> dict[str, Any]:
+    # Chen et al. 2021, Appendix A: on Gym's tasks the context is 20 steps, here and in training.
+    return {"dt": {"model_overrides": {"context_len": 20}, "window_len": 20}}
+
+
+@dataclass(frozen=True)
+class GymComparisonPlan:
+    """What is compared.
+
+    Attributes:
+        env: the task's environment.
+        sets: set -> the skills of the store whose episodes it holds.
+        return_targets: set -> what conditioned policies are asked for, in units of the expert's
+            measured return, where that is not `PUBLISHED_TARGETS` or else `OTHER_TARGET`.
+        config: the settings that all runs share. Its `model`, `model_overrides`, `seed` and
+            `return_scale` stay as they are: `models`, `own`, `seeds` and the expert say them.
+        own: settings of one model alone, as a comparison on legged data has them, and "objective"
+            and "window_len": the published models differ in their context, and see as many windows,
+            not as many steps.
+        evaluate: the closed-loop episodes; its `env`, `return_target` and `references` stay as they
+            are.
+        policies: folder of the experts' training, whose measured returns normalise; empty for those
+            that the store names.
+        models, seeds: presets, and seeds of the weights and of the data's order; a run each.
+        only: the sets to run in this call; empty for all.
+
+    Raises:
+        ValueError: an unknown task, model or setting, or runs that could not be compared.
+    """
+
+    env: str = "Hopper-v5"
+    sets: Mapping[str, Sequence[str]] = field(default_factory=lambda: dict(D4RL_SETS))
+    return_targets: Mapping[str, float] = field(default_factory=dict)
+    config: TrainConfig = field(default_factory=_shared_settings)
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=_own_settings)
+    evaluate: GymEvaluationPlan = field(default_factory=GymEvaluationPlan)
+    policies: str = ""
+    models: tuple[str, ...] = ("fcnet", "dt")
+    seeds: tuple[int, ...] = (0, 1, 2)
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        find_task(self.env)
+        for name in ("models", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"a comparison needs {name}, each once; got {list(values)}")
+        self._check_sets()
+        self._check_fixed(self.config, TrainConfig(), _SET_BY_THE_RUN, "config")
+        if self.config.split_seed is None:
+            raise ValueError("compared runs need the same held-out episodes: a config.split_seed")
+        given = ("env", "return_target", "references")
+        self._check_fixed(self.evaluate, GymEvaluationPlan(), given, "evaluate")
+        self._check_own()
+        for model in self.models:
+            self.train_config(model, self.seeds[0], 1.0)
+
+    def runs(self) -> list[GymRun]:
+        """The runs of this call in their order: every set and model before the next seed."""
+        return [
+            GymRun(set_name, model, seed)
+            for seed in self.seeds
+            for set_name in self.chosen()
+            for model in self.models
+        ]
+
+    def chosen(self) -> tuple[str, ...]:
+        """The sets of this call."""
+        return self.only or tuple(self.sets)
+
+    def return_target(self, set_name: str) -> float:
+        """What conditioned policies are asked for on a set."""
+        published = PUBLISHED_TARGETS.get(set_name, OTHER_TARGET)
+        return float(self.return_targets.get(set_name, published))
+
+    def shared(self) -> dict[str, Any]:
+        """What runs must have in common to be compared: all but which of them this call makes.
+
+        Where the experts lie is no part of it; their measured returns are, see `_Data`.
+        """
+        shared = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("models", "seeds", "only", "policies")
+        }
+        return shared | {"return_targets": {name: self.return_target(name) for name in self.sets}}
+
+    def train_config(self, model: str, seed: int, expert_return: float) -> TrainConfig:
+        """All settings of one run's training."""
+        own = self.own.get(model, {})
+        try:
+            config = replace(self.config, model=model, seed=seed, return_scale=expert_return, **own)
+            preset(model, config.model_overrides)
+        except TypeError as error:
+            raise ValueError(f"the own settings of {model}, {dict(own)}: {error}") from None
+        return config
+
+    def _check_sets(self) -> None:
+        example = '{"medium-expert": ["medium", "expert"]}'
+        if not isinstance(self.sets, Mapping) or not self.sets:
+            raise ValueError(f"sets must be like {example}; got {self.sets}")
+        for name, skills in self.sets.items():
+            if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
+                raise ValueError(
+                    f"a set's name is letters, digits, '_', '-' and '.', for it names files; "
+                    f"got {name!r}"
+                )
+            listed = isinstance(skills, Sequence) and not isinstance(skills, str)
+            if not listed or not skills or not all(isinstance(each, str) for each in skills):
+                raise ValueError(f"sets must be like {example}; see {name}")
+        targets = self.return_targets
+        if not isinstance(targets, Mapping):
+            raise ValueError(f'return_targets must be like {{"medium": 1.0}}; got {targets}')
+        for name, target in targets.items():
+            number = isinstance(target, int | float) and not isinstance(target, bool)
+            if not number or not isfinite(target):
+                raise ValueError(f"return_targets needs a finite number for {name}, not {target}")
+        unknown = [name for name in (*targets, *self.only) if name not in self.sets]
+        if unknown:
+            raise ValueError(f"no set {', '.join(unknown)}; there are {', '.join(self.sets)}")
+
+    @staticmethod
+    def _check_fixed(given: Any, default: Any, names: Sequence[str], where: str) -> None:
+        for name in names:
+            if getattr(given, name) != getattr(default, name):
+                raise ValueError(f"{where}.{name} differs by run here, or follows from the plan")
+
+    def _check_own(self) -> None:
+        for each in (self.own, *(self.own.values() if isinstance(self.own, Mapping) else ())):
+            if not isinstance(each, Mapping):
+                raise ValueError('own must be like {"dt": {"peak_lr": 0.001}}')
+        for model, own in self.own.items():
+            if model not in PRESETS:
+                raise ValueError(f"own: no model {model!r}; known are {', '.join(PRESETS)}")
+            for name in own:
+                if name not in _OWN_SETTINGS:
+                    raise ValueError(
+                        f"{name} is no setting that {model} may have for itself; "
+                        f"those are {', '.join(_OWN_SETTINGS)}"
+                    )
+
+
+@dataclass(frozen=True)
+class _Data:
+    """A comparison's store, the sets of this call, and the returns to normalise by.
+
+    `recorded_by` is one of OURS, FROM_D4RL and FROM_ELSEWHERE; `simulation` is what evaluates.
+    """
+
+    store_path: Path | str
+    selects: Mapping[str, SelectPlan]
+    quality: Mapping[str, dict[str, Any]]
+    references: ReferenceReturns
+    dataset: dict[str, Any]
+    recorded_by: str
+    simulation: str
+
+
+def run_gym_comparison(
+    plan: GymComparisonPlan, store_path: Path | str, out: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """Run or go on with the comparison in `out`; returns what `comparison.json` holds.
+
+    That file also has the runs that other calls made there with the same settings; the names of
+    runs with others are under `left_out`.
+
+    Raises:
+        ValueError: no store, nothing in a set, data of another task, no measured returns, or an
+            `out` that cannot be written or holds such a run with other settings.
+    """
+    data = _open(plan, store_path)
+    key = digest([plan.shared(), data.dataset["hash"], data.references, data.simulation])
+    for run in plan.runs():
+        with _alone(run, out, reporter):
+            row = _run(run, plan, data, out, reporter)
+            record = to_tree({"key": key, "data": data.quality[run.set_name], **row})
+            path = out / RUNS / f"{run.name}.json"
+            if changed := read_record(path) != record:
+                write_record(path, record)
+        if changed:
+            _gather(plan, data, key, out)
+    return _gather(plan, data, key, out)
+
+
+@contextmanager
+def _alone(run: GymRun, out: Path, reporter: Reporter) -> Iterator[None]:
+    """Keep other processes from a run's files; says when one has to finish it first."""
+    lock = out / TRAIN / f".{run.name}.lock"
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot write {lock.parent}: {error.strerror}") from None
+    with exclusive_lock(lock, wait=False) as held:
+        if held:
+            yield
+            return
+    reporter.say(f"{run.name}: waiting for another process, which works on it")
+    with exclusive_lock(lock):
+        yield
+
+
+def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
+    """Find whatever is wrong with the data before anything is trained."""
+    store, task = open_store(store_path), find_task(plan.env)
+    if store.schema.robot in D4RL_TASKS and store.schema.robot != task.name:
+        raise ValueError(f"{store_path} is of {store.schema.robot}, but {plan.env} is {task.name}")
+    known = (
+        measured_references(plan.policies, plan.env)
+        if plan.policies
+        else stored_references(store.schema)
+    )
+    if known is None:
+        raise ValueError(
+            f"{store_path} has no reference returns of a random policy and an expert; give the "
+            "folder of the experts' training"
+        )
+    selects, quality = {}, {}
+    for name in plan.chosen():
+        every = SelectPlan(skill=tuple(plan.sets[name]))
+        selects[name] = replace(every, where=COMPLETE)
+        selected = selects[name].select(store_path)
+        quality[name] = set_quality(every.select(store_path), selected, known, plan.sets[name])
+        _check_skills(selected, plan.sets[name], name)
+    told = store.schema.attributes.get("format")
+    recorded_by = told if told in (OURS, FROM_D4RL) else FROM_ELSEWHERE
+    simulation = package_version(task)
+    return _Data(store_path, selects, quality, known, store.info(), recorded_by, simulation)
+
+
+def _check_skills(selected: Selection, skills: Sequence[str], name: str) -> None:
+    found = set(selected.episodes().column("skill").to_pylist())
+    missing = [skill for skill in skills if skill not in found]
+    if missing:
+        raise ValueError(f"set {name} has no finished episode of skill {', '.join(missing)}")
+
+
+def _run(
+    run: GymRun, plan: GymComparisonPlan, data: _Data, out: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """Train and evaluate one run, as far as that is still to be done."""
+    config = plan.train_config(run.model, run.seed, data.references.expert)
+    folder = out / TRAIN / run.name
+    trained = run_training(
+        TrainPlan(data.selects[run.set_name], config), data.store_path, folder, reporter
+    )
+    evaluation = replace(
+        plan.evaluate,
+        env=plan.env,
+        return_target=plan.return_target(run.set_name),
+        references=data.references,
+    )
+    source = GymSource(run.name, folder)
+    path = out / "evaluate" / f"{run.name}.json"
+    evaluated = evaluate_gym_once(source, evaluation, path, reporter)
+    best, asked_best = data.quality[run.set_name]["return_best"], evaluated
+    if OBJECTIVES[config.objective].tokens == "return":
+        asking = replace(evaluation, return_target=best / data.references.expert)
+        path = out / "evaluate" / f"{run.name}-asked-best.json"
+        asked_best = evaluate_gym_once(source, asking, path, reporter)
+    return {
+        "run": run.name,
+        "set": run.set_name,
+        "model": run.model,
+        "kind": PRESETS[run.model].kind,
+        "seed": run.seed,
+        "objective": config.objective,
+        "window_len": config.window_len,
+        "parameters": trained.parameters,
+        "steps": trained.steps,
+        "control_steps": trained.control_steps,
+        "train_s": trained.train_s,
+        "validation_loss": trained.validation_loss,
+        "return_target": evaluation.return_target,
+        "simulation": evaluated["simulation"],
+        **{
+            name: evaluated[name]["mean"]
+            for name in ("return", "length", "normalised", "d4rl_normalised")
+        },
+        "normalised_asked_best": asked_best["normalised"]["mean"],
+        "success": evaluated["success"],
+        "return_std_over_episodes": evaluated["return"]["std"],
+    }
+
+
+def _gather(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> dict[str, Any]:
+    """Write `comparison.json` from the runs on the disk.
+
+    Again until it holds them all: another process may finish a run and write the file in between.
+    """
+    written = None
+    while (record := _record(plan, data, key, out)) != written:
+        write_record(out / COMPARISON, record)
+        written = record
+    return record
+
+
+def _record(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> dict[str, Any]:
+    found = [read_record(path) for path in sorted((out / RUNS).glob("*.json"))]
+    rows = [row for row in found if row is not None]
+    record = {
+        "plan": plan.shared(),
+        "env": plan.env,
+        "task": find_task(plan.env).name,
+        "store": Path(data.store_path).name,
+        "dataset": data.dataset,
+        "recorded_by": data.recorded_by,
+        "references": asdict(data.references),
+        **summarise(plan.sets, [row for row in rows if row["key"] == key]),
+        "left_out": [row["run"] for row in rows if row["key"] != key],
+        **provenance(),
+    }
+    return to_tree(record)

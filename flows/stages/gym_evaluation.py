@@ -1,0 +1,264 @@
+"""Evaluation on Gymnasium's tasks: returns, and scores normalised by returns that were measured.
+
+D4RL's score is 100 x (return - random) / (expert - random). Its published reference returns belong
+to its own policies on older environments, so the score that counts here takes the returns that were
+measured of our own expert and of a random policy; the other one is given beside it.
+
+A return-conditioned policy sees return-to-go over the expert's return, and nothing is subtracted
+from either: a return-to-go of 0 is no reward at all, not the return of a random policy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.gym.batch import TaskBatch
+from collectors.gym.evaluation import (
+    DEFAULT_SEED,
+    TaskEpisode,
+    TaskPolicy,
+    evaluate,
+    evaluation_seeds,
+)
+from collectors.gym.experts import RandomPolicy, load_gym_expert, read_recipe
+from collectors.gym.tasks import GymTask, find_task, package_version
+from datasets.files import sha256_file
+from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
+from datasets.formats.d4rl.tasks import normalised_return
+from datasets.schema import Schema
+from flows.progress import Reporter
+from flows.records.records import digest, provenance, read_record, to_tree, write_record
+from flows.stages.comparison_summary import mean_and_std
+from flows.stages.train import PLAN
+from learners.checkpoint import checkpoint_path, load_policy
+from learners.deploy.control import LearnedPolicy
+
+RANDOM = "random"
+_OF_AN_EVALUATION = {"key", "plan", "policy", "env", "returns", "lengths", "d4rl_normalised"}
+
+
+@dataclass(frozen=True)
+class ReferenceReturns:
+    """Mean returns that count as 0 and as 100, and where they are from.
+
+    Raises:
+        ValueError: the expert's is not above the random policy's.
+    """
+
+    random: float
+    expert: float
+    source: str = "measured"
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.random) and isfinite(self.expert) and self.expert > self.random):
+            raise ValueError(
+                f"the expert's return of {self.expert} is not above the random policy's of "
+                f"{self.random}, so returns cannot be normalised by them"
+            )
+
+    def normalised(self, value: float) -> float:
+        """100 x (return - random) / (expert - random)."""
+        return 100.0 * (value - self.random) / (self.expert - self.random)
+
+
+def measured_references(policies: Path | str, env: str) -> ReferenceReturns:
+    """Of the folder of a finished training of experts, over the episodes that it measured.
+
+    Raises:
+        ValueError: no such folder, its training is not finished, or it is of another task.
+    """
+    recipe = read_recipe(policies)
+    if recipe.env != env:
+        raise ValueError(f"{policies} holds policies of {recipe.env}, not of {env}")
+    return ReferenceReturns(recipe.random_return, recipe.expert_return, "the experts' recipe")
+
+
+def stored_references(schema: Schema) -> ReferenceReturns | None:
+    """Of a store that names them in its attributes `reference_returns`; None where it does not."""
+    known = schema.attributes.get("reference_returns")
+    if not isinstance(known, Mapping) or not {"random", "expert"} <= known.keys():
+        return None
+    source = "D4RL's table" if schema.attributes.get("format") == "d4rl" else "the store"
+    return ReferenceReturns(float(known["random"]), float(known["expert"]), source)
+
+
+@dataclass(frozen=True)
+class GymSource:
+    """Where a policy comes from: the folder of a training run, experts, or no policy at all.
+
+    Attributes:
+        name: what it is called in tables.
+        run: the folder of a training run, of which `which` is the "last" checkpoint or the "best"
+            by the validation loss.
+        policies: the folder of a task's policies; `quality` is "medium" or "expert". Without it and
+            without a run, actions are drawn uniformly.
+    """
+
+    name: str
+    run: Path | None = None
+    policies: str = ""
+    quality: str = "expert"
+    which: str = "last"
+
+    def load(self, batch: TaskBatch, plan: GymEvaluationPlan) -> TaskPolicy:
+        """The policy for the environments of a batch.
+
+        Raises:
+            ValueError: no such run or expert, or one of another task.
+        """
+        if self.run is not None:
+            return _learned(self, batch, plan)
+        if not self.policies:
+            return RandomPolicy(batch.act_dim, plan.seed)
+        expert = load_gym_expert(self.policies, self.quality)
+        if expert.task != batch.task:
+            raise ValueError(
+                f"{self.policies} holds policies of {expert.task.env_id}, not of "
+                f"{batch.task.env_id}"
+            )
+        return expert
+
+    def key(self) -> str:
+        """Changes whenever the policy's weights do."""
+        if self.run is not None:
+            return sha256_file(checkpoint_path(self.run, self.which))[:16]
+        return load_gym_expert(self.policies, self.quality).hash if self.policies else RANDOM
+
+
+@dataclass(frozen=True)
+class GymEvaluationPlan:
+    """What to evaluate on.
+
+    Attributes:
+        env: the task's environment.
+        episodes: from starts drawn from `seed`, the same ones for every policy.
+        environments: that are stepped together; more make the policy's share of the time smaller.
+        return_target: what a return-conditioned policy is asked for, in units of the expert's
+            return in `references`, or of what the run itself was trained to take for it.
+        references: the returns to normalise by.
+
+    Raises:
+        ValueError: an unknown task, a number out of its range, or references of another kind.
+    """
+
+    env: str = "Hopper-v5"
+    episodes: int = 100
+    environments: int = 20
+    seed: int = DEFAULT_SEED
+    return_target: float = 1.0
+    references: ReferenceReturns | None = None
+
+    def __post_init__(self) -> None:
+        find_task(self.env)
+        evaluation_seeds(self.episodes, self.seed)
+        if self.environments < 1 or not isfinite(self.return_target):
+            raise ValueError(
+                f"environments must be at least 1, got {self.environments}, and return_target a "
+                f"finite number, got {self.return_target}"
+            )
+        if not isinstance(self.references, ReferenceReturns | None):
+            raise ValueError(
+                "references are returns that were measured, and come with the folder of a task's "
+                f"policies; got {self.references}"
+            )
+
+
+def evaluate_gym(source: GymSource, plan: GymEvaluationPlan, reporter: Reporter) -> dict[str, Any]:
+    """Run the plan's episodes under one policy.
+
+    Returns:
+        {"policy", "env", "episodes", "steps", "return", "length", "success", "terminated",
+        "normalised", "d4rl_normalised", "returns", "lengths", …}; "return", "length" and the two
+        scores are {"mean", "std"} over the episodes, std the sample standard deviation. Without
+        reference returns "normalised" has None for both.
+
+    Raises:
+        ValueError: no such run or expert, one of another task, or the task's package is missing.
+    """
+    task = find_task(plan.env)
+    seeds = evaluation_seeds(plan.episodes, plan.seed)
+    batch = TaskBatch(task, min(plan.environments, plan.episodes))
+    try:
+        policy = source.load(batch, plan)
+        started = time.perf_counter()
+        with reporter.step(f"evaluate {source.name}", plan.episodes, "episode") as advance:
+            episodes = evaluate(policy, batch, seeds, lambda n: advance(n, ""))
+    finally:
+        batch.close()
+    return _sum_up(source.name, task, plan, episodes, time.perf_counter() - started)
+
+
+def evaluate_gym_once(
+    source: GymSource, plan: GymEvaluationPlan, path: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """Evaluate, unless `path` already holds the evaluation of these weights by this plan.
+
+    Raises:
+        ValueError: as `evaluate_gym`, or `path` holds something else than an evaluation.
+    """
+    key = {
+        "plan": digest(plan),
+        "weights": source.key(),
+        "simulation": package_version(find_task(plan.env)),
+    }
+    known = read_record(path)
+    if known is not None and not (isinstance(known, dict) and known.keys() >= _OF_AN_EVALUATION):
+        raise ValueError(f"{path} holds something else than an evaluation on a task; it stays")
+    if known is not None and known["key"] == key:
+        return known
+    record = evaluate_gym(source, plan, reporter)
+    record = to_tree(record | {"key": key, "plan": asdict(plan), **provenance()})
+    write_record(path, record)
+    return record
+
+
+def _sum_up(
+    name: str,
+    task: GymTask,
+    plan: GymEvaluationPlan,
+    episodes: list[TaskEpisode],
+    wall_s: float,
+) -> dict[str, Any]:
+    returns = [episode.episode_return for episode in episodes]
+    lengths = [episode.length for episode in episodes]
+    references = plan.references
+    normalised = [None if references is None else references.normalised(each) for each in returns]
+    return {
+        "policy": name,
+        "env": task.env_id,
+        "episodes": len(episodes),
+        "steps": sum(lengths),
+        "return": mean_and_std(returns),
+        "length": mean_and_std(lengths),
+        "success": float(np.mean([episode.success for episode in episodes])),
+        "terminated": float(np.mean([episode.terminated for episode in episodes])),
+        "normalised": mean_and_std(normalised),
+        "d4rl_normalised": mean_and_std([normalised_return(task.name, each) for each in returns]),
+        "return_target": plan.return_target,
+        "references": None if references is None else asdict(references),
+        "simulation": package_version(task),
+        "wall_s": wall_s,
+        "steps_per_s": sum(lengths) / wall_s,
+        "returns": returns,
+        "lengths": lengths,
+    }
+
+
+def _learned(source: GymSource, batch: TaskBatch, plan: GymEvaluationPlan) -> LearnedPolicy:
+    assert source.run is not None, "the caller has looked"
+    task = batch.task.name
+    trained = (read_record(source.run / PLAN) or {}).get("robot", task)
+    if trained in D4RL_TASKS and trained != task:
+        raise ValueError(f"{source.run} was trained on {trained}, not on {task}")
+    network = load_policy(source.run, which=source.which)
+    target = plan.return_target
+    if plan.references is not None:
+        target *= plan.references.expert / float(network.return_scale)
+    return LearnedPolicy(network, len(batch), source.name, target, action_limit=1.0)

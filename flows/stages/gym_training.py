@@ -1,0 +1,80 @@
+"""Training a Gymnasium task's policies and measuring them, see `collectors.gym`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from collectors.gym.experts import RECIPE, read_recipe
+from collectors.gym.training.config import GymTrainingConfig, check_same, open_demonstrations
+from collectors.gym.training.demonstrations import demonstrate
+from collectors.gym.training.recipe import choose_policies, total_episodes
+from collectors.gym.training.training import train_gym, trained_gym_steps
+from datasets.files import exclusive_lock
+from flows.progress import Reporter
+from flows.records.records import provenance, read_record
+
+LOCK = ".training.lock"
+
+
+def run_gym_training(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str, Any]:
+    """Train in `out`, or go on with the training there, and choose and measure its policies.
+
+    A finished training whose steps are enough returns at once; with more steps it goes on, and its
+    policies are chosen anew. `history.jsonl` has a line an evaluation, to follow it.
+
+    A training with demonstrations plans these first, and goes on with them like with its steps.
+
+    Returns:
+        What `recipe.json` holds.
+
+    Raises:
+        ValueError: the task's package is not installed, another process trains in `out`, another
+            training is there, or this one never got better than random or left the finite numbers.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(out / LOCK, wait=False) as alone:
+        if not alone:
+            raise ValueError(
+                f"another process trains in {out}; wait for it, or choose another folder"
+            )
+        return _finished(config, out) or _train(config, out, reporter)
+
+
+def _finished(config: GymTrainingConfig, out: Path) -> dict[str, Any] | None:
+    """The recipe of a training of these settings and steps; None where it is still to be made."""
+    known = read_record(out / RECIPE)
+    if known is None:
+        return None
+    read_recipe(out)
+    of_training = {"training": Mapping, "trained_steps": int, "return_std": dict, "lengths": dict}
+    for name, kind in of_training.items():
+        if not isinstance(known.get(name), kind):
+            raise ValueError(f"{out / RECIPE} is not the recipe of a training: see {name}")
+    check_same(config, known["training"], out)
+    return known if known["trained_steps"] >= config.steps else None
+
+
+def _train(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str, Any]:
+    if config.demonstrations:
+        _demonstrate(config, out, reporter)
+    done, note = trained_gym_steps(out), ""
+    with reporter.step(f"train {config.env}", config.steps, "step", done) as advance:
+
+        def report(summary: dict[str, Any]) -> None:
+            nonlocal note
+            note = f"return {summary['return']:.0f}"
+
+        train_gym(config, out, report, lambda steps: advance(steps, note))
+    with reporter.step("measure policies", total_episodes(), "episode") as advance:
+        return choose_policies(out, provenance(), lambda episodes: advance(episodes, ""))
+
+
+def _demonstrate(config: GymTrainingConfig, out: Path, reporter: Reporter) -> None:
+    with closing(open_demonstrations(config, out)) as demonstrations:
+        episodes = demonstrations.episodes
+        done = episodes - demonstrations.episodes_left
+        with reporter.step(f"plan {config.env}", episodes, "episode", done) as advance:
+            demonstrate(demonstrations, advance)

@@ -1,0 +1,253 @@
+"""Evaluation on the tracking task as the Body Transformer's paper does it.
+
+Episodes start at the clip's start; return and length are divided by the steps that are possible, on
+clips that were trained on and on clips that were not (Sferrazza et al. 2024, Section 5.1).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.humanoid.clips.reference import clip_digest, clip_lengths
+from collectors.humanoid.clips.snippets import Snippet, whole_clip
+from collectors.humanoid.environment import TrackingEnvironment
+from collectors.humanoid.experts.experts import PD, load_expert
+from collectors.humanoid.observation import OBSERVATION_SLICES
+from collectors.humanoid.policies import TrackingPolicy
+from collectors.humanoid.rollout import EpisodeSpec, run_episode
+from datasets.files import sha256_file
+from flows.progress import Reporter
+from flows.records.records import digest, provenance, read_record, to_tree, write_record
+from learners.checkpoint import checkpoint_path, load_policy
+from learners.deploy.control import LearnedPolicy
+
+
+@dataclass(frozen=True)
+class HumanoidSource:
+    """Where a policy comes from: the folder of a training run, or an expert ("pd", or a folder).
+
+    `which` of a run's checkpoints it is: "last", or "best" by the validation loss.
+    """
+
+    name: str
+    run: Path | None = None
+    expert: str = PD
+    which: str = "last"
+
+    def load(self, snippets: Sequence[Snippet]) -> list[TrackingPolicy]:
+        """The policy for each of the snippets, one humanoid at a time; an expert is a snippet's.
+
+        Raises:
+            ValueError: no such run or expert, or one that reads another observation.
+        """
+        if self.run is None:
+            return [load_expert(self.expert, snippet).policy for snippet in snippets]
+        network = load_policy(self.run, obs_slices=OBSERVATION_SLICES, which=self.which)
+        return [LearnedPolicy(network, 1, self.name)] * len(snippets)
+
+    def key(self, snippets: Sequence[Snippet]) -> str:
+        """Changes whenever the weights that track one of the snippets do."""
+        if self.run is None:
+            return digest([load_expert(self.expert, snippet).policy.hash for snippet in snippets])
+        return sha256_file(checkpoint_path(self.run, self.which))[:16]
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """The episodes of every snippet, all from its start.
+
+    Attributes:
+        episodes: a snippet; more than one makes sense only with noise.
+        action_noise: standard deviation of the noise on executed actions; seed: of it.
+        max_steps: of an episode; 0 for all of the snippet.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+
+    episodes: int = 1
+    action_noise: float = 0.0
+    max_steps: int = 0
+    seed: int = 1_000_003
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1 or min(self.action_noise, self.max_steps, self.seed) < 0:
+            raise ValueError(
+                f"episodes must be at least 1, got {self.episodes}; action_noise, max_steps and "
+                "seed must not be negative"
+            )
+
+    def steps_at_most(self, snippet: Snippet) -> int:
+        """Steps of all episodes of a snippet when none ends early."""
+        return self.episodes * min(snippet.steps, self.max_steps or snippet.steps)
+
+
+@dataclass(frozen=True)
+class HumanoidEvaluationPlan:
+    """What to evaluate on.
+
+    Attributes:
+        reference: file with the clips.
+        train, validation: clips, or snippets as CLIP-START-END, that were trained on and that were
+            not. Deviation: a clip's name stands for all of it; the published evaluation stops at
+            the end of the clip's first snippet.
+        rollouts: the episodes of each.
+
+    Raises:
+        ValueError: no clip, or one twice.
+    """
+
+    reference: str
+    train: tuple[str, ...] = ()
+    validation: tuple[str, ...] = ()
+    rollouts: Rollouts = field(default_factory=Rollouts)
+
+    def __post_init__(self) -> None:
+        names = (*self.train, *self.validation)
+        if not names or len(set(names)) != len(names):
+            raise ValueError("an evaluation needs at least one clip, each of them once")
+
+    def snippets(self) -> dict[str, list[Snippet]]:
+        """{"train", "validation"} -> what to track; a clip's name stands for all of it."""
+        frames = clip_lengths(Path(self.reference))
+
+        def parsed(name: str) -> Snippet:
+            return whole_clip(name, frames[name]) if name in frames else Snippet.parse(name)
+
+        groups = {"train": self.train, "validation": self.validation}
+        return {group: [parsed(name) for name in names] for group, names in groups.items()}
+
+
+@dataclass(frozen=True)
+class SnippetScore:
+    """A policy on one snippet: means over its episodes; early is the share that ended early."""
+
+    policy: str
+    snippet: str
+    episodes: int
+    normalised_return: float
+    normalised_length: float
+    early: float
+    steps: int
+    steps_per_s: float
+
+    def as_record(self) -> dict[str, Any]:
+        """The score as files and tables hold it."""
+        return asdict(self)
+
+
+def evaluate_snippets(
+    source: HumanoidSource,
+    reference: Path,
+    snippets: Sequence[Snippet],
+    rollouts: Rollouts,
+    reporter: Reporter,
+) -> list[SnippetScore]:
+    """Run episodes from the start of every snippet in dm_control's environment.
+
+    Raises:
+        ValueError: as `HumanoidSource.load` and `TrackingEnvironment`.
+    """
+    total = sum(rollouts.steps_at_most(snippet) for snippet in snippets)
+    policies = source.load(snippets)
+    env = TrackingEnvironment(reference, snippets)
+    try:
+        with reporter.step(f"evaluate {source.name}", total, "step") as advance:
+            return [
+                _score(source.name, policy, env, index, rollouts, lambda steps: advance(steps, ""))
+                for index, policy in enumerate(policies)
+            ]
+    finally:
+        env.close()
+
+
+def _score(
+    name: str,
+    policy: TrackingPolicy,
+    env: TrackingEnvironment,
+    index: int,
+    rollouts: Rollouts,
+    progress: Callable[[int], None],
+) -> SnippetScore:
+    snippet = env.snippets[index]
+    seeds = np.random.SeedSequence([0xE7A1, rollouts.seed]).generate_state(rollouts.episodes)
+    started = time.perf_counter()
+    results = [
+        run_episode(
+            env,
+            policy,
+            EpisodeSpec(
+                index=i,
+                snippet=index,
+                frame=snippet.start,
+                action_noise=rollouts.action_noise,
+                seed=int(seed),
+                max_steps=rollouts.max_steps,
+            ),
+            progress,
+        )
+        for i, seed in enumerate(seeds)
+    ]
+    elapsed = time.perf_counter() - started
+    steps = sum(result.length for result in results)
+    return SnippetScore(
+        policy=name,
+        snippet=snippet.name,
+        episodes=len(results),
+        normalised_return=float(np.mean([r.normalised_return for r in results])),
+        normalised_length=float(np.mean([r.normalised_length for r in results])),
+        early=float(np.mean([r.terminated for r in results])),
+        steps=steps,
+        steps_per_s=steps / elapsed,
+    )
+
+
+def evaluate_humanoid(
+    source: HumanoidSource, plan: HumanoidEvaluationPlan, reporter: Reporter
+) -> dict[str, Any]:
+    """Every snippet's score, and their means over the clips of each group.
+
+    Returns:
+        {"policy", "train", "validation", "snippets"}: a group is None without clips, else
+        {"normalised_return", "normalised_length", "early", "snippets"}.
+    """
+    groups = {group: found for group, found in plan.snippets().items() if found}
+    scores = {
+        group: evaluate_snippets(source, Path(plan.reference), found, plan.rollouts, reporter)
+        for group, found in groups.items()
+    }
+    rows = [
+        {"group": group, **score.as_record()} for group, each in scores.items() for score in each
+    ]
+    means = {group: _means(each) for group, each in scores.items()}
+    absent = dict.fromkeys(("train", "validation"))
+    return {"policy": source.name, **absent, **means, "snippets": rows}
+
+
+def evaluate_humanoid_once(
+    source: HumanoidSource, plan: HumanoidEvaluationPlan, path: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """Evaluate, unless `path` already holds the evaluation of these weights by this plan."""
+    snippets = [snippet for group in plan.snippets().values() for snippet in group]
+    clips = {snippet.clip: clip_digest(Path(plan.reference), snippet.clip) for snippet in snippets}
+    key = {"plan": digest(plan), "clips": digest(clips), "weights": source.key(snippets)}
+    known = read_record(path)
+    if known is not None and known.get("key") == key:
+        return known
+    record = evaluate_humanoid(source, plan, reporter)
+    record = to_tree(record | {"key": key, "plan": asdict(plan), **provenance()})
+    write_record(path, record)
+    return record
+
+
+def _means(scores: Sequence[SnippetScore]) -> dict[str, float | int]:
+    """Each snippet counts the same."""
+    names = ("normalised_return", "normalised_length", "early")
+    means = {name: float(np.mean([getattr(each, name) for each in scores])) for name in names}
+    return {**means, "snippets": len(scores)}

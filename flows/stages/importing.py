@@ -1,0 +1,79 @@
+"""Import: data of another project's format become a store, or more parts of one.
+
+`datasets.formats` does the work; here it becomes a plan that leaves a record beside the store. What
+is there already is not read again, so running a plan twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from datasets.formats import find_format, importer_class
+from datasets.formats.interface import Advance, Report
+from datasets.formats.transfer.importing import WORKERS, import_source
+from flows.progress import Reporter
+from flows.records.logs import log_event
+from flows.records.part_records import records_folder
+from flows.records.plans import plan_from_tree
+from flows.records.records import digest, provenance, write_record
+
+
+@dataclass(frozen=True)
+class IngestPlan:
+    """What to import, and how.
+
+    Attributes:
+        format: a name in `datasets.formats.FORMATS`.
+        options: of the format's reader; those that are absent have its defaults.
+        workers: threads that read and write parts.
+    """
+
+    format: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = WORKERS
+
+    def __post_init__(self) -> None:
+        find_format(self.format)
+        if self.workers < 1:
+            raise ValueError(f"{self.workers} workers: at least 1 is needed")
+
+
+def ingest(plan: IngestPlan, source: Path | str, store: Path | str, reporter: Reporter) -> Report:
+    """Import a source into a store; interrupted, the same call goes on with the missing parts.
+
+    Raises:
+        ValueError: an unknown option, packages that are not installed, or a source or store that
+            does not fit, in one line that names file and key; nothing was imported.
+    """
+    options = plan_from_tree(importer_class(plan.format).Options, dict(plan.options))
+    with ExitStack() as stack:
+
+        def begin(total: int) -> Advance:
+            advance = stack.enter_context(reporter.step("import", total, "step"))
+            return partial(_without_note, advance)
+
+        report = import_source(
+            plan.format, source, store, asdict(options), begin, workers=plan.workers
+        )
+    records = records_folder(store)
+    record = {"plan": asdict(plan), "report": asdict(report), **provenance()}
+    write_record(records / f"import-{digest([plan, report.source])}.json", record)
+    log_event(records, "info", "imported", format=plan.format, steps=report.steps)
+    return report
+
+
+def _without_note(advance: Any, steps: int) -> None:
+    advance(steps, "")
+
+
+if __name__ == "__main__":
+    import sys
+
+    from flows.direct import main
+
+    sys.exit(main("ingest"))

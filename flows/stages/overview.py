@@ -1,0 +1,70 @@
+"""What a dataset holds, as one record: counts, returns, randomisation and energy by frequency."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from collectors.scenarios.randomisation import DRAWS
+from datasets import Selection, open_store
+
+SPECTRUM_WINDOW = 64
+"""Steps of a spectrum's window: the paper's context length on legged data (its Figure 1 takes 256,
+longer than our episodes)."""
+
+_SPECTRA = (
+    ("projected_gravity", "projected gravity", "1"),
+    ("joint_vel", "joint velocity", "rad/s"),
+    ("sin_joint_pos", "sine of joint position", "1"),
+    ("base_ang_vel_body", "body angular velocity", "rad/s"),
+    ("last_action", "last action", "0.25 rad"),
+)
+
+
+def dataset_overview(store_path: Path) -> dict[str, Any]:
+    """The record that the report's dataset section is drawn from."""
+    store = open_store(store_path)
+    selection = store.select()
+    episodes = selection.episodes()
+    return {
+        "info": store.info(),
+        "control_dt_s": store.schema.control_dt_s,
+        "groups": selection.describe(("terrain", "skill")),
+        "levels": selection.describe(("level",)),
+        "episode_lengths": _histogram(episodes, "length", 24),
+        "randomisation": [
+            {"name": d.name, "unit": d.unit, **_histogram(episodes, d.name, 4 if d.whole else 20)}
+            for d in DRAWS
+            if not d.name.startswith("joint_offset")
+        ],
+        "spectra": _spectra(selection),
+    }
+
+
+def _histogram(episodes: pa.Table, column: str, bins: int) -> dict[str, list[float]]:
+    values = episodes.column(column).to_numpy()
+    counts, edges = np.histogram(values, bins=bins)
+    return {"edges": edges.tolist(), "counts": counts.tolist()}
+
+
+def _spectra(selection: Selection) -> list[dict[str, Any]]:
+    """Energy shares of the observation's blocks, averaged over a block's channels."""
+    energy = selection.spectral_energy("obs", n=SPECTRUM_WINDOW)
+    slices = selection.store.schema.field("obs").slices
+    found = []
+    for name, title, unit in _SPECTRA:
+        start, stop = slices[name]
+        share = energy.share[:, start:stop].mean(axis=1)
+        found.append(
+            {
+                "signal": title,
+                "unit": unit,
+                "frequency_hz": energy.frequency_hz.tolist(),
+                "energy_share": share.tolist(),
+                "channels": stop - start,
+            }
+        )
+    return found

@@ -1,0 +1,112 @@
+"""Training runs on selections of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datasets import Selection, open_store
+from flows.progress import Reporter
+from flows.records.records import provenance, write_record
+from learners.models.registry import preset
+from learners.training.config import TrainConfig
+from learners.training.distributed import process_rank
+from learners.training.train import TrainResult, train
+
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class SelectPlan:
+    """Which episodes of a store; empty means all.
+
+    `where` is a boolean SQL expression over the catalog's columns. `saved` is a file that
+    `Selection.save` wrote, in place of terrain, skill and level: the same episodes even after more
+    parts were added.
+    """
+
+    terrain: tuple[str, ...] = ()
+    skill: tuple[str, ...] = ()
+    level: tuple[int, ...] = ()
+    where: str = ""
+    saved: str = ""
+
+    def select(self, store_path: Path | str) -> Selection:
+        """Open the store and select.
+
+        Raises:
+            ValueError: no store, unknown values, a bad expression, or nothing selected.
+        """
+        store = open_store(store_path)
+        if self.saved and (self.terrain or self.skill or self.level):
+            raise ValueError(
+                "a saved selection has its terrains, skills and levels; only --where narrows it"
+            )
+        selection = (
+            Selection.load(store, self.saved)
+            if self.saved
+            else store.select(
+                terrain=list(self.terrain) or None,
+                skill=list(self.skill) or None,
+                level=list(self.level) or None,
+            )
+        )
+        if self.where:
+            selection = selection.where(self.where)
+        if len(selection) == 0:
+            raise ValueError(f"no episode of {store_path} is selected; widen the selection")
+        return selection
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """A training run: what to learn from, and how."""
+
+    select: SelectPlan = field(default_factory=SelectPlan)
+    config: TrainConfig = field(default_factory=TrainConfig)
+
+
+def run_training(
+    plan: TrainPlan, store_path: Path | str, out: Path, reporter: Reporter
+) -> TrainResult:
+    """Train in `out`, or go on with the run that is there; a finished run returns at once.
+
+    Under `torchrun` every process calls this, and the first one alone writes.
+    """
+    selection = plan.select.select(store_path)
+    preset(plan.config.model, plan.config.model_overrides)
+    # The trainer refuses a folder with another run; its plan must survive that.
+    if process_rank() == 0 and not (out / PLAN).exists():
+        version = selection.store.info()
+        record = {
+            "plan": asdict(plan),
+            "store": Path(store_path).name,
+            "dataset": version["hash"],
+            "schema_version": version["schema_version"],
+            "selection": selection.hash,
+            "robot": selection.store.schema.robot,
+        }
+        write_record(out / PLAN, record | provenance())
+    with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
+        return train(plan.config, selection, out, _as_progress(advance))
+
+
+def _as_progress(advance: Callable[[int, str], None]) -> Callable[[int, int, dict[str, Any]], None]:
+    shown = 0
+
+    def progress(done: int, total: int, info: dict[str, Any]) -> None:
+        nonlocal shown
+        advance(done - shown, f"loss {info['loss']:.4f}, {info['steps_per_s']:,.0f} steps/s")
+        shown = done
+
+    return progress
+
+
+if __name__ == "__main__":
+    import sys
+
+    from flows.direct import main
+
+    sys.exit(main("train"))

@@ -1,0 +1,1 @@
+"""Policies in control: the control loop, compiled steps, exported files."""

@@ -1,0 +1,210 @@
+"""A policy's step as an ONNX model and as a `torch.export` program, each proven against torch."""
+
+import contextlib
+import copy
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from learners.deploy.step_modules import PolicyStep
+from learners.policy.policy_network import PolicyNetwork
+
+# Gelu and LayerNormalization are single operations from here on (ONNX 1.15).
+OPSET = 20
+TOLERANCE = 1e-5
+_EXTRA = "pip install 'gaitforge[onnx]'"
+
+Step = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+"""Named inputs of one control step -> its named outputs."""
+
+
+@dataclass(frozen=True)
+class KnownAnswers:
+    """Inputs of some steps of an episode, and the actions that they must give.
+
+    observation (T, B, Do); return_to_go (T, B) where the policy takes one; action (T, B, A).
+    """
+
+    observation: np.ndarray
+    return_to_go: np.ndarray | None
+    action: np.ndarray
+
+    def first(self, steps: int) -> "KnownAnswers":
+        """Its beginning."""
+        target = None if self.return_to_go is None else self.return_to_go[:steps]
+        return KnownAnswers(self.observation[:steps], target, self.action[:steps])
+
+
+def make_known_answers(policy: PolicyNetwork, batch_size: int, steps: int) -> KnownAnswers:
+    """Observations spread like the data's, and what the policy's own step makes of them.
+
+    A last action that the policy keeps is its own, zeros at first.
+    """
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(steps, batch_size, policy.layout.obs_dim, generator=generator)
+    observation = policy.obs_normaliser.restore(noise)[..., : policy.layout.stored_dim]
+    share = torch.rand(steps, batch_size, generator=generator)
+    target = share * policy.return_scale if policy.conditioned else None
+    actions = []
+    with torch.no_grad():
+        state = policy.init_state(batch_size)
+        action = torch.zeros(batch_size, policy.action_normaliser.mean.numel())
+        for step in range(steps):
+            obs = policy.observation(observation[step], action)
+            action, state = policy.step(obs, state, None if target is None else target[step])
+            actions.append(action.clone())
+    return KnownAnswers(
+        observation.numpy(),
+        None if target is None else target.numpy(),
+        torch.stack(actions).numpy(),
+    )
+
+
+def check_step(step: Step, module: PolicyStep, vector: KnownAnswers, what: str) -> float:
+    """The largest error of a whole episode, relative to actions above 1.
+
+    Raises:
+        ValueError: it exceeds TOLERANCE: the exported program is not the policy.
+    """
+    state = {each.name: each.initial.numpy() for each in module.state_tensors}
+    worst = 0.0
+    for index, observation in enumerate(vector.observation):
+        inputs = {"observation": observation, **state}
+        if vector.return_to_go is not None:
+            inputs["return_to_go"] = vector.return_to_go[index]
+        outputs = step(inputs)
+        expected = vector.action[index]
+        error = np.abs(outputs["action"] - expected) / np.maximum(1.0, np.abs(expected))
+        worst = max(worst, float(error.max()))
+        state = {name: outputs[f"next_{name}"] for name in state}
+    if not worst <= TOLERANCE:
+        raise ValueError(
+            f"the {what} differs from the policy by {worst:.1e}, more than {TOLERANCE:.0e}; "
+            "it is not written"
+        )
+    return worst
+
+
+def trace(module: PolicyStep) -> torch.export.ExportedProgram:
+    """The step as a graph of tensor operations."""
+    frozen = copy.deepcopy(module).requires_grad_(False)
+    with torch.no_grad():
+        program = torch.export.export(frozen, module.example_inputs(), strict=False)
+    for node in program.graph.nodes:
+        # Where in which file of this machine an operation was written concerns nobody else.
+        node.meta.pop("stack_trace", None)
+        node.meta.pop("nn_module_stack", None)
+        node.meta.pop("source_fn_stack", None)
+    return program
+
+
+def to_pt2(program: torch.export.ExportedProgram) -> bytes:
+    """The archive that `torch.export.load` reads."""
+    buffer = io.BytesIO()
+    program.example_inputs = None  # torch would pickle them
+    with _quiet():
+        torch.export.save(program, buffer)
+    return buffer.getvalue()
+
+
+def pt2_step(content: bytes, module: PolicyStep) -> Step:
+    """Run an archive."""
+    run = torch.export.load(io.BytesIO(content)).module()
+
+    def step(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with torch.no_grad():
+            given = [torch.from_numpy(inputs[name].copy()) for name in module.input_names]
+            results = run(*given)
+        return dict(zip(module.output_names, (each.numpy() for each in results), strict=True))
+
+    return step
+
+
+def to_onnx(
+    program: torch.export.ExportedProgram, module: PolicyStep, metadata: Mapping[str, str]
+) -> bytes:
+    """The ONNX model with its metadata; weights inside.
+
+    Raises:
+        ValueError: the packages for it are not installed.
+    """
+    onnx, _ = onnx_packages()
+    with _quiet():
+        exported = torch.onnx.export(
+            program,
+            (),
+            dynamo=True,
+            input_names=module.input_names,
+            output_names=module.output_names,
+            opset_version=OPSET,
+            external_data=False,
+            verbose=False,
+        )
+    assert exported is not None, "an export without a file returns the model"
+    model = exported.model_proto
+    for part in (model, model.graph, *model.graph.node, *model.graph.value_info):
+        part.doc_string = ""
+    for part in (model.graph, *model.graph.node, *model.graph.value_info):
+        del part.metadata_props[:]
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, dict(metadata))
+    onnx.checker.check_model(model, full_check=True)
+    return model.SerializeToString()
+
+
+def onnx_step(content: bytes, module: PolicyStep) -> Step:
+    """Run a model."""
+    _, runtime = onnx_packages()
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+
+    def step(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = session.run(module.output_names, dict(inputs))
+        return dict(zip(module.output_names, results, strict=True))
+
+    return step
+
+
+def onnx_packages() -> tuple[ModuleType, ModuleType]:
+    """onnx and onnxruntime; ValueError where they are not installed."""
+    try:
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401 (torch's exporter writes with it)
+    except ImportError as error:
+        raise ValueError(f"ONNX export needs the package {error.name}: {_EXTRA}") from None
+    return onnx, onnxruntime
+
+
+def onnx_properties(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """An ONNX model's properties are texts: lists of names and numbers as CSV, the rest JSON."""
+    return {name: _as_text(value) for name, value in metadata.items()}
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence) and all(isinstance(each, str | int | float) for each in value):
+        return ",".join(each if isinstance(each, str) else repr(each) for each in value)
+    return json.dumps(value, allow_nan=False)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's remarks on optional packages and on weights that share their memory."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,227 @@
+"""An exported policy in the control loop, by ONNX Runtime alone: what runs on a robot.
+
+Needs NumPy and onnxruntime, not torch, and no other file of this project. State tensors are kept in
+two sets of buffers, read and written in turn; where a step may overwrite its state, in one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from learners.deploy.control import ControlObservation
+
+MODEL = "policy.onnx"
+DESCRIPTION = "policy.json"
+_FORMAT = "gaitforge-policy"
+_FORMAT_VERSION = 1
+
+
+class OnnxPolicy:
+    """The policy of an exported folder, for `num_robots` robots, on one thread.
+
+    A return-conditioned policy starts each episode with `return_target` (1.0 = the expert's mean
+    return) and counts the rewards received since.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        num_robots: int = 1,
+        name: str = "exported",
+        return_target: float = 1.0,
+    ) -> None:
+        """
+        Raises:
+            ValueError: no or a damaged export, onnxruntime is missing, num_robots < 1, or a
+                return_target that is not finite.
+        """
+        if num_robots < 1:
+            raise ValueError(f"num_robots must be at least 1, got {num_robots}")
+        if not np.isfinite(return_target):
+            raise ValueError(f"return_target must be a finite number, got {return_target}")
+        self.name = name
+        self.num_robots = num_robots
+        self.description = read_description(folder)
+        self._session = _open_session(Path(folder), self.description)
+        self._obs_dim = int(self.description["observation"]["dim"])
+        self._batch = int(self.description["batch_size"])
+        groups = -(-num_robots // self._batch)
+        self._groups = [_Group(self._session, self.description) for _ in range(groups)]
+        conditioned = self.description["return_to_go"]
+        scale = 0.0 if conditioned is None else conditioned["expert_return"]
+        self._target = np.float32(return_target * scale)
+        self._remaining = np.full(num_robots, self._target, dtype=np.float32)
+        self._first = np.ones(num_robots, dtype=bool)
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers of the policy that was exported."""
+        return int(self.description["parameters"] or 0)
+
+    @property
+    def _act_dim(self) -> int:
+        return int(self.description["action"]["dim"])
+
+    def reset(self, ids: np.ndarray) -> None:
+        """Forget the history of the robots `ids`: their next observation starts an episode."""
+        ids = np.asarray(ids, dtype=np.int64)
+        self._remaining[ids] = self._target
+        self._first[ids] = True
+        for robot in ids.tolist():
+            self._groups[robot // self._batch].reset(robot % self._batch)
+
+    def act(self, observation: ControlObservation) -> np.ndarray:
+        """(N, A) float32 actions for one control step."""
+        expected = (self.num_robots, self._obs_dim)
+        if observation.policy.shape != expected:
+            raise ValueError(
+                f"policy {self.name} controls observations of shape {expected}, got "
+                f"{observation.policy.shape}"
+            )
+        if self.description["return_to_go"] is not None:
+            self._remaining -= np.where(self._first, 0.0, observation.reward).astype(np.float32)
+            self._first[:] = False
+        actions = np.empty((self.num_robots, self._act_dim), dtype=np.float32)
+        for index, group in enumerate(self._groups):
+            rows = slice(index * self._batch, (index + 1) * self._batch)
+            actions[rows] = group.step(observation.policy[rows], self._remaining[rows])
+        return actions
+
+    def check_known_answers(self) -> float:
+        """The largest error on the export's own examples, relative to actions above 1.
+
+        Raises:
+            ValueError: it exceeds the tolerance: this runtime does not compute the policy.
+        """
+        known = self.description["known_answers"]
+        group = _Group(self._session, self.description)
+        targets = known["return_to_go"] or [[0.0] * self._batch] * len(known["action"])
+        worst = 0.0
+        for obs, target, action in zip(known["observation"], targets, known["action"], strict=True):
+            wanted = np.array(action)
+            got = group.step(np.array(obs), np.array(target))
+            error = np.abs(got - wanted) / np.maximum(1.0, np.abs(wanted))
+            worst = max(worst, float(error.max()))
+        if not worst <= known["tolerance"]:
+            raise ValueError(f"the actions differ from the known answers by {worst:.1e}")
+        return worst
+
+
+def read_description(folder: Path | str) -> dict[str, Any]:
+    """The JSON of an exported policy.
+
+    Raises:
+        ValueError: there is none that this program can read.
+    """
+    path = Path(folder) / DESCRIPTION
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"no exported policy in {folder}: it holds no {DESCRIPTION}") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as JSON: {error}") from None
+    known = isinstance(description, dict) and description.get("format") == _FORMAT
+    if not known or description.get("format_version") != _FORMAT_VERSION:
+        raise ValueError(f"{path} describes no policy of this program's format {_FORMAT_VERSION}")
+    return description
+
+
+def is_exported_policy(folder: Path | str) -> bool:
+    """Whether a folder is an exported policy's rather than a training run's."""
+    return (Path(folder) / DESCRIPTION).is_file()
+
+
+def _open_session(folder: Path, description: dict[str, Any]) -> Any:
+    runtime = _onnxruntime()
+    path = folder / MODEL
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no {MODEL}; export it with the format onnx")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != description["files"].get(MODEL):
+        raise ValueError(f"{path} is not the file that {DESCRIPTION} describes; export it again")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _onnxruntime() -> ModuleType:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ValueError(
+            "an exported policy needs the package onnxruntime: pip install 'gaitforge[onnx]'"
+        ) from None
+    return onnxruntime
+
+
+class _Group:
+    """As many robots as the model takes at once, with their buffers bound to the model."""
+
+    def __init__(self, session: Any, description: dict[str, Any]) -> None:
+        batch = description["batch_size"]
+        self._run = session.run_with_iobinding
+        shape = (batch, description["observation"]["dim"])
+        self._observation: np.ndarray = np.zeros(shape, dtype=np.float32)
+        self._return_to_go: np.ndarray = np.zeros(batch, dtype=np.float32)
+        shape = (batch, description["action"]["dim"])
+        self._action: np.ndarray = np.zeros(shape, dtype=np.float32)
+        self._state = description["state"]
+        now = [_initial(each) for each in self._state]
+        after = [
+            array if each["in_place"] else array.copy()
+            for each, array in zip(self._state, now, strict=True)
+        ]
+        self._buffers = [now, after]
+        self._bindings = [
+            self._bind(session, now, after, description),
+            self._bind(session, after, now, description),
+        ]
+
+    def _bind(
+        self,
+        session: Any,
+        now: list[np.ndarray],
+        after: list[np.ndarray],
+        description: dict[str, Any],
+    ) -> Any:
+        inputs: dict[str, np.ndarray] = {"observation": self._observation}
+        if description["return_to_go"] is not None:
+            inputs["return_to_go"] = self._return_to_go
+        outputs: dict[str, np.ndarray] = {"action": self._action}
+        for each, given, following in zip(self._state, now, after, strict=True):
+            inputs[each["input"]], outputs[each["output"]] = given, following
+        binding = session.io_binding()
+        for bind, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
+            for name, array in arrays.items():
+                bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+        return binding
+
+    def step(self, observation: np.ndarray, return_to_go: np.ndarray) -> np.ndarray:
+        """(b, Do) and (b,) -> (b, A), b robots or fewer; a view that the next step overwrites."""
+        rows = len(observation)
+        self._observation[:rows] = observation
+        self._return_to_go[:rows] = return_to_go
+        self._run(self._bindings[0])
+        self._bindings.reverse()
+        self._buffers.reverse()
+        return self._action[:rows]
+
+    def reset(self, row: int) -> None:
+        """Forget what one robot has seen; what all share, such as a clock, goes on."""
+        for each, array in zip(self._state, self._buffers[0], strict=True):
+            if each["batch_axis"] is not None:
+                robots = np.moveaxis(array, each["batch_axis"], 0)
+                width = len(robots) // len(self._observation)
+                robots[row * width : (row + 1) * width] = float(each["fill"])
+
+
+def _initial(state: dict[str, Any]) -> np.ndarray:
+    return np.full(state["shape"], float(state["fill"]), dtype=state["dtype"])

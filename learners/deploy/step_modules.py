@@ -1,0 +1,136 @@
+"""A policy's control step as a pure function of tensors, which is what can be exported.
+
+`PolicyNetwork.step` may update its state in place and keep it in any dataclass. Here the state is
+a flat list of named tensors, given to every step and returned anew.
+
+Legend: B batch (robots), Do observation, D token, A action.
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from learners.deploy.fcnet_step import FCNetStep
+from learners.deploy.step_state import StateTensor, named_tensors, with_tensors
+from learners.models.fcnet.fcnet import FCNet
+from learners.policy.policy_network import Network, PolicyNetwork
+from learners.policy.tokens import LAST_ACTION
+
+KEPT_ACTION = f"state_{LAST_ACTION}"
+"""The part of the state that is the action of the step before, where the policy keeps it."""
+
+
+class NetworkStep(nn.Module):
+    """The pure step of any network whose state is made of tensors.
+
+    Constants that live in the state, which a step leaves alone, are part of the module instead.
+    """
+
+    def __init__(self, network: nn.Module, token_dim: int, batch_size: int) -> None:
+        """Raises ValueError where the state holds something else than tensors."""
+        super().__init__()
+        self.network = network
+        self._initial = self._recurrent.init_state(batch_size)
+        leaves = dict(named_tensors(self._initial))
+        wider = dict(named_tensors(self._recurrent.init_state(batch_size + 1)))
+        self.state_tensors = tuple(
+            StateTensor(name, leaves[name], _differing_axis(leaves[name], wider[name]))
+            for name in self._changing(leaves, torch.zeros(batch_size, token_dim))
+        )
+
+    @property
+    def _recurrent(self) -> Network:
+        return cast(Network, self.network)
+
+    def _changing(self, leaves: dict[str, Tensor], token: Tensor) -> list[str]:
+        """Names of the tensors that a step replaces or writes to."""
+        given = {name: value.clone() for name, value in leaves.items()}
+        versions = {name: value._version for name, value in given.items()}
+        _, state = self._recurrent.step(token, with_tensors(self._initial, given))
+        returned = dict(named_tensors(state))
+        untouched = {
+            name
+            for name, value in given.items()
+            if returned[name] is value and value._version == versions[name]
+        }
+        return [name for name, value in leaves.items() if value.numel() and name not in untouched]
+
+    def forward(self, token: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        """token (B, D) and the state tensors -> action (B, A) and their next values."""
+        names = [each.name for each in self.state_tensors]
+        given = {name: value.clone() for name, value in zip(names, state, strict=True)}
+        action, following = self._recurrent.step(token, with_tensors(self._initial, given))
+        tensors = dict(named_tensors(following))
+        return action, *(tensors[name] for name in names)
+
+
+class PolicyStep(nn.Module):
+    """observation (B, Do), [return_to_go (B,),] state -> action (B, A) in data units, next state.
+
+    Normalisers included. Inputs and outputs go by `input_names` and `output_names`; the output
+    `next_X` of one step is the input `X` of the following one. Where the policy keeps the last
+    action, that is one of the state's tensors, and no part of the observation.
+    """
+
+    def __init__(self, policy: PolicyNetwork, batch_size: int = 1) -> None:
+        """Raises ValueError for batch_size < 1 or a state that is not made of tensors."""
+        super().__init__()
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.batch_size = batch_size
+        self.obs_dim = policy.layout.stored_dim
+        self.act_dim = policy.action_normaliser.mean.numel()
+        with torch.no_grad():
+            step = (
+                FCNetStep(policy.network, batch_size)
+                if isinstance(policy.network, FCNet)
+                else NetworkStep(policy.network, policy.layout.dim, batch_size)
+            )
+        # The spectral weights are folded by now: only what a step needs is carried along.
+        self.policy = PolicyNetwork(
+            step,
+            policy.layout,
+            policy.obs_normaliser,
+            policy.action_normaliser,
+            float(policy.return_scale),
+        )
+        kept = StateTensor(KEPT_ACTION, torch.zeros(batch_size, self.act_dim), batch_axis=0)
+        self._kept = (kept,) if policy.layout.keeps_last_action else ()
+        self.state_tensors: tuple[StateTensor, ...] = (*self._kept, *step.state_tensors)
+        self.eval()
+
+    @property
+    def input_names(self) -> list[str]:
+        """In the order of `forward`'s arguments."""
+        target = ["return_to_go"] if self.policy.conditioned else []
+        return ["observation", *target, *(each.name for each in self.state_tensors)]
+
+    @property
+    def output_names(self) -> list[str]:
+        """In the order of `forward`'s results."""
+        return ["action", *(f"next_{each.name}" for each in self.state_tensors)]
+
+    def initial_state(self) -> tuple[Tensor, ...]:
+        """Fresh copies of the state before an episode."""
+        return tuple(each.initial.clone() for each in self.state_tensors)
+
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        """Zeros and the initial state, for tracing."""
+        target = (torch.zeros(self.batch_size),) if self.policy.conditioned else ()
+        return torch.zeros(self.batch_size, self.obs_dim), *target, *self.initial_state()
+
+    def forward(self, observation: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        """See the class."""
+        given = dict(zip(self.input_names[1:], rest, strict=True))
+        obs = self.policy.observation(observation, given.pop(KEPT_ACTION, None))
+        token = self.policy.tokens(obs, given.pop("return_to_go", None))
+        action, *state = self.policy.network(token, *given.values())
+        action = self.policy.action_normaliser.restore(action)
+        return action, *(action.clone() for _ in self._kept), *state
+
+
+def _differing_axis(narrow: Tensor, wide: Tensor) -> int | None:
+    """The axis that grew with the number of robots."""
+    pairs = zip(narrow.shape, wide.shape, strict=True)
+    return next((axis for axis, (a, b) in enumerate(pairs) if a != b), None)

@@ -1,0 +1,1 @@
+"""The networks by name; one file or folder each."""

@@ -1,0 +1,1 @@
+"""Body Transformer and what it is made of."""

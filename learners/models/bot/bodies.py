@@ -1,0 +1,298 @@
+"""Bodies by name, those of the Body Transformer paper: nodes, joints, and what is measured where.
+
+A body says for each named observation field which node every one of its numbers belongs to, so that
+its embodiment graph follows from the fields of any token layout. Rules of the paper (Appendix D):
+what is measured at a limb and the commands of its joints belong to the limb's node; global and
+environment observations belong to the root.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from learners.models.bot.graphs import (
+    ROOT_FIELDS,
+    EmbodimentGraph,
+    graph_of_fields,
+    quadruped_graph,
+)
+from learners.models.presets import PRESETS
+from learners.policy.tokens import Slices
+
+
+@dataclass(frozen=True)
+class Body:
+    """A tree of body parts with the places of its observations and actions.
+
+    parents: node name -> its parent's name, the root first with "". fields: for each observation
+    field the node name of every number, in the order of the observation. actions: the node name
+    of every action.
+    """
+
+    parents: Mapping[str, str]
+    fields: Mapping[str, tuple[str, ...]]
+    actions: tuple[str, ...]
+
+    @property
+    def slices(self) -> dict[str, tuple[int, int]]:
+        """Name -> (start, stop) of an observation that holds exactly this body's fields."""
+        ends = [0, *accumulate(map(len, self.fields.values()))]
+        return dict(zip(self.fields, pairwise(ends), strict=True))
+
+    @property
+    def obs_dim(self) -> int:
+        """Numbers in that observation."""
+        return sum(map(len, self.fields.values()))
+
+    @property
+    def act_dim(self) -> int:
+        """Numbers in the action."""
+        return len(self.actions)
+
+    def selection(self, slices: Slices) -> tuple[int, ...]:
+        """Where this body's numbers are in a wider observation with these named fields.
+
+        Raises ValueError where a field is missing or of another width.
+        """
+        chosen: list[int] = []
+        for name, holders in self.fields.items():
+            if name not in slices:
+                raise ValueError(f"the observation lacks the field {name} of this body")
+            start, stop = slices[name]
+            if stop - start != len(holders):
+                raise ValueError(f"{name} must hold {len(holders)} numbers, got {stop - start}")
+            chosen.extend(range(start, stop))
+        return tuple(chosen)
+
+    def graph(self, slices: Slices, act_dim: int) -> EmbodimentGraph:
+        """The embodiment graph for tokens with these named fields.
+
+        A layout that holds the whole observation under one name of its own is taken in the order
+        of this body's fields. Raises ValueError where fields or actions do not fit this body.
+        """
+        if act_dim != self.act_dim:
+            raise ValueError(f"this body has {self.act_dim} actions, got {act_dim}")
+        nodes = list(self.parents)
+        edges = [
+            (nodes.index(parent), index)
+            for index, parent in enumerate(self.parents.values())
+            if parent
+        ]
+        fields = {name: [nodes.index(node) for node in at] for name, at in self.fields.items()}
+        others = [name for name in slices if name not in (*fields, *ROOT_FIELDS, "last_action")]
+        if len(others) == 1 and not any(name in slices for name in fields):
+            fields = {others[0]: [node for at in fields.values() for node in at]}
+        return graph_of_fields(nodes, edges, fields, [nodes.index(n) for n in self.actions], slices)
+
+
+def _repeat(names: Iterable[str], times: int) -> tuple[str, ...]:
+    return tuple(name for name in names for _ in range(times))
+
+
+def _chain(first: str, *rest: str, after: str) -> dict[str, str]:
+    """A chain of nodes below `after`, as node -> parent."""
+    names = (after, first, *rest)
+    return {name: parent for parent, name in pairwise(names)}
+
+
+def _cmu_humanoid() -> Body:
+    """The humanoid of dm_control's CMU model of 2020 as MoCapAct observes it.
+
+    32 nodes in the order of the published table. The observation is the 1,294 of MoCapAct's 2,868
+    numbers that BoT uses: 13 of its 35 fields, here in alphabetical order as in the data files.
+    Ours, from the names in dm_control's model (Apache-2.0): joints and actuators stand in
+    alphabetical order, references as (5 steps, 31 bodies, 3 or 4), the bodies in node order
+    without the root. The node totals equal the published ones.
+    """
+    parents = {"root": ""}
+    for side in "lr":
+        leg = (f"{side}{part}" for part in ("hipjoint", "femur", "tibia", "foot", "toes"))
+        parents |= _chain(*leg, after="root")
+    spine = ("lowerback", "upperback", "thorax", "lowerneck", "upperneck", "head", "face")
+    parents |= _chain(*spine, after="root")
+    for side in "lr":
+        arm = (f"{side}{part}" for part in ("clavicle", "humerus", "radius", "wrist", "hand"))
+        parents |= _chain(*arm, after="thorax")
+        parents |= {f"{side}fingers": f"{side}hand", f"{side}thumb": f"{side}hand"}
+
+    limb_axes = {
+        "femur": "xyz", "tibia": "x", "foot": "xz", "toes": "x", "clavicle": "yz",
+        "humerus": "xyz", "radius": "x", "wrist": "y", "hand": "xz", "fingers": "x", "thumb": "xz",
+    }  # fmt: skip
+    axes = {f"{side}{part}": each for side in "lr" for part, each in limb_axes.items()}
+    axes |= dict.fromkeys(spine[:-1], "xyz")
+    joints = tuple(node for node in sorted(axes) for _ in axes[node])
+
+    touch = ("lhand", "lfingers", "lthumb", "rhand", "rfingers", "rthumb")
+    touch += ("ltoes", "rtoes", "rfoot", "lfoot")
+    referenced = tuple(parents)[1:]
+    reference_steps = 5
+    fields = {
+        "actuator_activation": joints,
+        "body_height": ("root",),
+        "end_effectors_pos": _repeat(("rradius", "lradius", "rfoot", "lfoot"), 3),
+        "gyro_control": _repeat(("root",), 3),
+        "joints_pos": joints,
+        "joints_vel": joints,
+        "reference_rel_bodies_pos_local": _repeat(referenced, 3) * reference_steps,
+        "reference_rel_bodies_quats": _repeat(referenced, 4) * reference_steps,
+        "sensors_gyro": _repeat(("root",), 3),
+        "sensors_torque": _repeat(("lhumerus", "rhumerus"), 3),
+        "sensors_touch": touch,
+        "sensors_velocimeter": _repeat(("root",), 3),
+        "world_zaxis": _repeat(("root",), 3),
+    }
+    return Body(parents, fields, joints)
+
+
+def _isaacgym_humanoid() -> Body:
+    """The humanoid of Isaac Gym with the paper's observation (Appendix A): 16 nodes, 21 actions.
+
+    100 numbers: the torso's own 10 (height, root coordinates, angular velocity), positions and
+    velocities of 21 joints, and a contact force (3) at each of the 16 limbs. The two waist joints
+    of the lower waist, the one of the pelvis, and those of the ankles and shoulders belong to the
+    limb they move; head and hands hold their contact force only.
+    """
+    parents = {"torso": "", "head": "torso"}
+    parents |= _chain("lower_waist", "pelvis", after="torso")
+    joints = ["lower_waist", "lower_waist", "pelvis"]
+    for side in ("right", "left"):
+        thigh, shin, foot = (f"{side}_{part}" for part in ("thigh", "shin", "foot"))
+        parents |= _chain(thigh, shin, foot, after="pelvis")
+        joints += [thigh, thigh, thigh, shin, foot, foot]
+    for side in ("right", "left"):
+        upper, lower, hand = (f"{side}_{part}" for part in ("upper_arm", "lower_arm", "hand"))
+        parents |= _chain(upper, lower, hand, after="torso")
+        joints += [upper, upper, lower]
+    fields = {
+        "root_state": _repeat(("torso",), 10),
+        "joint_pos": tuple(joints),
+        "joint_vel": tuple(joints),
+        "contact_force": _repeat(parents, 3),
+    }
+    return Body(parents, fields, tuple(joints))
+
+
+# Joints of the hand from the wrist on, each with the part that it moves, in the observation's order
+# (D4RL and Gymnasium-Robotics: WRJ1, WRJ0, FFJ3 … FFJ0, MFJ3 …, RFJ3 …, LFJ4 … LFJ0, THJ4 … THJ0).
+_FINGER = ("knuckle", "proximal", "middle", "distal")
+_FINGERS = {
+    "ff": _FINGER,
+    "mf": _FINGER,
+    "rf": _FINGER,
+    "lf": ("metacarpal", *_FINGER),
+    "th": ("base", "proximal", "hub", "middle", "distal"),
+}
+
+
+def _adroit(arm_joints: int, arm_actions: int, fields: Mapping[str, tuple[str, int]]) -> Body:
+    """The Adroit hand: 25 nodes, the forearm as root, wrist, palm and five fingers.
+
+    24 joints move one node each; the joints of the arm belong to the forearm. `fields` are the
+    task's further ones, name -> (node, numbers), in the order of the observation.
+    """
+    parents = {"forearm": ""} | _chain("wrist", "palm", after="forearm")
+    for finger, segments in _FINGERS.items():
+        parents |= _chain(*(finger + segment for segment in segments), after="palm")
+    moved = tuple(parents)[1:]
+    observed = {"joint_pos": ("forearm",) * arm_joints + moved}
+    observed |= {name: (node,) * count for name, (node, count) in fields.items()}
+    return Body(parents, observed, ("forearm",) * arm_actions + moved)
+
+
+# The three tasks of the paper (Appendix E) as D4RL and Gymnasium-Robotics observe them. What lies
+# between palm and object belongs to the palm, what concerns the objects alone to the root.
+_ADROIT_DOOR = {
+    "latch_pos": ("forearm", 1),
+    "door_hinge_pos": ("forearm", 1),
+    "palm_pos": ("palm", 3),
+    "handle_pos": ("forearm", 3),
+    "palm_to_handle": ("palm", 3),
+    "door_open": ("forearm", 1),
+}
+_ADROIT_HAMMER = {
+    "nail_displacement": ("forearm", 1),
+    "hammer_vel": ("forearm", 6),
+    "palm_pos": ("palm", 3),
+    "hammer_pos": ("forearm", 3),
+    "hammer_rot": ("forearm", 3),
+    "nail_pos": ("forearm", 3),
+    "nail_impact": ("forearm", 1),
+}
+_ADROIT_RELOCATE = {
+    "palm_to_ball": ("palm", 3),
+    "palm_to_target": ("palm", 3),
+    "ball_to_target": ("forearm", 3),
+}
+
+BODIES: Mapping[str, Body] = {
+    "humanoid-isaacgym": _isaacgym_humanoid(),
+    "cmu-humanoid": _cmu_humanoid(),
+    "adroit-door": _adroit(3, 4, _ADROIT_DOOR),
+    "adroit-hammer": _adroit(2, 2, _ADROIT_HAMMER),
+    "adroit-relocate": _adroit(6, 6, _ADROIT_RELOCATE),
+}
+QUADRUPED = "quadruped"
+BODY_NAMES = (QUADRUPED, *BODIES)
+
+
+def check_body(name: str) -> None:
+    """Raise ValueError for a body that is not known."""
+    if name not in BODY_NAMES:
+        raise ValueError(f"no body {name!r}; known are {', '.join(BODY_NAMES)}")
+
+
+@dataclass(frozen=True)
+class BodyView:
+    """What a policy over a body reads of its tokens, and the graph of that.
+
+    chosen: indices into the token of the numbers that the graph is over; None for all, in order.
+    """
+
+    graph: EmbodimentGraph
+    chosen: tuple[int, ...] | None = None
+
+
+def _models_of(body: str) -> str:
+    """Words that name the presets made for a body, where there are any."""
+    presets = [name for name, preset in PRESETS.items() if preset.values.get("body") == body]
+    return f"take --model {', '.join(presets[:-1])} or {presets[-1]}, or " if presets else ""
+
+
+def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
+    """The view of a named body on tokens with these fields and as many actions.
+
+    Tokens that hold all fields of the body and others without a place on it (MoCapAct's observation
+    has 35 fields, of which the paper's policy reads 13) are narrowed to those that have one. Raises
+    ValueError as `body_graph`, and where the data are of another known body than a quadruped.
+    """
+    body = BODIES.get(name)
+    for other, known in BODIES.items():
+        fits = known.act_dim == act_dim and known.fields.keys() <= slices.keys()
+        if name == QUADRUPED and fits:
+            raise ValueError(
+                f"these data are of the body {other}, not of a {name}: "
+                f"{_models_of(other)}set the model's body to {other}"
+            )
+    placed = set() if body is None else {*body.fields, *ROOT_FIELDS, "last_action"}
+    kept = {field: bounds for field, bounds in slices.items() if field in placed}
+    if body is None or len(kept) == len(slices) or not body.fields.keys() <= kept.keys():
+        return BodyView(body_graph(name, slices, act_dim))
+    chosen: list[int] = []
+    narrowed: dict[str, tuple[int, int]] = {}
+    for field, (start, stop) in kept.items():
+        narrowed[field] = len(chosen), len(chosen) + stop - start
+        chosen.extend(range(start, stop))
+    return BodyView(body.graph(narrowed, act_dim), tuple(chosen))
+
+
+def body_graph(name: str, slices: Slices, act_dim: int) -> EmbodimentGraph:
+    """The embodiment graph of a named body for tokens with these fields and as many actions.
+
+    "quadruped" is `quadruped_graph` with its standard joint order. Raises ValueError for an unknown
+    name, or fields and actions that do not fit the body.
+    """
+    check_body(name)
+    if name == QUADRUPED:
+        return quadruped_graph(slices, action_dim=act_dim)
+    return BODIES[name].graph(slices, act_dim)

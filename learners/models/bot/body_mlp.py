@@ -1,0 +1,66 @@
+"""The Body Transformer paper's MLP (Sferrazza et al. 2024, Section 5): BoT's ends, an MLP between.
+
+As in the published code: a linear map a node without activation, the embeddings of all nodes side
+by side, two hidden layers with ReLU, a linear map back to the width of the embeddings, and one
+linear map for all actions at once. With 64 a node and hidden layers of 2,500 it has the published
+16,696,656 (MoCapAct) and 14,305,524 (Adroit door) parameters; no other reading does.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from learners.models.bot.bodies import QUADRUPED, body_view, check_body
+from learners.models.bot.body_policy import BodyPolicy, Tokenizer
+from learners.models.bot.graphs import EmbodimentGraph
+from learners.models.config_checks import check_counts
+from learners.policy.tokens import TokenLayout
+
+
+@dataclass(frozen=True)
+class BodyMLPConfig:
+    """Sizes; the defaults are the paper's for imitation (Figures 12a and 12b).
+
+    embed_dim: numbers a node. history: steps that a policy sees; 1 is the paper's. body: a name of
+    `learners.models.bot.bodies`. Raises ValueError for sizes below 1 or an unknown body.
+    """
+
+    embed_dim: int = 64
+    feedforward_dim: int = 2500
+    history: int = 1
+    body: str = QUADRUPED
+
+    def __post_init__(self) -> None:
+        check_counts("body MLP", self, "embed_dim", "feedforward_dim", "history")
+        check_body(self.body)
+
+
+class BodyMLP(BodyPolicy):
+    """MLP over the embeddings of all body parts, (B, T, D) -> (B, T, A)."""
+
+    def __init__(
+        self, config: BodyMLPConfig, graph: EmbodimentGraph, chosen: tuple[int, ...] | None = None
+    ) -> None:
+        super().__init__(graph, config.history, chosen)
+        self.config = config
+        self.tokenizer = Tokenizer(graph.with_history(config.history), config.embed_dim)
+        width, hidden = len(graph.nodes) * config.embed_dim, config.feedforward_dim
+        self.hidden = nn.Sequential(
+            nn.Linear(width, hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden, width),
+        )
+        self.readout = nn.Linear(width, graph.act_dim)
+
+    def encode(self, tokens: Tensor) -> Tensor:
+        """(..., H x D) -> (..., A)."""
+        actions = self.readout(self.hidden(self.tokenizer(tokens).flatten(1)))
+        return actions.view(*tokens.shape[:-1], -1)
+
+
+def build_body_mlp(config: BodyMLPConfig, layout: TokenLayout, act_dim: int) -> BodyMLP:
+    """A body MLP of these sizes for its body with the tokens of `layout`."""
+    view = body_view(config.body, layout.slices, act_dim)
+    return BodyMLP(config, view.graph, view.chosen)

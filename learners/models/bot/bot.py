@@ -1,0 +1,160 @@
+"""Body Transformer, Sferrazza et al. 2024, Section 4: BoT-Hard, BoT-Mix, BoT-Soft and ablations.
+
+Every node of the embodiment graph is one token. Its own linear map embeds what is measured there,
+a transformer encoder lets the nodes attend to each other along the body, and its own linear map
+reads out the actions of that node. As in the published code the encoder is post-norm with ReLU,
+without dropout and without a final norm. Deviation: the published layers are copies of one and
+start out identical; these start independently.
+
+The paper's policy has no memory: every step of a sequence is treated on its own. Extension: with
+`history` above 1 each node's token holds what was measured there in the last steps as well, which
+a robot with noisy sensors and an unobserved gait phase needs; 1 is the paper's.
+
+Legend: B batch, T time, D observation, H history, A action, V nodes, E embedding, N = B x T.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from learners.models.bot.bodies import QUADRUPED, body_view, check_body
+from learners.models.bot.body_attention import AttentionMask, dense_attention, masked_attention
+from learners.models.bot.body_policy import BodyPolicy, Detokenizer, Tokenizer
+from learners.models.bot.graphs import EmbodimentGraph
+from learners.models.config_checks import check_counts
+from learners.policy.tokens import TokenLayout
+
+MASKINGS = ("hard", "mix", "soft", "none", "random")
+
+
+@dataclass(frozen=True)
+class BoTConfig:
+    """Sizes; the defaults are the paper's for its Isaac Gym robots, with the A1 (Figure 12).
+
+    body: a name of `learners.models.bot.bodies`.
+    masking: "hard", every layer attends along the body only, M = I + A (BoT-Hard); "mix", the
+        first, third, … layer does, the others attend to all nodes (BoT-Mix); "soft", all layers
+        attend to all nodes with one learned bias a hop distance, shared by heads and layers
+        (BoT-Soft); "none", the plain Transformer; "random", as hard with a random mask of the same
+        sparsity, drawn from mask_seed (BoT-Hard/Random).
+    fixed_std: standard deviation of a Gaussian policy around the actions, in normalised units;
+        None for a deterministic policy. The paper's stochastic variant has variance 0.01, 0.1 here.
+    Raises ValueError for sizes below 1, heads that do not divide the embedding, or unknown names.
+    """
+
+    embed_dim: int = 64
+    n_heads: int = 2
+    n_layers: int = 10
+    feedforward_dim: int = 128
+    positional_embedding: bool = False
+    history: int = 1
+    body: str = QUADRUPED
+    masking: str = "hard"
+    mask_seed: int = 0
+    fixed_std: float | None = None
+
+    def __post_init__(self) -> None:
+        sizes = ("embed_dim", "n_heads", "n_layers", "feedforward_dim", "history")
+        check_counts("BoT", self, *sizes)
+        if self.embed_dim % self.n_heads:
+            raise ValueError(
+                f"BoT embed_dim must be a multiple of n_heads ({self.n_heads}), "
+                f"got {self.embed_dim}"
+            )
+        check_body(self.body)
+        if self.masking not in MASKINGS:
+            raise ValueError(f"no masking {self.masking!r}; known are {', '.join(MASKINGS)}")
+        if self.fixed_std is not None and not self.fixed_std > 0:
+            raise ValueError(f"BoT fixed_std must be above 0 or none, got {self.fixed_std}")
+
+
+class EncoderLayer(nn.Module):
+    """Post-norm transformer layer with ReLU, (N, V, E) -> (N, V, E).
+
+    Attends along an AttentionMask, or to all nodes with an additive bias (V, V) or with none.
+    """
+
+    def __init__(self, embed_dim: int, n_heads: int, feedforward_dim: int) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.qkv = nn.Linear(embed_dim, 3 * embed_dim)
+        self.out = nn.Linear(embed_dim, embed_dim)
+        self.attention_norm = nn.LayerNorm(embed_dim)
+        self.widen = nn.Linear(embed_dim, feedforward_dim)
+        self.narrow = nn.Linear(feedforward_dim, embed_dim)
+        self.feedforward_norm = nn.LayerNorm(embed_dim)
+        nn.init.xavier_uniform_(self.qkv.weight)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor, mask: AttentionMask | Tensor | None) -> Tensor:
+        shape = x.shape
+        x = x.flatten(0, 1)
+        qkv = self.qkv(x).view(*shape[:2], 3, self.n_heads, -1)
+        if isinstance(mask, AttentionMask):
+            pooled = masked_attention(qkv, mask)
+        else:
+            pooled = dense_attention(qkv, mask)
+        x = self.attention_norm(_add_linear(x, pooled.reshape(x.shape), self.out))
+        hidden = functional.relu(self.widen(x), inplace=True)
+        return self.feedforward_norm(_add_linear(x, hidden, self.narrow)).view(shape)
+
+
+def _add_linear(x: Tensor, features: Tensor, linear: nn.Linear) -> Tensor:
+    """x + linear(features), rows by E: the product is added where the sum of the others is."""
+    return (x + linear.bias).addmm_(features, linear.weight.t())
+
+
+class BoT(BodyPolicy):
+    """Body Transformer policy for one embodiment graph."""
+
+    hop_index: Tensor
+
+    def __init__(
+        self, config: BoTConfig, graph: EmbodimentGraph, chosen: tuple[int, ...] | None = None
+    ) -> None:
+        super().__init__(graph, config.history, chosen)
+        self.config = config
+        self.tokenizer = Tokenizer(graph.with_history(config.history), config.embed_dim)
+        self.layers = nn.ModuleList(
+            EncoderLayer(config.embed_dim, config.n_heads, config.feedforward_dim)
+            for _ in range(config.n_layers)
+        )
+        self.detokenizer = Detokenizer(graph, config.embed_dim)
+        self.position = None
+        if config.positional_embedding:
+            self.position = nn.Parameter(torch.randn(len(graph.nodes), config.embed_dim) * 0.02)
+        self.mask = None
+        if config.masking in ("hard", "mix"):
+            self.mask = AttentionMask(graph.embodiment_mask())
+        elif config.masking == "random":
+            self.mask = AttentionMask(graph.random_mask(config.mask_seed))
+        self.hop_bias = None
+        if config.masking == "soft":
+            hops = graph.hop_distances()
+            self.hop_bias = nn.Parameter(torch.zeros(int(hops.max()) + 1))
+            self.register_buffer("hop_index", hops, persistent=False)
+
+    def layer_masks(self) -> list[AttentionMask | Tensor | None]:
+        """What every layer attends along: a mask, a learned bias (V, V), or nothing."""
+        if self.hop_bias is not None:
+            return [self.hop_bias[self.hop_index]] * len(self.layers)
+        masked_every = 2 if self.config.masking == "mix" else 1
+        return [self.mask if i % masked_every == 0 else None for i in range(len(self.layers))]
+
+    def encode(self, tokens: Tensor) -> Tensor:
+        """(..., H x D) -> (..., A)."""
+        x = self.tokenizer(tokens)
+        if self.position is not None:
+            x = x + self.position
+        for layer, mask in zip(self.layers, self.layer_masks(), strict=True):
+            x = layer(x, mask)
+        return self.detokenizer(x).view(*tokens.shape[:-1], -1)
+
+
+def build_bot(config: BoTConfig, layout: TokenLayout, act_dim: int) -> BoT:
+    """A BoT of these sizes for its body with the tokens of `layout`."""
+    view = body_view(config.body, layout.slices, act_dim)
+    return BoT(config, view.graph, view.chosen)

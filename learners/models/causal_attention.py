@@ -1,0 +1,166 @@
+"""The causal trunk of the Transformer and the Decision Transformer, with a static key-value cache.
+
+Blocks are GPT-2's (Radford et al. 2019): pre-norm, biases, GELU, a feed-forward four times as wide,
+a last LayerNorm, weights drawn from N(0, 0.02) with residual projections scaled by 1/sqrt(2 L).
+
+Deviation from GPT-2 and the Decision Transformer: positions are rotary, not learned embeddings of
+an absolute time. A control loop outlives every table of positions, and when the oldest step leaves
+the window all learned positions of the cached keys would shift, so a cache could not equal the
+parallel form. Here attention depends on the lag only and is banded: in every layer a step
+attends to that layer's inputs of the last n steps, itself among them. The cache holds exactly
+these, so one step equals the parallel form at any time. (A window of n steps trains all of it.)
+Second deviation: no dropout, as with every network here.
+
+Legend: B batch, T steps, K tokens a step, S = T * K tokens, H heads, w = d / H channels a head,
+n context length in steps.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from learners.models.rotary import Rotation, rotary_frequencies, rotation
+
+FEEDFORWARD_FACTOR = 4
+INIT_STD = 0.02
+
+
+@dataclass
+class AttentionState:
+    """The cache of B robots: a ring of n steps, allocated once.
+
+    keys and values: one (B, H, n * K, w) tensor a layer, keys already rotated. penalty
+    (B, 1, K, n * K): added to the scores; minus infinity where nothing was seen yet. clock (1,)
+    int64: steps so far, the same for all robots, since only lags matter. frequencies (w,).
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    penalty: Tensor
+    clock: Tensor
+    frequencies: Tensor
+
+
+class CausalBlock(nn.Module):
+    """x + attention(LN(x)), then x + feed-forward(LN(x))."""
+
+    def __init__(self, hidden_dim: int, n_heads: int, n_layers: int) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.attention_norm = nn.LayerNorm(hidden_dim)
+        self.qkv = nn.Linear(hidden_dim, 3 * hidden_dim)
+        self.out = nn.Linear(hidden_dim, hidden_dim)
+        self.feedforward_norm = nn.LayerNorm(hidden_dim)
+        self.widen = nn.Linear(hidden_dim, FEEDFORWARD_FACTOR * hidden_dim)
+        self.narrow = nn.Linear(FEEDFORWARD_FACTOR * hidden_dim, hidden_dim)
+        residual_std = INIT_STD / math.sqrt(2 * n_layers)
+        for linear in (self.qkv, self.out, self.widen, self.narrow):
+            std = residual_std if linear in (self.out, self.narrow) else INIT_STD
+            nn.init.normal_(linear.weight, std=std)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor, turn: Rotation, mask: Tensor | None) -> Tensor:
+        """(B, S, d) -> (B, S, d); no mask means plain causal."""
+        query, key, value = self._heads(x, turn)
+        pooled = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None
+        )
+        return self._finish(x, pooled)
+
+    def step(
+        self, x: Tensor, turn: Rotation, cache: tuple[Tensor, Tensor], slots: Tensor, mask: Tensor
+    ) -> Tensor:
+        """(B, K, d) -> (B, K, d); writes the new keys and values into `slots` of the cache."""
+        query, key, value = self._heads(x, turn)
+        keys, values = cache
+        keys.index_copy_(2, slots, key)
+        values.index_copy_(2, slots, value)
+        pooled = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+        return self._finish(x, pooled)
+
+    def _heads(self, x: Tensor, turn: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        batch, length, _ = x.shape
+        qkv = self.qkv(self.attention_norm(x)).view(batch, length, 3, self.n_heads, -1)
+        qkv = qkv.permute(2, 0, 3, 1, 4)
+        query, key = turn(qkv[:2]).unbind(0)
+        return query, key, qkv[2]
+
+    def _finish(self, x: Tensor, pooled: Tensor) -> Tensor:
+        x = x + self.out(pooled.transpose(1, 2).flatten(2))
+        return x + self.narrow(functional.gelu(self.widen(self.feedforward_norm(x))))
+
+
+class CausalTrunk(nn.Module):
+    """L blocks and a last LayerNorm over sequences of K tokens a step."""
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        n_heads: int,
+        n_layers: int,
+        context_len: int,
+        tokens_per_step: int = 1,
+    ) -> None:
+        super().__init__()
+        self.head_dim = hidden_dim // n_heads
+        self.context_len = context_len
+        self.tokens_per_step = tokens_per_step
+        self.blocks = nn.ModuleList(
+            CausalBlock(hidden_dim, n_heads, n_layers) for _ in range(n_layers)
+        )
+        self.last_norm = nn.LayerNorm(hidden_dim)
+
+    @property
+    def _blocks(self) -> Iterable[CausalBlock]:
+        return cast(Iterable[CausalBlock], self.blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T * K, d) -> (B, T * K, d), the K tokens of a step side by side."""
+        tokens = torch.arange(x.shape[1], device=x.device)
+        steps = tokens // self.tokens_per_step
+        turn = rotation(steps, rotary_frequencies(self.head_dim, x.device), x.dtype)
+        mask = None
+        if x.shape[1] > self.context_len * self.tokens_per_step:
+            recent = steps[:, None] - steps < self.context_len
+            mask = (tokens[:, None] >= tokens) & recent
+        for block in self._blocks:
+            x = block(x, turn, mask)
+        return self.last_norm(x)
+
+    def init_state(self, batch_size: int) -> AttentionState:
+        """An empty cache in the precision of the weights."""
+        like = self.last_norm.weight
+        n_slots = self.context_len * self.tokens_per_step
+        n_heads = like.numel() // self.head_dim
+        shape = (batch_size, n_heads, n_slots, self.head_dim)
+        return AttentionState(
+            keys=[like.new_zeros(shape) for _ in self.blocks],
+            values=[like.new_zeros(shape) for _ in self.blocks],
+            penalty=like.new_full((batch_size, 1, self.tokens_per_step, n_slots), -math.inf),
+            clock=torch.zeros(1, dtype=torch.int64, device=like.device),
+            frequencies=rotary_frequencies(self.head_dim, like.device),
+        )
+
+    def step(self, x: Tensor, state: AttentionState) -> Tensor:
+        """The K tokens (B, K, d) of one step -> (B, K, d). The state is updated in place."""
+        within = torch.arange(self.tokens_per_step, device=x.device)
+        slots = state.clock % self.context_len * self.tokens_per_step + within
+        later = x.new_full((len(within), len(within)), -math.inf).triu(1)
+        state.penalty.index_copy_(3, slots, later.expand(len(x), 1, -1, -1))
+        turn = rotation(state.clock, state.frequencies, x.dtype)
+        for block, *cache in zip(self._blocks, state.keys, state.values, strict=True):
+            x = block.step(x, turn, (cache[0], cache[1]), slots, state.penalty)
+        state.penalty.index_fill_(3, slots, 0.0)
+        state.clock += 1
+        return self.last_norm(x)
+
+    def reset_state(self, state: AttentionState, rows: Tensor) -> None:
+        """Forget the robots `rows` (indices), in place; a number that is not finite goes too."""
+        for cache in (*state.keys, *state.values):
+            cache[rows] = 0.0
+        state.penalty[rows] = -math.inf

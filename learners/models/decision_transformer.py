@@ -1,0 +1,114 @@
+"""Decision Transformer (DT), Chen et al. 2021, Section 3.
+
+Return-to-go, state and action are tokens of their own, each with its own linear embedding; the
+sequence is R_1, s_1, a_1, R_2, s_2, a_2, ... and the action is read out at the state's token, which
+sees all returns and states up to its own and all earlier actions. A control step brings the
+last action, so the tokens of step t are a_(t-1), R_t, s_t in this order: the paper's sequence, with
+one action more at its head (what the robot held before the episode).
+
+As in the paper one position belongs to a whole step, the embeddings pass a LayerNorm, and the
+context counts steps, here n, so 3 n tokens. Deviations: rotary positions and no dropout, see
+`causal_attention`; no tanh on the action, since ours are normalised by mean and deviation, not to
+[-1, 1]; attention reaches back n steps in every layer, not to one common start.
+
+Legend: B batch, T time, D token of the layout, A action, d hidden channels.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from learners.models.causal_attention import AttentionState, CausalTrunk
+from learners.models.config_checks import check_counts, check_rotary_heads
+from learners.policy.tokens import TokenLayout
+
+TOKENS_PER_STEP = 3
+
+
+@dataclass(frozen=True)
+class DecisionTransformerConfig:
+    """Sizes; the defaults have about as many parameters as the legged FCNet."""
+
+    hidden_dim: int = 128
+    n_heads: int = 4
+    n_layers: int = 4
+    context_len: int = 64
+
+    def __post_init__(self) -> None:
+        check_counts("DT", self, "hidden_dim", "n_heads", "n_layers", "context_len")
+        check_rotary_heads("DT", self.hidden_dim, self.n_heads)
+
+
+class DecisionTransformer(nn.Module):
+    """Maps tokens of action, return-to-go and state to actions."""
+
+    def __init__(
+        self, config: DecisionTransformerConfig, last_action_dim: int, state_dim: int, act_dim: int
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.widths = (last_action_dim, 1, state_dim)
+        self.embed_action = nn.Linear(last_action_dim, config.hidden_dim)
+        self.embed_return = nn.Linear(1, config.hidden_dim)
+        self.embed_state = nn.Linear(state_dim, config.hidden_dim)
+        self.embedding_norm = nn.LayerNorm(config.hidden_dim)
+        self.trunk = CausalTrunk(
+            config.hidden_dim,
+            config.n_heads,
+            config.n_layers,
+            config.context_len,
+            TOKENS_PER_STEP,
+        )
+        self.decoder = nn.Linear(config.hidden_dim, act_dim)
+
+    def _embed(self, token: Tensor) -> Tensor:
+        """(..., D) -> (..., 3, d): action, return, state."""
+        action, return_to_go, state = token.split(self.widths, dim=-1)
+        embedded = [
+            self.embed_action(action),
+            self.embed_return(return_to_go),
+            self.embed_state(state),
+        ]
+        return self.embedding_norm(torch.stack(embedded, dim=-2))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, A) for any T."""
+        hidden = self.trunk(self._embed(tokens).flatten(1, 2))
+        return self.decoder(hidden[:, TOKENS_PER_STEP - 1 :: TOKENS_PER_STEP])
+
+    def init_state(self, batch_size: int) -> AttentionState:
+        """The empty cache of `batch_size` robots; its size never changes."""
+        return self.trunk.init_state(batch_size)
+
+    @torch.no_grad()
+    def step(self, token: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
+        """One control step: token (B, D) -> action (B, A). The given state is updated in place.
+
+        Equal to `forward` at the last of the tokens so far. For control only: no gradients.
+        """
+        hidden = self.trunk.step(self._embed(token), state)
+        return self.decoder(hidden[:, -1]), state
+
+    def reset_state(self, state: AttentionState, rows: Tensor) -> None:
+        """Forget everything about the robots `rows` (indices), in place."""
+        self.trunk.reset_state(state, rows)
+
+
+def build_decision_transformer(
+    config: DecisionTransformerConfig, layout: TokenLayout, act_dim: int
+) -> DecisionTransformer:
+    """A DT of these sizes for return tokens, which begin with the last action and the return.
+
+    Raises ValueError for tokens without a return-to-go.
+    """
+    if layout.kind != "return":
+        raise ValueError(
+            f"the model kind dt needs tokens of kind 'return', not {layout.kind!r}: train it with "
+            "the return objective"
+        )
+    last_action_dim = layout.slices["return_to_go"][0]
+    state_dim = layout.dim - last_action_dim - 1
+    if state_dim < 1:
+        raise ValueError("the model kind dt needs an observation besides the last action")
+    return DecisionTransformer(config, last_action_dim, state_dim, act_dim)

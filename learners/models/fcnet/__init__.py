@@ -1,0 +1,1 @@
+"""Fourier Controller Network."""

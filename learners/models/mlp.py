@@ -1,0 +1,91 @@
+"""Multi-layer perceptrons: of one observation, and of the last H observations side by side.
+
+The second is the "MLP (history)" of the FCNet paper's Table 1; the first is it with H = 1. Layers
+of one width, GELU between them.
+
+Legend: B batch, T time, D token, A action, H history, d hidden channels.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from learners.models.config_checks import check_counts
+from learners.policy.tokens import TokenLayout
+
+
+@dataclass(frozen=True)
+class MLPConfig:
+    """Width and number of the hidden layers."""
+
+    hidden_dim: int = 512
+    n_layers: int = 3
+
+    def __post_init__(self) -> None:
+        check_counts("MLP", self, "hidden_dim", "n_layers")
+
+
+@dataclass(frozen=True)
+class HistoryMLPConfig:
+    """Width and number of the hidden layers, and the number of steps that the first one sees."""
+
+    hidden_dim: int = 256
+    n_layers: int = 3
+    context_len: int = 64
+
+    def __post_init__(self) -> None:
+        check_counts("history MLP", self, "hidden_dim", "n_layers", "context_len")
+
+
+class HistoryMLP(nn.Module):
+    """Maps the last H tokens, oldest first, to an action; tokens before the first are zero."""
+
+    def __init__(
+        self, hidden_dim: int, n_layers: int, context_len: int, token_dim: int, act_dim: int
+    ) -> None:
+        super().__init__()
+        self.token_dim = token_dim
+        self.context_len = context_len
+        self.first = nn.Linear(context_len * token_dim, hidden_dim)
+        self.rest = nn.Sequential(nn.GELU())
+        for _ in range(n_layers - 1):
+            self.rest.extend([nn.Linear(hidden_dim, hidden_dim), nn.GELU()])
+        self.rest.append(nn.Linear(hidden_dim, act_dim))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, A) for any T."""
+        if self.context_len == 1:
+            return self.rest(self.first(tokens))
+        # The same product as of H tokens side by side, without writing each token H times.
+        kernel = self.first.weight.unflatten(1, (self.context_len, self.token_dim)).transpose(1, 2)
+        padded = functional.pad(tokens, (0, 0, self.context_len - 1, 0)).transpose(1, 2)
+        return self.rest(functional.conv1d(padded, kernel, self.first.bias).transpose(1, 2))
+
+    def init_state(self, batch_size: int) -> Tensor:
+        """(B, H - 1, D) the last tokens, oldest first; zeros before an episode."""
+        return self.first.weight.new_zeros(batch_size, self.context_len - 1, self.token_dim)
+
+    @torch.no_grad()
+    def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One control step: token (B, D) -> action (B, A); the state is a new tensor.
+
+        Equal to `forward` at the last of the tokens so far. For control only: no gradients.
+        """
+        recent = torch.cat([state, token[:, None]], dim=1)
+        return self.rest(self.first(recent.flatten(1))), recent[:, 1:]
+
+    def reset_state(self, state: Tensor, rows: Tensor) -> None:
+        """Forget everything about the robots `rows` (indices), in place."""
+        state[rows] = 0.0
+
+
+def build_mlp(config: MLPConfig, layout: TokenLayout, act_dim: int) -> HistoryMLP:
+    """An MLP of one token."""
+    return HistoryMLP(config.hidden_dim, config.n_layers, 1, layout.dim, act_dim)
+
+
+def build_history_mlp(config: HistoryMLPConfig, layout: TokenLayout, act_dim: int) -> HistoryMLP:
+    """An MLP of the last tokens."""
+    return HistoryMLP(config.hidden_dim, config.n_layers, config.context_len, layout.dim, act_dim)

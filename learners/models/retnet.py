@@ -1,0 +1,220 @@
+"""Retentive Network (RetNet), Sun et al. 2023, "A Successor to Transformer", Section 2.
+
+Retention puts a fixed exponential decay, one rate a head, in the place of attention's softmax, on
+rotated queries and keys; each head's output is normalised and gated by swish. Three computations of
+the same thing: parallel within a chunk, recurrent from chunk to chunk, and recurrent from step
+to step. Its context is unbounded: a step sees the whole episode with fading weight, through a state
+whose size does not depend on time, so there is no context length to choose.
+
+As in the paper, values and gate are twice as wide as the model and so is the feed-forward, which
+gives a layer the size of a Transformer's. Deviation: the paper's rescaling of scores for numbers of
+low precision is left out, for it cancels in each head's normalisation. Initial weights as in the
+authors' published code: Xavier uniform, gain 2^-2.5 into the heads and 2^-1 out of them.
+
+Legend: B batch, T time, D token, A action, d hidden channels, H heads, w = d / H channels of a
+query or key, 2w of a value.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from learners.models.config_checks import check_counts, check_rotary_heads
+from learners.models.rotary import Rotation, rotary_frequencies, rotation
+from learners.policy.tokens import TokenLayout
+
+VALUE_FACTOR = 2
+FEEDFORWARD_FACTOR = 2
+CHUNK_LEN = 128  # steps computed in parallel; longer sequences go chunk by chunk
+
+
+@dataclass(frozen=True)
+class RetNetConfig:
+    """Sizes; the defaults have about as many parameters as the legged FCNet."""
+
+    hidden_dim: int = 128
+    n_heads: int = 4
+    n_layers: int = 4
+
+    def __post_init__(self) -> None:
+        check_counts("RetNet", self, "hidden_dim", "n_heads", "n_layers")
+        check_rotary_heads("RetNet", self.hidden_dim, self.n_heads)
+
+
+@dataclass
+class RetNetState:
+    """Recurrent state of B robots.
+
+    memories: one (B, H, w, 2w) tensor a layer, the decayed sum of key-value products. clock (1,)
+    int64: steps so far, the same for all robots, since only lags matter. decay (H, 1, 1).
+    frequencies (w,).
+    """
+
+    memories: list[Tensor]
+    clock: Tensor
+    decay: Tensor
+    frequencies: Tensor
+
+
+@dataclass(frozen=True)
+class ChunkDecay:
+    """Powers of each head's decay within a chunk of C steps.
+
+    between (H, C, C): from one step to a later one, 0 to an earlier one. since_start (H, C, 1):
+    from the end of the chunk before. to_end (H, C, 1): to this chunk's last step. whole (H, 1, 1).
+    """
+
+    between: Tensor
+    since_start: Tensor
+    to_end: Tensor
+    whole: Tensor
+
+
+def head_decay(n_heads: int, device: torch.device) -> Tensor:
+    """(H, 1, 1) float64: 1 - 2^(-5-h), the paper's; time constants of 32, 64, 128, ... steps."""
+    head = torch.arange(n_heads, dtype=torch.float64, device=device)
+    return (1.0 - 2.0 ** (-5.0 - head))[:, None, None]
+
+
+def chunk_decay(n_heads: int, length: int, like: Tensor) -> ChunkDecay:
+    """The powers for a chunk of `length` steps, in the precision of `like`."""
+    decay = head_decay(n_heads, like.device)
+    index = torch.arange(length, dtype=torch.float64, device=like.device)
+    lag = index[:, None] - index
+    return ChunkDecay(
+        between=(decay ** lag.clamp(min=0.0)).tril().to(like.dtype),
+        since_start=(decay ** (index + 1.0)[:, None]).to(like.dtype),
+        to_end=(decay ** (length - 1.0 - index)[:, None]).to(like.dtype),
+        whole=(decay**length).to(like.dtype),
+    )
+
+
+class RetentionLayer(nn.Module):
+    """x + retention(LN(x)), then x + feed-forward(LN(x))."""
+
+    def __init__(self, hidden_dim: int, n_heads: int) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.value_dim = VALUE_FACTOR * hidden_dim
+        self.retention_norm = nn.LayerNorm(hidden_dim)
+        self.query_key = nn.Linear(hidden_dim, 2 * hidden_dim, bias=False)
+        self.value_gate = nn.Linear(hidden_dim, 2 * self.value_dim, bias=False)
+        self.out = nn.Linear(self.value_dim, hidden_dim, bias=False)
+        self.feedforward_norm = nn.LayerNorm(hidden_dim)
+        self.widen = nn.Linear(hidden_dim, FEEDFORWARD_FACTOR * hidden_dim)
+        self.narrow = nn.Linear(FEEDFORWARD_FACTOR * hidden_dim, hidden_dim)
+        for part in (*self.query_key.weight.chunk(2), *self.value_gate.weight.chunk(2)):
+            nn.init.xavier_uniform_(part, gain=2**-2.5)
+        nn.init.xavier_uniform_(self.out.weight, gain=2**-1)
+
+    def forward(
+        self, x: Tensor, turn: Rotation, decay: ChunkDecay, memory: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """One chunk (B, C, d) -> (B, C, d), and the memory after it; no memory means none yet."""
+        query, key, value, gate = self._heads(x, turn)
+        retained = (query @ key.transpose(-1, -2) * decay.between) @ value
+        added = (key * decay.to_end).transpose(-1, -2) @ value
+        if memory is not None:
+            retained = retained + (query * decay.since_start) @ memory
+            added = added + memory * decay.whole
+        return self._finish(x, retained, gate), added
+
+    def step(self, x: Tensor, turn: Rotation, decay: Tensor, memory: Tensor) -> Tensor:
+        """(B, 1, d) -> (B, 1, d); `memory` is updated in place."""
+        query, key, value, gate = self._heads(x, turn)
+        memory.mul_(decay).addcmul_(key.transpose(-1, -2), value)
+        return self._finish(x, query @ memory, gate)
+
+    def _heads(self, x: Tensor, turn: Rotation) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rotated queries and keys (B, H, T, w), values (B, H, T, 2w), gate (B, T, 2d)."""
+        normed = self.retention_norm(x)
+        batch, length, _ = x.shape
+        query_key = self.query_key(normed).view(batch, length, 2, self.n_heads, -1)
+        query, key = turn(query_key.permute(2, 0, 3, 1, 4)).unbind(0)
+        value, gate = self.value_gate(normed).chunk(2, dim=-1)
+        value = value.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        return query, key * key.shape[-1] ** -0.5, value, gate
+
+    def _finish(self, x: Tensor, retained: Tensor, gate: Tensor) -> Tensor:
+        """Normalise each head by itself, gate, read out, and the feed-forward."""
+        normed = functional.layer_norm(retained, retained.shape[-1:])
+        x = x + self.out(functional.silu(gate) * normed.transpose(1, 2).flatten(2))
+        return x + self.narrow(functional.gelu(self.widen(self.feedforward_norm(x))))
+
+
+class RetNet(nn.Module):
+    """Maps a sequence of tokens to a sequence of actions, each from all tokens so far."""
+
+    def __init__(self, config: RetNetConfig, token_dim: int, act_dim: int) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = nn.Linear(token_dim, config.hidden_dim)
+        self.layers = nn.ModuleList(
+            RetentionLayer(config.hidden_dim, config.n_heads) for _ in range(config.n_layers)
+        )
+        self.last_norm = nn.LayerNorm(config.hidden_dim)
+        self.decoder = nn.Linear(config.hidden_dim, act_dim)
+
+    @property
+    def _retention_layers(self) -> Iterable[RetentionLayer]:
+        return cast(Iterable[RetentionLayer], self.layers)
+
+    @property
+    def _head_dim(self) -> int:
+        return self.config.hidden_dim // self.config.n_heads
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, A) for any T."""
+        x = self.encoder(tokens)
+        times = torch.arange(x.shape[1], device=x.device)
+        frequencies = rotary_frequencies(self._head_dim, x.device)
+        chunks, start = [], 0
+        memories: list[Tensor | None] = [None] * self.config.n_layers
+        for chunk in x.split(CHUNK_LEN, dim=1):
+            stop = start + chunk.shape[1]
+            turn = rotation(times[start:stop], frequencies, x.dtype)
+            decay = chunk_decay(self.config.n_heads, stop - start, x)
+            for index, layer in enumerate(self._retention_layers):
+                chunk, memories[index] = layer(chunk, turn, decay, memories[index])
+            chunks.append(chunk)
+            start = stop
+        return self.decoder(self.last_norm(torch.cat(chunks, dim=1)))
+
+    def init_state(self, batch_size: int) -> RetNetState:
+        """State of `batch_size` robots that have seen nothing."""
+        like = self.last_norm.weight
+        heads, width = self.config.n_heads, self._head_dim
+        shape = (batch_size, heads, width, VALUE_FACTOR * width)
+        return RetNetState(
+            memories=[like.new_zeros(shape) for _ in self.layers],
+            clock=torch.zeros(1, dtype=torch.int64, device=like.device),
+            decay=head_decay(heads, like.device).to(like.dtype),
+            frequencies=rotary_frequencies(width, like.device),
+        )
+
+    @torch.no_grad()
+    def step(self, token: Tensor, state: RetNetState) -> tuple[Tensor, RetNetState]:
+        """One control step: token (B, D) -> action (B, A). The given state is updated in place.
+
+        Equal to `forward` at the last of the tokens so far. For control only: no gradients.
+        """
+        x = self.encoder(token)[:, None]
+        turn = rotation(state.clock, state.frequencies, x.dtype)
+        for layer, memory in zip(self._retention_layers, state.memories, strict=True):
+            x = layer.step(x, turn, state.decay, memory)
+        state.clock += 1
+        return self.decoder(self.last_norm(x[:, 0])), state
+
+    def reset_state(self, state: RetNetState, rows: Tensor) -> None:
+        """Forget everything about the robots `rows` (indices), in place."""
+        for memory in state.memories:
+            memory[rows] = 0.0
+
+
+def build_retnet(config: RetNetConfig, layout: TokenLayout, act_dim: int) -> RetNet:
+    """A RetNet of these sizes for the tokens of `layout`."""
+    return RetNet(config, layout.dim, act_dim)

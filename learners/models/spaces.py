@@ -1,0 +1,53 @@
+"""Named token spaces: what a preset's parameter count refers to.
+
+A preset is sized for one of them. Training replaces it by the layout of the store at hand.
+"""
+
+from dataclasses import dataclass
+
+from learners.models.bot.bodies import BODIES
+from learners.policy.tokens import Slices, TokenLayout
+
+
+@dataclass(frozen=True)
+class Space:
+    """A token layout and the number of actions."""
+
+    layout: TokenLayout
+    act_dim: int
+
+
+# The observation of FCNet's legged data (Tan et al. 2024, C.3.1), as the collectors store it.
+LEGGED_SLICES: Slices = {
+    "projected_gravity": (0, 3),
+    "joint_vel": (3, 15),
+    "sin_joint_pos": (15, 27),
+    "cos_joint_pos": (27, 39),
+    "base_ang_vel_body": (39, 42),
+    "last_action": (42, 54),
+    "command": (54, 70),
+}
+
+
+def _d4rl(state_dim: int, act_dim: int) -> Space:
+    """Tokens (a, R, s) of a D4RL-MuJoCo task (Fu et al. 2020)."""
+    slices = {"state": (0, state_dim), "last_action": (state_dim, state_dim + act_dim)}
+    return Space(TokenLayout("return", slices), act_dim)
+
+
+def _body(name: str) -> Space:
+    """All that a body measures and nothing else, as in the Body Transformer's imitation tasks."""
+    return Space(TokenLayout("obs", BODIES[name].slices), BODIES[name].act_dim)
+
+
+SPACES: dict[str, Space] = {
+    "legged": Space(TokenLayout("obs", LEGGED_SLICES), act_dim=12),
+    "legged-return": Space(TokenLayout("return", LEGGED_SLICES), act_dim=12),
+    "d4rl-hopper": _d4rl(11, 3),
+    "d4rl-halfcheetah": _d4rl(17, 6),
+    "d4rl-walker2d": _d4rl(17, 6),
+    "mocapact": _body("cmu-humanoid"),
+    "adroit-door": _body("adroit-door"),
+    "adroit-hammer": _body("adroit-hammer"),
+    "adroit-relocate": _body("adroit-relocate"),
+}

@@ -1,0 +1,1 @@
+"""A policy: a network with its tokens, normalisers and Gaussian."""

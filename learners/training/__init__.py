@@ -1,0 +1,1 @@
+"""The trainer, shared by every model and objective."""

@@ -1,0 +1,125 @@
+"""Settings of a training run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from learners.training.objectives import OBJECTIVES
+
+# Settings that change how a run is carried out but not, up to rounding, what it computes.
+_FREE_TO_CHANGE = ("threads", "checkpoint_every", "device", "compile", "accumulate")
+_CHOICES = {
+    "objective": tuple(OBJECTIVES),
+    "optimiser": ("adamw", "adam", "lion"),
+    "schedule": ("cosine", "constant"),
+    "precision": ("float32", "bf16"),
+    "device": ("cpu", "cuda"),
+}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run, the same for every model.
+
+    Attributes:
+        model: preset name, see `presets.PRESETS`; model_overrides replaces some of its sizes.
+        objective: "bc" (behaviour cloning), "gaussian-bc" (of a Gaussian policy) or "return"
+            (return-conditioned behaviour cloning); see `objectives`.
+        steps: optimiser steps in all.
+        batch_size, window_len: windows a step, over all processes, and control steps a window.
+        accumulate: parts that a process takes its batch in, one after the other, for memory.
+        optimiser: "adamw", "adam" or "lion".
+        peak_lr, warmup_fraction, schedule: linear warm-up over this fraction of the steps, then
+            "cosine" to 0 or "constant".
+        weight_decay, betas, eps: of the optimiser; betas and eps are the FCNet paper's (Table 5).
+        grad_clip: largest norm of the gradient; None for no limit.
+        precision: of the forward pass, "float32" or "bf16" (autocast). On a processor with bf16
+            matrix units a step of FCNet takes half the time with it, a step of BoT no less.
+        compile: run the network through torch.compile, which needs a compiler and, on a CPU, a
+            minute before the first step.
+        ema_decay: keep an exponential moving average of the weights, and validate, evaluate and
+            export that one; None for none.
+        device: "cpu" or "cuda".
+        seed: of the initial weights, of the data's order and of the networks' own randomness.
+        held_out_fraction: episodes kept out of the training; every validation takes the first
+            `validation_batches` batches of them.
+        split_seed: which episodes those are; by default it follows `seed`. Runs that are compared
+            have the same one.
+        history_every, validation_every, checkpoint_every: in optimiser steps; validation and a
+            checkpoint also come with the last step.
+        return_scale: what counts as the expert's return; by default the one that the store names as
+            its reference, or else the mean of the episodes.
+        threads: of torch, by default as they are.
+
+    Raises:
+        ValueError: a value outside its range.
+    """
+
+    model: str = "fcnet"
+    model_overrides: Mapping[str, Any] = field(default_factory=dict)
+    objective: str = "bc"
+    steps: int = 2000
+    batch_size: int = 64
+    window_len: int = 64
+    accumulate: int = 1
+    optimiser: str = "adamw"
+    peak_lr: float = 2e-3
+    warmup_fraction: float = 0.2
+    schedule: str = "cosine"
+    weight_decay: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-9
+    grad_clip: float | None = 1.0
+    precision: str = "float32"
+    compile: bool = False
+    ema_decay: float | None = None
+    device: str = "cpu"
+    seed: int = 0
+    held_out_fraction: float = 0.05
+    split_seed: int | None = None
+    history_every: int = 25
+    validation_every: int = 250
+    validation_batches: int = 16
+    checkpoint_every: int = 250
+    return_scale: float | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "betas", tuple(self.betas))
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"no {name} {getattr(self, name)!r}; known are {', '.join(known)}")
+        counts = ("steps", "batch_size", "window_len", "accumulate", "history_every")
+        more = ("validation_every", "validation_batches", "checkpoint_every", "threads")
+        for name in (*counts, *more):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        for name in ("peak_lr", "eps", "grad_clip", "return_scale"):
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be above 0, got {value}")
+        for name in ("warmup_fraction", "held_out_fraction", "ema_decay"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value < 1.0:
+                raise ValueError(f"{name} must lie in [0, 1), got {value}")
+        if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
+        if not (isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+        for name in ("seed", "split_seed"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+
+    def to_json(self) -> dict[str, Any]:
+        """A tree of JSON values."""
+        tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return tree | {"betas": list(self.betas), "model_overrides": dict(self.model_overrides)}
+
+    def differences(self, recorded: Mapping[str, Any]) -> list[str]:
+        """Settings in which a recorded run would compute something else than this one."""
+        mine = self.to_json()
+        names = (mine.keys() | recorded.keys()) - set(_FREE_TO_CHANGE)
+        return sorted(name for name in names if mine.get(name) != recorded.get(name))

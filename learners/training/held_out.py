@@ -1,0 +1,91 @@
+"""The episodes that a run keeps out of its training, and a policy's error on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from datasets.selection.selection import Selection
+from learners.policy.policy_network import PolicyNetwork
+from learners.training.config import TrainConfig
+from learners.training.nonfinite import NonFiniteError
+from learners.training.objectives import masked_sum, squared_error
+from learners.training.trainer import Episodes
+
+BATCH_STEPS = 8192
+
+
+def split_episodes(config: TrainConfig, selection: Selection) -> Episodes:
+    """The episodes to train on and those held out, by `held_out_fraction` and `split_seed`.
+
+    Raises:
+        ValueError: nothing is left to train or validate on.
+    """
+    if config.held_out_fraction == 0.0:
+        rest, held_out = selection, None
+    else:
+        seed = config.seed if config.split_seed is None else config.split_seed
+        rest, held_out = selection.split(config.held_out_fraction, seed)
+        if len(held_out) == 0:
+            raise ValueError(
+                f"held_out_fraction {config.held_out_fraction} leaves none of {len(selection)} "
+                "episodes to validate on; use a larger one, or 0 for no validation"
+            )
+    if len(rest) == 0:
+        raise ValueError(f"no episode to train on, of {len(selection)} selected")
+    return Episodes(rest, held_out)
+
+
+@dataclass(frozen=True)
+class HeldOutError:
+    """Mean squared error over all steps of the held-out episodes, in normalised action units."""
+
+    mse: float
+    steps: int
+    episodes: int
+
+
+def held_out_error(
+    policy: PolicyNetwork,
+    held_out: Selection,
+    progress: Callable[[int], None] | None = None,
+) -> HeldOutError:
+    """The error of a policy's action, of a Gaussian one's mean, against the stored action.
+
+    Episodes are not cut: every step is predicted with all the history that it has in control. The
+    units are those of the policy's own normaliser; policies that were trained on the same episodes
+    have the same.
+
+    Args:
+        progress: called with the number of control steps done since the call before.
+
+    Raises:
+        NonFiniteError: the error is not a finite number.
+        ValueError: an episode that was cut off, if the policy is conditioned on the return.
+    """
+    longest = int(held_out.lengths.max())
+    stream = held_out.windows(
+        context_len=longest,
+        batch_size=max(1, BATCH_STEPS // longest),
+        return_to_go=policy.conditioned,
+        last_action=policy.layout.keeps_last_action,
+    )
+    total, steps = 0.0, 0
+    try:
+        with torch.inference_mode():
+            for batch in stream:
+                predicted = policy.predict_batch(batch)
+                target = policy.action_normaliser.normalise(batch["action"])
+                total += float(masked_sum(squared_error(predicted, target), batch["mask"]))
+                done = int(batch["mask"].sum())
+                steps += done
+                if progress is not None:
+                    progress(done)
+    finally:
+        stream.close()
+    if not math.isfinite(total):
+        raise NonFiniteError("the error on the held-out episodes is not finite")
+    return HeldOutError(total / steps, steps, len(held_out))

@@ -1,0 +1,60 @@
+"""Who is to blame when a number is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from datasets.selection.selection import Selection
+
+_NAMED_EPISODES = 4
+
+
+class NonFiniteError(ValueError):
+    """Training met a number that is not finite, in the data or in the loss."""
+
+
+def blame(batch: Mapping[str, Tensor], selection: Selection, rate: float, alone: bool) -> str:
+    """Why a batch has a loss or gradient that is not finite, and whose episodes it holds.
+
+    `alone` says whether it is the whole batch, and not one process's share of it.
+    """
+    way_out = "lower peak_lr" if alone else "lower peak_lr, unless another process names its data"
+    return data_fault(batch, selection) or (
+        f"the loss is not finite at learning rate {rate:.2g}, over "
+        f"{_episodes(batch['episode'], selection)}; {way_out}"
+    )
+
+
+def data_fault(batch: Mapping[str, Tensor], selection: Selection) -> str | None:
+    """What is wrong with the numbers of a batch, and in which episodes; None if nothing is."""
+    for name, value in batch.items():
+        if not value.is_floating_point():
+            continue
+        wrong = ~torch.isfinite(value)
+        problem = "numbers that are not finite"
+        if name == "action_std" and not wrong.any():
+            wrong = (value <= 0) & batch["mask"][..., None]
+            problem = "numbers that are not above 0"
+        if wrong.any():
+            windows = wrong.flatten(1).any(1)
+            owners = _episodes(batch["episode"][windows], selection)
+            return f"field {name} of the data holds {problem}, in {owners}"
+    return None
+
+
+def _episodes(rows: Tensor, selection: Selection) -> str:
+    """Parts and numbers of the first few of some episodes, given by their rows."""
+    distinct = rows.unique().cpu().numpy()
+    table = selection.episodes().take(distinct[:_NAMED_EPISODES])
+    by_part: dict[str, list[str]] = {}
+    for row in table.select(["part", "episode"]).to_pylist():
+        by_part.setdefault(row["part"], []).append(str(row["episode"]))
+    named = ", ".join(
+        f"episode{'s' * (len(each) > 1)} {', '.join(each)} of part {part}"
+        for part, each in by_part.items()
+    )
+    more = len(distinct) - _NAMED_EPISODES
+    return f"{named} and {more} more" if more > 0 else named

@@ -1,0 +1,110 @@
+"""Training objectives. Each is summed over the valid steps, never over padding.
+
+A deterministic policy learns by mean squared error, a Gaussian one by the negative log-likelihood
+of the stored action, or by KL(expert || policy) where the data hold the expert's distribution.
+Actions are in normalised units throughout; a KL divergence is the same in any unit.
+
+Legend: B windows, T steps, A numbers of an action.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from datasets.schema import Schema
+    from learners.policy.policy_network import PolicyNetwork
+
+EXPERT_FIELDS = ("action_mean", "action_std")
+"""The expert's distribution, per step and in the units of `action`, where a store has it."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a run trains for: the kind of token (`tokens.TOKEN_KINDS`), and what is predicted."""
+
+    tokens: str
+    gaussian: bool = False
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "bc": Objective("obs"),
+    "gaussian-bc": Objective("obs", gaussian=True),
+    "return": Objective("return"),
+}
+
+
+def objective_fields(objective: Objective, schema: Schema) -> tuple[str, ...]:
+    """The fields of a store that the objective trains on.
+
+    Raises:
+        ValueError: the expert's distribution does not have the action's shape.
+    """
+    if not objective.gaussian or not set(EXPERT_FIELDS) <= set(schema.names()):
+        return ("obs", "action")
+    action = schema.field("action")
+    for name in EXPERT_FIELDS:
+        given = schema.field(name)
+        if (given.shape, given.per) != (action.shape, "step"):
+            raise ValueError(
+                f"field {name} is {given.shape} per {given.per}, but the expert's distribution "
+                f"must be {action.shape} per step, like the action"
+            )
+    return ("obs", *EXPERT_FIELDS)
+
+
+def summed_loss(policy: PolicyNetwork, batch: Mapping[str, Tensor]) -> Tensor:
+    """The policy's loss summed over the valid steps of a batch; scalar.
+
+    A step counts its mean squared error over actions, or, for a Gaussian policy, its nats.
+
+    Args:
+        batch: mask (B, T), action (B, T, A) or both of EXPERT_FIELDS, and what
+            `PolicyNetwork.predict_batch` takes.
+    """
+    predicted = policy.predict_batch(batch).float()
+    normaliser, mask = policy.action_normaliser, batch["mask"]
+    if "action_mean" in batch:
+        expert_mean = normaliser.normalise(batch["action_mean"])
+        expert_std = batch["action_std"] / normaliser.std
+        return masked_sum(gaussian_kl(expert_mean, expert_std, predicted, policy.log_std), mask)
+    target = normaliser.normalise(batch["action"])
+    if policy.gaussian is None:
+        return masked_sum(squared_error(predicted, target), mask)
+    return masked_sum(gaussian_nll(predicted, policy.log_std, target), mask)
+
+
+def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
+    """(..., A) and (..., A) -> (...) mean over the action's numbers."""
+    return (predicted - target).square().mean(-1)
+
+
+def gaussian_nll(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
+    """-log N(action; mean, diag(std^2)) of the whole action, in nats: (..., A) -> (...)."""
+    scaled = (action - mean) * (-log_std).exp()
+    return (0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+def gaussian_kl(expert_mean: Tensor, expert_std: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """KL(expert || policy) of diagonal Gaussians, in nats: (..., A) -> (...)."""
+    distance = expert_std.square() + (expert_mean - mean).square()
+    return (log_std - expert_std.log() + 0.5 * distance * (-2 * log_std).exp() - 0.5).sum(-1)
+
+
+def masked_sum(per_step: Tensor, mask: Tensor) -> Tensor:
+    """Sum of (B, T) over the steps where mask (B, T) is true."""
+    return per_step.masked_fill(~mask, 0.0).sum()
+
+
+def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """Mean squared error over actions and valid steps; scalar.
+
+    Args: predicted and target (B, T, A) in normalised action units; mask (B, T) bool, true where
+    a step is real. The sum is divided by the number of valid steps, not by B * T.
+    """
+    return masked_sum(squared_error(predicted, target), mask) / mask.sum().clamp(min=1)

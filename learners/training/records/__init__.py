@@ -1,0 +1,1 @@
+"""What a training run writes: history, events, checkpoints."""

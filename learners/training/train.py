@@ -1,0 +1,154 @@
+"""The trainer: one for every model and objective, on one process or, under `torchrun`, several.
+
+A run folder holds `config.json` (all settings, resolved), `history.jsonl`, `metrics.csv`,
+`tensorboard/`, and the last and the best checkpoint. A run that was stopped goes on from its last
+checkpoint and ends with the numbers of an uninterrupted one: weights, optimiser, averages,
+position in the data and loss sums are all part of the checkpoint.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datasets.selection.selection import Selection
+from learners.checkpoint import CHECKPOINT, git_revision, read_checkpoint
+from learners.models.registry import count_parameters
+from learners.training.building import build_policy
+from learners.training.config import TrainConfig
+from learners.training.distributed import Ranks, process_group
+from learners.training.held_out import split_episodes
+from learners.training.nonfinite import NonFiniteError
+from learners.training.trainer import Progress, RunProgress, Trainer
+
+__all__ = ["NonFiniteError", "TrainResult", "train"]
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run came to.
+
+    loss and validation_loss are those of the objective, for "bc" and "return" the mean squared
+    error in normalised action units and for "gaussian-bc" nats a step; loss is over the last
+    stretch of the history. The best validation loss came after best_step. train_s counts seconds
+    over all resumes; control_steps are the valid steps trained on, repeats counted; resumed_from
+    is the optimiser step this call started at.
+    """
+
+    run_dir: Path
+    steps: int
+    control_steps: int
+    loss: float
+    validation_loss: float | None
+    best_validation_loss: float | None
+    best_step: int | None
+    train_s: float
+    parameters: int
+    resumed_from: int
+
+
+def train(
+    config: TrainConfig,
+    selection: Selection,
+    out_dir: str | Path,
+    progress: Progress | None = None,
+) -> TrainResult:
+    """Train a policy on the selection's episodes, or go on with the run in `out_dir`.
+
+    A run that is already finished returns at once. Ctrl-C, SIGTERM and SIGUSR2 take effect between
+    two steps and leave a checkpoint to resume from. Processes that `torchrun` started share the
+    run: each calls this with the same arguments, and only rank 0 reports and writes.
+
+    Args:
+        progress: called about twice a second and after the last step with steps done, steps in
+            all, and {"loss", "validation_loss", "lr", "steps_per_s", "elapsed_s", "remaining_s"}.
+
+    Raises:
+        ValueError: `out_dir` cannot be written, holds another run or a damaged checkpoint, nothing
+            is left to train or validate on, the device or the processes are not there, or
+            (NonFiniteError) the data or the loss are not finite.
+        Stopped: (a KeyboardInterrupt) after saving a checkpoint.
+    """
+    run_dir = Path(out_dir)
+    stored = _stored_run(run_dir, config, selection)
+    if stored is not None and stored[1]["finished"]:
+        return _result(run_dir, stored[1], resumed_from=stored[1]["progress"]["step"])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.threads or threads)
+    try:
+        with process_group(config.device) as ranks, _own_randomness(ranks):
+            return _train(config, selection, run_dir, ranks, progress, stored)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _own_randomness(ranks: Ranks) -> AbstractContextManager[None]:
+    """Leaves the caller's random numbers as they were."""
+    return torch.random.fork_rng([ranks.device] if ranks.device.type == "cuda" else [])
+
+
+def _train(
+    config: TrainConfig,
+    selection: Selection,
+    run_dir: Path,
+    ranks: Ranks,
+    progress: Progress | None,
+    stored: tuple[dict[str, Tensor], dict[str, Any]] | None,
+) -> TrainResult:
+    ranks.share(config.batch_size)
+    episodes = split_episodes(config, selection)
+    policy, card = build_policy(config, episodes.train)
+    card |= {
+        "train_config": config.to_json(),
+        "dataset_hash": selection.hash,
+        "parameters": count_parameters(policy),
+        "git_revision": git_revision(),
+        "torch": torch.__version__,
+    }
+    trainer = Trainer(config, episodes, policy, card, run_dir, ranks, progress)
+    try:
+        if stored is not None:
+            trainer.restore(*stored)
+        resumed_from = trainer.done.step
+        return _result(run_dir, trainer.run(), resumed_from)
+    finally:
+        trainer.close()
+
+
+def _result(run_dir: Path, card: dict[str, Any], resumed_from: int) -> TrainResult:
+    done = RunProgress(**card["progress"])
+    assert done.loss is not None, "the last step of a run writes history"
+    return TrainResult(
+        run_dir=run_dir,
+        steps=done.step,
+        control_steps=done.control_steps,
+        loss=done.loss,
+        validation_loss=done.validation_loss,
+        best_validation_loss=done.best_validation_loss,
+        best_step=done.best_step,
+        train_s=done.train_s,
+        parameters=card["parameters"],
+        resumed_from=resumed_from,
+    )
+
+
+def _stored_run(
+    run_dir: Path, config: TrainConfig, selection: Selection
+) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The checkpoint to go on from; ValueError where the folder holds another run's."""
+    if not (run_dir / CHECKPOINT).exists():
+        return None
+    tensors, card = read_checkpoint(run_dir)
+    changed = config.differences(card.get("train_config", {}))
+    if card.get("dataset_hash") != selection.hash:
+        changed.append("dataset")
+    if changed:
+        raise ValueError(
+            f"{run_dir} holds a run with another {', '.join(changed)}; choose an empty folder"
+        )
+    return tensors, card

@@ -1,0 +1,236 @@
+"""The loop of a training run: step, validate, record, save, stop when asked to."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datasets.selection.selection import Selection
+from learners.checkpoint import averages_in, load_optimiser, load_weights
+from learners.policy.policy_network import PolicyNetwork
+from learners.training.batches import BatchPosition, TrainingBatches, on_device, open_stream
+from learners.training.config import TrainConfig
+from learners.training.distributed import Ranks
+from learners.training.interrupts import Notices, Stopped, deferred_signals
+from learners.training.nonfinite import NonFiniteError, blame, data_fault
+from learners.training.optimisation import learning_rate
+from learners.training.records.recording import RunFiles
+from learners.training.update import Updater
+
+PROGRESS_PERIOD_S = 0.5
+
+Progress = Callable[[int, int, dict[str, Any]], None]
+
+
+@dataclass
+class RunProgress:
+    """What a run has done so far; saved with every checkpoint."""
+
+    step: int = 0
+    control_steps: int = 0
+    train_s: float = 0.0
+    loss: float | None = None
+    validation_loss: float | None = None
+    best_validation_loss: float | None = None
+    best_step: int | None = None
+    pending_loss: float = 0.0
+    pending_steps: int = 0
+    pending_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """The episodes to train on, and those held out for validation, if any are."""
+
+    train: Selection
+    held_out: Selection | None
+
+
+class Trainer:
+    """The state of one call of `train`, on one rank.
+
+    Args:
+        card: what every checkpoint of the run says about it.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        episodes: Episodes,
+        policy: PolicyNetwork,
+        card: dict[str, Any],
+        run_dir: Path,
+        ranks: Ranks,
+        progress: Progress | None,
+    ) -> None:
+        self.config = config
+        self.episodes = episodes
+        self.card = card
+        self.run_dir = run_dir
+        self.ranks = ranks
+        self.report = progress if ranks.leads else None
+        self.done = RunProgress()
+        self.files: RunFiles | None = None
+        self.batches = TrainingBatches(config, episodes.train, ranks)
+        self.updater = Updater(policy, config, ranks)
+
+    def restore(self, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint of this run."""
+        load_weights(self.updater.policy, tensors)
+        load_optimiser(self.updater.optimiser, tensors)
+        if self.updater.averages is not None:
+            self.updater.averages.load(averages_in(tensors))
+        self.batches.load(card["stream"])
+        self.done = RunProgress(**card["progress"])
+
+    def close(self) -> None:
+        """End the stream's threads and the files."""
+        self.batches.close()
+        if self.files is not None:
+            self.files.close()
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end; the card of the last checkpoint.
+
+        Raises:
+            Stopped: a signal came, and there is a checkpoint to go on from.
+            NonFiniteError: see `nonfinite`.
+        """
+        if self.ranks.leads:
+            self.files = RunFiles(self.run_dir, self.card, self.done.step)
+        with deferred_signals() as notices:
+            self._loop(notices)
+        return self._full_card(finished=True)
+
+    def _loop(self, notices: Notices) -> None:
+        last_report = time.perf_counter()
+        batches = iter(self.batches)
+        self.updater.policy.train()
+        while self.done.step < self.config.steps:
+            start = time.perf_counter()
+            self._step(*next(batches))
+            self._after_step(start)
+            now = time.perf_counter()
+            if self.report and now - last_report >= PROGRESS_PERIOD_S:
+                last_report = now
+                self.report(self.done.step, self.config.steps, self._information())
+            if received := self.ranks.largest(notices.received):
+                self._save(finished=self.done.step == self.config.steps)
+                raise Stopped(received, self.done.step)
+        self._save(finished=True)
+        if self.report:
+            self.report(self.done.step, self.config.steps, self._information())
+
+    def _step(self, position: BatchPosition, batch: dict[str, Tensor]) -> None:
+        done = self.done
+        rate = learning_rate(done.step, self.config)
+        update = self.updater.step(batch, done.step, rate)
+        if not update.finite:
+            alone = self.ranks.world_size == 1
+            reason = blame(batch, self.episodes.train, rate, alone)
+            raise NonFiniteError(f"step {done.step} ({position}): {reason}")
+        done.step += 1
+        done.control_steps += update.valid_steps
+        done.pending_loss += update.loss * update.valid_steps
+        done.pending_steps += update.valid_steps
+
+    def _after_step(self, start: float) -> None:
+        """Validate, write history and save where it is time to; add up the seconds."""
+        done, config = self.done, self.config
+        done.pending_s += time.perf_counter() - start
+        last = done.step == config.steps
+        validated = last or done.step % config.validation_every == 0
+        if validated:
+            self._validate()
+        done.train_s += time.perf_counter() - start
+        if validated or done.step % config.history_every == 0:
+            self._write_history(validated)
+        if done.step % config.checkpoint_every == 0 and not last:
+            self._save(finished=False)
+
+    def _write_history(self, validated: bool) -> None:
+        done = self.done
+        done.loss = done.pending_loss / done.pending_steps
+        if self.files is not None:
+            self.files.append(
+                {
+                    "step": done.step,
+                    "loss": done.loss,
+                    "validation_loss": done.validation_loss if validated else None,
+                    "lr": learning_rate(done.step - 1, self.config),
+                    "steps_per_s": done.pending_steps / max(done.pending_s, 1e-9),
+                    "elapsed_s": done.train_s,
+                }
+            )
+        done.pending_loss, done.pending_steps, done.pending_s = 0.0, 0, 0.0
+
+    def _validate(self) -> None:
+        """Compute the validation loss, and keep the policy if it is the best so far."""
+        if self.episodes.held_out is None:
+            return
+        done, policy, averages = self.done, self.updater.policy, self.updater.averages
+        policy.eval()
+        with nullcontext() if averages is None else averages.in_place():
+            done.validation_loss = self._validation_loss(self.episodes.held_out)
+            best = done.best_validation_loss
+            if best is None or done.validation_loss < best:
+                done.best_validation_loss, done.best_step = done.validation_loss, done.step
+                if self.files is not None:
+                    self.files.save_best(self.updater, self._full_card(finished=False))
+        policy.train()
+
+    def _validation_loss(self, held_out: Selection) -> float:
+        """Loss over the first batches of the held-out episodes, the same ones every time."""
+        # Episodes too few to be shared are computed by every rank, which changes no mean.
+        shared = len(held_out) >= self.ranks.world_size
+        ranks = self.ranks if shared else Ranks(device=self.ranks.device)
+        stream = open_stream(self.config, held_out, ranks, seed=0)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
+        fault = None
+        with torch.no_grad():
+            for number, batch in enumerate(stream, start=1):
+                loss = self.updater.summed_loss(on_device(batch, self.ranks)).double()
+                sums += torch.stack([loss, batch["mask"].sum().to(loss)])
+                if fault is None and not loss.isfinite():
+                    fault = data_fault(batch, held_out) or "the validation loss is not finite"
+                if number == self.config.validation_batches:
+                    break
+        stream.close()
+        total, valid = self.ranks.sum(sums).tolist()
+        loss = total / valid
+        if not math.isfinite(loss):
+            fault = fault or "the validation loss of another process is not finite"
+            raise NonFiniteError(f"step {self.done.step}, validation: {fault}")
+        return loss
+
+    def _information(self) -> dict[str, Any]:
+        done = self.done
+        rate = done.control_steps / max(done.train_s, 1e-9)
+        pending = done.pending_loss / done.pending_steps if done.pending_steps else done.loss
+        return {
+            "loss": pending,
+            "validation_loss": done.validation_loss,
+            "lr": learning_rate(done.step - 1, self.config),
+            "steps_per_s": rate,
+            "elapsed_s": done.train_s,
+            "remaining_s": done.train_s / done.step * (self.config.steps - done.step),
+        }
+
+    def _save(self, finished: bool) -> None:
+        if self.files is not None:
+            self.files.save(self.updater, self._full_card(finished))
+
+    def _full_card(self, finished: bool) -> dict[str, Any]:
+        return self.card | {
+            "finished": finished,
+            "progress": vars(self.done),
+            "stream": self.batches.state(),
+        }

@@ -1,0 +1,143 @@
+"""Masked attention over body parts: every implementation by node count, and the paper's setting."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from flows.progress import Advance
+from learners.models.bot.attention_bench import (
+    PAPER_NODES,
+    PAPER_SPARSITY,
+    compare_single_sequence,
+    random_mask,
+)
+from learners.models.bot.bodies import QUADRUPED, body_graph
+from learners.models.bot.body_attention import (
+    ATTENTION,
+    WITHOUT_CPU_GRADIENT,
+    AttentionMask,
+    fastest_attention,
+)
+from learners.models.registry import preset
+from learners.models.spaces import SPACES
+
+PAPER_SPEED_UP_PERCENT = 206.0
+"""The Body Transformer paper's Section 5.4, at 128 nodes."""
+SINGLE_BASELINE = "numpy dense"
+RANDOM = "random"
+BODY_SPACES = {QUADRUPED: "legged", "adroit-door": "adroit-door", "cmu-humanoid": "mocapact"}
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """What is measured.
+
+    Attributes:
+        nodes: node counts of random masks of the paper's sparsity.
+        bodies: names of BODY_SPACES, each with its own mask.
+        tokens: nodes of a batch in all, so that a row of the table is about the same work.
+        rounds: turns of all implementations.
+        single_masks: random masks of one sequence each, in the paper's setting.
+    """
+
+    nodes: tuple[int, ...] = PAPER_NODES
+    bodies: tuple[str, ...] = tuple(BODY_SPACES)
+    tokens: int = 13_312
+    rounds: int = 7
+    single_masks: int = 1000
+
+
+def attention_layers(config: AttentionConfig, advance: Advance) -> list[dict[str, Any]]:
+    """One attention layer with the heads of the legged BoT, a record a mask.
+
+    ``forward_ms`` and ``train_ms`` (with the gradient) hold the median of each implementation that
+    can do it, ``train_over_dense`` how many times faster it trains than the dense one; ``default``
+    is the one that the networks use at this size, ``fastest`` the one that trained fastest here.
+    """
+    sizes: Any = preset("bot").config
+    records = []
+    for name, mask in _masks(config):
+        shape = (config.tokens // mask.nodes, mask.nodes, 3, sizes.n_heads)
+        qkv = torch.randn(*shape, sizes.embed_dim // sizes.n_heads)
+        forward, train = _times(qkv, mask, config.rounds)
+        records.append(
+            {
+                "mask": name,
+                "nodes": mask.nodes,
+                "degree": mask.degree,
+                "forward_ms": forward,
+                "train_ms": train,
+                "train_over_dense": {each: train["dense"] / train[each] for each in train},
+                "default": fastest_attention(mask.nodes, mask.degree),
+                "fastest": min(train, key=train.__getitem__),
+            }
+        )
+        advance(1, f"attention, {mask.nodes} nodes")
+    return records
+
+
+def single_sequences(config: AttentionConfig, advance: Advance) -> list[dict[str, Any]]:
+    """The paper's own setting, a record a node count.
+
+    ``median_us`` by implementation, and ``speed_up_percent``: how much faster than NumPy's dense
+    attention, 206 for the paper's at 128 nodes (read as 206 % more, not 206 % of).
+    """
+    records = []
+    for nodes in config.nodes:
+        seconds = compare_single_sequence(nodes, config.single_masks)
+        micros = {name: 1e6 * value for name, value in seconds.items()}
+        dense = micros[SINGLE_BASELINE]
+        speed_up = {name: 100 * (dense / value - 1) for name, value in micros.items()}
+        records.append({"nodes": nodes, "median_us": micros, "speed_up_percent": speed_up})
+        advance(1, f"attention, {nodes} nodes")
+    return records
+
+
+def _masks(config: AttentionConfig) -> Iterator[tuple[str, AttentionMask]]:
+    rng = np.random.default_rng(0)
+    for body in config.bodies:
+        space = SPACES[BODY_SPACES[body]]
+        graph = body_graph(body, space.layout.slices, space.act_dim)
+        yield body, AttentionMask(graph.embodiment_mask())
+    for nodes in config.nodes:
+        yield RANDOM, AttentionMask(torch.from_numpy(random_mask(nodes, rng, PAPER_SPARSITY)))
+
+
+def _times(
+    qkv: torch.Tensor, mask: AttentionMask, rounds: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Median ms by implementation, of the forward pass and of both; all of them in turns."""
+    learned = qkv.clone().requires_grad_()
+
+    def train(name: str) -> None:
+        learned.grad = None
+        ATTENTION[name](learned, mask).sum().backward()
+
+    works: dict[tuple[str, str], Callable[[], Any]] = {}
+    for name, attention in ATTENTION.items():
+        works["forward", name] = partial(attention, qkv, mask)
+        if name not in WITHOUT_CPU_GRADIENT:
+            works["train", name] = partial(train, name)
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in works}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
+        for number in range(rounds + 1):
+            for key, work in works.items():
+                started = time.perf_counter()
+                work()
+                if number > 0:
+                    seconds[key].append(time.perf_counter() - started)
+    medians = {key: 1e3 * float(np.median(values)) for key, values in seconds.items()}
+    forward, both = (
+        {name: value for (kind, name), value in medians.items() if kind == wanted}
+        for wanted in ("forward", "train")
+    )
+    return forward, both

@@ -1,0 +1,228 @@
+"""Collection beside bare `mujoco.rollout`: how much of the time is not physics, and where it goes.
+
+Collection and the bare calls alternate in one run, on the same models and with the same inputs: the
+calls are those that the same parts' collection made in a first round, which is not measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.legged import environment
+from collectors.physics.mujoco.backend import MujocoBackend
+from collectors.policies import Observation, Policy
+from datasets import open_store
+from flows.progress import Advance, unheard
+from flows.stages.collect import Collector, CollectPlan, prepare
+
+ROLLOUT = "mujoco.rollout"
+BACKEND = "back end around it"
+OBSERVATION = "observation"
+REWARD = "reward and signals"
+RESET = "randomisation and reset"
+POLICY = "policy"
+RECORDING = "recording"
+WRITING = "writing"
+STAGES = (ROLLOUT, BACKEND, OBSERVATION, REWARD, RESET, POLICY, RECORDING, WRITING)
+
+
+class StageClock:
+    """Seconds of each stage; a stage that begins within another one stops the other's clock."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.clear()
+        self._open: list[str] = []
+        self._since = 0.0
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time what is done within as a stage."""
+        self._pass()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._pass()
+            self._open.pop()
+
+    def wrap(self, owner: Any, name: str, stage: str) -> None:
+        """Time every call of a function that `owner` holds as a stage."""
+        work = getattr(owner, name)
+
+        @wraps(work)
+        def timed(*arguments: Any, **named: Any) -> Any:
+            with self.stage(stage):
+                return work(*arguments, **named)
+
+        setattr(owner, name, timed)
+
+    def clear(self) -> None:
+        """Forget what was timed."""
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+
+    def shares(self) -> dict[str, float]:
+        """Each stage's share of all that was timed."""
+        total = sum(self.seconds.values())
+        return {stage: seconds / total for stage, seconds in self.seconds.items()}
+
+    def _pass(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            self.seconds[self._open[-1]] += now - self._since
+        self._since = now
+
+
+def measure_collection(
+    plan: CollectPlan, rounds: int, folder: Path, advance: Advance = unheard
+) -> dict[str, Any]:
+    """Collect every part of a plan, a simulator and a thread each, and repeat its physics alone.
+
+    Args:
+        plan: of the default back end, with a part for each thread; folder: for the stores.
+        advance: told of every round.
+
+    Returns:
+        ``threads``, ``robots`` (of a simulator), ``collect_steps_per_s`` and ``bare_steps_per_s``
+        (robots' control steps), ``ratio`` (median over the rounds) and ``ratios``; with one thread
+        also ``stages``, each one's share of the time of collecting.
+    """
+    with ExitStack() as stack:
+        workers = [stack.enter_context(closing(_Worker(plan, part))) for part in plan.part_ids()]
+        pool = stack.enter_context(ThreadPoolExecutor(len(workers)))
+        if len(workers) == 1:
+            stack.enter_context(_clocked(workers[0]))
+
+        def together(work: Callable[[_Worker], None]) -> float:
+            started = time.perf_counter()
+            list(pool.map(work, workers))
+            return time.perf_counter() - started
+
+        def collect_s(name: str) -> float:
+            store = folder / f"{len(workers)}-{name}.zarr"
+            prepare(plan, store)
+            return together(lambda worker: worker.collect(store))
+
+        collect_s("first")
+        for worker in workers:
+            worker.pool.keep = False
+            worker.clock.clear()
+        advance(1, "")
+        collected, bare = [], []
+        for k in range(rounds):
+            if k % 2:
+                bare.append(together(_Worker.repeat))
+            collected.append(collect_s(str(k)))
+            if not k % 2:
+                bare.append(together(_Worker.repeat))
+            advance(1, "")
+        ratios = (np.array(bare) / np.array(collected)).tolist()
+        steps = sum(worker.pool.robot_steps for worker in workers)
+        found = {
+            "threads": len(workers),
+            "robots": workers[0].collector.env.num_robots,
+            "collect_steps_per_s": steps / float(np.median(collected)),
+            "bare_steps_per_s": steps / float(np.median(bare)),
+            "ratio": float(np.median(ratios)),
+            "ratios": ratios,
+        }
+        return found | ({"stages": workers[0].clock.shares()} if len(workers) == 1 else {})
+
+
+class _KeptCalls:
+    """Stands in for a `mujoco.rollout.Rollout`, and can make the calls that it passed on again."""
+
+    def __init__(self, pool: Any):
+        self.keep = True
+        self.robot_steps = 0
+        self._pool = pool
+        self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def rollout(self, models: Any, datas: Any, start: Any, control: Any, /, **rest: Any) -> None:
+        if self.keep:
+            self._calls.append(((models, datas, start.copy(), control.copy()), rest))
+            self.robot_steps += len(models)
+        self._pool.rollout(models, datas, start, control, **rest)
+
+    def repeat(self) -> None:
+        """Make all kept calls."""
+        for arguments, rest in self._calls:
+            self._pool.rollout(*arguments, **rest)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class _Worker:
+    """One simulator that collects the same part again and again."""
+
+    def __init__(self, plan: CollectPlan, part_id: str):
+        self.clock = StageClock()
+        self.collector = Collector(plan, 1)
+        self._part_id = part_id
+        physics = self.collector.env.physics
+        if not isinstance(physics, MujocoBackend):
+            raise ValueError(f"only mujoco can be measured beside mujoco.rollout, not {plan.sim}")
+        self.pool = _KeptCalls(physics.pool)
+        physics.pool = self.pool
+
+    def collect(self, store: Path) -> None:
+        """Collect the part into a store that lacks it."""
+        with self.clock.stage(RECORDING), ExitStack() as writing:
+            self.collector.collect(
+                open_store(store),
+                self._part_id,
+                unheard,
+                lambda: writing.enter_context(self.clock.stage(WRITING)),
+            )
+
+    def repeat(self) -> None:
+        """Simulate what the collection did, and nothing else."""
+        self.pool.repeat()
+
+    def close(self) -> None:
+        self.collector.close()
+
+
+class _ClockedPolicy:
+    """A policy whose time counts as its own but for the observation that it has made."""
+
+    def __init__(self, policy: Policy, clock: StageClock):
+        self.name = policy.name
+        self.reset = policy.reset
+        self._policy, self._clock = policy, clock
+
+    def act(self, observation: Observation) -> np.ndarray:
+        with self._clock.stage(OBSERVATION):
+            _ = observation.privileged
+        with self._clock.stage(POLICY):
+            return self._policy.act(observation)
+
+
+@contextmanager
+def _clocked(worker: _Worker) -> Iterator[None]:
+    """Have the worker's clock run in everything that it does."""
+    env, clock = worker.collector.env, worker.clock
+    clock.wrap(env.physics, "step", BACKEND)
+    clock.wrap(env.physics, "push", BACKEND)
+    clock.wrap(worker.pool, "rollout", ROLLOUT)
+    clock.wrap(env, "step", OBSERVATION)
+    clock.wrap(env, "observe", OBSERVATION)
+    clock.wrap(env, "reset", RESET)
+    worker.collector.policy = _ClockedPolicy(worker.collector.policy, clock)
+    rewards = {name: getattr(environment, name) for name in ("total_reward", "signals")}
+    try:
+        for name in rewards:
+            clock.wrap(environment, name, REWARD)
+        yield
+    finally:
+        for name, work in rewards.items():
+            setattr(environment, name, work)

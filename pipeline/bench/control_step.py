@@ -1,0 +1,305 @@
+"""Time of one control step of one robot on one thread, by context length, layers and width.
+
+The setting of the FCNet paper's Figure 6: random weights and observations, 500 steps to warm up,
+several seeds. Every step goes from a NumPy observation to an action with both normalisers inside.
+The candidates take turns in short blocks, so that whatever else the machine does meets all alike.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from collectors.robots.robot import load_robot
+from flows.progress import Advance
+from flows.stages.export import robot_facts
+from learners.checkpoint import policy_card
+from learners.deploy.compiled_fcnet import CompiledFCNet
+from learners.deploy.export import ExportOptions, export_policy
+from learners.deploy.export_formats import onnx_packages
+from learners.deploy.onnx_policy import OnnxPolicy
+from learners.models.presets import PRESETS
+from learners.models.registry import ModelSpec, build_network, preset
+from learners.models.sizes import match_parameters, parameter_count
+from learners.models.spaces import SPACES, Space
+from learners.policy.normalisation import Normaliser
+from learners.policy.policy_network import PolicyNetwork
+
+FCNET = "fcnet-legged"
+COMPILED, TORCH, ONNX = "compiled", "torch", "onnx"
+LEGGED = "legged"
+OTHERS = ("dt-legged", "history-mlp-legged", "mlp-legged", "bot")
+_REENTRY_STEPS = 5  # untimed at the start of a block: they fetch the weights into the caches again
+
+ControlStep = Callable[[np.ndarray], Any]
+"""An observation (Do,) float32 -> an action."""
+
+
+@dataclass(frozen=True)
+class ControlStepConfig:
+    """What is measured.
+
+    Attributes:
+        context_lens, n_layers, hidden_dims: sizes of FCNet, each varied alone.
+        others: presets that are measured at their own size only.
+        seeds: of weights and observations.
+        warm_up: untimed steps a candidate and seed.
+        blocks, block_steps: turns a seed, and timed steps a turn.
+        export_all: export FCNet to ONNX at every size, not only at the legged one.
+    """
+
+    context_lens: tuple[int, ...] = (64, 128, 256, 512, 1024)
+    n_layers: tuple[int, ...] = (2, 4, 8)
+    hidden_dims: tuple[int, ...] = (128, 256, 512)
+    others: tuple[str, ...] = OTHERS
+    seeds: int = 3
+    warm_up: int = 500
+    blocks: int = 20
+    block_steps: int = 50
+    export_all: bool = True
+
+    @property
+    def settings(self) -> tuple[dict[str, int], ...]:
+        """FCNet's legged size as {}, then what each other size changes in it."""
+        legged = preset(FCNET).config
+        varied = {
+            "context_len": self.context_lens,
+            "n_layers": self.n_layers,
+            "hidden_dim": self.hidden_dims,
+        }
+        changes = (
+            {name: value}
+            for name, values in varied.items()
+            for value in values
+            if value != getattr(legged, name)
+        )
+        return ({}, *changes)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network in a runtime, at a setting of FCNet's sizes (what is changed in the legged one)."""
+
+    model: str
+    setting: Mapping[str, int]
+    spec: ModelSpec
+    space: Space
+    runtime: str = TORCH
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Model and setting as text."""
+        return self.model, setting_name(self.setting)
+
+
+def setting_name(setting: Mapping[str, int]) -> str:
+    """ "legged", or what differs from it."""
+    return ",".join(f"{name}={value}" for name, value in setting.items()) or LEGGED
+
+
+def paper_modes(context_len: int) -> int:
+    """Modes that the FCNet paper's Section 4.3 keeps: min(2.5 ln n, n // 2 + 1)."""
+    return max(1, min(int(2.5 * math.log(context_len)), context_len // 2 + 1))
+
+
+def candidates(config: ControlStepConfig) -> list[Candidate]:
+    """All that is measured: FCNet in each runtime, and its rivals with as many parameters.
+
+    FCNet keeps its 10 modes at every context length, and with them its number of parameters; at
+    the longer ones the compiled one is also measured with the paper's number of modes.
+    """
+    space = SPACES[LEGGED]
+    found = []
+    for setting in config.settings:
+        spec = preset(FCNET, setting)
+        runtimes = (
+            (COMPILED, TORCH, ONNX) if config.export_all or not setting else (COMPILED, TORCH)
+        )
+        found += [Candidate(f"fcnet-{each}", setting, spec, space, each) for each in runtimes]
+        found.append(Candidate("transformer", setting, _rival("transformer", setting), space))
+        if "context_len" not in setting:  # RetNet has none
+            found.append(Candidate("retnet", setting, _rival("retnet", setting), space))
+        if "context_len" in setting:
+            widened = {**setting, "n_modes": paper_modes(setting["context_len"])}
+            spec = preset(FCNET, widened)
+            found.append(Candidate("fcnet-compiled", widened, spec, space, COMPILED))
+    for name in config.others:
+        found.append(Candidate(name, {}, preset(name), SPACES[PRESETS[name].space]))
+    return found
+
+
+def _rival(kind: str, setting: Mapping[str, int]) -> ModelSpec:
+    """As many parameters as FCNet at this setting, as many layers, and the same context."""
+    if not setting or "context_len" in setting:
+        return preset(f"{kind}-legged", setting)
+    space = SPACES[LEGGED]
+    target = parameter_count(preset(FCNET, setting), space.layout, space.act_dim)
+    layers = {name: value for name, value in setting.items() if name == "n_layers"}
+    return match_parameters(kind, target, space.layout, space.act_dim, **layers)
+
+
+def control_step_us(
+    config: ControlStepConfig, advance: Advance
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Model -> setting -> times of one control step in µs; and a line for what was left out.
+
+    Each has ``median_us`` and ``p99_us`` over all seeds, ``seed_medians_us``, ``parameters``,
+    ``network`` (its own sizes) and ``fcnet`` (the sizes of FCNet that it stands beside).
+    """
+    chosen, notes = candidates(config), []
+    try:
+        onnx_packages()
+    except ValueError as error:
+        notes.append(f"ONNX Runtime left out: {error}")
+        chosen = [each for each in chosen if each.runtime != ONNX]
+    obs_dim = SPACES[LEGGED].layout.obs_dim
+    with tempfile.TemporaryDirectory() as folder, _one_thread():
+        exports = _exports(chosen, Path(folder), advance)
+        samples: dict[tuple[str, str], list[list[float]]] = {each.key: [] for each in chosen}
+        for seed in range(config.seeds):
+            rng = np.random.default_rng(seed)
+            observations = rng.standard_normal((config.block_steps, obs_dim), dtype=np.float32)
+            steps = {each.key: _control_step(each, seed, exports) for each in chosen}
+            for key, seconds in _in_turns(steps, observations, config, advance).items():
+                samples[key].append(seconds)
+    records: dict[str, dict[str, Any]] = {}
+    for each in chosen:
+        model, setting = each.key
+        records.setdefault(model, {})[setting] = _record(each, samples[each.key])
+    return records, notes
+
+
+def _record(candidate: Candidate, samples: list[list[float]]) -> dict[str, Any]:
+    micros = 1e6 * np.array(samples)
+    fcnet = preset(FCNET, candidate.setting).config
+    layout, act_dim = candidate.space.layout, candidate.space.act_dim
+    return {
+        "median_us": float(np.median(micros)),
+        "p99_us": float(np.percentile(micros, 99)),
+        "seed_medians_us": np.median(micros, axis=1).tolist(),
+        "parameters": parameter_count(candidate.spec, layout, act_dim),
+        "network": candidate.spec.to_json(),
+        "fcnet": {
+            name: getattr(fcnet, name)
+            for name in ("context_len", "n_layers", "hidden_dim", "n_modes")
+        },
+    }
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch on one thread and without gradients."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _policy(candidate: Candidate, seed: int) -> PolicyNetwork:
+    layout, act_dim = candidate.space.layout, candidate.space.act_dim
+    torch.manual_seed(seed)
+    return PolicyNetwork(
+        build_network(candidate.spec, layout, act_dim),
+        layout,
+        Normaliser.identity(layout.obs_dim),
+        Normaliser.identity(act_dim),
+    ).eval()
+
+
+def _exports(
+    chosen: list[Candidate], folder: Path, advance: Advance
+) -> dict[tuple[str, str], Path]:
+    """The exported folders, with the weights of the first seed for all."""
+    facts = robot_facts(load_robot())
+    paths = {}
+    for each in chosen:
+        if each.runtime != ONNX:
+            continue
+        paths[each.key] = folder / each.key[1]
+        with torch.inference_mode(False):
+            policy = _policy(each, seed=0)
+            card = policy_card(policy, each.spec)
+            export_policy(policy, card, facts, paths[each.key], ExportOptions(formats=("onnx",)))
+        advance(1, f"export, {each.key[1]}")
+    return paths
+
+
+def _control_step(
+    candidate: Candidate, seed: int, exports: Mapping[tuple[str, str], Path]
+) -> ControlStep:
+    if candidate.runtime == ONNX:
+        return _onnx_step(exports[candidate.key])
+    policy = _policy(candidate, seed)
+    if candidate.runtime == COMPILED:
+        return CompiledFCNet(policy).step
+    return _torch_step(policy)
+
+
+def _torch_step(policy: PolicyNetwork) -> ControlStep:
+    state = policy.init_state(1)
+    target = torch.ones(1) if policy.conditioned else None
+
+    def step(obs: np.ndarray) -> np.ndarray:
+        nonlocal state
+        action, state = policy.step(torch.from_numpy(obs)[None], state, target)
+        return action.numpy()
+
+    return step
+
+
+@dataclass
+class _Observation:
+    """What a policy in the control loop reads, of one robot."""
+
+    policy: np.ndarray
+    reward: np.ndarray
+
+
+def _onnx_step(folder: Path) -> ControlStep:
+    policy = OnnxPolicy(folder)
+
+    def step(obs: np.ndarray) -> np.ndarray:
+        return policy.act(_Observation(obs[None], obs[:1]))
+
+    return step
+
+
+def _in_turns(
+    steps: Mapping[tuple[str, str], ControlStep],
+    observations: np.ndarray,
+    config: ControlStepConfig,
+    advance: Advance,
+) -> dict[tuple[str, str], list[float]]:
+    """Seconds of every timed step."""
+    for step in steps.values():
+        for number in range(config.warm_up):
+            step(observations[number % len(observations)])
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in steps}
+    for _ in range(config.blocks):
+        for key, step in steps.items():
+            seconds[key] += _block(step, observations)
+        advance(1, "control step")
+    return seconds
+
+
+def _block(step: ControlStep, observations: np.ndarray) -> list[float]:
+    for obs in observations[:_REENTRY_STEPS]:
+        step(obs)
+    seconds = []
+    for obs in observations:
+        started = time.perf_counter()
+        step(obs)
+        seconds.append(time.perf_counter() - started)
+    return seconds

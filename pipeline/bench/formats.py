@@ -1,0 +1,197 @@
+"""Speed and memory of importing other projects' files, beside just reading them with h5py.
+
+The sources are made here, of the sizes and layouts of the real ones: Hopper's 11 + 3 + 1 numbers a
+step in a flat D4RL file, plain and compressed, and the CMU humanoid's 2,868 + 56 + 56 + 1 in
+MoCapAct's rollout files. Their values are noise, which compresses no better than sensors do.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.gym.tasks import find_task
+from collectors.humanoid.data import humanoid_schema
+from datasets import Field, Schema, create_store, open_store
+from datasets.formats.sources import catalog_columns, episode_returns
+from datasets.formats.transfer.exporting import export_selection
+from flows.progress import Reporter, Silent
+from flows.records.records import provenance, write_record
+
+WANTED_MB_PER_S, WANTED_MIB = 100.0, 1024.0
+"""Bars: what is imported a second on two cores, and the most memory."""
+
+PART_BYTES = 64 << 20
+IMPORT_ALONE = """
+import json, re, sys, time
+from flows.stages.importing import IngestPlan, ingest
+from flows.progress import Silent
+cpu = time.process_time()
+report = ingest(IngestPlan(sys.argv[1]), sys.argv[2], sys.argv[3], Silent())
+peak = re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())
+print(json.dumps({
+    "seconds": report.seconds,
+    "cpu_s": time.process_time() - cpu,
+    "peak_mib": int(peak[1]) / 1024,
+}))
+"""
+"""The peak is not that of `getrusage`, which counts what the parent had when it forked."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One kind of file.
+
+    Attributes:
+        name: of the row; format: in `datasets.formats.FORMATS`; options: of the format's writer.
+        schema: of what is written; episode_steps: steps of an episode.
+    """
+
+    name: str
+    format: str
+    options: Mapping[str, Any]
+    schema: Schema
+    episode_steps: int
+
+
+@dataclass(frozen=True)
+class FormatBenchConfig:
+    """What is measured: megabytes of steps in each source, and rounds of which the best counts."""
+
+    megabytes: int = 600
+    rounds: int = 2
+
+
+def made_sources() -> tuple[Source, ...]:
+    """D4RL plain and compressed, and MoCapAct as its files are."""
+    return (
+        Source("D4RL, plain", "d4rl", {"compression": "none", "notes": False}, hopper(), 500),
+        Source("D4RL, gzip", "d4rl", {"compression": "gzip", "notes": False}, hopper(), 500),
+        Source("MoCapAct", "mocapact", {"notes": False}, humanoid_schema(has_value=True), 160),
+    )
+
+
+def hopper() -> Schema:
+    """What a D4RL file of Hopper holds."""
+    facts = find_task("Hopper-v5").facts
+    fields = (Field("obs", (11,)), Field("action", (3,)), Field("reward"))
+    final = Field("final_obs", (11,), per="episode")
+    return Schema((*fields, final), facts.control_dt_s, "hopper")
+
+
+QUICK = FormatBenchConfig(megabytes=4, rounds=1)
+
+
+def run_format_bench(
+    out: Path, config: FormatBenchConfig | None = None, reporter: Reporter | None = None
+) -> list[dict[str, Any]]:
+    """Measure every source.
+
+    Args:
+        out: folder for `bench_formats.json`; the files that are measured lie there for the time.
+
+    Returns:
+        For each source `mb` (of its data sets, uncompressed) and `file_mb`; `mb_per_s` by the clock
+        and `cpu_mb_per_s` by the time of all threads; `read_mb_per_s` (the same read by h5py alone)
+        and `of_reading` (their ratio); `peak_mib` (of a process of its own) and `met`.
+    """
+    config, reporter = config or FormatBenchConfig(), reporter or Silent()
+    out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    sources = made_sources()
+    with reporter.step("bench formats", len(sources), "source") as advance:
+        for source in sources:
+            with tempfile.TemporaryDirectory(dir=out) as name:
+                rows.append(_measure(source, Path(name), config))
+            advance(1, source.name)
+    settings = {"megabytes": config.megabytes, "rounds": config.rounds}
+    write_record(out / "bench_formats.json", {"rows": rows, "config": settings, **provenance()})
+    return rows
+
+
+def _measure(source: Source, folder: Path, config: FormatBenchConfig) -> dict[str, Any]:
+    path = _write_source(source, folder, config.megabytes)
+    runs, reads = [], []
+    for number in range(config.rounds):
+        store = folder / f"{number}.zarr"
+        command = [sys.executable, "-c", IMPORT_ALONE, source.format, str(path), str(store)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ValueError(f"the import of {source.name} failed: {done.stderr[-300:]}")
+        runs.append(json.loads(done.stdout))
+        reads.append(_read_everything(path))
+    megabytes = reads[0].bytes / 1e6
+    rate = megabytes / min(run["seconds"] for run in runs)
+    read = megabytes / min(each.seconds for each in reads)
+    peak = max(run["peak_mib"] for run in runs)
+    return {
+        "source": source.name,
+        "mb": megabytes,
+        "file_mb": path.stat().st_size / 1e6,
+        "mb_per_s": rate,
+        "cpu_mb_per_s": megabytes / min(run["cpu_s"] for run in runs),
+        "read_mb_per_s": read,
+        "of_reading": rate / read,
+        "peak_mib": peak,
+        "met": rate >= WANTED_MB_PER_S and peak <= WANTED_MIB,
+    }
+
+
+def _write_source(source: Source, folder: Path, megabytes: int) -> Path:
+    """A file of so many megabytes of values, made through a store and our own exporter."""
+    row_bytes = sum(each.row_bytes for each in source.schema.fields if each.per == "step")
+    episodes = max(1, megabytes * 1_000_000 // (row_bytes * source.episode_steps))
+    part_episodes = max(1, PART_BYTES // (row_bytes * source.episode_steps))
+    store = create_store(folder / "source.zarr", source.schema, {})
+    rng = np.random.default_rng(0)
+    for first in range(0, episodes, part_episodes):
+        count = min(part_episodes, episodes - first)
+        arrays = {
+            each.name: rng.standard_normal(
+                (count * (source.episode_steps if each.per == "step" else 1), *each.shape),
+                dtype=np.float32,
+            )
+            for each in source.schema.fields
+        }
+        lengths = np.full(count, source.episode_steps)
+        returns = {"return": episode_returns(arrays["reward"], lengths)}
+        catalog = catalog_columns(
+            first, lengths, "0" * 7, skill="noise", terminated=True, **returns
+        )
+        steps = {name: arrays[name] for name in source.schema.names("step")}
+        ends = {name: arrays[name] for name in source.schema.names("episode")}
+        store.write_part(f"part-{first:06d}", steps, catalog, ends)
+    path = folder / f"{source.schema.robot}-noise.hdf5"
+    selection = open_store(folder / "source.zarr").select()
+    export_selection(source.format, selection, path, source.options)
+    return path
+
+
+@dataclass(frozen=True)
+class _Read:
+    bytes: int
+    seconds: float
+
+
+def _read_everything(path: Path) -> _Read:
+    """All data sets of a file, whole, one after the other."""
+    import h5py  # of the extra `hdf5`
+
+    started, sizes = time.perf_counter(), []
+    with h5py.File(path) as file:
+
+        def read(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset):
+                sizes.append(np.asarray(item[()]).nbytes)
+
+        file.visititems(read)
+    return _Read(sum(sizes), time.perf_counter() - started)

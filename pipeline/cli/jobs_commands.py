@@ -1,0 +1,133 @@
+"""What the commands on Slurm jobs do: list, follow, cancel, run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from flows.progress import Silent
+from flows.records.records import to_tree
+from flows.runners.slurm_jobs import (
+    Job,
+    TaskStatus,
+    cancel_job,
+    find_job,
+    find_jobs,
+    follow,
+    job_state,
+    states_of,
+    task_states,
+)
+from flows.runners.slurm_script import STOPPED
+from pipeline.tables import show, show_one
+
+_SETTLE_S = 15.0
+"""How long a cancelled job may take to end before it is shown as it then is."""
+
+
+def list_jobs(arguments: argparse.Namespace) -> int:
+    """List the jobs below a folder, or show the tasks of one."""
+    name = arguments.job
+    jobs = [find_job(name)] if name.isdigit() else find_jobs(Path(name))
+    seen = list(zip(jobs, states_of(jobs), strict=True))
+    if arguments.json:
+        show([_record(job, tasks) for job, tasks in seen], as_json=True)
+    elif len(seen) == 1:
+        show_one(_row(*seen[0]), as_json=False)
+        print()
+        show([_task_row(task) for task in seen[0][1]], as_json=False)
+    else:
+        show([_row(job, tasks) for job, tasks in seen], as_json=False)
+    return 0
+
+
+def follow_job(arguments: argparse.Namespace) -> int:
+    """Print a job's log until it ends; exit 1 if it did not end well."""
+    job = find_job(arguments.job)
+    for task, line in follow(job):
+        print(f"[{task}] {line}" if job.is_array else line, flush=True)
+    state = job_state(task_states(job))
+    print(f"job {job.id}: {state}")
+    return 0 if state == "done" else 1
+
+
+def cancel(arguments: argparse.Namespace) -> int:
+    """Cancel a job and show how it ended."""
+    job = find_job(arguments.job)
+    cancel_job(job)
+    deadline = time.monotonic() + _SETTLE_S
+    while job_state(task_states(job)) in ("running", "waiting") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    tasks = task_states(job)
+    show_one(_record(job, tasks) if arguments.json else _row(job, tasks), arguments.json)
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do one task of a job folder in this process, as the job's script does."""
+    from flows.runners.slurm import run_task
+    from pipeline.progress import TerminalReporter
+
+    # Of several processes of one training, one speaks.
+    reporter = TerminalReporter() if os.environ.get("RANK", "0") == "0" else Silent()
+    # Ending by an exception, a part in work leaves nothing behind. The trainer has a handler of its
+    # own while it trains.
+    former = signal.signal(signal.SIGTERM, _leave)
+    try:
+        run_task(arguments.folder, arguments.task, reporter)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    return 0
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(STOPPED)
+
+
+def show_submitted(job: Job | str, as_json: bool) -> None:
+    """Show a job that was submitted just now, or the script of one that was not."""
+    if isinstance(job, str):
+        print(job)
+        return
+    waiting = [TaskStatus(task, "waiting", parts=parts) for task, parts in enumerate(job.tasks)]
+    show_one(_record(job, waiting) if as_json else _row(job, waiting), as_json)
+
+
+def _row(job: Job, tasks: list[TaskStatus]) -> dict[str, Any]:
+    states = [task.state for task in tasks]
+    return {
+        "job": job.id,
+        "kind": job.kind,
+        "state": job_state(tasks),
+        "tasks": len(tasks),
+        **{state: states.count(state) for state in ("waiting", "running", "done", "failed")},
+        "submitted": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.submitted)),
+        "folder": os.path.relpath(job.folder),
+    }
+
+
+def _task_row(task: TaskStatus) -> dict[str, Any]:
+    seconds = None
+    if task.ended is not None and task.started is not None:
+        seconds = task.ended - task.started
+    return {
+        "task": task.task,
+        "state": task.state,
+        "why": task.why or None,
+        "code": task.code,
+        "restarts": task.restarts,
+        "host": task.host or None,
+        "seconds": seconds,
+        "parts": " ".join(task.parts) or None,
+    }
+
+
+def _record(job: Job, tasks: list[TaskStatus]) -> dict[str, Any]:
+    return to_tree(job) | {"state": job_state(tasks), "tasks": [asdict(task) for task in tasks]}

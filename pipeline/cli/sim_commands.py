@@ -1,0 +1,52 @@
+"""What the `gaitforge sim` commands do."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from collectors.physics import availability
+from collectors.physics.contract.checks import CHECKS, CheckResult, run_checks
+from collectors.simulators import BACKENDS
+from pipeline.progress import TerminalReporter
+from pipeline.tables import show, show_one
+
+FAILED = 1
+_NAME_WIDTH = max(len(name) for name in CHECKS)
+
+
+def list_them(arguments: argparse.Namespace) -> int:
+    """List the simulators."""
+    show([asdict(availability(name)) for name in BACKENDS], arguments.json)
+    return 0
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Check a simulator, a line a check as they end; 1 if any fails."""
+    found = availability(arguments.sim)
+    if not found.available:
+        raise ValueError(f"simulator '{found.name}' is not available: {found.why_not}")
+    results: list[CheckResult] = []
+    with TerminalReporter().step(f"check {found.name}", len(CHECKS), "check") as advance:
+        for result in run_checks(found.name, arguments.robots):
+            results.append(result)
+            if not arguments.json:
+                print(check_line(result), flush=True)
+            advance(1, result.name)
+    failed = [result.name for result in results if not result.passed]
+    if arguments.json:
+        record = {"name": found.name, "version": found.version, "passed": not failed}
+        show_one(record | {"checks": [asdict(result) for result in results]}, as_json=True)
+    else:
+        kept = f"{len(results) - len(failed)} of {len(results)} checks passed"
+        print(
+            f"{found.name} {found.version}: {kept}" + "".join(f", {name} failed" for name in failed)
+        )
+    return FAILED if failed else 0
+
+
+def check_line(result: CheckResult) -> str:
+    """A check in a line: whether it passed, seconds, what it promises and what was measured."""
+    passed = "passed" if result.passed else "FAILED"
+    name = f"{result.name:<{_NAME_WIDTH}}"
+    return f"{passed}  {name}  {result.seconds:6.1f} s  {result.what}: {result.found}"

@@ -1,0 +1,191 @@
+"""Frames as files of bounded size: contact sheets (PNG) and animations (GIF, WebP)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from PIL import Image, ImageColor, ImageDraw, ImageFont
+
+from collectors.rendering.side_view import BARRIER, FEET, LEFT_LEGS, RIGHT_LEGS, SKY, TRUNK
+
+FRAME_PX = (400, 250)
+SHEET_FRAMES = 8
+MAX_SHEET_BYTES = 400_000
+MAX_ANIMATION_BYTES = 1_500_000
+
+_COLUMNS = 4
+_GAP_PX = 6
+_HEADER_PX = 76
+_BAR_PX = 30
+_INK, _MUTED, _PAPER = "#1f2933", "#5c6773", "#ffffff"
+_GOOD, _BAD = "#00735c", "#b33a00"
+_SHEET_COLOURS = (256, 128, 64, 32)
+_SHADE = 0.62
+# What a reader looks for is small, and would lose its colour to the many shades of the ground.
+_KEPT_COLOURS = (
+    *(RIGHT_LEGS, LEFT_LEGS, BARRIER, TRUNK, FEET, SKY),
+    *(tuple(round(_SHADE * part) for part in colour) for colour in (RIGHT_LEGS, LEFT_LEGS)),
+    *(ImageColor.getrgb(colour)[:3] for colour in (_INK, _MUTED, _PAPER)),
+)
+# Share of the full size and number of colours, best first.
+_GIF_TRIES = ((1.0, 128), (1.0, 64), (0.8, 64), (0.8, 40), (0.6, 40), (0.5, 24))
+_WEBP_TRIES = ((1.0, 75), (1.0, 50), (0.8, 50), (0.6, 40))
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What is written over pictures: the skill, where, the command, and how it went."""
+
+    skill: str
+    where: str
+    command: str
+    outcome: str
+    success: bool
+    tally: str
+
+
+def contact_sheet(heading: Heading, frames: np.ndarray, times_s: np.ndarray) -> bytes:
+    """A PNG of the frames (F, height, width, 3) uint8 in rows of four, each with its time."""
+    _, height, width, _ = frames.shape
+    rows = -(-len(frames) // _COLUMNS)
+    size = (
+        _COLUMNS * width + (_COLUMNS + 1) * _GAP_PX,
+        _HEADER_PX + rows * (height + _GAP_PX),
+    )
+    sheet = Image.new("RGB", size, _PAPER)
+    _write_heading(ImageDraw.Draw(sheet), heading, size[0])
+    for k, (frame, time_s) in enumerate(zip(frames, times_s.tolist(), strict=True)):
+        row, column = divmod(k, _COLUMNS)
+        place = (_GAP_PX + column * (width + _GAP_PX), _HEADER_PX + row * (height + _GAP_PX))
+        sheet.paste(_stamped(frame, time_s), place)
+    outcome = ImageColor.getrgb(_outcome_colour(heading))[:3]
+    tries = (_png(sheet, colours, outcome) for colours in _SHEET_COLOURS)
+    return _first_within(MAX_SHEET_BYTES, tries)
+
+
+def animation(
+    heading: Heading, frames: np.ndarray, times_s: np.ndarray, fps: int, kind: str
+) -> bytes:
+    """A "gif" or "webp" of the frames (F, height, width, 3) uint8 that plays for ever.
+
+    Colours (or quality), then size, are reduced until it is small enough.
+    """
+    images = [_titled(frame, t, heading) for frame, t in zip(frames, times_s.tolist(), strict=True)]
+    encode = _gif if kind == "gif" else _webp
+    tries = (
+        encode(_scaled(images, share), quality, round(1000 / fps))
+        for share, quality in (_GIF_TRIES if kind == "gif" else _WEBP_TRIES)
+    )
+    return _first_within(MAX_ANIMATION_BYTES, tries)
+
+
+def _first_within(limit_bytes: int, tries: Iterable[bytes]) -> bytes:
+    """The first that is small enough, or else the last."""
+    content = b""
+    for content in tries:
+        if len(content) <= limit_bytes:
+            break
+    return content
+
+
+def _write_heading(pen: ImageDraw.ImageDraw, heading: Heading, width: int) -> None:
+    left, right = _GAP_PX + 6, width - _GAP_PX - 6
+    pen.text((left, 12), heading.skill, fill=_INK, font=_font(24, bold=True))
+    start = left + pen.textlength(heading.skill, font=_font(24, bold=True)) + 14
+    pen.text((start, 18), heading.where, fill=_INK, font=_font(18))
+    pen.text((left, 45), heading.command, fill=_MUTED, font=_font(17))
+    colour = _outcome_colour(heading)
+    pen.text((right, 12), heading.outcome, fill=colour, font=_font(24, bold=True), anchor="ra")
+    pen.text((right, 45), heading.tally, fill=_MUTED, font=_font(17), anchor="ra")
+
+
+def _outcome_colour(heading: Heading) -> str:
+    return _GOOD if heading.success else _BAD
+
+
+def _stamped(frame: np.ndarray, time_s: float) -> Image.Image:
+    image = Image.fromarray(frame)
+    pen = ImageDraw.Draw(image)
+    pen.text((10, 8), f"{time_s:.2f} s", fill=_INK, font=_font(15))
+    return image
+
+
+def _titled(frame: np.ndarray, time_s: float, heading: Heading) -> Image.Image:
+    """A frame under a bar with the skill, where it is, and the time."""
+    height, width, _ = frame.shape
+    image = Image.new("RGB", (width, height + _BAR_PX), _PAPER)
+    image.paste(Image.fromarray(frame), (0, _BAR_PX))
+    pen = ImageDraw.Draw(image)
+    pen.text((8, 6), heading.skill, fill=_INK, font=_font(15, bold=True))
+    start = 8 + pen.textlength(heading.skill, font=_font(15, bold=True)) + 8
+    pen.text((start, 8), heading.where, fill=_MUTED, font=_font(13))
+    pen.text((width - 8, 8), f"{time_s:.2f} s", fill=_MUTED, font=_font(13), anchor="ra")
+    return image
+
+
+def _png(image: Image.Image, colours: int, kept: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    _indexed(image, _palette(image, colours, kept)).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _gif(images: Sequence[Image.Image], colours: int, frame_ms: int) -> bytes:
+    palette = _palette(_montage(images[:: max(1, len(images) // 8)]), colours)
+    indexed = [_indexed(image, palette) for image in images]
+    buffer = io.BytesIO()
+    indexed[0].save(
+        buffer, "GIF", save_all=True, append_images=indexed[1:], duration=frame_ms, loop=0,
+        optimize=True,
+    )  # fmt: skip
+    return buffer.getvalue()
+
+
+def _webp(images: Sequence[Image.Image], quality: int, frame_ms: int) -> bytes:
+    buffer = io.BytesIO()
+    images[0].save(
+        buffer, "WEBP", save_all=True, append_images=list(images[1:]), duration=frame_ms, loop=0,
+        quality=quality,
+    )  # fmt: skip
+    return buffer.getvalue()
+
+
+def _palette(image: Image.Image, colours: int, *kept: tuple[int, ...]) -> Image.Image:
+    """A picture that holds the palette: the picture's own colours, and those that are kept."""
+    kept = (*_KEPT_COLOURS, *kept)
+    own = image.quantize(colours - len(kept)).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*own, *(part for colour in kept for part in colour)])
+    return palette
+
+
+def _indexed(image: Image.Image, palette: Image.Image) -> Image.Image:
+    return image.quantize(palette=palette, dither=Image.Dither.NONE)
+
+
+def _montage(images: Sequence[Image.Image]) -> Image.Image:
+    """Pictures side by side, from which one palette for all is taken."""
+    width, height = images[0].size
+    whole = Image.new("RGB", (width * len(images), height))
+    for k, image in enumerate(images):
+        whole.paste(image, (k * width, 0))
+    return whole
+
+
+def _scaled(images: Sequence[Image.Image], share: float) -> Sequence[Image.Image]:
+    if share == 1.0:
+        return images
+    width, height = (round(side * share) for side in images[0].size)
+    return [image.resize((width, height), Image.Resampling.LANCZOS) for image in images]
+
+
+@cache
+def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans, which comes with matplotlib."""
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return ImageFont.truetype(str(Path(mpl.get_data_path(), "fonts", "ttf", name)), size)

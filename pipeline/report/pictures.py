@@ -1,0 +1,267 @@
+"""Contact sheets and films of what an expert does: one typical episode a skill.
+
+Typical means the episode of median return among a few held-out ones, so that a sheet neither
+flatters nor blames the expert; the sheet says how many of them succeeded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.experts.expert import DEFAULT_EXPERT, Expert, load_expert
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.evaluation import EvaluationGrid
+from collectors.legged.rollout import EpisodeResult, run_episodes
+from collectors.rendering.rendering import Shot, check_renderer, draw
+from collectors.rendering.scene import Scene, frame_steps, scene_of
+from collectors.robots.commands import SKILLS, C, check_skill
+from collectors.scenarios.passages import PASSAGES
+from collectors.scenarios.terrains import TERRAINS, check_terrain
+from collectors.timing import CONTROL_DT_S
+from datasets.files import write_bytes_durably
+from flows.records.records import digest, read_record, write_record
+from pipeline.report.picture_files import FRAME_PX, SHEET_FRAMES, Heading, animation, contact_sheet
+from pipeline.report.run_files import PICTURE_INDEX, PICTURES
+
+FORMATS = ("png", "gif", "webp")
+FILM_FPS = 25
+_DRAWING = 1
+"""Part of the key under which sheets are kept: raise it when they shall be drawn anew."""
+_HARDEST_FIRST = ("stairs", "obstacles", "slope", "rough", "flat")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FilmPlan:
+    """What to show.
+
+    Attributes:
+        terrains: those there are to choose from; each skill is shown on the hardest it is asked for
+            on, or on the hardest that holds its passage.
+        episodes: how many are run a skill, of which the one of median return is shown.
+    """
+
+    skills: tuple[str, ...] = tuple(SKILLS)
+    terrains: tuple[str, ...] = tuple(TERRAINS)
+    level: int = 4
+    seed: int = 1_000_003
+    episodes: int = 5
+    renderer: str = "auto"
+
+    def __post_init__(self) -> None:
+        for skill in self.skills:
+            check_skill(skill)
+        for terrain in self.terrains:
+            check_terrain(terrain)
+        check_renderer(self.renderer)
+
+    def grids(self) -> dict[str, EvaluationGrid]:
+        """The episodes to run, by skill; skills that none of the terrains is for are left out.
+
+        Raises:
+            ValueError: no skill is left.
+        """
+        shown = {skill: hardest_terrain(skill, self.terrains) for skill in self.skills}
+        grids = {
+            skill: EvaluationGrid((terrain,), (skill,), (self.level,), self.episodes, self.seed)
+            for skill, terrain in shown.items()
+            if terrain is not None
+        }
+        if not grids:
+            raise ValueError(
+                f"none of the skills {', '.join(self.skills)} "
+                f"is asked for on {', '.join(self.terrains)}"
+            )
+        return grids
+
+
+@dataclass(frozen=True)
+class Take:
+    """The episode that is shown of a skill, and how many succeeded of those that were run."""
+
+    result: EpisodeResult
+    succeeded: int
+    episodes: int
+
+
+def hardest_terrain(skill: str, terrains: Sequence[str]) -> str | None:
+    """Where a skill is shown: before all, where its passage stands; None if it fits nowhere."""
+    _, with_passage = PASSAGES.get(skill, ("none", ()))
+    ranked = [t for t in _HARDEST_FIRST if t in terrains and t in SKILLS[skill].terrains]
+    ranked.sort(key=lambda terrain: terrain not in with_passage)
+    return ranked[0] if ranked else None
+
+
+def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
+    """Run the plan's episodes and choose one a skill, in the plan's order."""
+    grids = plan.grids()
+    specs = [spec for grid in grids.values() for spec in grid.specs()]
+    env = LeggedEnvironment(expert.policy.robot, len(specs), threads=min(2, os.cpu_count() or 1))
+    try:
+        results = list(run_episodes(env, expert.policy, specs, record=True))
+    finally:
+        env.close()
+    takes = []
+    for skill in grids:
+        mine = [result for result in results if result.spec.skill == skill]
+        mine.sort(key=lambda result: (result.episode_return, result.spec.index))
+        succeeded = sum(result.success for result in mine)
+        takes.append(Take(mine[len(mine) // 2], succeeded, len(mine)))
+    return takes
+
+
+def make_sheets(
+    expert_name: str, folder: Path, plan: FilmPlan | None = None, say: Say | None = None
+) -> dict[str, Any]:
+    """Draw a contact sheet a skill into `folder`, unless those of this plan and expert are there.
+
+    Returns:
+        What `pictures.json` holds: the renderer, and a record a sheet.
+
+    Raises:
+        ValueError: no such expert, or a folder that cannot be written.
+    """
+    plan, expert = plan or FilmPlan(), load_expert(expert_name or DEFAULT_EXPERT)
+    key = digest({"plan": asdict(plan), "weights": expert.hash, "drawing": _DRAWING})
+    known = read_record(folder / PICTURE_INDEX)
+    if (
+        known is not None
+        and known.get("key") == key
+        and all((folder / sheet["file"]).is_file() for sheet in known["sheets"])
+    ):
+        return known
+    takes = record_takes(expert, plan)
+    scenes = [scene_of(take.result, expert.policy.robot) for take in takes]
+    shots = [_sheet_shot(scene) for scene in scenes]
+    pictures = draw(shots, *FRAME_PX, plan.renderer, say)
+    folder.mkdir(parents=True, exist_ok=True)
+    sheets = []
+    for take, shot, frames in zip(takes, shots, pictures.frames, strict=True):
+        name = f"{take.result.spec.skill}.png"
+        sheet = contact_sheet(heading(take), frames, shot.steps * CONTROL_DT_S)
+        write_bytes_durably(folder / name, sheet)
+        sheets.append({"file": name, **_facts(take)})
+    record = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
+    record |= {"renderer": pictures.renderer, "sheets": sheets}
+    write_record(folder / PICTURE_INDEX, record)
+    return record
+
+
+def make_run_sheets(run_dir: Path, say: Say | None = None) -> dict[str, Any]:
+    """Draw the sheets of a demo's expert, at the middle of its levels, into its run folder.
+
+    Raises:
+        ValueError: the folder holds no plan of a demo.
+    """
+    record = read_record(run_dir / "plan.json") or {}
+    try:
+        plan = record["plan"]
+        expert, grid = plan["collect"]["expert"], plan["evaluate"]["grid"]
+        levels = sorted(grid["levels"])
+        film = FilmPlan(tuple(grid["skills"]), tuple(grid["terrains"]), levels[len(levels) // 2])
+    except (TypeError, KeyError, IndexError):
+        raise ValueError(f"{run_dir / 'plan.json'} is not the plan of a demo") from None
+    return make_sheets(expert, run_dir / PICTURES, film, say)
+
+
+def make_films(
+    expert_name: str,
+    folder: Path,
+    plan: FilmPlan,
+    formats: Sequence[str] = ("gif", "png"),
+    say: Say | None = None,
+) -> list[Path]:
+    """Draw every skill of the plan in every format: "png" sheets, "gif" and "webp" animations.
+
+    Raises:
+        ValueError: no such expert or format, no OpenGL where it was asked for, or a folder that
+            cannot be written.
+    """
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown or not formats:
+        raise ValueError(f"unknown format '{', '.join(unknown)}'; formats: {', '.join(FORMATS)}")
+    expert = load_expert(expert_name)
+    takes = record_takes(expert, plan)
+    folder.mkdir(parents=True, exist_ok=True)
+    renderer, written = plan.renderer, []
+    for take in takes:
+        scene = scene_of(take.result, expert.policy.robot)
+        shots = [_sheet_shot(scene)] if "png" in formats else []
+        if set(formats) != {"png"}:
+            shots.append(_film_shot(scene))
+        pictures = draw(shots, *FRAME_PX, renderer, say)
+        # What failed for one skill is not tried again for the next.
+        renderer = pictures.renderer
+        for name in formats:
+            k = 0 if name == "png" else -1
+            frames, times_s = pictures.frames[k], shots[k].steps * CONTROL_DT_S
+            content = (
+                contact_sheet(heading(take), frames, times_s)
+                if name == "png"
+                else animation(heading(take), frames, times_s, FILM_FPS, name)
+            )
+            path = folder / f"{take.result.spec.skill}.{name}"
+            write_bytes_durably(path, content)
+            written.append(path)
+    return written
+
+
+def heading(take: Take) -> Heading:
+    """What is written over a take's pictures."""
+    spec, result = take.result.spec, take.result
+    where = f"{spec.terrain}, level {spec.level}"
+    outcome = "success" if result.success else ("fall" if result.terminated else "no success")
+    tally = f"{take.succeeded} of {take.episodes} episodes succeed"
+    return Heading(spec.skill, where, describe(result), outcome, result.success, tally)
+
+
+def describe(result: EpisodeResult) -> str:
+    """The command of an episode and what stands on its track, in words."""
+    command, passage = result.draws.command, result.draws.passage
+    speed = f"{command[C.VEL_X]:.1f} m/s"
+    height_cm = round(100 * command[C.BODY_HEIGHT])
+    roll, pitch = (round(np.degrees(command[c])) for c in (C.BODY_ROLL, C.BODY_PITCH))
+    texts = {
+        "stand": f"height {height_cm:+d} cm, pitch {pitch:+d}°, roll {roll:+d}°",
+        "rush": f"{speed}, {command[C.ACCEL_LIMIT]:.1f} m/s²",
+        "run": f"{speed}, turning at {command[C.YAW_RATE]:+.2f} rad/s",
+        "crawl": f"{speed}, height {height_cm:+d} cm",
+        "squeeze": f"{speed}, feet {command[C.STANCE_WIDTH]:.2f} m apart",
+        "tilt": f"{speed}, roll {roll:+d}°",
+    }
+    text = texts[result.spec.skill]
+    if passage is not None:
+        opening, depth = f"{passage.opening_m:.2f} m", f"{passage.depth_m:.2f} m deep"
+        obstacle = f"bar {opening} above ground" if passage.kind == "bar" else f"gap of {opening}"
+        text += f"; {obstacle}, {depth}"
+    return text
+
+
+def _facts(take: Take) -> dict[str, Any]:
+    spec = take.result.spec
+    return {
+        "skill": spec.skill,
+        "terrain": spec.terrain,
+        "level": spec.level,
+        "seed": spec.seed,
+        "command": describe(take.result),
+        "success": take.result.success,
+        "return": take.result.episode_return,
+        "succeeded": take.succeeded,
+        "episodes": take.episodes,
+    }
+
+
+def _sheet_shot(scene: Scene) -> Shot:
+    return Shot(scene, frame_steps(scene.steps, SHEET_FRAMES))
+
+
+def _film_shot(scene: Scene) -> Shot:
+    return Shot(scene, np.arange(0, scene.steps, round(1.0 / (FILM_FPS * CONTROL_DT_S))))

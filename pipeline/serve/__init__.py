@@ -1,0 +1,1 @@
+"""Prefect deployments and their server."""

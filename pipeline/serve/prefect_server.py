@@ -1,0 +1,166 @@
+"""A Prefect server for the time of a block: the one that is configured, or one of our own."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import httpx
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_URL,
+    PREFECT_HOME,
+    PREFECT_SERVER_API_AUTH_STRING,
+    temporary_settings,
+)
+
+from flows.records.logs import redacted
+
+LOOPBACK = "127.0.0.1"
+PORT = 4200
+
+START_LIMIT_S = 180.0
+"""A first start makes the database, which takes a minute on a busy machine."""
+
+STOP_LIMIT_S = 15.0
+
+_ENVIRONMENT = {
+    "PREFECT_CLI_PROMPT": "false",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    # Else the page looks for the API at port 4200 of the browser's machine, wherever it came from.
+    "PREFECT_SERVER_UI_API_URL": "/api",
+}
+
+_EVERY_ADDRESS = {"0.0.0.0": LOOPBACK, "::": "::1"}
+"""Where to reach a server that listens everywhere."""
+
+
+def check_host(host: str, expose: bool) -> None:
+    """Refuse an address that others reach, unless that is wanted.
+
+    Raises:
+        ValueError: so it is.
+    """
+    if expose or host == "localhost":
+        return
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ValueError(
+            f"'{host}' can be reached from other machines, and who reaches the server can start "
+            "runs; give --expose if that is wanted, with a password in "
+            "PREFECT_SERVER_API_AUTH_STRING (user:password)"
+        )
+
+
+@contextmanager
+def prefect_api(host: str = LOOPBACK, port: int = PORT) -> Iterator[str]:
+    """The server's API address, which Prefect's clients in this process and its children use.
+
+    PREFECT_API_URL (or the active profile) names a server that runs already; without it one is
+    started at `host` and `port` (0 for a free one), and stopped with the block.
+
+    Raises:
+        ValueError: the configured server does not answer, the port is taken, or the server ended
+            as it started.
+    """
+    configured = PREFECT_API_URL.value()
+    if configured:
+        if not _answers(configured):
+            raise ValueError(
+                f"no Prefect server answers at PREFECT_API_URL={redacted(configured)}; start it, "
+                "or unset the variable for a server of this command's own"
+            )
+        yield configured
+        return
+    port = port or _free_port(host)
+    _check_free(host, port)
+    reached = _EVERY_ADDRESS.get(host, host)
+    url = f"http://{f'[{reached}]' if ':' in reached else reached}:{port}/api"
+    secret = PREFECT_API_AUTH_STRING.value() or PREFECT_SERVER_API_AUTH_STRING.value()
+    with (
+        _running(host, port, url),
+        temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: secret}),
+    ):
+        yield url
+
+
+def server_log(port: int) -> Path:
+    """Where a server of our own says what went wrong."""
+    home = PREFECT_HOME.value()
+    home.mkdir(parents=True, exist_ok=True)
+    return home / f"gaitforge-server-{port}.log"
+
+
+@contextmanager
+def _running(host: str, port: int, url: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "prefect", "server", "start"]
+    with server_log(port).open("w+") as output:
+        server = subprocess.Popen(
+            [*command, "--host", host, "--port", str(port)],
+            env=_ENVIRONMENT | os.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C is ours: runs must be able to report while they end.
+            start_new_session=True,
+        )
+        try:
+            _await(server, url, output)
+            yield
+        finally:
+            server.terminate()
+            try:
+                server.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def _await(server: subprocess.Popen[bytes], url: str, output: IO[str]) -> None:
+    end = time.monotonic() + START_LIMIT_S
+    while not _answers(url):
+        ended = server.poll() is not None
+        if ended or time.monotonic() > end:
+            output.seek(0)
+            said = [line.strip() for line in output if line.strip()]
+            why = "ended as it started" if ended else f"did not answer in {START_LIMIT_S:.0f} s"
+            raise ValueError(f"the Prefect server {why}: {said[-1] if said else 'it said nothing'}")
+        time.sleep(0.2)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5.0).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0), family=_family(host)) as found:
+        return found.getsockname()[1]
+
+
+def _check_free(host: str, port: int) -> None:
+    try:
+        socket.create_server((host, port), family=_family(host)).close()
+    except OSError as error:
+        raise ValueError(
+            f"cannot listen at {host}:{port}: {error.strerror}; if a Prefect server is there, name "
+            f"it in PREFECT_API_URL, or choose another --port"
+        ) from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

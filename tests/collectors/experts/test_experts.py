@@ -1,0 +1,224 @@
+"""Expert files: what is read, what is refused, and policies that always answer the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from collectors.experts.expert import (
+    DEFAULT_EXPERT,
+    EXPERTS,
+    FEATURE_DIM,
+    ExpertFeatures,
+    ExpertPolicy,
+    list_experts,
+    load_expert,
+)
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.observations import POLICY_SLICES
+from collectors.policies import Observation
+from collectors.robots.gait import GaitReference
+from collectors.robots.robot import N_JOINTS
+from tests.collectors.making import ROBOT, spec
+
+KNOWN = (POLICY_SLICES["last_action"][0], POLICY_SLICES["command"][1])
+"""Where the last action and the command lie in the observation."""
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """The shipped expert's weights, copied with their card."""
+    for suffix in (".safetensors", ".json"):
+        shutil.copy(EXPERTS / f"{DEFAULT_EXPERT}{suffix}", tmp_path / f"mine{suffix}")
+    return tmp_path / "mine.safetensors"
+
+
+@pytest.fixture
+def observation() -> Iterator[Observation]:
+    """Three robots in the middle of an episode."""
+    env = LeggedEnvironment(ROBOT, 3, threads=1)
+    env.reset(np.arange(3), [spec(k, seed=k, terrain="rough") for k in range(3)])
+    for _ in range(7):
+        env.step(np.zeros((3, N_JOINTS)))
+    yield env.observe()
+    env.close()
+
+
+def weights(hidden: int = 8, features: int = FEATURE_DIM, seed: int = 0) -> dict[str, np.ndarray]:
+    """A small untrained expert."""
+    rng = np.random.default_rng(seed)
+    return {
+        "mean": rng.normal(size=features).astype(np.float32),
+        "std": rng.uniform(0.5, 2.0, features).astype(np.float32),
+        "layer0.weight": rng.normal(size=(hidden, features)).astype(np.float32) / 10,
+        "layer0.bias": rng.normal(size=hidden).astype(np.float32),
+        "layer1.weight": rng.normal(size=(N_JOINTS, hidden)).astype(np.float32) / 10,
+        "layer1.bias": rng.normal(size=N_JOINTS).astype(np.float32),
+    }
+
+
+def refusal(path: Path | str) -> str:
+    with pytest.raises(ValueError, match=r".") as caught:
+        load_expert(str(path))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_shipped_experts_load() -> None:
+    assert DEFAULT_EXPERT in list_experts()
+    for name in list_experts():
+        expert = load_expert(name)
+        assert expert.policy.name == name
+        assert expert.policy.parameters() > 0
+        assert {"robot", "skills", "terrains", "steps", "wall_s"} <= set(expert.card)
+
+
+def test_the_hash_is_that_of_the_weights(copied: Path) -> None:
+    assert load_expert(str(copied)).hash == load_expert().hash
+    tensors = load_file(copied)
+    tensors["layer0.bias"] = tensors["layer0.bias"] + 1.0
+    save_file(tensors, copied)
+    assert load_expert(str(copied)).hash != load_expert().hash
+
+
+def test_acting_is_deterministic_and_does_not_change_what_is_read(
+    observation: Observation,
+) -> None:
+    policy = load_expert().policy
+    before = observation.policy.copy()
+    first, second = policy.act(observation), policy.act(observation)
+    policy.reset(np.arange(3))
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(policy.act(observation), first)
+    np.testing.assert_array_equal(observation.policy, before)
+    assert first.shape == (3, N_JOINTS)
+    assert first.dtype == np.float32
+    assert np.isfinite(first).all()
+
+
+def test_an_expert_without_corrections_is_the_gait(observation: Observation) -> None:
+    tensors = weights()
+    tensors["layer1.weight"][:] = 0.0
+    tensors["layer1.bias"][:] = 0.0
+    action = ExpertPolicy("gait", ROBOT, tensors).act(observation)
+    targets = GaitReference(ROBOT).joint_targets(observation.command, observation.clock)
+    expected = (targets - ROBOT.default_joint_pos_rad) / ROBOT.action_scale_rad
+    np.testing.assert_allclose(action, expected, atol=1e-5)
+
+
+def test_features_are_what_is_known_and_the_truth_without_the_noise(
+    observation: Observation,
+) -> None:
+    gait = GaitReference(ROBOT)
+    made = ExpertFeatures.of(observation, ROBOT, gait)
+    known = observation.policy[:, slice(*KNOWN)]
+    parts = [known, observation.privileged, made.reference]
+    np.testing.assert_array_equal(made.features, np.concatenate(parts, axis=1))
+    assert made.features.shape == (3, FEATURE_DIM)
+    assert made.features.dtype == np.float32
+    measured = observation.policy.copy()
+    measured[:, : KNOWN[0]] += np.random.default_rng(0).normal(size=(3, KNOWN[0]))
+    noisier = replace(observation, policy=measured)
+    np.testing.assert_array_equal(ExpertFeatures.of(noisier, ROBOT, gait).features, made.features)
+
+
+def test_an_unknown_expert_is_refused_with_the_shipped_ones() -> None:
+    assert f"no expert 'nobody'; shipped experts: {DEFAULT_EXPERT}" in refusal("nobody")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    assert "no expert" in refusal(tmp_path / "gone.safetensors")
+
+
+def test_a_missing_card_is_refused(copied: Path) -> None:
+    copied.with_suffix(".json").unlink()
+    assert "has no card mine.json beside it" in refusal(copied)
+
+
+@pytest.mark.parametrize(
+    ("card", "complaint"),
+    [
+        (b"{", "mine.safetensors cannot be read"),
+        (b"\xff", "mine.safetensors cannot be read"),
+        (b"[]", "its card mine.json names no robot"),
+        (b"{}", "its card mine.json names no robot"),
+        (b'{"robot": ""}', "its card mine.json names no robot"),
+        (b'{"robot": 3}', "its card mine.json names no robot"),
+        (b'{"robot": "spot"}', "expert mine.safetensors: its robot 'spot' is neither shipped"),
+    ],
+)
+def test_a_card_that_does_not_name_a_known_robot_is_refused(
+    copied: Path, card: bytes, complaint: str
+) -> None:
+    copied.with_suffix(".json").write_bytes(card)
+    assert complaint in refusal(copied)
+
+
+def test_a_robot_of_ones_own_may_move_together_with_its_expert(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    shutil.copytree(ROBOT.path.parent, first / "mine")
+    card = json.loads(ROBOT.path.read_text())
+    (first / "mine" / "robot.json").write_text(json.dumps(card | {"name": "mine"}))
+    save_file(weights(), first / "expert.safetensors")
+    for named in ("mine", str(first / "mine"), str(first / "mine" / "robot.json")):
+        (first / "expert.json").write_text(json.dumps({"robot": named}))
+        assert load_expert(str(first / "expert.safetensors")).policy.robot.name == "mine"
+        first.rename(second)
+        moved = load_expert(str(second / "expert.safetensors"))
+        assert moved.policy.robot.path == second / "mine" / "robot.json"
+        second.rename(first)
+
+
+@pytest.mark.parametrize("kept", [0, 7, 100, 0.5])
+def test_a_truncated_file_is_refused(copied: Path, kept: float) -> None:
+    content = copied.read_bytes()
+    copied.write_bytes(content[: int(kept * len(content)) if kept == 0.5 else int(kept)])
+    assert "mine.safetensors cannot be read" in refusal(copied)
+
+
+def test_weights_for_other_features_are_refused(copied: Path) -> None:
+    save_file(weights(features=FEATURE_DIM - 1), copied)
+    assert f"{FEATURE_DIM - 1} features, this version makes {FEATURE_DIM}" in refusal(copied)
+
+
+def test_a_missing_tensor_is_refused(copied: Path) -> None:
+    tensors = weights()
+    del tensors["layer0.bias"]
+    save_file(tensors, copied)
+    assert "lacks the tensor 'layer0.bias'" in refusal(copied)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"std": np.ones(3, np.float32)},
+        {"layer0.weight": np.ones((8, 5), np.float32)},
+        {"layer0.bias": np.ones(7, np.float32)},
+        {"layer1.weight": np.ones((N_JOINTS, 9), np.float32)},
+        {
+            "layer1.weight": np.ones((N_JOINTS + 1, 8), np.float32),
+            "layer1.bias": np.ones(N_JOINTS + 1, np.float32),
+        },
+    ],
+)
+def test_layers_that_do_not_fit_together_are_refused(
+    copied: Path, changed: dict[str, np.ndarray]
+) -> None:
+    save_file(weights() | changed, copied)
+    assert "do not fit together" in refusal(copied)
+
+
+def test_a_file_of_ones_own_loads_by_its_path(copied: Path) -> None:
+    save_file(weights(), copied)
+    card = json.loads(copied.with_suffix(".json").read_text())
+    expert = load_expert(str(copied))
+    assert expert.policy.name == "mine"
+    assert expert.card == card
+    assert expert.policy.parameters() == 8 * FEATURE_DIM + 8 + N_JOINTS * 8 + N_JOINTS

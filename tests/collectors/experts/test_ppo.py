@@ -1,0 +1,261 @@
+"""Training an expert: tiny, resumed, exported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from collectors.experts.expert import FEATURE_DIM, ExpertPolicy, load_expert
+from collectors.experts.ppo import ExpertTrainingConfig, train_expert
+from collectors.experts.training_task import CRITIC_DIM, TERRAIN_SHARES, ExpertTask
+from collectors.legged.episodes import EpisodeSpec
+from collectors.robots.commands import SKILL_NAMES, SKILLS
+from collectors.robots.robot import N_JOINTS
+from collectors.scenarios.terrains import TERRAINS
+from collectors.timing import EPISODE_STEPS
+from tests.collectors.making import FIRM_STANCE, ROBOT
+
+PER_UPDATE = 64 * 24
+TINY = ExpertTrainingConfig(
+    steps=2 * PER_UPDATE,
+    robots=64,
+    horizon=24,
+    epochs=1,
+    mini_batches=2,
+    hidden=(16, 8),
+    threads=1,
+    checkpoint_every=1,
+)
+
+
+@dataclass
+class Trained:
+    """What a first training of two updates and a second that goes on to three have left."""
+
+    folder: Path
+    weights: Path
+    card: dict[str, Any]
+    first: list[dict[str, Any]] = field(default_factory=list)
+    second: list[dict[str, Any]] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp("expert")
+    first: list[dict[str, Any]] = []
+    second: list[dict[str, Any]] = []
+    train_expert(TINY, folder, first.append)
+    weights, card = train_expert(replace(TINY, steps=3 * PER_UPDATE), folder, second.append)
+    return Trained(folder, weights, card, first, second)
+
+
+def test_training_reports_every_update(trained: Trained) -> None:
+    assert [s["steps"] for s in trained.first] == [PER_UPDATE, 2 * PER_UPDATE]
+    for summary in trained.first:
+        assert summary["steps_per_s"] > 0
+        assert all(np.isfinite(value) for value in summary["losses"].values())
+
+
+def test_training_goes_on_where_it_stopped(trained: Trained) -> None:
+    assert [s["steps"] for s in trained.second] == [3 * PER_UPDATE]
+    assert [s["iteration"] for s in trained.second] == [3]
+    record = json.loads((trained.folder / "training.json").read_text())
+    assert (record["iteration"], record["steps"]) == (3, 3 * PER_UPDATE)
+    assert [p.name for p in trained.folder.glob("training-*")] == [record["tensors"]]
+
+
+def test_a_finished_training_returns_at_once(trained: Trained) -> None:
+    again: list[dict[str, Any]] = []
+    weights, _ = train_expert(replace(TINY, steps=3 * PER_UPDATE), trained.folder, again.append)
+    assert again == []
+    assert weights == trained.weights
+
+
+def test_the_card_says_what_was_trained(trained: Trained) -> None:
+    assert trained.card["steps"] == 3 * PER_UPDATE
+    assert trained.card["robot"] == "aliengo"
+    assert set(trained.card["skills"]) == set(SKILLS)
+    assert set(trained.card["terrains"]) == set(TERRAINS)
+    assert trained.card["wall_s"] > 0
+    assert trained.card["training"]["hidden"] == (16, 8)
+
+
+class Actor(torch.nn.Module):
+    """The actor of a checkpoint, built from its tensors alone."""
+
+    def __init__(self, tensors: dict[str, np.ndarray]):
+        super().__init__()
+        actor = {k.removeprefix("actor."): torch.from_numpy(v) for k, v in tensors.items()}
+        self.mean, self.std = actor["obs_normalizer._mean"], actor["obs_normalizer._std"]
+        numbers = sorted({int(k.split(".")[1]) for k in actor if k.startswith("mlp.")})
+        self.layers = [(actor[f"mlp.{i}.weight"], actor[f"mlp.{i}.bias"]) for i in numbers]
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        # rsl-rl adds 0.01 to the standard deviation it divides by.
+        x = (features - self.mean) / (self.std + 1e-2)
+        for number, (weight, bias) in enumerate(self.layers):
+            x = torch.nn.functional.linear(x, weight, bias)
+            x = torch.nn.functional.elu(x) if number < len(self.layers) - 1 else x
+        return x
+
+
+def test_the_exported_expert_is_the_trained_actor(trained: Trained) -> None:
+    record = json.loads((trained.folder / "training.json").read_text())
+    actor = Actor(load_file(trained.folder / record["tensors"]))
+    policy = ExpertPolicy("expert", ROBOT, load_file(trained.weights))
+    features = np.random.default_rng(0).normal(0, 2, (50, FEATURE_DIM)).astype(np.float32)
+    with torch.no_grad():
+        expected = actor(torch.from_numpy(features)).numpy()
+    np.testing.assert_allclose(policy._residual(features), expected, atol=1e-5)
+    assert np.abs(expected).max() > 1e-4
+
+
+def test_the_exported_expert_loads_with_its_card(trained: Trained) -> None:
+    trained.weights.with_suffix(".json").write_text(json.dumps(trained.card))
+    expert = load_expert(str(trained.weights))
+    assert expert.card["steps"] == 3 * PER_UPDATE
+
+
+@pytest.mark.parametrize(
+    "changes", [{"hidden": (16, 16)}, {"robots": 32}, {"horizon": 12}], ids=lambda c: next(iter(c))
+)
+def test_another_configuration_in_the_folder_is_refused(
+    trained: Trained, changes: dict[str, Any]
+) -> None:
+    before = sorted(path.name for path in trained.folder.iterdir())
+    name = next(iter(changes))
+    with pytest.raises(ValueError, match=f"holds a training with {name}=") as refusal:
+        train_expert(replace(TINY, **changes), trained.folder, lambda summary: None)
+    assert "\n" not in str(refusal.value)
+    assert sorted(path.name for path in trained.folder.iterdir()) == before
+
+
+def test_the_task_gives_rsl_rl_what_it_reads() -> None:
+    task = ExpertTask(ROBOT, 40, 1, 0)
+    try:
+        observations = task.get_observations()
+        assert observations["features"].shape == (40, FEATURE_DIM)
+        assert observations["critic"].shape == (40, CRITIC_DIM)
+        observations, reward, done, extras = task.step(torch.zeros(40, 12))
+        assert reward.shape == done.shape == extras["time_outs"].shape == (40,)
+        assert torch.isfinite(observations["features"]).all()
+        assert ((task.levels >= 0) & (task.levels <= 9)).all()
+    finally:
+        task.close()
+
+
+SLOTS = 80
+
+
+@pytest.fixture
+def task() -> Iterator[ExpertTask]:
+    """Slots with every terrain and skill among them."""
+    made = ExpertTask(ROBOT, SLOTS, 1, 0)
+    yield made
+    made.close()
+
+
+def specs_of(task: ExpertTask) -> list[EpisodeSpec]:
+    return [spec for spec in task._env.specs if spec is not None]
+
+
+def test_the_critic_alone_sees_the_time_left_the_cell_and_the_forces(task: ExpertTask) -> None:
+    # Legs thrown up, so that some start again; then the gait, so that they stand.
+    for correction, steps in ((6.0, 20), (0.0, 10)):
+        for _ in range(steps):
+            task.step(torch.full((SLOTS, N_JOINTS), correction))
+    seen = task.get_observations()["critic"].numpy()
+    time_left, level, terrain, skill, feet, barriers = np.split(seen, [1, 2, 7, 13, 17], axis=1)
+    assert len(np.unique(task._env.step_count)) > 1
+    np.testing.assert_allclose(
+        time_left[:, 0], 1.0 - task._env.step_count / EPISODE_STEPS, rtol=1e-6
+    )
+    for row, spec in enumerate(specs_of(task)):
+        assert level[row, 0] == pytest.approx(spec.level / 9)
+        assert terrain[row].tolist() == [float(name == spec.terrain) for name in TERRAIN_SHARES]
+        assert skill[row].tolist() == [float(name == spec.skill) for name in SKILL_NAMES]
+    state = task._env.physics.state
+    weight_n = ROBOT.mass_kg * 9.81
+    expected = np.linalg.norm(state.foot_force, axis=2) / weight_n
+    np.testing.assert_allclose(feet, expected, rtol=1e-5)
+    assert 0.2 < np.median(feet.sum(axis=1)) < 2.0, "feet carry about the weight"
+    np.testing.assert_allclose(barriers[:, 0], state.barrier_force / weight_n, rtol=1e-5)
+
+
+def stand_still(task: ExpertTask) -> torch.Tensor:
+    """(N, 12) corrections that keep a firm stance whatever the gait does."""
+    action = (FIRM_STANCE - ROBOT.default_joint_pos_rad) / ROBOT.action_scale_rad
+    return torch.from_numpy((action - task._inputs.reference).astype(np.float32))
+
+
+def test_levels_rise_with_the_way_walked_and_fall_with_falls_each_skill_for_itself(
+    task: ExpertTask,
+) -> None:
+    """All slots stand still: who is asked to stand has done it, who is asked to walk has not."""
+    stand = SKILL_NAMES.index("stand")
+    task.levels[::2, stand] = 9
+    moved, mastered = [], []
+    for _ in range(EPISODE_STEPS):
+        before, specs = task.levels.copy(), specs_of(task)
+        whole = task._env.step_count == EPISODE_STEPS - 1
+        _, _, done, extras = task.step(stand_still(task))
+        fell = done.numpy() * (1 - extras["time_outs"].numpy()) > 0
+        expected = before.copy()
+        for row in np.flatnonzero(whole | fell):
+            skill = SKILL_NAMES.index(specs[row].skill)
+            change = 1 if skill == stand and not fell[row] else -1
+            expected[row, skill] = max(0, before[row, skill] + change)
+            moved.append((bool(fell[row]), change))
+            if expected[row, skill] == 10:
+                # Who masters the hardest level goes on at a random one.
+                mastered.append(int(task.levels[row, skill]))
+                expected[row, skill] = mastered[-1]
+        # Windows that were cut short say nothing.
+        np.testing.assert_array_equal(task.levels, expected)
+    assert set(moved) == {(True, -1), (False, -1), (False, 1)}
+    assert len(task.finished) == len(moved)
+    assert mastered
+    assert all(0 <= level <= 9 for level in mastered)
+
+
+def test_falls_go_down_to_the_easiest_level_and_slots_keep_their_terrain(task: ExpertTask) -> None:
+    terrains = [spec.terrain for spec in specs_of(task)]
+    for name, share in TERRAIN_SHARES.items():
+        assert terrains.count(name) == pytest.approx(share * SLOTS, abs=1)
+    start = task.levels.copy()
+    falls = np.zeros_like(start)
+    for _ in range(40):
+        specs = specs_of(task)
+        _, _, done, extras = task.step(torch.full((SLOTS, N_JOINTS), 6.0))
+        for row in np.flatnonzero(done.numpy() * (1 - extras["time_outs"].numpy())):
+            falls[row, SKILL_NAMES.index(specs[row].skill)] += 1
+    assert falls.max() >= 2
+    np.testing.assert_array_equal(task.levels, np.maximum(start - falls, 0))
+    assert [spec.terrain for spec in specs_of(task)] == terrains
+
+
+def test_a_checkpoint_brings_the_levels_back(tmp_path: Path) -> None:
+    train_expert(replace(TINY, steps=PER_UPDATE), tmp_path, lambda summary: None)
+    record = json.loads((tmp_path / "training.json").read_text())
+    path = tmp_path / record["tensors"]
+    tensors = load_file(path)
+    assert tensors["levels"].shape == (TINY.robots, len(SKILLS))
+    tensors["levels"] = 4 + np.arange(tensors["levels"].size).reshape(tensors["levels"].shape) % 5
+    save_file(tensors, path)
+    summaries: list[dict[str, Any]] = []
+    train_expert(replace(TINY, steps=2 * PER_UPDATE), tmp_path, summaries.append)
+    record = json.loads((tmp_path / "training.json").read_text())
+    after = load_file(tmp_path / record["tensors"])["levels"]
+    # In half a second a slot ends no window, but it may fall.
+    fallen = tensors["levels"] - after
+    assert set(np.unique(fallen)) <= {0, 1}
+    assert fallen.mean() < 0.1
+    assert summaries[0]["level"] == pytest.approx(float(after.mean()))

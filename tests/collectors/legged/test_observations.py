@@ -1,0 +1,238 @@
+"""The 70 stored numbers: their order, what each holds, and their noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.observations import (
+    NOISE_DIM,
+    NOISE_SCALE,
+    NOISE_SLICES,
+    OBS_DIM,
+    POLICY_SLICES,
+    PRIVILEGED_DIM,
+    PRIVILEGED_SLICES,
+    policy_observation,
+)
+from collectors.robots.commands import C
+from collectors.robots.robot import N_JOINTS
+from collectors.rotations import from_yaw, gravity_in_body, rotate_inverse
+from collectors.scenarios.randomisation import nominal_draws
+from tests.collectors.making import DEFAULT_POSE, FLAT, ROBOT, in_the_air, spec
+
+ORDER = [
+    ("projected_gravity", 3),
+    ("joint_vel", 12),
+    ("sin_joint_pos", 12),
+    ("cos_joint_pos", 12),
+    ("base_ang_vel_body", 3),
+    ("last_action", 12),
+    ("command", 16),
+]
+
+
+def block(observation: np.ndarray, name: str) -> np.ndarray:
+    start, stop = POLICY_SLICES[name]
+    return observation[:, start:stop]
+
+
+def test_the_observation_is_the_papers_in_its_order() -> None:
+    starts = np.cumsum([0, *(size for _, size in ORDER)])
+    expected = {
+        name: (int(start), int(start) + size)
+        for (name, size), start in zip(ORDER, starts[:-1], strict=True)
+    }
+    assert list(POLICY_SLICES.items()) == list(expected.items())
+    assert starts[-1] == OBS_DIM == 70
+
+
+def make(noise: np.ndarray, rows: int = 4) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    parts = {
+        "gravity": rng.normal(size=(rows, 3)),
+        "joint_vel": rng.normal(size=(rows, N_JOINTS)),
+        "joint_pos": rng.normal(size=(rows, N_JOINTS)),
+        "base_ang_vel_body": rng.normal(size=(rows, 3)),
+        "last_action": rng.normal(size=(rows, N_JOINTS)),
+        "command": rng.normal(size=(rows, 16)),
+    }
+    return policy_observation(**parts, noise=noise), parts
+
+
+def test_without_noise_every_block_holds_what_it_is_called() -> None:
+    found, parts = make(np.zeros((4, NOISE_DIM)))
+    expected = [
+        parts["gravity"],
+        parts["joint_vel"],
+        np.sin(parts["joint_pos"]),
+        np.cos(parts["joint_pos"]),
+        parts["base_ang_vel_body"],
+        parts["last_action"],
+        parts["command"],
+    ]
+    np.testing.assert_array_equal(found, np.concatenate(expected, axis=1).astype(np.float32))
+    assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_full_noise_moves_every_measurement_by_its_bound(sign: float) -> None:
+    found, parts = make(np.full((4, NOISE_DIM), sign))
+    measured = parts["joint_pos"] + sign * 0.01
+    expected = {
+        "projected_gravity": parts["gravity"] + sign * 0.05,
+        "joint_vel": parts["joint_vel"] + sign * 1.5,
+        "sin_joint_pos": np.sin(measured),
+        "cos_joint_pos": np.cos(measured),
+        "base_ang_vel_body": parts["base_ang_vel_body"] + sign * 0.2,
+        "last_action": parts["last_action"],
+        "command": parts["command"],
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(block(found, name), values, atol=1e-6, err_msg=name)
+
+
+def test_noise_blocks_cover_the_scale() -> None:
+    assert NOISE_SCALE.shape == (NOISE_DIM,)
+    assert list(NOISE_SLICES) == [
+        "projected_gravity",
+        "joint_vel",
+        "joint_pos",
+        "base_ang_vel_body",
+    ]
+
+
+def test_a_running_robots_observation_is_its_state_plus_its_episodes_noise() -> None:
+    env = LeggedEnvironment(ROBOT, 3, threads=1)
+    try:
+        env.reset(np.arange(3), [spec(k, seed=k, terrain="rough", level=3) for k in range(3)])
+        rng = np.random.default_rng(0)
+        action = np.zeros((3, N_JOINTS))
+        for step in range(12):
+            observation = env.observe() if step == 0 else env.step(action).observation
+            state = env.physics.state
+            noise = np.stack([d.observation_noise[step] for d in env.episode_draws if d])
+            expected = policy_observation(
+                gravity_in_body(state.base_quat),
+                state.joint_vel,
+                state.joint_pos,
+                state.base_ang_vel_body,
+                action,
+                env.command(),
+                noise,
+            )
+            np.testing.assert_array_equal(observation.policy, expected)
+            np.testing.assert_array_equal(observation.command, env.command())
+            action = rng.normal(0, 0.3, (3, N_JOINTS))
+    finally:
+        env.close()
+
+
+def test_the_first_observation_is_level_at_the_default_pose_with_no_action_before() -> None:
+    env = LeggedEnvironment(ROBOT, 1, threads=1)
+    try:
+        env.reset(np.arange(1), [spec(seed=3)])
+        policy = env.observe().policy
+    finally:
+        env.close()
+    np.testing.assert_allclose(block(policy, "projected_gravity")[0], [0, 0, -1], atol=0.051)
+    # The start's joints lie within 0.1 rad of the default pose, their noise within 0.01.
+    sines, cosines = block(policy, "sin_joint_pos")[0], block(policy, "cos_joint_pos")[0]
+    np.testing.assert_allclose(np.arctan2(sines, cosines), DEFAULT_POSE, atol=0.111)
+    assert np.abs(block(policy, "joint_vel")).max() <= 1.5
+    assert not block(policy, "last_action").any()
+    assert block(policy, "command")[0, C.VEL_X] == 0.0, "the ramp starts at rest"
+
+
+def test_the_privileged_block_is_laid_out_without_gaps_and_without_noise() -> None:
+    stops = [stop for _, stop in PRIVILEGED_SLICES.values()]
+    starts = [start for start, _ in PRIVILEGED_SLICES.values()]
+    assert starts == [0, *stops[:-1]]
+    env = LeggedEnvironment(ROBOT, 2, threads=1)
+    try:
+        env.reset(np.arange(2), [spec(k, seed=k) for k in range(2)])
+        observation = env.step(np.zeros((2, N_JOINTS))).observation
+        privileged = observation.privileged
+        state = env.physics.state
+    finally:
+        env.close()
+    assert privileged.shape == (2, PRIVILEGED_DIM)
+    assert privileged.dtype == np.float32
+    start, stop = PRIVILEGED_SLICES["projected_gravity"]
+    np.testing.assert_allclose(
+        privileged[:, start:stop], gravity_in_body(state.base_quat), atol=1e-6
+    )
+    start, stop = PRIVILEGED_SLICES["base_ang_vel_body"]
+    np.testing.assert_allclose(privileged[:, start:stop], state.base_ang_vel_body, atol=1e-6)
+    start, stop = PRIVILEGED_SLICES["joint_pos_error"]
+    np.testing.assert_allclose(privileged[:, start:stop], state.joint_pos - DEFAULT_POSE, atol=1e-6)
+    start, stop = PRIVILEGED_SLICES["joint_vel"]
+    np.testing.assert_allclose(privileged[:, start:stop], state.joint_vel, rtol=1e-6)
+    assert not privileged[:, slice(*PRIVILEGED_SLICES["passage"])].any(), "open ground"
+    # On flat ground all points of the scan lie equally far below the trunk.
+    start, stop = PRIVILEGED_SLICES["height_scan"]
+    assert np.ptp(privileged[:, start:stop], axis=1).max() < 1e-6
+
+
+@pytest.mark.parametrize(("skill", "kind"), [("crawl", -1.0), ("squeeze", 1.0), ("tilt", 1.0)])
+def test_the_privileged_block_tells_where_the_passage_is(skill: str, kind: float) -> None:
+    env = LeggedEnvironment(ROBOT, 2, threads=1)
+    try:
+        env.reset(np.arange(2), [spec(seed=5, skill=skill, level=4), spec(seed=6)])
+        draws = env.episode_draws[0]
+        assert draws is not None
+        passage = draws.passage
+        assert passage is not None
+        for _ in range(5):
+            privileged = env.step(np.zeros((2, N_JOINTS))).observation.privileged
+            along, across, heading = env.on_track()[0]
+            to_start, to_end = passage.start_m - along, passage.end_m - along
+            expected = [kind, to_start, to_end, passage.opening_m, across, heading]
+            found = privileged[:, slice(*PRIVILEGED_SLICES["passage"])]
+            np.testing.assert_allclose(found, [expected, [0.0] * 6], atol=1e-6)
+    finally:
+        env.close()
+
+
+def product(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The rotation `second`, then `first`, as quaternions (4,)."""
+    w = first[0] * second[0] - first[1:] @ second[1:]
+    v = first[0] * second[1:] + second[0] * first[1:] + np.cross(first[1:], second[1:])
+    return np.array([w, *v])
+
+
+@pytest.fixture(scope="module")
+def flying() -> Iterator[LeggedEnvironment]:
+    """One robot, to be put into the air."""
+    env = LeggedEnvironment(ROBOT, 1, threads=1)
+    env.reset(np.arange(1), [spec()])
+    yield env
+    env.close()
+
+
+@given(st.floats(-3.0, 3.0), st.floats(-1.2, 1.2), st.floats(-0.5, 0.5))
+@settings(max_examples=20)
+def test_velocities_are_told_along_the_heading_and_in_the_trunk(
+    flying: LeggedEnvironment, yaw: float, roll: float, pitch: float
+) -> None:
+    c, s = np.cos(yaw), np.sin(yaw)
+    quat = from_yaw(np.array(yaw))
+    for axis, angle in (([0, 1, 0], pitch), ([1, 0, 0], roll)):
+        turn = np.array([np.cos(angle / 2), *(np.sin(angle / 2) * np.array(axis))])
+        quat = product(quat, turn)
+    # 0.8 m/s ahead, 0.3 m/s to the left and 0.2 m/s up, turning at 0.7 rad/s about the vertical.
+    velocity = (c * 0.8 - s * 0.3, s * 0.8 + c * 0.3, 0.2)
+    spin = rotate_inverse(quat[None], np.array([[0.0, 0.0, 0.7]]))[0]
+    start = in_the_air(quat=quat, lin_vel=velocity, ang_vel=tuple(spin))
+    flying.physics.reset(0, FLAT, (), nominal_draws(), start)
+    privileged = flying.observe().privileged[0]
+    found = {name: privileged[slice(*where)] for name, where in PRIVILEGED_SLICES.items()}
+    np.testing.assert_allclose(found["velocity_heading"], [0.8, 0.3, 0.7], atol=1e-5)
+    np.testing.assert_allclose(found["base_ang_vel_body"], spin, atol=1e-5)
+    in_trunk = rotate_inverse(quat[None], np.array([velocity]))[0]
+    np.testing.assert_allclose(found["base_lin_vel_body"], in_trunk, atol=1e-5)

@@ -1,0 +1,308 @@
+"""Success criteria on hand-made tracks: one that fails for every condition, and ones that pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from collectors.legged.skills import CRITERIA, N_SIGNALS, S, Track, signals, succeeded
+from collectors.robots.commands import NEUTRAL, SKILLS, C
+from collectors.robots.robot import N_JOINTS
+from collectors.scenarios.passages import Passage
+from collectors.timing import CONTROL_DT_S
+from tests.collectors.making import ROBOT, perfect_view
+
+STEPS = 192
+LAST_SECOND = slice(-50, None)
+LAST_TWO_SECONDS = slice(-100, None)
+
+Spoil = Callable[[np.ndarray], None]
+
+
+def command_of(skill: str) -> np.ndarray:
+    """The middle of a skill's ranges."""
+    ranges = NEUTRAL | SKILLS[skill].ranges
+    return np.array([sum(ranges[c]) / 2 for c in C])
+
+
+BAR = Passage("bar", 0.45, 0.4, 0.35)
+WALLS = Passage("walls", 0.55, 0.6, 0.32)
+PASSAGE_OF = {"crawl": BAR, "squeeze": WALLS, "tilt": WALLS}
+HALF_LENGTH_M = 0.3235
+
+
+def perfect(skill: str, passage: Passage | None = None) -> Track:
+    """An episode that follows the ramped command exactly, through a passage if there is one."""
+    command = command_of(skill)
+    time = np.arange(STEPS) * CONTROL_DT_S
+    speed = np.minimum(command[C.VEL_X], command[C.ACCEL_LIMIT] * time)
+    values = np.zeros((STEPS, N_SIGNALS))
+    values[:, S.VEL_X] = values[:, S.VEL_X_COMMAND] = values[:, S.SPEED] = speed
+    values[:, S.POS_X] = values[:, S.ALONG] = np.cumsum(speed) * CONTROL_DT_S
+    values[:, S.FEET_DOWN] = 4
+    values[:, S.TRACKING] = 1.0
+    values[:, S.STANCE_WIDTH] = command[C.STANCE_WIDTH]
+    return Track(values, command, passage, HALF_LENGTH_M)
+
+
+def put(signal: S, value: float, when: slice = slice(None)) -> Spoil:
+    def spoil(values: np.ndarray) -> None:
+        values[when, signal] = value
+
+    return spoil
+
+
+def add(signal: S, value: float, when: slice = slice(None)) -> Spoil:
+    def spoil(values: np.ndarray) -> None:
+        values[when, signal] += value
+
+    return spoil
+
+
+def scale(factor: float, *signals: S) -> Spoil:
+    def spoil(values: np.ndarray) -> None:
+        values[:, list(signals)] *= factor
+
+    return spoil
+
+
+def drift(signal: S, metres: float) -> Spoil:
+    def spoil(values: np.ndarray) -> None:
+        values[LAST_SECOND, signal] += np.linspace(0, metres, 50)
+
+    return spoil
+
+
+def ends_at(along_m: float) -> Spoil:
+    """Stop there, having followed the track until then."""
+
+    def spoil(values: np.ndarray) -> None:
+        values[:, S.ALONG] = np.minimum(values[:, S.ALONG], along_m)
+
+    return spoil
+
+
+def both(first: Spoil, second: Spoil) -> Spoil:
+    def spoil(values: np.ndarray) -> None:
+        first(values)
+        second(values)
+
+    return spoil
+
+
+def cell(name: str) -> Track:
+    """The perfect episode of a cell: a skill, of "tilt" on "open ground" or between "walls"."""
+    skill, _, where = name.partition(" ")
+    return perfect(skill, None if where == "on open ground" else PASSAGE_OF.get(skill))
+
+
+CELLS = [*sorted(CRITERIA), "tilt on open ground"]
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_perfect_episode_succeeds_unless_it_ended_in_a_fall(name: str) -> None:
+    skill = name.split()[0]
+    assert succeeded(skill, cell(name), terminated=False)
+    assert not succeeded(skill, cell(name), terminated=True)
+
+
+@pytest.mark.parametrize("skill", ["crawl", "squeeze"])
+def test_crawling_and_squeezing_take_a_passage(skill: str) -> None:
+    assert not succeeded(skill, perfect(skill), terminated=False), "posing is not passing"
+
+
+def test_every_skill_has_a_criterion() -> None:
+    assert set(CRITERIA) == set(SKILLS)
+
+
+FAILURES: list[tuple[str, str, Spoil]] = [
+    ("stand", "moves", put(S.SPEED, 0.11, LAST_SECOND)),
+    ("stand", "turns", put(S.TURN_RATE, 0.21, LAST_SECOND)),
+    ("stand", "too high", put(S.HEIGHT_ERROR, 0.031, LAST_SECOND)),
+    ("stand", "too low", put(S.HEIGHT_ERROR, -0.031, LAST_SECOND)),
+    ("stand", "leans", put(S.TILT_ERROR, 0.11, LAST_SECOND)),
+    ("stand", "drifts forward", drift(S.POS_X, 0.16)),
+    ("stand", "drifts sideways", drift(S.POS_Y, -0.16)),
+    ("stand", "drifts diagonally", both(drift(S.POS_X, 0.12), drift(S.POS_Y, 0.12))),
+    ("stand", "lifts a foot", put(S.FEET_DOWN, 3, slice(-5, None))),
+    ("rush", "never fast enough", scale(0.79, S.VEL_X)),
+    ("rush", "fast too late", put(S.VEL_X, 0.0, slice(0, 100))),
+    ("rush", "too short a way", scale(0.69, S.POS_X)),
+    ("run", "21 % too slow", scale(0.79, S.VEL_X)),
+    ("run", "21 % too fast", scale(1.21, S.VEL_X)),
+    ("run", "tracks badly", put(S.TRACKING, 0.69, LAST_TWO_SECONDS)),
+    ("crawl", "trunk or hips touch the bar once", put(S.BARRIER_BODY_FORCE, 1.01, slice(70, 71))),
+    ("crawl", "ends under the bar", ends_at(BAR.end_m + HALF_LENGTH_M - 0.001)),
+    ("crawl", "never reaches the bar", ends_at(0.2)),
+    ("crawl", "goes back under the bar", put(S.ALONG, BAR.end_m, slice(-1, None))),
+    ("crawl", "goes round on the left", put(S.ACROSS, 0.801)),
+    ("crawl", "goes round on the right", put(S.ACROSS, -0.801)),
+    ("squeeze", "touches the walls for 5 %", put(S.BARRIER_FORCE, 1.01, slice(40, 50))),
+    ("squeeze", "touches now and then for 5 %", put(S.BARRIER_FORCE, 1.01, slice(0, 190, 19))),
+    ("squeeze", "ends between the walls", ends_at(WALLS.end_m + HALF_LENGTH_M - 0.001)),
+    ("squeeze", "goes round the walls", put(S.ACROSS, 0.161)),
+    ("squeeze", "leaves the gap for a moment", put(S.ACROSS, -0.161, slice(110, 112))),
+    ("tilt", "ends between the walls", ends_at(WALLS.end_m + HALF_LENGTH_M - 0.001)),
+    ("tilt", "goes round the walls", put(S.ACROSS, -0.161)),
+    ("tilt on open ground", "rolls too little", put(S.ROLL_ERROR, -0.151, LAST_TWO_SECONDS)),
+    ("tilt on open ground", "rolls too far", put(S.ROLL_ERROR, 0.151, LAST_TWO_SECONDS)),
+    ("tilt on open ground", "too short a way", scale(0.69, S.POS_X)),
+]
+
+
+@pytest.mark.parametrize(
+    ("skill", "spoil"),
+    [pytest.param(skill, spoil, id=f"{skill}: {what}") for skill, what, spoil in FAILURES],
+)
+def test_one_broken_condition_fails(skill: str, spoil: Spoil) -> None:
+    track = cell(skill)
+    spoil(track.values)
+    assert not succeeded(skill.split()[0], track, terminated=False)
+
+
+FORGIVEN: list[tuple[str, str, Spoil]] = [
+    ("stand", "stumbled under a push before the last second", put(S.SPEED, 1.0, slice(0, 140))),
+    ("stand", "was pushed away before the last second", add(S.POS_X, 3.0, slice(0, 140))),
+    ("stand", "is 2.9 cm too high", put(S.HEIGHT_ERROR, 0.029)),
+    ("stand", "sways at 9 cm/s", put(S.SPEED, 0.09)),
+    ("stand", "turns at 0.19 rad/s", put(S.TURN_RATE, 0.19)),
+    ("stand", "leans 0.09 rad", put(S.TILT_ERROR, 0.09)),
+    ("stand", "drifts 14 cm", drift(S.POS_X, 0.14)),
+    ("stand", "lifts a foot for 4 of 50 steps", put(S.FEET_DOWN, 3, slice(-4, None))),
+    ("rush", "reaches 81 % of the speed", scale(0.81, S.VEL_X)),
+    ("rush", "covers 75 % of the way", scale(0.75, S.POS_X)),
+    ("rush", "sways off its way", put(S.POS_Y, 0.0)),
+    ("rush", "slows down once it was fast", put(S.VEL_X, 0.0, slice(120, None))),
+    ("run", "was slow before the last two seconds", put(S.VEL_X, 0.0, slice(0, 90))),
+    ("run", "is 19 % too slow", scale(0.81, S.VEL_X)),
+    ("run", "tracks just well enough", put(S.TRACKING, 0.71)),
+    ("crawl", "its feet touch the bar", put(S.BARRIER_FORCE, 50.0)),
+    ("crawl", "brushes the bar with 0.99 N", put(S.BARRIER_BODY_FORCE, 0.99)),
+    ("crawl", "is just out", ends_at(BAR.end_m + HALF_LENGTH_M + 0.001)),
+    ("crawl", "is not as low as it was told", put(S.HEIGHT_ERROR, 0.1)),
+    ("crawl", "passes near the end of the bar", put(S.ACROSS, 0.799)),
+    ("crawl", "leaves the track before the bar", put(S.ACROSS, 1.5, slice(0, 10))),
+    ("crawl", "leaves the track after the bar", put(S.ACROSS, 1.5, slice(-10, None))),
+    ("squeeze", "touches the walls for 9 of 192 steps", put(S.BARRIER_FORCE, 50.0, slice(40, 49))),
+    ("squeeze", "brushes the walls with 0.99 N", put(S.BARRIER_FORCE, 0.99)),
+    ("squeeze", "is just out", ends_at(WALLS.end_m + HALF_LENGTH_M + 0.001)),
+    ("squeeze", "passes along a wall", put(S.ACROSS, 0.159)),
+    ("squeeze", "has a wide stance", add(S.STANCE_WIDTH, 0.1)),
+    ("tilt", "slides along the walls", put(S.BARRIER_FORCE, 50.0)),
+    ("tilt", "bumps a hip", put(S.BARRIER_BODY_FORCE, 50.0)),
+    ("tilt", "is just out", ends_at(WALLS.end_m + HALF_LENGTH_M + 0.001)),
+    ("tilt", "needs less roll than it was told", put(S.ROLL_ERROR, 0.5)),
+    ("tilt on open ground", "rolls 0.149 rad too far", put(S.ROLL_ERROR, 0.149)),
+    ("tilt on open ground", "was upright in the first half", put(S.ROLL_ERROR, 0.5, slice(0, 90))),
+    ("tilt on open ground", "walks 75 % of the way", scale(0.75, S.POS_X)),
+]
+
+
+@pytest.mark.parametrize(
+    ("skill", "spoil"),
+    [pytest.param(skill, spoil, id=f"{skill}: {what}") for skill, what, spoil in FORGIVEN],
+)
+def test_what_is_within_the_bounds_succeeds(skill: str, spoil: Spoil) -> None:
+    track = cell(skill)
+    spoil(track.values)
+    assert succeeded(skill.split()[0], track, terminated=False)
+
+
+def test_distance_counts_the_way_and_not_the_trunks_sway() -> None:
+    track = perfect("run")
+    straight = track.distance_m()
+    assert straight == pytest.approx(track.commanded_distance_m(), rel=0.05)
+    swaying = perfect("run")
+    # A sway with the period of the chords, 0.1 s.
+    swaying.values[:, S.POS_Y] = 0.02 * np.sin(2 * np.pi * np.arange(STEPS) / 5)
+    assert swaying.distance_m() == pytest.approx(straight, rel=1e-6)
+
+
+def test_short_tracks_have_a_last_second_too() -> None:
+    values = np.arange(3 * N_SIGNALS, dtype=np.float64).reshape(3, N_SIGNALS)
+    track = Track(values, command_of("run"), None, HALF_LENGTH_M)
+    np.testing.assert_array_equal(track.last(1.0, S.VEL_X), values[:, S.VEL_X])
+    assert np.isfinite(track.vel_x_error())
+
+
+def test_slow_runs_may_be_off_by_thirty_centimetres_a_second() -> None:
+    track = perfect("run")
+    track.command[C.VEL_X] = 1.0
+    for error, fine in ((0.29, True), (0.31, False)):
+        track.values[LAST_TWO_SECONDS, S.VEL_X_COMMAND] = 1.0
+        track.values[LAST_TWO_SECONDS, S.VEL_X] = 1.0 - error
+        assert succeeded("run", track, terminated=False) == fine
+
+
+def test_a_rush_has_until_twice_its_ramp_and_half_a_second_to_be_fast() -> None:
+    track = perfect("rush")
+    speed, accel = track.command[C.VEL_X], track.command[C.ACCEL_LIMIT]
+    deadline = round((2 * speed / accel + 0.5) / CONTROL_DT_S)
+    # Speed is a mean over 5 steps, so the deadline is not sharper than that.
+    for start, fine in ((deadline - 5, True), (deadline + 5, False)):
+        track.values[:, S.VEL_X] = 0.0
+        track.values[start : start + 5, S.VEL_X] = speed
+        assert succeeded("rush", track, terminated=False) == fine
+
+
+@given(
+    passage=st.sampled_from([BAR, WALLS]),
+    beyond=st.floats(-0.5, 0.5),
+    across=st.floats(-1.0, 1.0),
+)
+def test_passing_is_being_out_at_the_end_and_on_the_track_inside(
+    passage: Passage, beyond: float, across: float
+) -> None:
+    track = perfect("crawl", passage)
+    ends_at(passage.end_m + HALF_LENGTH_M + beyond)(track.values)
+    track.values[:, S.ACROSS] = across
+    half_width = 0.8 if passage is BAR else passage.opening_m / 2
+    assume(abs(beyond) > 1e-6 and abs(abs(across) - half_width) > 1e-6)
+    assert track.passed() == (beyond > 0 and abs(across) < half_width)
+
+
+def test_signals_tell_what_happened_in_the_step() -> None:
+    view = replace(
+        perfect_view(command_of("run")),
+        lin_vel_heading=np.array([[0.3, -0.4]]),
+        ang_vel_body=np.array([[0.2, -0.1, 0.2]]),
+        gravity=np.array([[0.0, 0.2, -0.98]]),
+        desired_gravity=np.array([[0.0, 0.1, -0.99]]),
+        height_m=np.array([ROBOT.nominal_height_m - 0.02]),
+        foot_contact=np.array([[True, False, True, True]]),
+        joint_torque=np.linspace(-30.0, 20.0, N_JOINTS)[None],
+        barrier_force_n=np.array([7.0]),
+        barrier_body_force_n=np.array([3.0]),
+        action=np.linspace(0.0, 1.1, N_JOINTS)[None],
+        last_action=np.full((1, N_JOINTS), 0.2),
+    )
+    found = signals(view, np.array([[1.0, 2.0, 0.4]]), np.array([[3.0, -0.5]]))
+    assert found.shape == (1, N_SIGNALS)
+    assert found.dtype == np.float32
+    expected = {
+        S.VEL_X: 0.3,
+        S.VEL_X_COMMAND: view.command[0, C.VEL_X],
+        S.SPEED: 0.5,
+        S.TURN_RATE: 0.3,
+        S.HEIGHT_ERROR: -0.02,
+        S.TILT_ERROR: np.hypot(0.1, 0.01),
+        S.ROLL_ERROR: np.arcsin(0.1),
+        S.FEET_DOWN: 3,
+        S.POS_X: 1.0,
+        S.POS_Y: 2.0,
+        S.STANCE_WIDTH: view.stance_width_m[0],
+        S.ALONG: 3.0,
+        S.ACROSS: -0.5,
+        S.BARRIER_FORCE: 7.0,
+        S.BARRIER_BODY_FORCE: 3.0,
+        S.TORQUE: 30.0,
+        # The last joint's target moves by 0.9 x 0.25 rad in 0.02 s.
+        S.ACTION_RATE: 0.9 * 0.25 / 0.02,
+    }
+    for signal, value in expected.items():
+        assert found[0, signal] == pytest.approx(value, rel=1e-5), signal.name

@@ -1,0 +1,201 @@
+"""Back ends that break the contract in one way each, and one that keeps it in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+import numpy as np
+
+from collectors.physics import InitialState, PhysicsState, make_backend
+from collectors.physics.contract.scene import ROBOT, STATE_NAMES
+from collectors.rotations import rotate, rotate_inverse
+from collectors.scenarios.passages import Barrier
+from collectors.scenarios.randomisation import DRAW_INDEX, nominal_draws
+from collectors.scenarios.terrains import TerrainTile
+
+Start = tuple[TerrainTile, Sequence[Barrier], np.ndarray, InitialState]
+"""What `reset` is told of a robot."""
+
+
+class Wrapped:
+    """The default back end, with what goes in and comes out still as it is."""
+
+    name = "wrapped"
+    version = "1"
+    exact = True
+    fixed_world = False
+
+    def __init__(self, num_robots: int, threads: int):
+        self.num_robots = num_robots
+        self.inner = make_backend("mujoco", ROBOT, num_robots, threads)
+        self.state = self.shown(self.inner.state)
+
+    def realised(self, draws: np.ndarray) -> np.ndarray:
+        return self.inner.realised(draws)
+
+    def reset(
+        self,
+        index: int,
+        tile: TerrainTile,
+        barriers: Sequence[Barrier],
+        draws: np.ndarray,
+        start: InitialState,
+    ) -> None:
+        self.inner.reset(index, *self.heard((tile, barriers, draws, start)))
+        self.state = self.shown(self.inner.state)
+
+    def heard(self, start: Start) -> Start:
+        """What a reset takes the start for."""
+        return start
+
+    def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
+        self.inner.push(ids, velocity_xy)
+        self.state = self.shown(self.inner.state)
+
+    def step(self, joint_targets: np.ndarray) -> None:
+        self.inner.step(joint_targets)
+        self.state = self.shown(self.inner.state)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def shown(self, state: PhysicsState) -> PhysicsState:
+        """What the task gets to see; a copy."""
+        return PhysicsState(
+            **{field.name: getattr(state, field.name).copy() for field in fields(state)}
+        )
+
+
+class Float32(Wrapped):
+    """Keeps the contract, as far as numbers of 32 bits can."""
+
+    exact = False
+
+    def shown(self, state: PhysicsState) -> PhysicsState:
+        rounded = {name: getattr(state, name).astype(np.float32) for name in STATE_NAMES}
+        return PhysicsState(**{name: values.astype(float) for name, values in rounded.items()})
+
+    def step(self, joint_targets: np.ndarray) -> None:
+        super().step(joint_targets.astype(np.float32).astype(float))
+
+
+class SwapsJoints(Wrapped):
+    """Takes the left thigh for the right one throughout."""
+
+    order = np.array([0, 4, 2, 3, 1, 5, 6, 7, 8, 9, 10, 11])
+
+    def heard(self, start: Start) -> Start:
+        tile, barriers, draws, at = start
+        return tile, barriers, draws, replace(at, joint_pos=at.joint_pos[self.order])
+
+    def step(self, joint_targets: np.ndarray) -> None:
+        super().step(joint_targets[:, self.order])
+
+    def shown(self, state: PhysicsState) -> PhysicsState:
+        names = ("joint_pos", "joint_vel", "joint_torque")
+        return replace(
+            super().shown(state), **{name: getattr(state, name)[:, self.order] for name in names}
+        )
+
+
+class TurnsJointRound(Wrapped):
+    """Counts the front left thigh the other way about its default position."""
+
+    def _turned(self, joint_pos: np.ndarray) -> np.ndarray:
+        turned = joint_pos.copy()
+        turned[..., 1] = 2 * ROBOT.default_joint_pos_rad[1] - joint_pos[..., 1]
+        return turned
+
+    def step(self, joint_targets: np.ndarray) -> None:
+        super().step(self._turned(joint_targets))
+
+    def shown(self, state: PhysicsState) -> PhysicsState:
+        speed = state.joint_vel * np.where(np.arange(12) == 1, -1, 1)
+        return replace(
+            super().shown(state), joint_pos=self._turned(state.joint_pos), joint_vel=speed
+        )
+
+
+class QuaternionsEndWithW(Wrapped):
+    def shown(self, state: PhysicsState) -> PhysicsState:
+        return replace(super().shown(state), base_quat=np.roll(state.base_quat, -1, axis=1))
+
+
+class RatesInWorldFrame(Wrapped):
+    def shown(self, state: PhysicsState) -> PhysicsState:
+        rate = rotate(state.base_quat, state.base_ang_vel_body)
+        return replace(super().shown(state), base_ang_vel_body=rate)
+
+
+class VelocityOfCentreOfMass(Wrapped):
+    """Shows the velocity of a point beside the trunk's origin."""
+
+    def shown(self, state: PhysicsState) -> PhysicsState:
+        beside = np.cross(state.base_ang_vel_body, [0.05, 0.0, 0.0])
+        velocity = state.base_lin_vel_world + rotate(state.base_quat, beside)
+        return replace(super().shown(state), base_lin_vel_world=velocity)
+
+
+class PushesInBodyFrame(Wrapped):
+    def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
+        world = np.concatenate([velocity_xy, np.zeros((len(ids), 1))], axis=1)
+        super().push(ids, rotate_inverse(self.inner.state.base_quat[ids], world)[:, :2])
+
+
+class ForcesUpsideDown(Wrapped):
+    def shown(self, state: PhysicsState) -> PhysicsState:
+        return replace(super().shown(state), foot_force=-state.foot_force)
+
+
+class GroundTooHigh(Wrapped):
+    def heard(self, start: Start) -> Start:
+        tile, barriers, draws, at = start
+        return replace(tile, heights=tile.heights + np.float32(0.04)), barriers, draws, at
+
+
+class BarriersUnturned(Wrapped):
+    def heard(self, start: Start) -> Start:
+        tile, barriers, draws, at = start
+        return tile, [replace(barrier, yaw_rad=0.0) for barrier in barriers], draws, at
+
+
+class ResetsANeighbour(Wrapped):
+    def reset(
+        self,
+        index: int,
+        tile: TerrainTile,
+        barriers: Sequence[Barrier],
+        draws: np.ndarray,
+        start: InitialState,
+    ) -> None:
+        super().reset(index, tile, barriers, draws, start)
+        if index + 1 < self.num_robots:
+            super().reset(index + 1, tile, barriers, draws, start)
+
+
+class Trembles(Wrapped):
+    """No two simulations of it are alike."""
+
+    made = 0
+
+    def __init__(self, num_robots: int, threads: int):
+        Trembles.made += 1
+        self._noise = np.random.default_rng(Trembles.made)
+        super().__init__(num_robots, threads)
+
+    def step(self, joint_targets: np.ndarray) -> None:
+        super().step(joint_targets + 1e-6 * self._noise.normal(size=joint_targets.shape))
+
+
+def ignoring(draw: str) -> type[Wrapped]:
+    """A back end in which one draw always has its nominal value."""
+
+    class Ignores(Wrapped):
+        def heard(self, start: Start) -> Start:
+            tile, barriers, draws, at = start
+            heard = draws.copy()
+            heard[DRAW_INDEX[draw]] = nominal_draws()[DRAW_INDEX[draw]]
+            return tile, barriers, heard, at
+
+    return Ignores

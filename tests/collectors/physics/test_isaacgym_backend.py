@@ -1,0 +1,209 @@
+"""What the `isaacgym` back end does beyond the contract that all back ends keep.
+
+It runs on the double, whose physics is MuJoCo's and whose conventions are Isaac Gym's: off the
+ground, robots move as those of the MuJoCo back end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.physics.interface import InitialState, PhysicsBackend
+from collectors.physics.isaacgym.backend import FRICTION_BUCKETS, IsaacGymBackend
+from collectors.physics.isaacgym.process import WorkerError
+from collectors.physics.mujoco.backend import MujocoBackend
+from collectors.scenarios.passages import Barrier
+from collectors.scenarios.randomisation import DRAW_INDEX, DRAWS, draw_randomisation, nominal_draws
+from collectors.scenarios.terrains import make_tile
+from tests.collectors.making import (
+    DEFAULT_POSE,
+    FIRM_STANCE,
+    FLAT,
+    ROBOT,
+    STANDING_HEIGHT_M,
+    draws_with,
+    hold,
+    in_the_air,
+    start_at,
+)
+from tests.collectors.physics.isaacgym import CONFIG, use_the_double
+
+FRICTION = DRAWS[DRAW_INDEX["friction"]]
+MOTION = ("base_pos", "base_quat", "base_lin_vel_world", "base_ang_vel_body", "joint_pos")
+WEIGHT_N = ROBOT.mass_kg * 9.81
+
+
+@pytest.fixture(scope="module")
+def double() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        use_the_double(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def backend(double: None) -> Iterator[IsaacGymBackend]:
+    """Four robots that several tests use one after the other."""
+    made = IsaacGymBackend(ROBOT, 4, 1, CONFIG)
+    yield made
+    made.close()
+
+
+def spinning(number: int) -> InitialState:
+    """A start high above the seam of a tile, in full motion."""
+    rng = np.random.default_rng(number)
+    return in_the_air(
+        x=4.9 - 0.02 * number,
+        y=-4.9,
+        yaw=rng.uniform(-3, 3),
+        lin_vel=(2.0, -1.5, 1.0),
+        ang_vel=tuple(rng.uniform(-2, 2, 3)),
+        joint_pos=DEFAULT_POSE + rng.uniform(-0.1, 0.1, 12),
+    )
+
+
+def sway(step: int) -> np.ndarray:
+    return DEFAULT_POSE + 0.2 * np.sin(0.5 * step + np.arange(12))
+
+
+def assert_same_motion(first: PhysicsBackend, second: PhysicsBackend, rows: list[int]) -> None:
+    for name in MOTION:
+        np.testing.assert_allclose(
+            getattr(first.state, name)[rows],
+            getattr(second.state, name)[rows],
+            atol=5e-5,
+            err_msg=name,
+        )
+
+
+def test_robots_move_as_the_mujoco_back_ends_do(backend: IsaacGymBackend) -> None:
+    """Frames, centres of mass, gains, lag, friction of joints, pushes and seams, all at once."""
+    other = MujocoBackend(ROBOT, 4, 1)
+    tiles = [make_tile(terrain, 4, 1) for terrain in ("flat", "rough", "stairs", "slope")]
+    rng = np.random.default_rng(5)
+    for index in range(4):
+        draws = backend.realised(draw_randomisation(rng))
+        for each in (backend, other):
+            each.reset(index, tiles[index], (), draws, spinning(index))
+    for step in range(30):
+        if step == 10:
+            for each in (backend, other):
+                each.push(np.array([1, 3]), np.array([[0.5, -0.3], [0.1, 0.2]]))
+        for each in (backend, other):
+            hold(each, 1, sway(step))
+        assert_same_motion(backend, other, [0, 1, 2, 3])
+        np.testing.assert_allclose(backend.state.joint_vel, other.state.joint_vel, atol=1e-3)
+        np.testing.assert_allclose(backend.state.joint_torque, other.state.joint_torque, atol=1e-3)
+    assert (backend.state.base_pos[:, 0] > 5.5).all(), "they crossed the seam"
+    other.close()
+
+
+def test_a_push_of_a_robot_that_starts_adds_to_its_start(backend: IsaacGymBackend) -> None:
+    for index in range(4):
+        backend.reset(index, FLAT, (), nominal_draws(), in_the_air(lin_vel=(1.0, 0.0, 0.0)))
+    backend.push(np.array([2]), np.array([[0.25, -0.5]]))
+    expected = np.tile([1.0, 0.0], (4, 1))
+    expected[2] += [0.25, -0.5]
+    np.testing.assert_allclose(backend.state.base_lin_vel_world[:, :2], expected)
+    hold(backend, 3)
+    np.testing.assert_allclose(backend.state.base_lin_vel_world[:, :2], expected, atol=1e-5)
+
+
+def test_a_foot_on_a_barrier_in_the_air_feels_no_ground_and_one_on_the_ground_does(
+    backend: IsaacGymBackend,
+) -> None:
+    beam = Barrier((0.2407, 0.138, 50.0 - 0.40), (0.3, 0.1, 0.05), 0.0)
+    wall = Barrier((0.0, 0.155 + 0.05 - 0.005, 0.4), (0.5, 0.05, 0.16), 0.0)
+    backend.reset(0, FLAT, [beam], nominal_draws(), in_the_air())
+    backend.reset(1, FLAT, [wall], nominal_draws(), start_at(joint_pos=FIRM_STANCE))
+    carried = pressed = 0.0
+    for _ in range(40):
+        hold(backend, 1, FIRM_STANCE)
+        carried = max(carried, float(backend.state.barrier_force[0]))
+        pressed = max(pressed, float(backend.state.barrier_force[1]))
+        assert not backend.state.foot_force[0].any()
+    assert carried > 10.0
+    assert pressed > 5.0
+    assert backend.state.foot_force[1, :, 2].sum() == pytest.approx(WEIGHT_N, rel=0.1)
+
+
+@given(st.lists(st.floats(FRICTION.low, FRICTION.high), min_size=1, max_size=8))
+def test_friction_is_the_nearest_of_few_values(
+    backend: IsaacGymBackend, frictions: list[float]
+) -> None:
+    draws = np.stack([draws_with(friction=friction) for friction in frictions])
+    found = backend.realised(draws)
+    column = DRAW_INDEX["friction"]
+    half_bucket = (FRICTION.high - FRICTION.low) / (FRICTION_BUCKETS - 1) / 2
+    assert np.abs(found[:, column] - frictions).max() <= half_bucket + 1e-12
+    np.testing.assert_array_equal(np.delete(found, column, 1), np.delete(draws, column, 1))
+    np.testing.assert_array_equal(backend.realised(found), found)
+
+
+def test_friction_has_no_more_values_than_there_are_buckets(backend: IsaacGymBackend) -> None:
+    many = np.linspace(FRICTION.low - 1, FRICTION.high + 1, 5000)
+    draws = np.stack([draws_with(friction=friction) for friction in many])
+    found = np.unique(backend.realised(draws)[:, DRAW_INDEX["friction"]])
+    assert len(found) == FRICTION_BUCKETS <= 64
+    assert (found[0], found[-1]) == (FRICTION.low, FRICTION.high)
+
+
+@pytest.mark.parametrize("fresh_process", [False, True], ids=["same process", "new process"])
+def test_a_new_world_carries_the_others_on_and_one_that_need_not_change_stays(
+    double: None, fresh_process: bool
+) -> None:
+    changing = IsaacGymBackend(ROBOT, 3, 1, CONFIG, fresh_process)
+    steady = MujocoBackend(ROBOT, 3, 1)
+    lagging = draws_with(action_lag_substeps=3, com_offset_x_m=0.03)
+    for each in (changing, steady):
+        for index in range(3):
+            each.reset(index, FLAT, (), lagging, spinning(index))
+    pids = []
+    stairs = make_tile("stairs", 3, 0)
+    for step in range(24):
+        if step == 8:
+            # Nothing fixed changes: other gains, another start.
+            for each in (changing, steady):
+                each.reset(2, FLAT, (), lagging + 0.0, spinning(7))
+        if step == 16:
+            for each in (changing, steady):
+                each.push(np.array([0]), np.array([[0.2, 0.1]]))
+                each.reset(1, stairs, (), draws_with(base_mass_offset_kg=2.0), spinning(9))
+        for each in (changing, steady):
+            hold(each, 1, sway(step))
+        pids.append(changing.worker_pid)
+        assert_same_motion(changing, steady, [0, 1, 2])
+    assert len(set(pids[:16])) == 1
+    assert (pids[16] != pids[15]) == fresh_process
+    assert len(set(pids[16:])) == 1
+    for each in (changing, steady):
+        each.close()
+
+
+def test_robots_that_were_never_reset_stand_and_a_worker_that_dies_is_reported(
+    double: None,
+) -> None:
+    idle = IsaacGymBackend(ROBOT, 2, 1, CONFIG)
+    hold(idle, 25, FIRM_STANCE)
+    assert (idle.state.foot_force[..., 2].sum(axis=1) > WEIGHT_N / 2).all()
+    assert (np.abs(idle.state.base_pos[:, 2] - STANDING_HEIGHT_M) < 0.15).all()
+    os.kill(idle.worker_pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="it was killed by SIGKILL") as error:
+        hold(idle, 1)
+    assert "\n" not in str(error.value)
+    with pytest.raises(WorkerError, match="it has ended"):
+        hold(idle, 1)
+    idle.close()
+    idle.close()
+
+
+def test_more_barriers_than_there_may_be_are_refused(backend: IsaacGymBackend) -> None:
+    wall = Barrier((3.0, 0.0, 0.0), (0.1, 0.1, 0.1), 0.0)
+    with pytest.raises(ValueError, match="3 barriers; a model holds 2"):
+        backend.reset(0, FLAT, [wall] * 3, nominal_draws(), start_at())

@@ -1,0 +1,287 @@
+"""The process that runs Isaac Gym: wrong interpreters, faults, hangs, and no orphans."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from collectors.physics import availability
+from collectors.physics.interface import BackendUnavailable
+from collectors.physics.isaacgym import process as isaacgym_process
+from collectors.physics.isaacgym.process import (
+    DEVICE_VARIABLE,
+    PYTHON_VARIABLE,
+    TIMEOUT_VARIABLE,
+    IsaacGymConfig,
+    WorkerError,
+    WorkerProcess,
+    config_from_environment,
+)
+from collectors.physics.isaacgym.worker import protocol
+from tests.collectors.physics.isaacgym import CONFIG, TIMEOUT_S, use_the_double
+
+FACTS = {"threads": 1}
+URDF = "<robot/>"
+GONE_WITHIN_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A place of their own for workers' folders, of which none may be left."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    yield place
+    gc.collect()
+    assert list(place.iterdir()) == []
+
+
+@pytest.fixture
+def quick_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The worker with a simulation that needs neither Isaac Gym nor torch: it starts quickly."""
+    copy = tmp_path / "worker"
+    files = Path(protocol.__file__).parent
+    shutil.copytree(files, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "simulation.py").write_text(
+        "class Simulation:\n"
+        "    device = 'cpu'\n"
+        "    def __init__(self, settings, memory):\n        pass\n"
+        "def isaacgym_version():\n    return '1.0'\n"
+    )
+    monkeypatch.setattr(isaacgym_process, "WORKER", copy / "worker.py")
+    return copy / "worker.py"
+
+
+def start(config: IsaacGymConfig = CONFIG) -> WorkerProcess:
+    return WorkerProcess(config, 2, FACTS, URDF)
+
+
+def refused(config: IsaacGymConfig) -> str:
+    """What is said of a worker that does not start: one line."""
+    with pytest.raises(WorkerError) as error:
+        start(config)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def package(folder: Path, text: str) -> Path:
+    """A package `isaacgym` that does something when it is imported."""
+    (folder / "isaacgym").mkdir(parents=True)
+    (folder / "isaacgym" / "__init__.py").write_text(text)
+    return folder
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        # One that has ended and whose status nobody has read is no process any more.
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def wait_until_gone(pid: int) -> bool:
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(pid)
+
+
+def test_an_interpreter_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    said = refused(IsaacGymConfig(str(tmp_path / "python3.8"), "cpu"))
+    assert said.endswith("python3.8): it cannot be started: No such file or directory")
+    (tmp_path / "notes.txt").write_text("no program")
+    assert "Permission denied" in refused(IsaacGymConfig(str(tmp_path / "notes.txt"), "cpu"))
+
+
+def test_a_program_that_is_no_python_is_refused() -> None:
+    said = refused(IsaacGymConfig("/bin/true", "cpu"))
+    assert said.endswith("it ended with exit status 0; it printed nothing")
+
+
+def test_a_python_without_isaacgym_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    said = refused(CONFIG)
+    assert "it failed: ModuleNotFoundError: No module named 'isaacgym'" in said
+
+
+def test_a_python_that_isaacgym_refuses_is_refused_in_its_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = "print('Checking')\nraise RuntimeError('Isaac Gym needs Python 3.6, 3.7 or 3.8')\n"
+    use_the_double(monkeypatch, package(tmp_path, text))
+    said = refused(CONFIG)
+    assert said.endswith(
+        "it failed: RuntimeError: Isaac Gym needs Python 3.6, 3.7 or 3.8; it last printed: Checking"
+    )
+
+
+def test_a_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_the_double(monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    said = refused(IsaacGymConfig(sys.executable, "cuda:0", TIMEOUT_S))
+    assert "no GPU: torch" in said
+    assert "sees none for cuda:0" in said
+
+
+def test_a_crash_is_quoted_with_the_last_that_was_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = (
+        "import os\n"
+        "for line in range(100):\n    print('line', line)\n"
+        "os.system('echo PxFoundation: no memory >&2')\n"
+        "os.abort()\n"
+    )
+    use_the_double(monkeypatch, package(tmp_path, text))
+    said = refused(CONFIG)
+    assert "it was killed by SIGABRT; it last printed: " in said
+    assert said.endswith("line 98 | line 99 | PxFoundation: no memory")
+
+
+def test_a_worker_that_never_greets_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    note = tmp_path / "pid"
+    text = f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    use_the_double(monkeypatch, package(tmp_path, text))
+    said = refused(IsaacGymConfig(sys.executable, "cpu", 3.0))
+    assert f"no answer within 3 s ({TIMEOUT_VARIABLE}), so it was killed" in said
+    assert not note.exists() or not alive(int(note.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("PROTOCOL = 1", "PROTOCOL = 2", "speak protocol 2, and were asked for 1"),
+        ('("trunk_force", 3)', '("trunk_force", 2)', "its blocks is {"),
+        ('"robots": settings["robots"]', '"robots": 9', "its robots is 9, and has to be 2"),
+        ('"protocol": protocol.PROTOCOL', '"protocol": 7', "its protocol is 7, and has to be 1"),
+    ],
+)
+def test_a_worker_of_another_version_is_refused(
+    quick_worker: Path, old: str, new: str, said: str
+) -> None:
+    for file in ("protocol.py", "worker.py"):
+        text = (quick_worker.parent / file).read_text()
+        (quick_worker.parent / file).write_text(text.replace(old, new))
+    assert said in refused(CONFIG)
+
+
+def test_a_worker_says_what_it_is_and_ends_with_the_reason_when_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_the_double(monkeypatch)
+    worker = start()
+    assert worker.hello["isaacgym"] == "1.0"
+    assert worker.hello["device"] == "cpu"
+    assert worker.blocks["targets"].shape == (2, 12)
+    with pytest.raises(WorkerError, match="it failed: RuntimeError: a step before a world was bui"):
+        worker.ask(protocol.STEP)
+    assert not alive(worker.pid)
+    with pytest.raises(WorkerError, match="it has ended"):
+        worker.ask(protocol.STEP)
+    worker.close()
+
+
+def test_a_worker_that_hangs_is_killed(quick_worker: Path) -> None:
+    worker = start()
+    os.kill(worker.pid, signal.SIGSTOP)
+    with pytest.raises(WorkerError, match=r"no answer within 0\.5 s .* killed"):
+        worker.ask(protocol.STEP, 0.5)
+    assert not alive(worker.pid)
+
+
+def test_a_worker_that_nobody_holds_ends(quick_worker: Path) -> None:
+    worker = start()
+    pid = worker.pid
+    del worker
+    gc.collect()
+    assert wait_until_gone(pid)
+
+
+def test_no_worker_outlives_a_killed_parent(quick_worker: Path, folders: Path) -> None:
+    """Not even when a process that the parent forked still holds the pipes."""
+    program = (
+        "import os, pathlib, sys, time\n"
+        "from collectors.physics.isaacgym import process as process\n"
+        f"process.WORKER = pathlib.Path({str(quick_worker)!r})\n"
+        "config = process.IsaacGymConfig(sys.executable, 'cpu')\n"
+        "worker = process.WorkerProcess(config, 2, {}, '<robot/>')\n"
+        "child = os.fork()\n"
+        "if child:\n"
+        "    print(worker.pid, child, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    root = Path(__file__).resolve().parents[3]
+    variables = os.environ | {"TMPDIR": str(folders), "PYTHONPATH": str(root)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], env=variables, stdout=subprocess.PIPE, cwd=root
+    )
+    assert parent.stdout is not None
+    worker, child = (int(word) for word in parent.stdout.readline().split())
+    try:
+        assert alive(worker)
+        parent.kill()
+        parent.wait()
+        assert wait_until_gone(worker)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.stdout.close()
+
+
+def test_nothing_configured_is_said_with_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
+    found = availability("isaacgym")
+    assert not found.available
+    assert f"with --isaacgym-python or in {PYTHON_VARIABLE}" in found.why_not
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        (DEVICE_VARIABLE, "gpu"),
+        (DEVICE_VARIABLE, "cuda:x"),
+        (TIMEOUT_VARIABLE, "soon"),
+        (TIMEOUT_VARIABLE, "0"),
+        (TIMEOUT_VARIABLE, "inf"),
+    ],
+)
+def test_a_wrong_setting_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    use_the_double(monkeypatch)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(BackendUnavailable, match=f"{variable} is '{value}'; it has to be"):
+        config_from_environment()
+
+
+def test_an_interpreter_with_isaacgym_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_the_double(monkeypatch)
+    found = availability("isaacgym")
+    assert (found.available, found.why_not, found.version) == (True, "", "1.0")
+
+
+def test_an_interpreter_without_isaacgym_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_the_double(monkeypatch, package(tmp_path / "one", "raise ImportError('no libpython3.8')"))
+    # The answer is remembered for an interpreter, so this is another name for the same one.
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.setenv(PYTHON_VARIABLE, str(python))
+    found = availability("isaacgym")
+    assert not found.available
+    assert found.why_not == f"{python} cannot import isaacgym: ImportError: no libpython3.8"
+    monkeypatch.setenv(PYTHON_VARIABLE, str(tmp_path / "none"))
+    assert availability("isaacgym").why_not.endswith("cannot be started: No such file or directory")

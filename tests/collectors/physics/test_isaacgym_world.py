@@ -1,0 +1,118 @@
+"""The file that an Isaac Gym world is built from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.physics.isaacgym.world_file import (
+    GAP_M,
+    FixedPart,
+    TileBook,
+    grid_triangles,
+    tile_places,
+    tile_vertices,
+    write_world,
+)
+from collectors.scenarios.passages import Barrier
+from collectors.scenarios.terrains import GRID, TerrainTile, make_tile, tile_heights
+from tests.collectors.making import FLAT, height_between
+
+STAIRS = make_tile("stairs", 6, 3)
+WALL = Barrier((0.5, -0.2, 0.3), (0.4, 0.05, 0.5), 0.7)
+
+
+def part(tile: int, *barriers: Barrier, friction: float = 0.8) -> FixedPart:
+    return FixedPart(tile, barriers, friction, 1.5, (0.01, -0.02, 0.03))
+
+
+def heights_of_mesh(tile: TerrainTile, points: np.ndarray) -> np.ndarray:
+    """Heights of the mesh at points (K, 2) within the tile, by barycentric coordinates."""
+    corners = tile_vertices(tile)[grid_triangles()]
+    a, b, c = (corners[:, i] for i in range(3))
+    found = np.full(len(points), np.nan)
+    for k, point in enumerate(points):
+        u, v, w = (
+            (p[:, 0] - point[0]) * (q[:, 1] - point[1])
+            - (p[:, 1] - point[1]) * (q[:, 0] - point[0])
+            for p, q in ((b, c), (c, a), (a, b))
+        )
+        (inside,) = np.nonzero((u >= 0) & (v >= 0) & (w >= 0))
+        first = inside[0]
+        shares = np.array([u[first], v[first], w[first]])
+        found[k] = shares @ corners[first, :, 2] / shares.sum()
+    return found
+
+
+def test_triangles_face_up_and_cover_the_tile_once() -> None:
+    corners = tile_vertices(STAIRS)[grid_triangles()]
+    first, second = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
+    area = (first[:, 0] * second[:, 1] - first[:, 1] * second[:, 0]) / 2
+    np.testing.assert_allclose(area, STAIRS.resolution_m**2 / 2)
+    assert area.sum() == pytest.approx((2 * STAIRS.extent_m) ** 2)
+    assert len(area) == 2 * GRID * GRID
+
+
+def test_the_mesh_has_the_heights_of_the_tile() -> None:
+    tile = make_tile("rough", 7, 1)
+    grid_points = np.array([[0.0, 0.0], [1.3, -2.1], [-4.0, 3.3]])
+    np.testing.assert_allclose(
+        heights_of_mesh(tile, grid_points), tile_heights(tile, grid_points), atol=1e-6
+    )
+    between = np.random.default_rng(0).uniform(-4, 4, (20, 2))
+    np.testing.assert_allclose(
+        heights_of_mesh(tile, between), height_between(tile, between), atol=0.02
+    )
+
+
+@given(st.integers(1, 60))
+def test_tiles_lie_apart_around_the_origin(count: int) -> None:
+    places = tile_places([FLAT] * count)
+    assert places.shape == (count, 3)
+    apart = np.abs(places[:, None] - places[None]).max(axis=-1) + np.eye(count) * 1e9
+    assert count == 1 or apart.min() == pytest.approx(2 * FLAT.extent_m + GAP_M)
+    assert np.abs(places).max() <= np.sqrt(count) * (2 * FLAT.extent_m + GAP_M) / 2
+
+
+def test_equal_tiles_have_one_number() -> None:
+    book = TileBook()
+    again = TerrainTile(STAIRS.heights.copy(), STAIRS.resolution_m, STAIRS.period_m)
+    finer = TerrainTile(STAIRS.heights, STAIRS.resolution_m / 2, STAIRS.period_m / 2)
+    numbers = [book.number(tile) for tile in (FLAT, STAIRS, again, finer, FLAT)]
+    assert numbers == [0, 1, 1, 2, 0]
+    assert book.tiles == [FLAT, STAIRS, finer]
+
+
+def test_the_file_holds_what_the_robots_stand_on_and_among(tmp_path: Path) -> None:
+    book = TileBook()
+    unused, stairs, flat = (book.number(t) for t in (make_tile("slope", 1, 0), STAIRS, FLAT))
+    robots = [part(stairs, WALL), part(flat, friction=0.5), part(stairs, WALL, WALL)]
+    write_world(tmp_path / "world.npz", book, robots)
+    with np.load(tmp_path / "world.npz", allow_pickle=False) as file:
+        world = {name: file[name] for name in file.files}
+    assert unused == 0
+    assert world["vertices"].shape == (2, (GRID + 1) ** 2, 3), "tiles in use alone"
+    assert {array.dtype.name for array in world.values()} == {"float32", "uint32", "int32"}
+    np.testing.assert_array_equal(world["place"][0], world["place"][2])
+    assert np.abs(world["place"][0] - world["place"][1]).max() > 2 * FLAT.extent_m
+    on_stairs = world["vertices"][0] - world["place"][0]
+    np.testing.assert_allclose(on_stairs, tile_vertices(STAIRS), atol=1e-5)
+    assert world["barrier_robot"].tolist() == [0, 2, 2]
+    centre = world["place"][0] + np.array(WALL.centre_m, dtype=np.float32)
+    np.testing.assert_allclose(world["barrier_centre"], np.tile(centre, (3, 1)), atol=1e-6)
+    np.testing.assert_allclose(world["barrier_half"][1], WALL.half_size_m)
+    np.testing.assert_allclose(world["foot_friction"], [1.6, 1.0, 1.6])
+    np.testing.assert_allclose(world["com_offset"][1], [0.01, -0.02, 0.03])
+
+
+def test_a_world_without_barriers_is_written(tmp_path: Path) -> None:
+    book = TileBook()
+    write_world(tmp_path / "world.npz", book, [part(book.number(FLAT))])
+    with np.load(tmp_path / "world.npz", allow_pickle=False) as file:
+        assert file["barrier_centre"].shape == (0, 3)
+        assert file["barrier_robot"].shape == (0,)
+        assert file["period"].tolist() == [FLAT.period_m]

@@ -1,0 +1,223 @@
+"""MuJoCo Warp beside MuJoCo, and what only its batch can get wrong: tiles, memory, devices."""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectors.physics import BackendUnavailable, PhysicsBackend, availability, make_backend
+from collectors.physics.contract.scene import (
+    DEFAULT_POSE,
+    FIRM_STANCE,
+    FLAT,
+    STANDING_HEIGHT_M,
+    hold,
+    in_the_air,
+    start_all,
+    start_at,
+)
+from collectors.physics.mujoco.model import GROUND, build_model, write_tile
+from collectors.physics.mujoco_warp.backend import MujocoWarpBackend
+from collectors.robots.robot import N_JOINTS, RobotError, load_robot
+from collectors.scenarios.passages import Passage, place_barriers
+from collectors.scenarios.randomisation import draw_randomisation, nominal_draws
+from collectors.scenarios.terrains import TERRAINS, make_tile
+from tests.collectors.making import ROBOT
+from tests.collectors.robots.robot_folders import robot_folder
+
+if TYPE_CHECKING:
+    from collectors.physics.mujoco_warp.worlds import WorldLimits
+
+HERE = availability("mujoco_warp")
+needs_warp = pytest.mark.skipif(not HERE.available, reason=HERE.why_not)
+
+Make = Callable[..., PhysicsBackend]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes back ends of Warp's and closes them."""
+    made: list[PhysicsBackend] = []
+
+    def new(robots: int, limits: WorldLimits | None = None) -> PhysicsBackend:
+        made.append(MujocoWarpBackend(ROBOT, robots, 1, limits))
+        return made[-1]
+
+    yield new
+    for backend in made:
+        backend.close()
+
+
+@pytest.mark.parametrize("module", ["warp", "mujoco_warp"])
+def test_without_the_packages_it_says_how_to_install_them(
+    monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    found = availability("mujoco_warp")
+    assert not found.available
+    assert "pip install 'gaitforge[warp]'" in found.why_not
+    with pytest.raises(BackendUnavailable, match=r"not installed: pip install 'gaitforge\[warp\]'"):
+        MujocoWarpBackend(ROBOT, 1, 1)
+
+
+@needs_warp
+def test_a_device_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
+    monkeypatch.setenv("GAITFORGE_WARP_DEVICE", "abacus")
+    with pytest.raises(ValueError, match=r"GAITFORGE_WARP_DEVICE is 'abacus'; devices here: cpu"):
+        make(1)
+
+
+@needs_warp
+def test_an_mjcf_with_what_warp_lacks_is_refused(tmp_path: Path) -> None:
+    robot = load_robot(str(robot_folder(tmp_path, mjcf=[("<option ", '<option solver="PGS" ')])))
+    with pytest.raises(RobotError, match=r"MuJoCo Warp cannot simulate it: mjSOL_PGS"):
+        MujocoWarpBackend(robot, 1, 1)
+
+
+def scatter(backend: PhysicsBackend) -> None:
+    """Robots on all terrains in turn, with draws of their own, every second between walls."""
+    names = sorted(TERRAINS)
+    for robot in range(backend.num_robots):
+        rng = np.random.default_rng(robot)
+        tile = make_tile(names[robot % len(names)], 3, robot)
+        yaw = rng.uniform(-3, 3)
+        walls = place_barriers(Passage("walls", 0.0, 0.6, 0.32), tile, np.zeros(2), yaw)
+        start = start_at(z=STANDING_HEIGHT_M + 0.05, yaw=yaw, lin_vel=(0.4, -0.2, 0.0))
+        backend.reset(robot, tile, walls if robot % 2 else (), draw_randomisation(rng), start)
+
+
+def sway(step: int) -> np.ndarray:
+    return DEFAULT_POSE + 0.2 * np.sin(0.5 * step + np.arange(N_JOINTS))
+
+
+@needs_warp
+def test_robots_move_as_in_mujoco_on_every_terrain_and_between_walls(make: Make) -> None:
+    robots = 2 * len(TERRAINS)
+    warp, mujoco = make(robots), make_backend("mujoco", ROBOT, robots, 1)
+    touched = np.zeros((2, robots))
+    for side, backend in enumerate((warp, mujoco)):
+        scatter(backend)
+        for step in range(12):
+            hold(backend, 1, sway(step))
+            touched[side] += backend.state.barrier_force > 0
+    mujoco.close()
+    landed = mujoco.state.foot_force.any(axis=(1, 2))
+    bumped = touched[1] > 0
+    assert landed.sum() > robots / 2
+    assert bumped[1::2].sum() > 2
+    assert (touched[0] > 0)[bumped].all()
+    off = np.abs(warp.state.base_pos - mujoco.state.base_pos).max(axis=1)
+    # Bumping into walls and stumbling over steps amplify float32's rounding.
+    assert off[~bumped].max() < 0.01
+    assert off.max() < 0.05
+
+
+@needs_warp
+def test_a_step_on_the_ground_gives_mujocos_forces_and_feet(make: Make) -> None:
+    warp, mujoco = make(2), make_backend("mujoco", ROBOT, 2, 1)
+    for backend in (warp, mujoco):
+        start_all(backend, start_at(z=STANDING_HEIGHT_M - 0.005))
+        hold(backend, 1)
+    mujoco.close()
+    assert mujoco.state.foot_force[..., 2].max() > 10.0
+    for name in ("foot_force", "foot_pos", "foot_vel", "joint_torque", "joint_vel"):
+        found, expected = getattr(warp.state, name), getattr(mujoco.state, name)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+@needs_warp
+def test_memory_for_contacts_grows_and_the_step_is_done_again(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    from collectors.physics.mujoco_warp.worlds import WorldLimits
+
+    ample = make(6)
+    small = make(6, limits=WorldLimits(contacts=8, convex_pairs=1, constraints=32, matches=1))
+    with caplog.at_level(logging.WARNING):
+        for backend in (ample, small):
+            scatter(backend)
+            for step in range(12):
+                hold(backend, 1, sway(step))
+    assert ample.state.foot_force.any()
+    np.testing.assert_allclose(small.state.base_pos, ample.state.base_pos, atol=0.01)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines
+    assert all("mujoco_warp" in line and "\n" not in line for line in lines)
+
+
+@needs_warp
+def test_a_robot_whose_state_is_no_number_starts_again_and_the_others_go_on(make: Make) -> None:
+    broken, whole = make(3), make(3)
+    for backend in (broken, whole):
+        start_all(backend, start_at(joint_pos=FIRM_STANCE))
+        hold(backend, 2, FIRM_STANCE)
+    broken.reset(1, FLAT, (), nominal_draws(), in_the_air(ang_vel=(1e30, 0.0, 0.0)))
+    for backend in (broken, whole):
+        hold(backend, 2, FIRM_STANCE)
+    assert np.isfinite(broken.state.base_pos).all()
+    assert np.isfinite(broken.state.joint_vel).all()
+    others = [0, 2]
+    np.testing.assert_allclose(
+        broken.state.base_pos[others], whole.state.base_pos[others], atol=1e-4
+    )
+    broken.reset(1, FLAT, (), nominal_draws(), start_at(joint_pos=FIRM_STANCE))
+    hold(broken, 4, FIRM_STANCE)
+    np.testing.assert_allclose(broken.state.base_pos[1], whole.state.base_pos[1], atol=1e-4)
+
+
+@needs_warp
+def test_closing_twice_is_closing_once(make: Make) -> None:
+    backend = make(1)
+    backend.close()
+    backend.close()
+    assert backend.num_robots == 1
+
+
+@needs_warp
+@settings(max_examples=20, deadline=None)
+@given(
+    worlds=st.integers(1, 4),
+    moves=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=25),
+)
+def test_every_world_has_the_tile_it_was_last_put_on(
+    worlds: int, moves: list[tuple[int, int, bool]]
+) -> None:
+    import mujoco_warp
+    import warp
+
+    from collectors.physics.mujoco_warp.memory import TileBank
+
+    tiles = [make_tile(sorted(TERRAINS)[number % len(TERRAINS)], number, 0) for number in range(10)]
+    host = build_model(ROBOT)
+    ground = host.geom(GROUND).id
+    with warp.ScopedDevice("cpu"):
+        model = mujoco_warp.put_model(host, batch_sizes={"geom_dataid": worlds})
+        bank = TileBank(model, worlds, ground)
+        expected: dict[int, int] = {}
+        for world, number, uploads in moves:
+            write_tile(host, tiles[number])
+            bank.place(world % worlds, host, tiles[number])
+            expected[world % worlds] = number
+            if uploads:
+                bank.upload()
+        bank.upload()
+    slots = model.geom_dataid.numpy()[:, ground]
+    heights = model.hfield_data.numpy().reshape(worlds, -1)
+    for world, number in expected.items():
+        write_tile(host, tiles[number])
+        np.testing.assert_array_equal(heights[slots[world]], host.hfield_data)
+        size = model.hfield_size.numpy()[slots[world]]
+        np.testing.assert_allclose(size, host.hfield_size[0], rtol=1e-6)
+    # Worlds on one tile share one field.
+    assert len({slots[world] for world in expected}) == len(set(expected.values()))

@@ -1,0 +1,170 @@
+"""Every back end that is here passes the checks of the contract, and broken ones fail them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from collectors.physics import (
+    BACKENDS,
+    BackendUnavailable,
+    PhysicsBackend,
+    availability,
+    make_backend,
+)
+from collectors.physics.contract.checks import CHECKS, describe, run_check, run_checks
+from collectors.physics.contract.scene import CheckFailed, Make
+from collectors.physics.contract.speed import throughput
+from tests.collectors.making import ROBOT
+from tests.collectors.physics import broken_backends as broken
+
+SMALL = CHECKS | {"throughput": partial(throughput, robots=4)}
+BROKEN = {
+    broken.SwapsJoints: "joint-order",
+    broken.TurnsJointRound: "joint-order",
+    broken.QuaternionsEndWithW: "frames",
+    broken.RatesInWorldFrame: "frames",
+    broken.VelocityOfCentreOfMass: "base-velocity",
+    broken.PushesInBodyFrame: "push",
+    broken.ForcesUpsideDown: "weight-on-feet",
+    broken.GroundTooHigh: "terrain-heights",
+    broken.BarriersUnturned: "turned-barrier",
+    broken.ResetsANeighbour: "partial-reset",
+    broken.Trembles: "determinism",
+}
+OF_DRAW = {
+    "friction": "slope-friction",
+    "base_mass_offset_kg": "added-mass",
+    "com_offset_x_m": "centre-of-mass",
+    "com_offset_y_m": "centre-of-mass",
+    "com_offset_z_m": "raised-mass",
+    "kp_factor": "motor-gains",
+    "kd_factor": "motor-gains",
+    "motor_strength": "motor-gains",
+    "action_lag_substeps": "action-lag",
+    "joint_offset_7_rad": "joint-offset",
+}
+
+
+SLOW = ("mujoco_warp", "isaacgym")
+"""Without a GPU and on the double: minutes."""
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in BACKENDS]
+)
+def make(request: pytest.FixtureRequest) -> Make:
+    """Makes back ends of each kind that can be built here."""
+    name = request.param
+    if name == "isaacgym":
+        request.getfixturevalue("isaacgym_double")
+    found = availability(name)
+    if not found.available:
+        pytest.skip(found.why_not)
+    return partial(make_backend, name, ROBOT)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_back_end_keeps_the_contract(make: Make, name: str) -> None:
+    assert run_check(SMALL[name], make)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_numbers_of_32_bits_keep_within_the_tolerances(name: str) -> None:
+    assert run_check(SMALL[name], broken.Float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", value)
+)
+def test_a_broken_back_end_fails_the_check_of_what_it_breaks(
+    kind: type[broken.Wrapped], name: str
+) -> None:
+    run_check(CHECKS[name], broken.Wrapped)
+    with pytest.raises(CheckFailed):
+        run_check(CHECKS[name], kind)
+
+
+@pytest.mark.parametrize(("draw", "name"), OF_DRAW.items())
+def test_a_back_end_that_ignores_a_draw_fails_that_draws_check(draw: str, name: str) -> None:
+    with pytest.raises(CheckFailed):
+        run_check(CHECKS[name], broken.ignoring(draw))
+
+
+def test_a_check_that_fails_says_what_was_measured_and_allowed() -> None:
+    with pytest.raises(CheckFailed, match=r"^body-frame rate: off by 1, allowed is 0\.06$"):
+        run_check(CHECKS["frames"], broken.RatesInWorldFrame)
+
+
+def test_back_ends_are_closed_after_a_check_also_when_it_fails() -> None:
+    made, closed = [], []
+
+    class Counted(broken.ResetsANeighbour):
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    def make(robots: int, threads: int) -> PhysicsBackend:
+        made.append(Counted(robots, threads))
+        return made[-1]
+
+    with pytest.raises(CheckFailed):
+        run_check(CHECKS["partial-reset"], make)
+    assert made == closed != []
+
+
+def test_every_check_says_what_it_checks() -> None:
+    texts = [describe(name) for name in CHECKS]
+    assert all(text[:1].isupper() and len(text) > 20 for text in texts)
+    assert len(set(texts)) == len(CHECKS)
+
+
+def test_checking_goes_on_when_the_simulator_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(make: Make) -> str:
+        raise OSError("the worker is gone:\nlast words")
+
+    checks = {"start": lost, "throughput": throughput}
+    monkeypatch.setattr("collectors.physics.contract.checks.CHECKS", checks)
+    first, speed = run_checks("mujoco", robots=2)
+    assert (first.passed, first.found) == (False, "the worker is gone: last words")
+    assert speed.passed
+    assert "with 2 robots" in speed.found
+
+
+def test_an_unknown_simulator_is_refused_with_the_known_ones() -> None:
+    message = r"unknown simulator 'ode'; simulators: mujoco, mujoco_warp, isaacgym"
+    with pytest.raises(ValueError, match=message):
+        make_backend("ode", ROBOT, 1, 1)
+    with pytest.raises(ValueError, match=message):
+        availability("ode")
+    with pytest.raises(ValueError, match=message):
+        next(run_checks("ode"))
+
+
+@pytest.mark.parametrize(("robots", "threads"), [(0, 1), (1, 0)])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_no_robots_or_no_threads_are_refused(name: str, robots: int, threads: int) -> None:
+    with pytest.raises(ValueError, match="both must be at least 1"):
+        make_backend(name, ROBOT, robots, threads)
+
+
+def test_a_simulator_that_is_not_here_is_refused_with_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GAITFORGE_ISAACGYM_PYTHON", raising=False)
+    found = availability("isaacgym")
+    assert not found.available
+    assert found.why_not
+    assert "\n" not in found.why_not
+    with pytest.raises(BackendUnavailable) as refused:
+        make_backend("isaacgym", ROBOT, 1, 1)
+    assert str(refused.value) == f"simulator 'isaacgym' is not available: {found.why_not}"
+
+
+def test_the_default_simulator_is_always_here() -> None:
+    found = availability("mujoco")
+    assert (found.available, found.why_not) == (True, "")
+    backend = make_backend("mujoco", ROBOT, 1, 1)
+    assert (backend.name, backend.version) == (found.name, found.version)
+    backend.close()

@@ -1,0 +1,88 @@
+"""Folders with a robot in them, as a user would hand one over: copies of Go1 with changes."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from collectors.robots.robot import CARD_FILE, find_robot, load_robot
+
+NAME = "mine"
+MJCF_FILE = "mine.xml"
+MISSING = object()
+"""A card entry's value that takes the entry out."""
+GO1 = load_robot("go1")
+_ORDER = ("FR", "FL", "RR", "RL")
+
+Edits = Sequence[tuple[str, str]]
+
+
+def robot_folder(folder: Path, card: dict[str, Any] | None = None, mjcf: Edits = ()) -> Path:
+    """Write Go1, as robot `mine`, into a folder, with entries of its card and parts of its MJCF
+    replaced."""
+    text = GO1.mjcf_path.read_text()
+    for old, new in mjcf:
+        assert old in text, old
+        text = text.replace(old, new)
+    return write_robot(folder, text, card)
+
+
+def write_robot(folder: Path, mjcf: str, card: dict[str, Any] | None = None) -> Path:
+    """Write an MJCF and Go1's card with some entries replaced into a folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / MJCF_FILE).write_text(mjcf)
+    entries = json.loads(find_robot("go1").read_text())
+    entries |= {"name": NAME, "mjcf": MJCF_FILE} | (card or {})
+    entries = {key: value for key, value in entries.items() if value is not MISSING}
+    (folder / CARD_FILE).write_text(json.dumps(entries))
+    return folder
+
+
+def changed(key: str, index: int, value: Any) -> dict[str, Any]:
+    """Go1's card entry with one item replaced."""
+    items = list(json.loads(find_robot("go1").read_text())[key])
+    items[index] = value
+    return {key: items}
+
+
+def collection_style_folder(folder: Path) -> Path:
+    """Go1 as model collections write it.
+
+    Legs in the order FR, FL, RR, RL; every shape collides with everything, by default; motors,
+    sensors, a home pose, a floor that the feet are paired with, and another step.
+    """
+    tree = ET.fromstring(GO1.mjcf_path.read_text())
+    for option in tree.iter("option"):
+        option.set("timestep", "0.002")
+    for geom in tree.iter("geom"):
+        for bits in ("contype", "conaffinity"):
+            geom.attrib.pop(bits, None)
+    trunk = _one(tree, "worldbody/body")
+    legs = {leg: _one(trunk, f"body[@name='{leg}_hip']") for leg in _ORDER}
+    for leg in _ORDER:
+        trunk.remove(legs[leg])
+        trunk.append(legs[leg])
+    ET.SubElement(_one(tree, "worldbody"), "geom", name="floor", type="plane", size="0 0 0.05")
+    pairs = ET.SubElement(tree, "contact")
+    motors, sensors = ET.SubElement(tree, "actuator"), ET.SubElement(tree, "sensor")
+    for leg in _ORDER:
+        ET.SubElement(pairs, "pair", geom1=f"{leg}_foot", geom2="floor")
+        ET.SubElement(sensors, "touch", name=f"{leg}_touch", site=f"{leg}_sole")
+        foot = _one(legs[leg], f".//body[@name='{leg}_calf']")
+        ET.SubElement(foot, "site", name=f"{leg}_sole", pos="0 0 -0.213")
+        for part in ("hip", "thigh", "calf"):
+            joint = f"{leg}_{part}_joint"
+            ET.SubElement(motors, "motor", name=f"{leg}_{part}", joint=joint)
+    ET.SubElement(sensors, "jointpos", name="first", joint="FR_hip_joint")
+    home = "0 0 0.3 1 0 0 0" + 4 * " 0 0.9 -1.8"
+    ET.SubElement(ET.SubElement(tree, "keyframe"), "key", name="home", qpos=home)
+    return write_robot(folder, ET.tostring(tree, encoding="unicode"))
+
+
+def _one(element: ET.Element, path: str) -> ET.Element:
+    found = element.find(path)
+    assert found is not None, path
+    return found

@@ -1,0 +1,259 @@
+"""Robot cards, what is refused of them, and closed-form leg kinematics against the MJCF."""
+
+from __future__ import annotations
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
+import json
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.robots.kinematics import LegKinematics
+from collectors.robots.robot import (
+    CARD_FILE,
+    CARD_KEYS,
+    N_JOINTS,
+    N_LEGS,
+    RobotError,
+    absolute_robot,
+    find_robot,
+    list_robots,
+    load_robot,
+)
+from tests.collectors.making import DEFAULT_POSE, ROBOT, STANDING_HEIGHT_M
+from tests.collectors.robots.robot_folders import GO1, MISSING, changed, robot_folder
+
+KINEMATICS = LegKinematics(ROBOT)
+REACH_M = ROBOT.thigh_length_m + ROBOT.calf_length_m
+
+
+@pytest.fixture(scope="module")
+def model() -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_path(str(ROBOT.mjcf_path))
+
+
+def joint_angles() -> st.SearchStrategy[np.ndarray]:
+    """(1, 12) angles within the joint limits and short of the straight leg."""
+    margin = 0.05
+    limits = zip(ROBOT.joint_lower_rad + margin, ROBOT.joint_upper_rad - margin, strict=True)
+    return st.tuples(*(st.floats(float(low), float(high)) for low, high in limits)).map(
+        lambda q: np.array([q])
+    )
+
+
+def feet_below_hips() -> st.SearchStrategy[np.ndarray]:
+    """(1, 4, 3) feet under and outside their hips, within reach and limits."""
+    foot = st.tuples(st.floats(-0.15, 0.15), st.floats(0.0, 0.2), st.floats(-0.40, -0.18))
+    signs = np.stack([np.ones(N_LEGS), ROBOT.leg_signs[:, 1], np.ones(N_LEGS)], axis=1)
+    return st.lists(foot, min_size=N_LEGS, max_size=N_LEGS).map(
+        lambda feet: (np.array(feet) * signs + ROBOT.hip_positions_m)[None]
+    )
+
+
+def test_the_shipped_robots_load_by_name() -> None:
+    assert {"aliengo", "go1"} <= set(list_robots())
+    for name in list_robots():
+        robot = load_robot(name)
+        assert robot.name == name
+        assert robot.source
+    assert load_robot().name == "aliengo"
+
+
+def test_go1_is_smaller_than_aliengo() -> None:
+    assert pytest.approx(13.10, abs=0.01) == GO1.mass_kg
+    assert pytest.approx(0.426) == GO1.leg_length_m
+    assert (GO1.torque_limit_nm < ROBOT.torque_limit_nm).all()
+    assert set(GO1.torque_limit_nm) == {23.7, 35.55}
+
+
+def test_the_default_pose_stands_at_39_cm() -> None:
+    assert pytest.approx(0.39, abs=0.01) == STANDING_HEIGHT_M
+
+
+@given(joint_pos=joint_angles())
+def test_forward_kinematics_agrees_with_the_model(
+    model: mujoco.MjModel, joint_pos: np.ndarray
+) -> None:
+    data = mujoco.MjData(model)
+    data.qpos[:7] = [0, 0, 0, 1, 0, 0, 0]
+    data.qpos[7:] = joint_pos[0]
+    mujoco.mj_kinematics(model, data)
+    feet = np.array([data.geom(name).xpos for name in ROBOT.foot_geoms])
+    np.testing.assert_allclose(KINEMATICS.foot_positions(joint_pos)[0], feet, atol=1e-9)
+
+
+@given(feet_below_hips())
+def test_inverse_kinematics_reaches_the_foot(feet: np.ndarray) -> None:
+    joint_pos = KINEMATICS.joint_positions(feet)
+    np.testing.assert_allclose(KINEMATICS.foot_positions(joint_pos), feet, atol=1e-9)
+
+
+@given(feet_below_hips())
+def test_knees_bend_backwards(feet: np.ndarray) -> None:
+    calves = KINEMATICS.joint_positions(feet).reshape(N_LEGS, 3)[:, 2]
+    assert (calves <= 0.0).all()
+
+
+def test_inverse_kinematics_gives_the_default_pose_back() -> None:
+    feet = KINEMATICS.foot_positions(DEFAULT_POSE[None])
+    np.testing.assert_allclose(KINEMATICS.joint_positions(feet)[0], DEFAULT_POSE, atol=1e-9)
+
+
+@given(st.floats(1.05, 5.0), st.floats(-0.5, 0.5))
+def test_a_target_out_of_reach_gets_the_straight_leg_that_points_at_it(
+    times_reach: float, forward: float
+) -> None:
+    sideways = np.array([0.0, ROBOT.thigh_offset_m, 0.0]) * ROBOT.leg_signs[:, 1:]
+    direction = np.array([np.sin(forward), 0.0, -np.cos(forward)])
+    hips = ROBOT.hip_positions_m + sideways
+    feet = hips + times_reach * REACH_M * direction
+    joint_pos = KINEMATICS.joint_positions(feet[None])
+    assert np.isfinite(joint_pos).all()
+    np.testing.assert_allclose(joint_pos.reshape(N_LEGS, 3)[:, 2], 0.0, atol=1e-9)
+    reached = KINEMATICS.foot_positions(joint_pos)[0] - hips
+    np.testing.assert_allclose(reached, np.tile(REACH_M * direction, (N_LEGS, 1)), atol=1e-9)
+
+
+@given(joint_angles(), st.floats(-0.5, 0.5), st.floats(-0.5, 0.5))
+def test_the_rise_gradient_is_the_derivative_of_the_feets_height(
+    joint_pos: np.ndarray, lean_x: float, lean_y: float
+) -> None:
+    up = np.array([lean_x, lean_y, 1.0]) / np.linalg.norm([lean_x, lean_y, 1.0])
+    gradient = KINEMATICS.rise_gradient(joint_pos, up[None, None])[0]
+    step = 1e-6
+    for joint in range(N_JOINTS):
+        nudge = np.zeros((1, N_JOINTS))
+        nudge[0, joint] = step
+        above = KINEMATICS.foot_positions(joint_pos + nudge)[0, joint // 3] @ up
+        below = KINEMATICS.foot_positions(joint_pos - nudge)[0, joint // 3] @ up
+        assert gradient[joint] == pytest.approx((above - below) / (2 * step), abs=1e-7)
+
+
+def refusal(robot: Path | str) -> str:
+    with pytest.raises(RobotError) as caught:
+        load_robot(str(robot))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_robot_is_a_name_a_folder_or_a_card(tmp_path: Path) -> None:
+    folder = robot_folder(tmp_path / "mine")
+    for place in (folder, folder / CARD_FILE):
+        robot = load_robot(str(place))
+        assert robot.name == "mine"
+        assert robot.path == folder / CARD_FILE
+        np.testing.assert_array_equal(robot.kp_nm_per_rad, GO1.kp_nm_per_rad)
+    (folder / CARD_FILE).rename(folder / "other.json")
+    assert load_robot(str(folder / "other.json")).name == "mine"
+
+
+def test_an_absolute_robot_is_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    robot_folder(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    names = [absolute_robot(robot) for robot in ("go1", "mine", "mine/robot.json")]
+    assert names == ["go1", str(tmp_path / "mine"), str(tmp_path / "mine")]
+    monkeypatch.chdir("/")
+    assert [load_robot(name).name for name in names] == ["go1", "mine", "mine"]
+    with pytest.raises(RobotError, match="no robot 'mine'"):
+        absolute_robot("mine")
+
+
+def test_a_gain_given_once_holds_for_every_joint(tmp_path: Path) -> None:
+    gains = np.linspace(20, 40, N_JOINTS).tolist()
+    folder = robot_folder(tmp_path, {"kp_nm_per_rad": gains, "kd_nms_per_rad": 0.7})
+    robot = load_robot(str(folder))
+    np.testing.assert_array_equal(robot.kp_nm_per_rad, gains)
+    np.testing.assert_array_equal(robot.kd_nms_per_rad, np.full(N_JOINTS, 0.7))
+
+
+def test_what_is_no_robot_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "no robot 'spot'; shipped robots: aliengo, go1" in refusal("spot")
+    assert "no robot ''" in refusal("")
+    assert f"{tmp_path / 'empty'} holds no robot.json" in refusal(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"<mujoco/>", "cannot be read as JSON"),
+        (b"\xff\xfe\x00", "cannot be read as JSON"),
+        (b'["aliengo"]', "has to be a JSON object"),
+    ],
+)
+def test_a_card_that_is_none_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+    (tmp_path / CARD_FILE).write_bytes(content)
+    assert complaint in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("key", CARD_KEYS)
+def test_a_card_without_an_entry_is_refused(tmp_path: Path, key: str) -> None:
+    assert f"its card robot.json lacks {key}" in refusal(robot_folder(tmp_path, {key: MISSING}))
+
+
+JOINTS = list(GO1.joint_names)
+
+
+@pytest.mark.parametrize(
+    ("card", "complaint"),
+    [
+        ({"speed": 3}, "holds the unknown speed; a card holds name, mjcf"),
+        ({"name": 3}, "name has to be a text"),
+        ({"name": "my robot"}, "name has to consist of letters, digits"),
+        ({"name": "aliengo"}, "that is a shipped robot's name"),
+        ({"trunk_body": ""}, "trunk_body has to be a text"),
+        ({"mjcf": "gone.xml"}, "gone.xml does not exist"),
+        ({"joint_names": JOINTS[:11]}, "joint_names needs 12 names, not 11"),
+        ({"joint_names": [*JOINTS[:11], JOINTS[0]]}, "names FL_hip_joint more than once"),
+        ({"joint_names": "FL_hip_joint"}, "joint_names has to be a list of names"),
+        ({"foot_geoms": ["FL_foot", "FR_foot"]}, "foot_geoms needs 4 names, not 2"),
+        ({"knee_geoms": [*GO1.knee_geoms[:3], ""]}, "knee_geoms has to be a list of names"),
+        ({"kp_nm_per_rad": [35.0] * 11}, "kp_nm_per_rad needs 1 or 12 numbers, not 11"),
+        ({"kd_nms_per_rad": []}, "kd_nms_per_rad needs 1 or 12 numbers, not 0"),
+        ({"kp_nm_per_rad": "35"}, "kp_nm_per_rad has to be a number or a list of numbers"),
+        ({"kp_nm_per_rad": True}, "kp_nm_per_rad has to be a number"),
+        ({"kp_nm_per_rad": [[35.0] * 12]}, "kp_nm_per_rad has to be a number"),
+        ({"kp_nm_per_rad": -35.0}, "kp_nm_per_rad has to be positive"),
+        ({"mass_kg": float("nan")}, "mass_kg has to be a number or a list of numbers, all finite"),
+        ({"mass_kg": 10**400}, "mass_kg has to be a number or a list of numbers, all finite"),
+        ({"mass_kg": None}, "mass_kg has to be a number"),
+        ({"mass_kg": [13.1, 13.1]}, "mass_kg needs one number, not 2"),
+        ({"hip_offset_m": 0.19}, "hip_offset_m needs 2 numbers, not 1"),
+        ({"trunk_half_size_m": [0.3, 0.1, -0.1]}, "trunk_half_size_m has to be positive"),
+        ({"torque_limit_nm": 23.7}, "torque_limit_nm needs 12 numbers, not 1"),
+        (changed("torque_limit_nm", 4, 0.0), "torque_limit_nm has to be positive"),
+        (
+            changed("joint_lower_rad", 3, 2.0),
+            "the lower limit of FR_hip_joint, 2, is not below the upper, 1.047",
+        ),
+        (
+            changed("default_joint_pos_rad", 7, 3.5),
+            "the default position of RL_thigh_joint, 3.5, is outside its limits -0.663 to 2.967",
+        ),
+        (
+            changed("default_joint_pos_rad", 2, 0.5) | changed("joint_upper_rad", 2, 1.0),
+            "the default position of FL_calf_joint, 0.5, is not below 0: knees",
+        ),
+        ({"nominal_height_m": 0.5}, "nominal_height_m 0.5 is out of reach: the legs are 0.426"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_card_that_cannot_be_is_refused(
+    tmp_path: Path, card: dict[str, Any], complaint: str
+) -> None:
+    message = refusal(robot_folder(tmp_path, card))
+    assert message.startswith("robot '")
+    assert complaint in message
+
+
+def test_the_shipped_cards_are_complete_json() -> None:
+    for name in list_robots():
+        assert set(json.loads(find_robot(name).read_text())) == set(CARD_KEYS)

@@ -1,0 +1,292 @@
+"""Queries over the catalog: hostile conditions, groups, Parquet output, and the index."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datasets import DatasetError, Store, open_store, query, write_parquet
+from datasets.catalog.catalog_files import INDEX_FROM
+from tests.datasets.making import part_input, small_schema, small_store, write_small_part
+from tests.datasets.programs import run_program
+
+MANY = [(3, 1 + k % 4) for k in range(INDEX_FROM)]
+
+HOSTILE = [
+    "length in (select length from read_csv('/etc/passwd'))",
+    "exists (select * from read_text('/etc/passwd'))",
+    "exists (from glob('/**'))",
+    "length > (select count(*) from parquet_scan('/**/*.parquet'))",
+    "length > any (select 1)",
+    "copy (select 1) to '/tmp/x.csv'",
+    "true; copy episodes to '/tmp/x.csv'",
+    "true; attach '/tmp/x.db'",
+    "true; pragma enable_profiling",
+    "true; set enable_external_access = true",
+    "true; create table t as select 1",
+    "true; install httpfs; load httpfs",
+    "true; load '/tmp/evil.so'",
+    "true; export database '/tmp/x'",
+    "true; call pragma_version()",
+    "true /* ; */ ; delete from episodes",
+    "true union all select true",
+    "true group by all",
+    "true order by 1",
+    "true window w as ()",
+    "true qualify true",
+    "with t as (select 1) select true",
+    "values (true)",
+    "nextval('s') > 0",
+    "setseed(0.5) is null",
+    "uuid() = 'x'",
+    "current_timestamp is not null",
+    "current_date > date '2020-01-01'",
+    "now() is not null",
+    "current_user = 'x'",
+    "current_schema = 'main'",
+    "session_user = 'x'",
+    "query('select 1') is null",
+    "query_table('episodes') is null",
+    "read_blob('/etc/passwd') is null",
+    "sum(length) over () > 1",
+    "max(length) > 1",
+    "unnest([true])",
+    "list_transform([1], x -> x + 1) = [2]",
+    "list_filter([1], lambda x: true) = [1]",
+    "range(1000000000) is null",
+    "length(rpad('x', 1000000000, 'y')) > 1",
+    "length(format('{:>1000000000}', 'x')) > 1",
+    "printf('%1000000000d', 1) = 'x'",
+    "array_to_string(range(100000000), ',') = 'x'",
+    "error('boo') is null",
+    "getvariable('x') is null",
+    "sleep_ms(100000) is null",
+    "write_log('x') is null",
+    "pragma_table_info('episodes') is null",
+    "episodes.length > 3",
+    "main.episodes.length > 3",
+    "episodes is not null",
+    "rowid > 3",
+    "#1 > 3",
+    "gaitforge_row > 1",
+    "struct_pack(a := 1).a = 1",
+    "length > 3 collate",
+    "\u2028true; drop table episodes",
+    "length > 3\0 or true",
+    "terrain = '\ud800'",
+    "ｌｅｎｇｔｈ > 3",
+    "l\u0435ngth > 3",  # a Cyrillic e
+    "\u201clength\u201d > 3",
+    '"length"" > 3',
+    "terrain = 'flat",
+    "terrain = $$flat",
+    "/* length > 3",
+    "-- length > 3",
+    "(" * 5_000 + "true" + ")" * 5_000,
+    "not " * 2_400 + "true",
+    "length > 3" + " or length > 3" * 5_000,
+    "length in (" + ",".join(["1"] * 100_000) + ")",
+    "terrain = '" + "x" * 20_000_000 + "'",
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return small_store(tmp_path_factory.mktemp("query") / "s", [(5, 1, 9, 4, 7), (130, 64)])
+
+
+@pytest.mark.parametrize("condition", HOSTILE, ids=lambda text: ascii(text[:40]))
+def test_hostile_conditions_are_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, condition: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DatasetError, match="not allowed: ") as raised:
+        store.select().where(condition)
+    message = str(raised.value)
+    assert message.isprintable()
+    assert len(message) < 3_000
+    assert list(tmp_path.iterdir()) == []
+
+
+@settings(max_examples=30)
+@given(condition=st.text(max_size=40))
+def test_any_text_is_a_condition_or_one_clear_error(store: Store, condition: str) -> None:
+    try:
+        kept = store.select().where(condition)
+    except DatasetError as error:
+        assert "\n" not in str(error)  # noqa: PT017 (either outcome is right)
+    else:
+        assert len(kept) <= len(store.select())
+
+
+@settings(max_examples=25)
+@given(
+    low=st.integers(-5, 200),
+    terrain=st.sampled_from(["flat", "rough", "no 'such'"]),
+    share=st.floats(0.4, 1.2),
+)
+def test_conditions_equal_a_plain_loop(store: Store, low: int, terrain: str, share: float) -> None:
+    text = terrain.replace("'", "''")
+    condition = f"LENGTH >= {low} and (terrain = '{text}' or friction < {share!r})"
+    kept = store.select().where(condition).episodes().column("episode").to_pylist()
+    assert kept == [
+        row["episode"]
+        for row in store.select().episodes().to_pylist()
+        if row["length"] >= low and (row["terrain"] == terrain or row["friction"] < share)
+    ]
+
+
+def test_constant_conditions_keep_all_or_nothing(store: Store) -> None:
+    assert len(store.select().where("true")) == 7
+    assert len(store.select().where("1 > 2")) == 0
+
+
+def test_missing_values_group_last_and_match_nothing(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s", [(3, 4)])
+    more = part_input((5, 6, 7), 2)
+    more["episodes"] |= {"mass_kg": [1.5, None, 0.5], "gait": ["trot", None, "pace"]}
+    store.write_part("part-001", **more)
+    assert [row["mass_kg"] for row in query(store, group_by=("mass_kg",))] == [0.5, 1.5, None]
+    rows = query(store, group_by=("gait", "mass_kg"))
+    assert [(row["gait"], row["mass_kg"], row["episodes"]) for row in rows] == [
+        ("pace", 0.5, 1),
+        ("trot", 1.5, 1),
+        (None, None, 3),
+    ]
+    assert store.select(gait=["trot"]).lengths.tolist() == [5]
+    assert store.select().where("gait <> 'trot'").lengths.tolist() == [7]
+    with pytest.raises(DatasetError, match=r"no gait None in .*there is: pace, trot"):
+        store.select(gait=[None])
+
+
+def test_groups_may_be_named_after_what_is_measured(store: Store) -> None:
+    rows = query(store, group_by=("success", "success"))
+    assert [row["success"] for row in rows] == [False, True]
+    assert sum(row["episodes"] for row in rows) == 7
+
+
+def test_an_empty_store_answers(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s", small_schema())
+    assert query(store) == []
+    assert query(store, where="length > 3") == []
+    assert store.select().episodes().num_rows == 0
+    with pytest.raises(DatasetError, match=r"no terrain 'flat' in .*there is: \(none\)"):
+        store.select(terrain="flat")
+
+
+def test_parquet_output_holds_the_same_rows(store: Store, tmp_path: Path) -> None:
+    groups = query(store, where="length > 3", group_by=("terrain", "level"))
+    write_parquet(groups, tmp_path / "groups.parquet")
+    assert pq.read_table(tmp_path / "groups.parquet").to_pylist() == groups
+    episodes = store.select().episodes()
+    write_parquet(episodes, tmp_path / "episodes.parquet")
+    assert pq.read_table(tmp_path / "episodes.parquet").equals(episodes)
+    write_parquet([], tmp_path / "none.parquet")
+    assert pq.read_table(tmp_path / "none.parquet").num_rows == 0
+    with pytest.raises(DatasetError, match="cannot write"):
+        write_parquet(groups, tmp_path / "nowhere" / "x.parquet")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "episodes.parquet",
+        "groups.parquet",
+        "none.parquet",
+    ]
+
+
+STARTS_LIGHT = """
+import sys
+from datasets import open_store, query
+query(open_store(sys.argv[1]), terrain="flat", where="length > 2", group_by=("terrain", "skill"))
+heavy = ("torch", "zarr", "dask", "numcodecs", "pandas", "pyarrow.compute", "pyarrow.dataset")
+print([name for name in heavy if name in sys.modules])
+"""
+
+
+def test_a_query_imports_nothing_heavy(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s", MANY)
+    store.catalog()
+    answer = run_program(STARTS_LIGHT, store.path)
+    assert (answer.stdout, answer.stderr) == ("[]\n", "")
+
+
+def _answers(store: Store) -> dict[str, Any]:
+    return {
+        "all": store.select().episodes().to_pydict(),
+        "where": store.select().where("length > 2 and friction < 0.9").hash,
+        "groups": query(store, group_by=("terrain", "skill", "part")),
+        "info": store.info(),
+    }
+
+
+def test_the_index_gives_the_answers_of_the_catalog_files(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s", MANY[:-1])
+    assert not store.files.index_path.exists()
+    more = part_input((6, 2), 2 * INDEX_FROM)
+    more["episodes"]["mass_kg"] = [1.5, None]
+    store.write_part("part-0050", **more)  # sorts among the others
+    direct = _answers_without_index(store.path)
+    assert _answers(open_store(store.path)) == direct
+    assert store.files.index_path.is_file()
+    assert _answers(open_store(store.path)) == direct
+    write_small_part(store, "part-0001", (2, 2), 900)
+    (store.path / "catalog" / "part-003.parquet").unlink()
+    direct = _answers_without_index(store.path)
+    assert _answers(open_store(store.path)) == direct == _answers(store)
+    assert store.verify() == []
+
+
+def _answers_without_index(path: Path) -> dict[str, Any]:
+    index = path / ".cache" / "catalog.parquet"
+    hidden = index.rename(index.with_suffix(".hidden")) if index.exists() else None
+    (path / ".cache").mkdir(exist_ok=True)
+    index.mkdir()  # nothing can be written in its place
+    try:
+        return _answers(open_store(path))
+    finally:
+        index.rmdir()
+        if hidden is not None:
+            hidden.rename(index)
+
+
+def test_a_changed_catalog_file_is_never_answered_from_the_index(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s", MANY)
+    store.catalog()
+    path = store.path / "catalog" / "part-004.parquet"
+    content = bytearray(path.read_bytes())
+    content[content.index(b"flat")] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(DatasetError, match=r"part part-004: catalog file .* is damaged"):
+        open_store(store.path).select()
+
+
+def test_a_flipped_byte_of_the_index_never_changes_an_answer(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s", MANY)
+    expected = _answers(store)
+    path = store.files.index_path
+    content = path.read_bytes()
+    for position in np.linspace(0, len(content) - 1, 24).astype(int).tolist():
+        path.write_bytes(
+            content[:position] + bytes([content[position] ^ 0x20]) + content[position + 1 :]
+        )
+        try:
+            assert _answers(open_store(store.path)) == expected
+        except DatasetError as error:
+            assert "delete it" in str(error)  # noqa: PT017 (either outcome is right)
+            assert "delete it" in store.verify()[0]
+    path.write_bytes(content[:100])
+    assert _answers(open_store(store.path)) == expected
+    assert store.verify() == []
+
+
+def test_an_open_reader_keeps_its_index_when_another_replaces_it(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "s", MANY)
+    reader = open_store(store.path).select()
+    ids = reader.episode_ids().tolist()
+    for number in range(INDEX_FROM):
+        write_small_part(store, f"part-0{number:03d}", (2,), 500 + number)
+    assert len(open_store(store.path).select()) == len(ids) + INDEX_FROM
+    assert reader.episodes().column("episode").to_pylist() == ids
+    assert len(reader.store.select()) == len(ids) + INDEX_FROM

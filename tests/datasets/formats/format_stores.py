@@ -1,0 +1,193 @@
+"""Stores that each format can hold, and what of them has to come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.legged.data import legged_schema
+from collectors.legged.observations import POLICY_SLICES
+from collectors.robots.robot import load_robot
+from datasets import Field, Schema, Selection, Store
+from datasets.formats.fcnet.reader import previous_actions
+from tests.datasets.formats.mocapact_files import ROLLOUT_FIELDS, rollout_store
+
+ENDINGS = {
+    "terminated": (True, False),
+    "truncated": (False, True),
+    "cut off": (False, False),
+    "both": (True, True),
+}
+"""Ways an episode ends: the catalog's (terminated, truncated)."""
+
+Episode = tuple[int, str]
+"""Its length, and the name of its ending."""
+
+
+def random_episodes(count: int, seed: int = 0) -> list[Episode]:
+    """Lengths from 1 on, and every kind of ending in the middle and at the end."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.geometric(0.2, count)
+    return [
+        (int(n), str(kind))
+        for n, kind in zip(lengths, rng.choice(list(ENDINGS), count), strict=True)
+    ]
+
+
+def _columns(episodes: Sequence[Episode], first: int, rewards: np.ndarray) -> dict[str, Any]:
+    count, ids = len(episodes), first + np.arange(len(episodes))
+    lengths = np.array([length for length, _ in episodes])
+    ends = np.array([ENDINGS[kind] for _, kind in episodes])
+    return {
+        "episode": ids,
+        "length": lengths,
+        "seed": ids * 7,
+        "terrain": [("flat", "rough")[i % 2] for i in ids],
+        "level": ids % 3,
+        "skill": [("stand", "run", "größe")[i % 3] for i in ids],
+        "robot": ["aliengo"] * count,
+        "simulator": ["mujoco"] * count,
+        "simulator_version": ["3.17.0"] * count,
+        "expert": ["ppo"] * count,
+        "expert_hash": ["0" * 8] * count,
+        "return": np.add.reduceat(rewards.astype(float), np.cumsum(lengths) - lengths),
+        "success": ids % 2 == 0,
+        "terminated": ends[:, 0],
+        "truncated": ends[:, 1],
+        "friction": np.random.default_rng(first).uniform(0.4, 1.2, count),
+    }
+
+
+def plain_store(
+    path: Path, episodes: Sequence[Episode], parts: int = 2, further: Sequence[Field] = ()
+) -> Store:
+    """Observation, action, reward, integers, float64, the final observation, and further fields."""
+    fields = (
+        Field("obs", (5,), unit="rad", slices={"gravity": (0, 3), "command": (3, 5)}),
+        Field("action", (2,)),
+        Field("reward"),
+        Field("info_qpos", (3,), "float64"),
+        Field("info_contact", (4,), "int8"),
+        Field("final_obs", (5,), per="episode"),
+        *further,
+    )
+    store = Store.create(path, Schema(fields, 0.02, "aliengo", {"kept": [1, "two"]}))
+    for number, chosen in enumerate(_shares(episodes, parts)):
+        rng = np.random.default_rng(number)
+        total = sum(length for length, _ in chosen)
+        rewards = rng.normal(size=total).astype(np.float32)
+        sizes = {"step": total, "episode": len(chosen)}
+        added = {
+            per: {
+                each.name: rng.integers(0, 2, (sizes[per], *each.shape)).astype(each.dtype)
+                for each in further
+                if each.per == per
+            }
+            for per in sizes
+        }
+        store.write_part(
+            f"part-{number}",
+            {
+                "obs": rng.normal(size=(total, 5)).astype(np.float32),
+                "action": rng.normal(size=(total, 2)).astype(np.float32),
+                "reward": rewards,
+                "info_qpos": rng.normal(size=(total, 3)),
+                "info_contact": rng.integers(0, 2, (total, 4)).astype(np.int8),
+                **added["step"],
+            },
+            _columns(chosen, number * len(episodes), rewards),
+            {
+                "final_obs": rng.normal(size=(len(chosen), 5)).astype(np.float32),
+                **added["episode"],
+            },
+        )
+    return store
+
+
+def legged_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
+    """Our robots' schema, whose last action is the action of the step before."""
+    store = Store.create(path, legged_schema(load_robot("aliengo")))
+    for number, chosen in enumerate(_shares(episodes, parts)):
+        rng = np.random.default_rng(number)
+        lengths = np.array([length for length, _ in chosen])
+        total = int(lengths.sum())
+        rewards = rng.normal(size=total).astype(np.float32)
+        obs = rng.normal(size=(total, 70)).astype(np.float32)
+        action = rng.normal(size=(total, 12)).astype(np.float32)
+        obs[:, slice(*POLICY_SLICES["last_action"])] = previous_actions(action, lengths)
+        final = rng.normal(size=(len(chosen), 70)).astype(np.float32)
+        store.write_part(
+            f"part-{number}",
+            {"obs": obs, "action": action, "reward": rewards},
+            _columns(chosen, number * len(episodes), rewards),
+            {"final_obs": final},
+        )
+    return store
+
+
+def _shares(episodes: Sequence[Episode], parts: int) -> list[Sequence[Episode]]:
+    cuts = np.linspace(0, len(episodes), parts + 1).astype(int)
+    return [episodes[a:b] for a, b in pairwise(cuts) if b > a]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a format is tried with.
+
+    Attributes:
+        make: a store of the given episodes that the format can hold.
+        fields: that come back bit for bit; columns: of the catalog, None for all.
+        schema: whether the schema comes back too.
+    """
+
+    make: Callable[[Path, Sequence[Episode]], Store]
+    fields: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    schema: bool = True
+
+
+PLAIN_FIELDS = ("obs", "action", "reward", "info_qpos", "info_contact", "final_obs")
+
+MINARI_FIELDS = (
+    Field("info_flag", (), "bool"),
+    Field("info_feet", (4,), "bool"),
+    Field("info_image", (3, 2, 2), "uint8"),
+    Field("info_half", (2, 3), "float16"),
+    Field("info_one", (1,), "int64"),
+    Field("final_info_flag", (), "bool", per="episode"),
+    Field("final_info_image", (3, 2, 2), "uint8", per="episode"),
+)
+"""Dtypes and shapes that its infos hold beside those of the plain store."""
+
+
+def minari_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
+    """The plain store with fields of every kind that a Minari data set holds."""
+    return plain_store(path, episodes, parts, MINARI_FIELDS)
+
+
+CASES: dict[str, Case] = {
+    "d4rl": Case(plain_store, PLAIN_FIELDS),
+    "mocapact": Case(rollout_store, ROLLOUT_FIELDS),
+    "lerobot": Case(plain_store, PLAIN_FIELDS),
+    "minari": Case(minari_store, (*PLAIN_FIELDS, *(each.name for each in MINARI_FIELDS))),
+    "fcnet": Case(legged_store, ("obs", "action"), ("length",), schema=False),
+}
+
+
+def assert_equal(case: Case, before: Selection, after: Selection) -> None:
+    """Everything that the case promises is the same, bit for bit, in the same order."""
+    for name in case.fields:
+        first, second = before.read(name), after.read(name)
+        assert first.dtype == second.dtype
+        assert first.tobytes() == second.tobytes(), name
+    rows, again = before.episodes(), after.episodes()
+    names = case.columns or [n for n in rows.column_names if n not in ("part", "start")]
+    for name in names:
+        assert rows.column(name).to_pylist() == again.column(name).to_pylist(), name
+    if case.schema:
+        assert after.store.schema == before.store.schema

@@ -1,0 +1,402 @@
+"""D4RL files as others write and read them; what holds for any format is in ``test_formats``."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datasets import DatasetError, Selection, Store, open_store
+from datasets.formats import sources
+from datasets.formats.d4rl.tasks import TASKS, named_dataset, normalised_return
+from datasets.formats.transfer.exporting import export_selection
+from datasets.formats.transfer.importing import import_source
+from tests.datasets.formats.format_stores import plain_store, random_episodes
+from tests.datasets.making import part_input, small_schema
+
+OBS, ACTION = 4, 2
+
+
+def rows(count: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """The arrays of a file of ``count`` rows in which nothing ends."""
+    rng = np.random.default_rng(seed)
+    obs = rng.normal(size=(count + 1, OBS)).astype(np.float32)
+    return {
+        "observations": obs[:-1],
+        "next_observations": obs[1:],
+        "actions": rng.normal(size=(count, ACTION)).astype(np.float32),
+        "rewards": rng.normal(size=count).astype(np.float32),
+        "terminals": np.zeros(count, bool),
+        "timeouts": np.zeros(count, bool),
+    }
+
+
+def write(path: Path, arrays: Mapping[str, Any]) -> Path:
+    """A file as D4RL's scripts write it, policy and all."""
+    with h5py.File(path, "w") as file:
+        for key, values in arrays.items():
+            file.create_dataset(key, data=values, compression="gzip")
+        file["metadata/algorithm"] = np.bytes_("SAC")
+        file["metadata/policy/fc0/weight"] = np.zeros((3, 3))
+    return path
+
+
+def imported(path: Path, **options: Any) -> Selection:
+    store = path.with_suffix(".zarr")
+    import_source("d4rl", path, store, options)
+    return open_store(store).select()
+
+
+def endings(selection: Selection) -> list[str]:
+    table = selection.episodes()
+    flags = zip(
+        table.column("terminated").to_pylist(), table.column("truncated").to_pylist(), strict=True
+    )
+    return ["terminated" if t else "truncated" if u else "cut off" for t, u in flags]
+
+
+def test_episodes_end_at_terminals_and_timeouts_and_the_rest_is_cut_off(tmp_path: Path) -> None:
+    arrays = rows(20)
+    arrays["terminals"][[4, 5]] = True
+    arrays["timeouts"][11] = True
+    found = imported(write(tmp_path / "maze.hdf5", arrays))
+    assert found.lengths.tolist() == [5, 1, 6, 8]
+    assert endings(found) == ["terminated", "terminated", "truncated", "cut off"]
+    assert np.array_equal(found.read("obs"), arrays["observations"])
+    assert np.array_equal(found.read("action"), arrays["actions"])
+    assert np.array_equal(found.read("reward"), arrays["rewards"])
+    assert np.array_equal(found.read("final_obs"), arrays["next_observations"][[4, 5, 11, 19]])
+    sums = [part.sum() for part in np.split(arrays["rewards"].astype(float), [5, 6, 12])]
+    assert found.episodes().column("return").to_pylist() == pytest.approx(sums, abs=1e-12)
+
+
+def test_without_timeouts_the_horizon_of_the_environment_ends_episodes(tmp_path: Path) -> None:
+    arrays = rows(3500)
+    del arrays["timeouts"], arrays["next_observations"]
+    arrays["terminals"][[199, 2299]] = True
+    found = imported(write(tmp_path / "hopper_mixed.hdf5", arrays))
+    assert found.lengths.tolist() == [200, 1000, 1000, 100, 1000, 200]
+    assert endings(found) == [
+        "terminated", "truncated", "truncated", "terminated", "truncated", "cut off"
+    ]  # fmt: skip
+    table = found.episodes()
+    assert table.column("skill").to_pylist() == ["medium-replay"] * 6
+    assert "final_obs" not in found.store.schema.names()
+
+
+def test_a_horizon_of_ones_own(tmp_path: Path) -> None:
+    arrays = rows(10)
+    del arrays["timeouts"]
+    path = write(tmp_path / "mine.hdf5", arrays)
+    with pytest.raises(DatasetError, match=r"mine.hdf5: timeouts: the key is missing.*horizon=N"):
+        imported(path)
+    found = imported(path, horizon=5)
+    assert endings(found) == ["truncated", "truncated"]
+
+
+def test_a_timeout_before_the_horizon_is_where_recording_stopped(tmp_path: Path) -> None:
+    arrays = rows(2040)
+    arrays["timeouts"][[39, 1039, 2038]] = True
+    path = write(tmp_path / "walker2d_medium_replay-v2.hdf5", arrays)
+    found = imported(path)
+    assert found.lengths.tolist() == [40, 1000, 999, 1]
+    assert endings(found) == ["cut off", "truncated", "truncated", "cut off"]
+    path = path.rename(path.with_name("again.hdf5"))
+    as_marked = imported(path, task="walker2d", early_timeouts="truncated")
+    assert endings(as_marked)[0] == "truncated"
+
+
+def test_return_to_go_is_refused_for_cut_off_episodes_and_right_for_the_others(
+    tmp_path: Path,
+) -> None:
+    arrays = rows(1010)
+    arrays["terminals"][9] = True
+    found = imported(write(tmp_path / "hopper_medium-v2.hdf5", arrays))
+    assert endings(found) == ["terminated", "cut off"]
+    with pytest.raises(DatasetError, match="1 of 2 episodes were cut off"):
+        next(iter(found.windows(8, 4, return_to_go=True)))
+    whole = found.where("terminated or truncated")
+    [batch] = list(whole.windows(10, 4, fields=("obs", "reward"), return_to_go=True, workers=0))
+    expected = np.cumsum(arrays["rewards"][9::-1].astype(float))[::-1]
+    assert batch["return_to_go"][0].numpy() == pytest.approx(expected, abs=1e-5)
+
+
+def test_reference_scores_normalise_returns_to_0_and_100() -> None:
+    for task, facts in TASKS.items():
+        assert normalised_return(task, facts.random_score) == 0.0
+        assert normalised_return(task, facts.expert_score) == pytest.approx(100.0)
+    returns = np.array([-20.272305, 3234.3, 1607.0138475])
+    assert normalised_return("hopper", returns) == pytest.approx([0.0, 100.0, 50.0])
+
+
+def test_the_catalog_has_normalised_returns(tmp_path: Path) -> None:
+    arrays = rows(1000)
+    arrays["timeouts"][-1] = True
+    found = imported(write(tmp_path / "halfcheetah_medium_expert-v2.hdf5", arrays))
+    table = found.episodes()
+    total = table.column("return").to_pylist()[0]
+    expected = normalised_return("halfcheetah", total)
+    assert table.column("normalised_return").to_pylist() == pytest.approx([expected])
+    assert len(found.where("normalised_return < 50 and skill = 'medium-expert'")) == 1
+    assert found.store.schema.control_dt_s == 0.05
+    assert found.store.schema.attributes["reference_returns"]["expert"] == 12135.0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hopper_medium.hdf5", ("hopper", "medium")),
+        ("walker_mixed.hdf5", ("walker2d", "medium-replay")),
+        ("halfcheetah_medium_expert-v2.hdf5", ("halfcheetah", "medium-expert")),
+        ("ant_full_replay-v2.hdf5", ("ant", "full-replay")),
+        ("pen-v0_demos_clipped.hdf5", ("pen", "human")),
+        ("door-demos-v0-bc-combined.hdf5", ("door", "cloned")),
+        ("relocate-expert-v1.hdf5", ("relocate", "expert")),
+        ("Ant_maze_u-maze_noisy.hdf5", ("", "ant-maze-u-maze-noisy")),
+        ("mine.hdf5", ("", "mine")),
+    ],
+)
+def test_names_of_files_tell_task_and_quality(name: str, expected: tuple[str, str]) -> None:
+    assert named_dataset(name) == expected
+
+
+def widened(arrays: dict[str, np.ndarray], width: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(len(arrays["rewards"]) + 1, width)).astype(np.float32)
+    return arrays | {"observations": obs[:-1], "next_observations": obs[1:]}
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "expected"),
+    [
+        (
+            "hopper_medium",
+            11,
+            {"root_pos": (0, 2), "joint_pos": (2, 5), "root_vel": (5, 8), "joint_vel": (8, 11)},
+        ),
+        ("hopper_medium", 12, {"state": (0, 12)}),
+        ("ant_medium", 27, {"state": (0, 27)}),
+        ("mine", 3, {"state": (0, 3)}),
+    ],
+)
+def test_observations_have_names(
+    name: str, width: int, expected: dict[str, tuple[int, int]], tmp_path: Path
+) -> None:
+    arrays = widened(rows(5), width)
+    arrays["terminals"][-1] = True
+    schema = imported(write(tmp_path / f"{name}.hdf5", arrays)).store.schema
+    assert schema.field("obs").slices == expected
+    assert schema.field("final_obs").slices == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "width"),
+    {
+        "hopper": 11,
+        "halfcheetah": 17,
+        "walker2d": 17,
+        "pen": 45,
+        "hammer": 46,
+        "door": 39,
+        "relocate": 39,
+    }.items(),
+)
+def test_names_of_known_tasks_tile_their_observation(task: str, width: int) -> None:
+    bounds = [bound for each in TASKS[task].obs_slices.values() for bound in each]
+    assert (bounds[0], bounds[-1]) == (0, width)
+    assert bounds[1:-1:2] == bounds[2:-1:2]
+
+
+def test_infos_become_fields_and_metadata_is_named_as_left(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = rows(6)
+    arrays["terminals"][-1] = True
+    arrays["infos/qpos"] = np.arange(18.0).reshape(6, 3)
+    arrays["infos/Env State/a"] = np.arange(6, dtype=">u2")
+    arrays["infos/goal"] = np.zeros((5, 2))
+    path = write(tmp_path / "x.hdf5", arrays)
+    report = import_source("d4rl", path, tmp_path / "store")
+    found = open_store(tmp_path / "store").select()
+    assert np.array_equal(found.read("info_qpos"), arrays["infos/qpos"])
+    assert found.read("info_env_state_a").tolist() == [0, 1, 2, 3, 4, 5]
+    left = "\n".join(report.carried.left)
+    assert "infos/goal: shape (5, 2) is not of 6 rows" in left
+    assert "metadata/policy/fc0/weight" in left
+    without = import_source("d4rl", path, tmp_path / "bare", {"infos": False})
+    assert "infos/qpos: left out as asked" in without.carried.left
+
+
+def test_columns_of_one_number_are_taken_as_numbers(tmp_path: Path) -> None:
+    arrays = rows(6)
+    arrays["terminals"][-1] = True
+    columns = {key: arrays[key].astype("f4")[:, None] for key in ("rewards", "terminals")}
+    found = imported(write(tmp_path / "x.hdf5", arrays | columns))
+    assert np.array_equal(found.read("reward"), arrays["rewards"])
+
+
+def test_next_observations_of_their_own_are_asked_for_and_then_kept(tmp_path: Path) -> None:
+    arrays = rows(6)
+    arrays["terminals"][2] = True
+    arrays["next_observations"] = arrays["next_observations"].copy()
+    arrays["next_observations"][2] += 1  # the end of an episode: no contradiction
+    arrays["next_observations"][4] += 1
+    path = write(tmp_path / "x.hdf5", arrays)
+    with pytest.raises(DatasetError, match=r"x.hdf5: next_observations: row 4 is not row 5.*keep_"):
+        imported(path)
+    found = imported(path, keep_next=True)
+    assert np.array_equal(found.read("next_obs"), arrays["next_observations"])
+    export_selection("d4rl", found, tmp_path / "out.hdf5")
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        written = np.asarray(file["next_observations"])
+    assert np.array_equal(written, arrays["next_observations"])
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "missing": ({"rewards": None}, "x.hdf5: rewards: the key is missing"),
+    "shorter": ({"actions": np.zeros((19, 2))}, r"x.hdf5: actions: has shape \(19, 2\), but .* 20"),
+    "timeouts": ({"timeouts": np.zeros(21, bool)}, r"x.hdf5: timeouts: has shape \(21,\)"),
+    "nan": ({"rewards": np.r_[np.ones(13), np.nan, np.ones(6)]}, "rewards: row 13 is not finite"),
+    "inf": ({"observations": np.full((20, OBS), np.inf, "f4")}, "observations: row 0 is not fin"),
+    "text": ({"actions": [b"left"] * 20}, r"x.hdf5: actions: dtype object is not one of numbers"),
+    "complex": ({"observations": np.zeros((20, 2), complex)}, "observations: dtype complex128"),
+    "void": ({"rewards": np.zeros(20, "V8")}, r"x.hdf5: rewards: dtype \|?V8 is not one of"),
+    "flags": ({"terminals": np.arange(20)}, "x.hdf5: terminals: row 2 is 2, not 0 or 1"),
+    "empty": ({"observations": np.zeros((0, 3))}, "x.hdf5: observations: has no rows"),
+    "nothing": ({"actions": np.zeros((20, 0))}, r"x.hdf5: actions: has no numbers: its shape is"),
+    "wide": ({"rewards": np.zeros((20, 2))}, "rewards: needs one number a row, not shape"),
+}
+
+
+@pytest.mark.parametrize("problem", BAD)
+def test_bad_input_is_one_line_that_names_file_and_key(problem: str, tmp_path: Path) -> None:
+    changes, message = BAD[problem]
+    arrays = {key: value for key, value in (rows(20) | changes).items() if value is not None}
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        for key, values in arrays.items():
+            file.create_dataset(key, data=values)
+    with pytest.raises(DatasetError, match=message) as error:
+        import_source("d4rl", tmp_path / "x.hdf5", tmp_path / "store")
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.hdf5"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_a_truncated_file(share: float, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.hdf5", rows(2000))
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(DatasetError, match=r"x.hdf5: cannot be read as HDF5") as error:
+        import_source("d4rl", path, tmp_path / "store")
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.hdf5"]
+
+
+def test_damaged_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "hopper.hdf5", rows(5000))
+    with h5py.File(path) as file:
+        at = file["actions"].id.get_chunk_info(0).byte_offset  # pyright: ignore
+    content = bytearray(path.read_bytes())
+    content[at + 10 : at + 60] = bytes(50)
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"hopper.hdf5: actions: rows 0 to \d+ cannot be read"):
+        import_source("d4rl", path, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_pickle_is_called_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "hopper-medium-v2.pkl"
+    path.write_bytes(pickle.dumps([{"observations": [1.0]}]))
+    with pytest.raises(DatasetError, match=r"v2.pkl: is a pickle, which can run any code"):
+        import_source("d4rl", path, tmp_path / "store")
+
+
+def test_an_export_reads_as_d4rl_reads_files(tmp_path: Path) -> None:
+    """Every dataset loads as an array or a scalar; flags and shapes are as its reader checks."""
+    store = plain_store(tmp_path / "store", random_episodes(50))
+    report = export_selection("d4rl", store.select(), tmp_path / "out.hdf5")
+    loaded: dict[str, Any] = {}
+    with h5py.File(tmp_path / "out.hdf5") as file:
+
+        def load(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset):
+                loaded[name] = item[()]
+
+        file.visititems(load)
+    whole = store.select()
+    count = whole.steps
+    assert loaded["observations"].shape == (count, 5)
+    for key in ("rewards", "terminals", "timeouts"):
+        assert loaded[key].shape == (count,)
+    stops = np.flatnonzero(loaded["terminals"] | loaded["timeouts"]) + 1
+    assert np.union1d(stops, [count]).tolist() == np.cumsum(whole.lengths).tolist()
+    following = loaded["next_observations"]
+    inside = np.setdiff1d(np.arange(count), np.cumsum(whole.lengths) - 1)
+    assert np.array_equal(following[inside], loaded["observations"][inside + 1])
+    assert np.array_equal(following[np.cumsum(whole.lengths) - 1], whole.read("final_obs"))
+    assert np.array_equal(loaded["infos/qpos"], whole.read("info_qpos"))
+    assert any("cut-off episodes are marked by a time-out" in note for note in report.carried.notes)
+
+
+def test_without_notes_what_the_layout_holds_comes_back(tmp_path: Path) -> None:
+    episodes = [(3, "terminated"), (1, "truncated"), (4, "terminated"), (2, "cut off")]
+    store = plain_store(tmp_path / "store", episodes)
+    path = tmp_path / "out.hdf5"
+    report = export_selection("d4rl", store.select(), path, {"notes": False, "compression": "none"})
+    assert "the catalog: D4RL has no place for it" in report.carried.left
+    found = imported(path)
+    assert found.lengths.tolist() == [3, 1, 4, 2]
+    assert endings(found) == ["terminated", "truncated", "terminated", "cut off"]
+    for name in ("obs", "action", "reward", "final_obs", "info_qpos", "info_contact"):
+        assert np.array_equal(found.read(name), store.select().read(name))
+
+
+def test_notes_that_contradict_the_flags_are_refused(tmp_path: Path) -> None:
+    store = plain_store(tmp_path / "store", random_episodes(10))
+    path = tmp_path / "out.hdf5"
+    export_selection("d4rl", store.select(), path)
+    with h5py.File(path, "a") as file:
+        file["terminals"][0] = file["terminals"][1] = True  # pyright: ignore[reportIndexIssue]
+    with pytest.raises(DatasetError, match="metadata/gaitforge: the lengths kept there are not"):
+        import_source("d4rl", path, tmp_path / "again")
+
+
+@pytest.mark.parametrize("part_bytes", [1 << 20, 100], ids=["one part", "several parts"])
+def test_notes_that_name_an_episode_twice_are_refused(
+    part_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
+    store = plain_store(tmp_path / "store", random_episodes(10))
+    path = tmp_path / "out.hdf5"
+    export_selection("d4rl", store.select(), path)
+    with h5py.File(path, "a") as file:
+        key = "metadata/gaitforge/episodes"
+        with pa.ipc.open_stream(pa.py_buffer(np.asarray(file[key]))) as reader:
+            noted = reader.read_all()
+        ids = pa.array([7, *noted.column("episode").to_pylist()[1:-1], 7], pa.int64())
+        changed = noted.set_column(noted.column_names.index("episode"), "episode", ids)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, changed.schema) as writer:
+            writer.write_table(changed)
+        del file[key]
+        file[key] = np.frombuffer(sink.getvalue(), np.uint8)
+    with pytest.raises(DatasetError, match=r"out\.hdf5: .*episode") as error:
+        import_source("d4rl", path, tmp_path / "again")
+    assert "\n" not in str(error.value)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out.hdf5", "store"]
+
+
+def test_a_store_without_rewards_cannot_be_a_d4rl_file(tmp_path: Path) -> None:
+    fields = tuple(each for each in small_schema().fields if each.name != "reward")
+    bare = Store.create(tmp_path / "bare", small_schema(fields=fields))
+    given = part_input([3, 4])
+    del given["steps"]["reward"]
+    bare.write_part("a", **given)
+    with pytest.raises(
+        DatasetError, match=r"needs the fields obs, action, reward a step; .* reward"
+    ):
+        export_selection("d4rl", bare.select(), tmp_path / "out.hdf5")

@@ -1,0 +1,165 @@
+"""FCNet's memory maps as its own code writes and reads them: shapes in the names, flat bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectors.legged.observations import OBS_DIM, POLICY_SLICES
+from datasets import DatasetError, Field, Schema, Selection, Store, open_store
+from datasets.formats.fcnet.reader import OBS_SLICES, STATE
+from datasets.formats.transfer.exporting import export_selection
+from datasets.formats.transfer.importing import import_source
+from tests.datasets.formats.format_stores import legged_store, plain_store, random_episodes
+from tests.datasets.making import part_input
+
+LENGTHS = (6, 1, 6, 3)
+
+
+def write_maps(folder: Path, lengths: tuple[int, ...] = LENGTHS) -> tuple[np.ndarray, np.ndarray]:
+    """The three maps of random trajectories; returns states and actions."""
+    rng, steps = np.random.default_rng(0), sum(lengths)
+    state = rng.normal(size=(steps, 58)).astype(np.float32)
+    action = rng.normal(size=(steps, 12)).astype(np.float32)
+    folder.mkdir()
+    for kind, values in (
+        ("src", state),
+        ("tgt", action),
+        ("meta", np.array(lengths, np.int32)),
+    ):
+        name = "_".join([kind, *map(str, values.shape)])
+        np.memmap(folder / f"{name}.dat", values.dtype, "w+", shape=values.shape)[:] = values
+    return state, action
+
+
+def imported(source: Path) -> Selection:
+    import_source("fcnet", source, source.with_suffix(".zarr"))
+    return open_store(source.with_suffix(".zarr")).select()
+
+
+def test_our_channels_are_those_of_the_paper() -> None:
+    assert OBS_SLICES == POLICY_SLICES
+    assert max(stop for _, stop in OBS_SLICES.values()) == OBS_DIM
+
+
+def test_channels_go_by_name_and_the_last_action_is_rebuilt(tmp_path: Path) -> None:
+    state, action = write_maps(tmp_path / "maps")
+    found = imported(tmp_path / "maps")
+    obs = found.read("obs")
+    assert np.array_equal(obs[:, slice(*OBS_SLICES["projected_gravity"])], state[:, :3])
+    assert np.array_equal(obs[:, slice(*OBS_SLICES["base_ang_vel_body"])], state[:, 39:42])
+    assert np.array_equal(obs[:, slice(*OBS_SLICES["command"])], state[:, 42:])
+    last = obs[:, slice(*OBS_SLICES["last_action"])]
+    starts = np.cumsum(LENGTHS) - np.array(LENGTHS)
+    assert not last[starts].any()
+    inside = np.setdiff1d(np.arange(sum(LENGTHS)), starts)
+    assert np.array_equal(last[inside], action[inside - 1])
+    assert np.array_equal(found.read("action"), action)
+    assert found.lengths.tolist() == list(LENGTHS)
+    assert found.episodes().column("truncated").to_pylist() == [True, False, True, False]
+    assert found.episodes().column("terminated").to_pylist() == [False, True, False, True]
+
+
+def test_an_export_is_read_by_the_shapes_in_the_names(tmp_path: Path) -> None:
+    store = legged_store(tmp_path / "store", random_episodes(30))
+    report = export_selection("fcnet", store.select(), tmp_path / "maps")
+    maps = {}
+    for path in (tmp_path / "maps").iterdir():
+        kind, *shape = path.stem.split("_")
+        dtype = np.int32 if kind == "meta" else np.float32
+        maps[kind] = np.memmap(path, dtype, "r", shape=tuple(map(int, shape)))
+    whole = store.select()
+    assert maps["src"].shape == (whole.steps, 58)
+    assert maps["meta"].tolist() == whole.lengths.tolist()
+    obs, at = whole.read("obs"), 0
+    for name, size in STATE.items():
+        assert np.array_equal(maps["src"][:, at : at + size], obs[:, slice(*POLICY_SLICES[name])])
+        at += size
+    assert np.array_equal(maps["tgt"], whole.read("action"))
+    assert report.carried.left == (
+        "reward: the layout has no place for it",
+        "final_obs: the layout has no place for it",
+        "the catalog: the layout has the episodes' lengths alone",
+    )
+
+
+def test_last_actions_that_were_executed_with_noise_are_counted(tmp_path: Path) -> None:
+    store = legged_store(tmp_path / "a", [(5, "truncated"), (4, "truncated")], parts=1)
+    whole = store.select()
+    obs = whole.read("obs")
+    obs[6, POLICY_SLICES["last_action"][0]] += 0.5
+    noisy = Store.create(tmp_path / "b", store.schema)
+    steps = {"obs": obs, "action": whole.read("action"), "reward": whole.read("reward")}
+    rows = whole.episodes().drop_columns(["part", "start"])
+    noisy.write_part("p", steps, rows, {"final_obs": whole.read("final_obs")})
+    report = export_selection("fcnet", noisy.select(), tmp_path / "maps")
+    assert any(line.startswith("last_action of 1 episodes") for line in report.carried.left)
+
+
+def change(folder: Path, kind: str, action: str) -> None:
+    [path] = folder.glob(f"{kind}_*.dat")
+    if action == "remove":
+        path.unlink()
+    elif action == "cut":
+        path.write_bytes(path.read_bytes()[:-40])
+    elif action == "double":
+        np.fromfile(path, np.float32).astype(np.float64).tofile(path)
+    elif action == "nan":
+        values = np.fromfile(path, np.float32)
+        values[-1] = np.nan
+        values.tofile(path)
+    elif action == "second":
+        path.with_name(f"{kind}_1_1.dat").write_bytes(b"")
+    elif action == "folder":
+        path.unlink()
+        path.mkdir()
+    elif action == "empty":
+        path.rename(path.with_name(f"{kind}_0.dat")).write_bytes(b"")
+    elif action == "narrow":
+        path.rename(path.with_name("src_32_29.dat"))
+    else:
+        np.array([int(n) for n in action.split(",")], np.int32).tofile(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "action", "message"),
+    [
+        ("tgt", "remove", r"maps: tgt: no file tgt_<shape>.dat"),
+        ("tgt", "folder", r"maps: tgt: no file tgt_<shape>.dat"),
+        ("meta", "empty", r"meta_0.dat: meta: has no rows"),
+        ("src", "cut", r"src_16_58.dat: cannot be read as .*: it has 3672 bytes, .* says 3712"),
+        ("tgt", "double", r"tgt_16_12.dat: .* it has 1536 bytes, its name says 768"),
+        ("src", "nan", r"src_16_58.dat: src: row 15 is not finite"),
+        ("meta", "second", r"maps: meta: there are two: meta_1_1.dat and meta_4.dat"),
+        ("src", "narrow", r"src_32_29.dat: src: shape \(32, 29\) in its name must be \(32, 58\)"),
+        ("meta", "6,1,6,99", r"meta_4.dat: meta: episode 3 of 99 steps goes beyond the 16 rows"),
+        ("meta", "6,1,6,2", r"meta_4.dat: meta: episode 3 ends at row 15, but src has 16 rows"),
+        ("meta", "6,0,6,4", r"meta_4.dat: meta: episode 1 has 0 steps"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_the_file(
+    kind: str, action: str, message: str, tmp_path: Path
+) -> None:
+    write_maps(tmp_path / "maps")
+    change(tmp_path / "maps", kind, action)
+    with pytest.raises(DatasetError, match=message) as error:
+        imported(tmp_path / "maps")
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["maps"]
+
+
+def test_an_observation_of_two_axes_is_refused(tmp_path: Path) -> None:
+    fields = Field("obs", (2, OBS_DIM), slices=POLICY_SLICES), Field("action", (12,))
+    store = Store.create(tmp_path / "store", Schema(fields, 0.02, "aliengo"))
+    steps = {"obs": np.zeros((7, 2, OBS_DIM), np.float32), "action": np.zeros((7, 12), np.float32)}
+    store.write_part("p", steps, part_input([3, 4])["episodes"])
+    with pytest.raises(DatasetError, match=r"need obs of one axis a step, not \(2, 70\)"):
+        export_selection("fcnet", store.select(), tmp_path / "maps")
+
+
+def test_a_store_without_the_channels_is_refused_by_name(tmp_path: Path) -> None:
+    store = plain_store(tmp_path / "store", random_episodes(3))
+    with pytest.raises(DatasetError, match="need the slice projected_gravity of 3 channels in obs"):
+        export_selection("fcnet", store.select(), tmp_path / "maps")

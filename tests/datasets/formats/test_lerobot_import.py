@@ -1,0 +1,309 @@
+"""LeRobot v3 datasets that others wrote or changed: imported, or refused in a line."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datasets import DatasetError, open_store
+from datasets.formats.transfer.exporting import export_selection
+from datasets.formats.transfer.importing import import_source
+from tests.datasets.formats.lerobot_files import DATA, EPISODES, read, tree
+from tests.datasets.making import small_store
+
+
+def foreign(root: Path, features: dict[str, Any] | None = None, **info: Any) -> Path:
+    """A dataset of others: two files, a video, a done flag, and splits."""
+    described = {
+        "observation.state": {"dtype": "float32", "shape": [2], "names": ["hip", "knee"]},
+        "observation.images.top": {"dtype": "video", "shape": [8, 8, 3], "names": None},
+        "observation.Env-State": {"dtype": "float64", "shape": [1], "names": None},
+        "action": {"dtype": "float32", "shape": [1], "names": None},
+        "next.reward": {"dtype": "float32", "shape": [1], "names": None},
+        "next.done": {"dtype": "bool", "shape": [1], "names": None},
+        "next.success": {"dtype": "bool", "shape": [1], "names": None},
+        **{
+            name: {"dtype": "int64", "shape": [1], "names": None}
+            for name in ("frame_index", "episode_index", "index", "task_index")
+        },
+        **(features or {}),
+    }
+    (root / "meta/episodes/chunk-000").mkdir(parents=True)
+    written = {
+        "codebase_version": "v3.0",
+        "robot_type": None,
+        "fps": 10,
+        "total_frames": 9,
+        "splits": {"train": "0:2", "val": "2:3"},
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "features": described,
+    } | info
+    (root / "meta/info.json").write_text(json.dumps(written))
+    pq.write_table(
+        pa.table({"task_index": [0, 1], "__index_level_0__": ["lift", "put down"]}),
+        root / "meta/tasks.parquet",
+    )
+    pq.write_table(
+        pa.table(
+            {
+                "episode_index": [0, 1, 2],
+                "length": [4, 3, 2],
+                "data/chunk_index": [0, 0, 0],
+                "data/file_index": [0, 0, 1],
+                "dataset_from_index": [0, 4, 7],
+                "dataset_to_index": [4, 7, 9],
+            }
+        ),
+        root / EPISODES,
+    )
+    (root / "data/chunk-000").mkdir(parents=True)
+    for file, episodes in ((0, ((0, 4), (1, 3))), (1, ((2, 2),))):
+        numbers = np.concatenate([np.full(length, episode) for episode, length in episodes])
+        frames = np.concatenate([np.arange(length) for _, length in episodes])
+        last = np.concatenate([np.arange(length) == length - 1 for _, length in episodes])
+        table = pa.table(
+            {
+                "observation.state": [
+                    [float(n), float(f)] for n, f in zip(numbers, frames, strict=True)
+                ],
+                "observation.Env-State": frames / 2,
+                "action": frames.astype(np.float32),
+                "next.reward": np.ones(len(frames), np.float32),
+                "next.done": last & (numbers != 1),
+                "next.success": last & (numbers == 2),
+                "frame_index": frames,
+                "episode_index": numbers,
+                "index": 7 * file + np.arange(len(frames)),
+                "task_index": numbers % 2,
+            }
+        )
+        index = table.schema.get_field_index("observation.state")
+        single = table.column(index).cast(pa.list_(pa.float32()))
+        table = table.set_column(index, "observation.state", single)
+        pq.write_table(table, root / f"data/chunk-000/file-{file:03d}.parquet", row_group_size=2)
+    return root
+
+
+def test_a_dataset_of_others_becomes_a_store(tmp_path: Path) -> None:
+    report = import_source("lerobot", foreign(tmp_path / "given"), tmp_path / "store")
+    selection = open_store(tmp_path / "store").select()
+    np.testing.assert_array_equal(selection.read("obs")[:, 0], [0, 0, 0, 0, 1, 1, 1, 2, 2])
+    np.testing.assert_array_equal(selection.read("action")[:, 0], [0, 1, 2, 3, 0, 1, 2, 0, 1])
+    expected = np.array([0, 1, 2, 3, 0, 1, 2, 0, 1]) / 2
+    np.testing.assert_array_equal(selection.read("observation_env_state"), expected)
+    table = selection.episodes()
+    assert table.column("truncated").to_pylist() == [True, False, True]
+    assert table.column("terminated").to_pylist() == [False] * 3
+    assert table.column("success").to_pylist() == [False, False, True]
+    assert table.column("skill").to_pylist() == ["lift", "put down", "lift"]
+    assert table.column("split").to_pylist() == ["train", "train", "val"]
+    assert table.column("return").to_pylist() == [4.0, 3.0, 2.0]
+    assert selection.store.schema.control_dt_s == 0.1
+    assert selection.store.schema.attributes["channel_names"] == {"obs": ["hip", "knee"]}
+    assert report.carried.left == (
+        "observation.images.top: videos are not imported, for a store holds numbers alone",
+    )
+
+
+def _info(**changes: Any) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        path = root / "meta/info.json"
+        path.write_text(json.dumps(tree(path) | changes))
+
+    return change
+
+
+def _action(**changes: Any) -> Callable[[Path], None]:
+    """Change what the dataset says of the feature `action`."""
+
+    def change(root: Path) -> None:
+        path = root / "meta/info.json"
+        described = tree(path)
+        described["features"]["action"] |= changes
+        path.write_text(json.dumps(described))
+
+    return change
+
+
+def _feature(name: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        path = root / "meta/info.json"
+        described = tree(path)
+        described["features"][name] = described["features"]["action"]
+        path.write_text(json.dumps(described))
+
+    return change
+
+
+def _deep(root: Path) -> None:
+    (root / "meta/info.json").write_text("[" * 100_000)
+
+
+def _column(file: str, name: str, values: pa.Array | None) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        table = read(root / file)
+        index = table.schema.get_field_index(name)
+        table = table.remove_column(index)
+        pq.write_table(table if values is None else table.append_column(name, values), root / file)
+
+    return change
+
+
+def _cut(file: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        (root / file).write_bytes((root / file).read_bytes()[:-100])
+
+    return change
+
+
+def _no_text(root: Path) -> None:
+    path = root / EPISODES
+    path.write_bytes(path.read_bytes().replace(b"length", b"\xff\xfength"))
+
+
+def _shorten(root: Path) -> None:
+    pq.write_table(read(root / DATA).slice(0, 6), root / DATA)
+
+
+def _pickle(root: Path) -> None:
+    (root / DATA).write_bytes(pickle.dumps([1, 2, 3]))
+
+
+def _remove(root: Path) -> None:
+    (root / DATA).unlink()
+
+
+FILE = "file-000.parquet"
+STATE = "observation.state"
+BAD_INPUT: dict[str, tuple[Callable[[Path], None], str]] = {
+    "truncated frames": (_cut(DATA), f"{FILE}: cannot be read as Parquet"),
+    "truncated episodes": (_cut(EPISODES), f"{FILE}: cannot be read as Parquet"),
+    "truncated JSON": (_cut("meta/info.json"), "info.json: cannot be read as JSON"),
+    "a pickle": (_pickle, f"{FILE}: is a pickle"),
+    "no frames": (_remove, f"{FILE}: no such file"),
+    "an older version": (_info(codebase_version="v2.1"), "codebase_version: is v2.1; only v3"),
+    "no rate": (_info(fps=0), "info.json: fps: must be a positive number, not 0"),
+    "another total": (_info(total_frames=10), "total_frames: is 10, but .* sum to 9"),
+    "an endless rate": (_info(fps=float("inf")), "fps: must be a positive number, not inf"),
+    "a huge rate": (_info(fps=10**400), "fps: must be a positive number, not 1000"),
+    "a rate of no time": (_info(fps=1e-320), "fps: must be a positive number, not 1e-320"),
+    "a rate in words": (_info(fps="10"), "fps: must be a positive number, not '10'"),
+    "deep JSON": (_deep, "info.json: cannot be read as JSON: its values lie too deep"),
+    "a shape of one number": (
+        _action(shape=5),
+        "features/action/shape: must be a list of up to 5 whole numbers, not 5",
+    ),
+    "no shape": (_action(shape=None), "features/action/shape: must be a list .*, not None"),
+    "a shape in words": (_action(shape=["a"]), r"features/action/shape: .*, not \['a'\]"),
+    "a shape below nothing": (_action(shape=[-1]), r"features/action/shape: .*, not \[-1\]"),
+    "a huge shape": (_action(shape=[10**30]), r"features/action/shape: .*, not \[1000"),
+    "a shape of too many axes": (_action(shape=[1] * 70), "features/action/shape: must be a list"),
+    "a dtype that is a list": (_action(dtype=["x"]), "features/action/dtype: must be words"),
+    "names that are no number": (_action(names=[np.nan]), "features/action/names: must be null"),
+    "a feature without a name": (_feature(""), "info.json: features: a feature needs a name"),
+    "features in a list": (_info(features=[1]), r"features: must be an object, not \[1\]"),
+    "a robot in a list": (_info(robot_type=[1]), r"robot_type: must be words or null, not \[1\]"),
+    "splits in a list": (_info(splits=[1, 2]), "splits: must be an object of FIRST:STOP, not .1, "),
+    "a split that is a number": (_info(splits={"a": 1}), "splits/a: must be FIRST:STOP, not 1"),
+    "a split beyond the end": (
+        _info(splits={"a": "0:2", "b": "2:99"}),
+        "info.json: splits/b: ends at 99, but there are 3 episodes",
+    ),
+    "a path of attributes": (
+        _info(data_path="data/{chunk_index.real}/{file_index}.parquet"),
+        "info.json: data_path: 'data/{chunk_index.real}/.* has no chunk_index and file_index",
+    ),
+    "a path to elsewhere": (
+        _info(data_path="../{chunk_index}/{file_index}.parquet"),
+        "info.json: data_path: .* leads out of the dataset's folder",
+    ),
+    "a path that is a number": (_info(data_path=5), "data_path: must be words, not 5"),
+    "odd splits": (_info(splits={"a": "0:1", "b": "rest"}), "splits/b: must be FIRST:STOP"),
+    "an odd path": (_info(data_path="data/{name}.parquet"), "data_path: 'data/{name}.parquet'"),
+    "no action": (_column(DATA, "action", None), f"{FILE}: action: the column is missing"),
+    "NaN": (
+        _column(DATA, "action", pa.array([0, 1, 2, np.nan, 4, 5, 6], pa.float32())),
+        f"{FILE}: action: row 3 is not finite",
+    ),
+    "a missing value": (
+        _column(DATA, "action", pa.array([0, 1, None, 3, 4, 5, 6], pa.float32())),
+        f"{FILE}: action: a value is missing",
+    ),
+    "double precision": (
+        _column(DATA, "action", pa.array(np.zeros(7))),
+        f"{FILE}: action: type double is not float32",
+    ),
+    "text": (
+        _column(DATA, "action", pa.array(["a"] * 7)),
+        f"{FILE}: action: type string is not float32",
+    ),
+    "a short row": (
+        _column(DATA, STATE, pa.array([[1.0, 2.0]] * 6 + [[1.0]], pa.list_(pa.float32()))),
+        f"{FILE}: {STATE}: a row holds 1 values, not 2",
+    ),
+    "numbers for lists": (
+        _column(DATA, STATE, pa.array(np.zeros(7, np.float32))),
+        f"{FILE}: {STATE}: type float is not 2 numbers of float32",
+    ),
+    "other lengths": (
+        _column(EPISODES, "length", pa.array([4, 2, 3])),
+        "episodes: dataset_from_index: episode 2 has 7, not 6",
+    ),
+    "a column name that is no text": (_no_text, f"{EPISODES}: .*Parquet"),
+    "an episode longer than its file": (_shorten, f"{FILE}: has 6 rows, but its episodes 7"),
+    "frames of another episode": (
+        _column(DATA, "episode_index", pa.array([0, 0, 0, 1, 1, 1, 1])),
+        f"{FILE}: episode_index: row 3 is 1, not 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_one_line_and_leaves_nothing(case: str, tmp_path: Path) -> None:
+    spoil, message = BAD_INPUT[case]
+    root = foreign(tmp_path / "given")
+    spoil(root)
+    with pytest.raises(DatasetError, match=message) as error:
+        import_source("lerobot", root, tmp_path / "store")
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["given"]
+
+
+def test_notes_of_other_episodes_are_refused(tmp_path: Path) -> None:
+    selection = small_store(tmp_path / "store").select()
+    export_selection("lerobot", selection, tmp_path / "out")
+    path = tmp_path / "out/meta/gaitforge/episodes.parquet"
+    pq.write_table(read(path).slice(1), path)
+    with pytest.raises(DatasetError, match="not the dataset's episodes; delete the folder"):
+        import_source("lerobot", tmp_path / "out", tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    ("feature", "column", "values"),
+    [
+        ("next.reward", "return", pa.array(np.ones(209, np.float32))),
+        ("next.terminated", "terminated", pa.array(np.zeros(209, bool))),
+        ("next.truncated", "truncated", pa.array(np.zeros(209, bool))),
+    ],
+)
+def test_notes_that_contradict_relabelled_frames_are_refused(
+    feature: str, column: str, values: pa.Array, tmp_path: Path
+) -> None:
+    selection = small_store(tmp_path / "store").select()
+    export_selection("lerobot", selection, tmp_path / "out")
+    _column(DATA, feature, values)(tmp_path / "out")
+    message = f"episodes.parquet: {column} of episode .*; delete the folder meta/gaitforge"
+    with pytest.raises(DatasetError, match=message):
+        import_source("lerobot", tmp_path / "out", tmp_path / "again")
+    shutil.rmtree(tmp_path / "out/meta/gaitforge")
+    import_source("lerobot", tmp_path / "out", tmp_path / "again")
+    assert len(open_store(tmp_path / "again").select()) == 5

@@ -1,0 +1,237 @@
+"""Minari datasets, written and read beside the library itself; any format: ``test_formats``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets import DatasetError, Field, Schema, Selection, Store, open_store
+from datasets.formats.transfer.exporting import export_selection
+from datasets.formats.transfer.importing import import_source
+from tests.datasets.formats.format_stores import CASES, assert_equal, plain_store, random_episodes
+
+minari = pytest.importorskip("minari", reason="minari is an extra: gaitforge[minari]")
+spaces = pytest.importorskip("gymnasium").spaces
+
+STORAGES = ("hdf5", "arrow", "parquet")
+LENGTHS = (5, 1, 3)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the library looks for local data sets."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    return tmp_path / "minari"
+
+
+def make_dataset(data_format: str, **changes: Any) -> Any:
+    """A data set of the library's own making: nested observations, seeds, infos."""
+    from minari.data_collector import EpisodeBuffer
+
+    rng = np.random.default_rng(0)
+    buffers = []
+    for number, length in enumerate(LENGTHS):
+        flags = np.zeros(length, bool)
+        flags[-1] = True
+        values: dict[str, Any] = {
+            "seed": 100 + number if number else None,
+            "observations": {
+                "achieved": rng.normal(size=(length + 1, 2)),
+                "observation": rng.normal(size=(length + 1, 3)),
+            },
+            "actions": rng.normal(size=(length, 2)).astype(np.float32),
+            "rewards": rng.normal(size=length),
+            "terminations": flags if number == 0 else ~flags & flags,
+            "truncations": flags if number == 1 else ~flags & flags,
+            "infos": {"qpos": rng.normal(size=(length + 1, 4))},
+        }
+        buffers.append(EpisodeBuffer(**(values | changes)))
+    return minari.create_dataset_from_buffers(
+        dataset_id="point/maze-v0",
+        buffer=buffers,
+        observation_space=spaces.Dict(
+            achieved=spaces.Box(-np.inf, np.inf, (2,), np.float64),
+            observation=spaces.Box(-np.inf, np.inf, (3,), np.float64),
+        ),
+        action_space=spaces.Box(-1, 1, (2,), np.float32),
+        algorithm_name="waypoints",
+        data_format=data_format,
+    )
+
+
+def imported(source: Path | str, store: Path, **options: Any) -> Selection:
+    import_source("minari", source, store, options)
+    return open_store(store).select()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("data_format", STORAGES)
+def test_a_data_set_of_the_library_becomes_a_store(
+    data_format: str, root: Path, tmp_path: Path
+) -> None:
+    dataset = make_dataset(data_format)
+    found = imported("point/maze-v0", tmp_path / "store")
+    assert found.lengths.tolist() == list(LENGTHS)
+    table = found.episodes()
+    assert table.column("seed").to_pylist() == [-1, 101, 102]
+    assert table.column("terminated").to_pylist() == [True, False, False]
+    assert table.column("truncated").to_pylist() == [False, True, False]
+    assert set(table.column("expert").to_pylist()) == {"waypoints"}
+    obs = found.store.schema.field("obs")
+    assert dict(obs.slices) == {"achieved": (0, 2), "observation": (2, 5)}
+    for index, episode in enumerate(dataset.iterate_episodes()):
+        ours = found.episode(index)
+        whole = np.concatenate(list(episode.observations.values()), axis=1)
+        assert np.array_equal(ours["obs"], whole[:-1])
+        assert np.array_equal(ours["final_obs"], whole[-1])
+        assert np.array_equal(ours["action"], episode.actions)
+        assert np.array_equal(ours["reward"], episode.rewards)
+        assert np.array_equal(ours["info_qpos"], episode.infos["qpos"][:-1])
+        assert np.array_equal(ours["final_info_qpos"], episode.infos["qpos"][-1])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("data_format", STORAGES)
+def test_an_export_loads_in_the_library(data_format: str, root: Path, tmp_path: Path) -> None:
+    store = plain_store(tmp_path / "store", random_episodes(20))
+    whole = store.select()
+    root.mkdir()
+    export_selection("minari", whole, root / "walks-v3", {"storage": data_format})
+    dataset = minari.load_dataset("walks-v3")
+    assert dataset.total_episodes == 20
+    assert dataset.total_steps == whole.steps
+    assert data_format == dataset.storage.FORMAT
+    seeds = [about["seed"] for about in dataset.storage.get_episode_metadata(range(20))]
+    assert seeds == whole.episodes().column("seed").to_pylist()
+    for index, episode in enumerate(dataset.iterate_episodes()):
+        ours = whole.episode(index)
+        assert np.array_equal(episode.observations[:-1], ours["obs"])
+        assert np.array_equal(episode.observations[-1], ours["final_obs"])
+        assert np.array_equal(episode.actions, ours["action"])
+        assert np.array_equal(episode.rewards, ours["reward"])
+        assert np.array_equal(episode.infos["info_contact"][:-1], ours["info_contact"])
+        assert not episode.terminations[:-1].any()
+    last = [bool(each.truncations[-1]) for each in dataset.iterate_episodes()]
+    assert last == whole.episodes().column("truncated").to_pylist()
+    assert len(dataset.sample_episodes(5)) == 5
+
+
+@pytest.mark.parametrize("data_format", STORAGES)
+def test_every_storage_gives_the_store_back(data_format: str, root: Path, tmp_path: Path) -> None:
+    store = CASES["minari"].make(tmp_path / "store", random_episodes(30))
+    export_selection("minari", store.select(), tmp_path / "out", {"storage": data_format})
+    assert_equal(CASES["minari"], store.select(), imported(tmp_path / "out", tmp_path / "again"))
+
+
+def test_without_notes_what_minari_holds_comes_back(root: Path, tmp_path: Path) -> None:
+    store = plain_store(tmp_path / "store", random_episodes(8))
+    options = {"notes": False, "author": "us", "description": "walks"}
+    report = export_selection("minari", store.select(), tmp_path / "out", options)
+    assert "the rest of the catalog" in report.carried.left
+    found, whole = imported(tmp_path / "out", tmp_path / "again"), store.select()
+    for name in ("obs", "final_obs"):
+        assert found.store.schema.field(name).slices == {"state": (0, 5)}
+    for name in ("obs", "action", "reward", "final_obs"):
+        assert np.array_equal(found.read(name), whole.read(name))
+    for name in ("length", "seed", "terminated", "truncated"):
+        assert found.episodes().column(name).equals(whole.episodes().column(name))
+    assert np.array_equal(found.read("info_info_qpos"), whole.read("info_qpos"))
+
+
+def test_scalars_and_an_unknown_final_observation(root: Path, tmp_path: Path) -> None:
+    fields = (Field("obs", (2,)), Field("action", (1,)), Field("reward"), Field("height"))
+    store = Store.create(tmp_path / "store", Schema(fields, 0.02, "hopper"))
+    whole = plain_store(tmp_path / "columns", [(4, "truncated")], parts=1).select().episodes()
+    rng = np.random.default_rng(0)
+    shapes = {"obs": (4, 2), "action": (4, 1), "reward": (4,), "height": (4,)}
+    steps = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    rows = whole.drop_columns(["part", "start"]).to_pydict()
+    store.write_part("p", steps, rows | {"return": [float(steps["reward"].sum())]})
+    for storage in STORAGES:
+        place = tmp_path / storage
+        report = export_selection("minari", store.select(), place, {"storage": storage})
+        assert any("final observation is unknown" in note for note in report.carried.notes)
+        found = imported(place, tmp_path / f"again-{storage}")
+        assert found.store.schema == store.schema
+        assert np.array_equal(found.read("height"), steps["height"])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_infos_that_are_not_numbers_are_named_as_left(root: Path, tmp_path: Path) -> None:
+    infos = {"state": {"a": np.arange(3.0)}, "name": ["x"] * 3, "short": np.zeros(9)}
+    lengths = {"observations": None, "actions": np.zeros((2, 2), np.float32)}
+    lengths["observations"] = {"achieved": np.zeros((3, 2)), "observation": np.zeros((3, 3))}
+    flags = np.array([False, True])
+    ends = {"rewards": np.ones(2), "terminations": flags, "truncations": flags}
+    make_dataset("hdf5", infos=infos, **lengths, **ends)
+    report = import_source("minari", "point/maze-v0", tmp_path / "store")
+    assert open_store(tmp_path / "store").select().read("info_state_a").tolist() == [0, 1] * 3
+    left = {"infos/name: not numbers", "infos/short: not a row a step"}
+    assert left == {line for line in report.carried.left if line.startswith("infos/")}
+
+
+def test_an_id_that_minari_would_not_take(tmp_path: Path) -> None:
+    store = plain_store(tmp_path / "store", random_episodes(3))
+    with pytest.raises(DatasetError, match="'my walks!-v0' is no id of a Minari data set"):
+        export_selection("minari", store.select(), tmp_path / "my walks!")
+
+
+BAD: dict[str, str] = {
+    "truncated": r"data: the metadata of episodes cannot be read: .*truncated",
+    "nan": r"data: episode_1/rewards: row 0 is not finite",
+    "shape": r"data: episode_1/rewards: has shape \(2,\), not \(1,\)",
+    "dtype": r"data: episode_1/rewards: has dtype int64, the first episode float32",
+    "missing": r"data: .*episode_1",
+    "metadata": r"metadata.json: cannot be read as JSON",
+    "spaces": r"metadata.json: observation_space: the key is missing",
+}
+
+
+@pytest.mark.parametrize("problem", BAD)
+def test_bad_input_is_one_line(problem: str, root: Path, tmp_path: Path) -> None:
+    import h5py
+
+    store = plain_store(tmp_path / "store", [(3, "truncated"), (1, "terminated")], parts=1)
+    export_selection("minari", store.select(), tmp_path / "out", {"notes": False})
+    main, about = tmp_path / "out/data/main_data.hdf5", tmp_path / "out/data/metadata.json"
+    if problem == "truncated":
+        main.write_bytes(main.read_bytes()[:700])
+    elif problem == "metadata":
+        about.write_text("{")
+    elif problem == "spaces":
+        tree = json.loads(about.read_text())
+        del tree["observation_space"]
+        about.write_text(json.dumps(tree))
+    else:
+        replaced = {
+            "nan": np.full(1, np.nan, "f4"),
+            "shape": np.ones(2, "f4"),
+            "dtype": np.ones(1, int),
+        }
+        with h5py.File(main, "a") as file:
+            if problem == "missing":
+                del file["episode_1"]
+            else:
+                del file["episode_1/rewards"]
+                file["episode_1/rewards"] = replaced[problem]
+    with pytest.raises(DatasetError, match=BAD[problem]) as error:
+        imported(tmp_path / "out", tmp_path / "again")
+    assert "\n" not in str(error.value)
+    assert sorted(p.name for p in tmp_path.iterdir() if p != root) == ["out", "store"]
+
+
+@pytest.mark.parametrize("name", ["minari", "d4rl"])
+def test_a_disk_without_room_is_refused_before_anything_is_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = plain_store(tmp_path / "store", random_episodes(20))
+    usage = shutil.disk_usage(tmp_path)._replace(free=2000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(DatasetError, match=r"it may take 0\.\d MB and 0\.0 MB are free"):
+        export_selection(name, store.select(), tmp_path / "new" / "walks-v0")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]

@@ -1,0 +1,437 @@
+"""Minari data sets whose content fits badly: it is kept to the last bit, refused, or named."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tracemalloc
+import types
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils._pytree import tree_map
+
+from datasets import DatasetError, Field, Selection, Store, open_store
+from datasets.formats import sources
+from datasets.formats.interface import Report
+from datasets.formats.minari import writer as minari_export
+from datasets.formats.minari.metadata import catalog_seed
+from datasets.formats.transfer.exporting import export_selection
+from datasets.formats.transfer.importing import import_source
+from tests.datasets.formats.format_stores import CASES, assert_equal, random_episodes
+from tests.datasets.making import part_input, small_schema, small_store
+
+minari = pytest.importorskip("minari", reason="minari is an extra: gaitforge[minari]")
+h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+gymnasium = pytest.importorskip("gymnasium")
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+LARGEST = 2**64 - 1
+LENGTHS = (4, 3)
+Change = Callable[[int, int], dict[str, Any]]
+"""Of an episode's number and length: what of its buffer is another."""
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the library looks for local data sets."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    return tmp_path / "minari"
+
+
+def write_dataset(
+    root: Path,
+    data_format: str = "hdf5",
+    change: Change | None = None,
+    name: str = "data",
+    **about: Any,
+) -> Path:
+    """A data set of the library's own making, of two short episodes that were cut off."""
+    from minari.data_collector import EpisodeBuffer
+
+    spaces, rng, buffers = gymnasium.spaces, np.random.default_rng(0), []
+    for number, length in enumerate(LENGTHS):
+        values: dict[str, Any] = {
+            "seed": number,
+            "observations": rng.normal(size=(length + 1, 2)).astype(np.float32),
+            "actions": rng.normal(size=(length, 2)).astype(np.float32),
+            "rewards": rng.normal(size=length),
+            "terminations": np.zeros(length, bool),
+            "truncations": np.arange(length) == length - 1,
+            "infos": {"q": rng.normal(size=(length + 1, 2))},
+        }
+        buffers.append(EpisodeBuffer(**(values | (change(number, length) if change else {}))))
+    minari.create_dataset_from_buffers(
+        dataset_id=f"small/{name}-v0",
+        buffer=buffers,
+        observation_space=spaces.Box(-9, 9, (2,), np.float32),
+        action_space=spaces.Box(-np.inf, np.inf, (2,), np.float32),
+        data_format=data_format,
+        **about,
+    )
+    return root / f"small/{name}-v0/data"
+
+
+def imported(source: Path, store: Path, **options: Any) -> tuple[Report, Selection]:
+    report = import_source("minari", source, store, options)
+    return report, open_store(store).select()
+
+
+def assert_refused(source: Path, folder: Path, message: str) -> None:
+    """One line that names the source, and nothing is left."""
+    with pytest.raises(DatasetError, match=message) as error:
+        import_source("minari", source, folder / "refused")
+    assert "\n" not in str(error.value)
+    assert str(source) in str(error.value)
+    assert not [path.name for path in folder.iterdir() if "refused" in path.name]
+
+
+def change_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def seeds_there(data: Path) -> list[int | None]:
+    storage = minari.MinariDataset(data).storage
+    number = storage.total_episodes
+    return [each.get("seed") for each in storage.get_episode_metadata(range(number))]
+
+
+@pytest.mark.parametrize("notes", [True, False])
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_seeds_of_64_bits_come_and_go_exactly(
+    data_format: str, notes: bool, root: Path, tmp_path: Path
+) -> None:
+    def there_and_back(name: str, seeds: tuple[int | None, ...]) -> dict[str, list[Any]]:
+        data = write_dataset(root, data_format, lambda i, _: {"seed": seeds[i]}, name)
+        _, found = imported(data, tmp_path / f"{name}-store")
+        out = tmp_path / f"{name}-out"
+        export_selection("minari", found, out, {"storage": data_format, "notes": notes})
+        assert tuple(seeds_there(out / "data")) == seeds
+        _, again = imported(out, tmp_path / f"{name}-again")
+        columns = [each.episodes().to_pydict() for each in (found, again)]
+        first, second = (
+            {key: values for key, values in each.items() if "seed" in key} for each in columns
+        )
+        assert first == second
+        return first
+
+    large = there_and_back("large", (LARGEST, 2**63))
+    assert large == {"seed": [-1, -1], "minari_seed": [str(LARGEST), str(2**63)]}
+    assert there_and_back("small", (2**63 - 1, None)) == {"seed": [2**63 - 1, -1]}
+
+
+class Walk(gymnasium.Env[np.ndarray, np.ndarray]):
+    """A random walk that knows what seeds it was reset with."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float64)
+
+    def __init__(self) -> None:
+        self.seeds: list[int | None] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+        return self.np_random.normal(size=1), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return action, 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_a_recording_without_a_given_seed_is_imported(
+    data_format: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if find_spec("jax") is None:  # of which the recorder needs the one function that torch has, too
+        tree_util = types.ModuleType("jax.tree_util")
+        tree_util.__dict__["tree_map"] = tree_map
+        jax = types.ModuleType("jax")
+        jax.__dict__["tree_util"] = tree_util
+        monkeypatch.setitem(sys.modules, "jax", jax)
+        monkeypatch.setitem(sys.modules, "jax.tree_util", tree_util)
+    environment = Walk()
+    collector = minari.DataCollector(environment, data_format=data_format)
+    while not any(seed is not None and seed >= 2**63 for seed in environment.seeds):
+        collector.reset()
+        for _ in range(3):
+            collector.step(np.zeros(1))
+    collector.create_dataset("walk/random-v0")
+    _, found = imported(root / "walk/random-v0", tmp_path / "store")
+    table = found.episodes().to_pydict()
+    seeds = zip(table["seed"], table["minari_seed"], strict=True)
+    assert [catalog_seed(*each) for each in seeds] == environment.seeds
+
+
+@pytest.mark.parametrize("seed", ["abc", 1.5, -5, 2**64, True, [1]])
+def test_what_is_no_seed_is_refused(seed: Any, root: Path, tmp_path: Path) -> None:
+    data = write_dataset(root, "arrow")
+    change_json(data / "1/metadata.json", seed=seed)
+    assert_refused(data, tmp_path, r"data: episode_1/seed: must be null or a whole number from 0 t")
+
+
+def test_metadata_of_an_episode_that_are_none_are_refused(root: Path, tmp_path: Path) -> None:
+    data = write_dataset(root, "arrow")
+    (data / "1/metadata.json").write_text("[3]")
+    assert_refused(data, tmp_path, "data: episode_1: its metadata must be named values")
+    (data / "1/metadata.json").write_text('{"total_steps": true}')
+    assert_refused(data, tmp_path, "data: episode_1/total_steps: must be a whole number from 1 on")
+
+
+def test_no_seed_is_none(root: Path, tmp_path: Path) -> None:
+    data = write_dataset(root, "arrow")
+    change_json(data / "1/metadata.json", seed=None)
+    _, found = imported(data, tmp_path / "store")
+    assert found.episodes().column("seed").to_pylist() == [0, -1]
+
+
+def test_a_large_seed_that_is_none_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "store", small_schema())
+    given = part_input([2])
+    columns = given["episodes"] | {"minari_seed": ["12"]}
+    store.write_part("p", given["steps"], columns, given["per_episode"])
+    with pytest.raises(DatasetError, match=r"column minari_seed must be empty or .*, not '12'"):
+        export_selection("minari", store.select(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def _flags(*values: int) -> np.ndarray:
+    return np.array(values, bool)
+
+
+def _rows(count: int, dtype: str = "f4") -> np.ndarray:
+    return np.arange(count * 2, dtype=dtype).reshape(count, 2)
+
+
+MISFITS: dict[str, tuple[Change, str]] = {
+    "ended before its last step": (
+        lambda i, n: {"terminations": _flags(1, *[0] * (n - 1))},
+        r"episode_0/terminations: is set at step 0 of 4; an episode ends at its last step",
+    ),
+    "cut off before its last step": (
+        lambda i, n: {"truncations": _flags(*[0] * (n - 2), 1, 1)},
+        r"episode_0/truncations: is set at step 2 of 4",
+    ),
+    "flags of another length": (
+        lambda i, n: {"truncations": _flags(*[0] * (n + i))},
+        r"episode_1/truncations: has shape \(4,\), not \(3,\)",
+    ),
+    "observations that would be rounded": (
+        lambda i, n: {"observations": _rows(n + 1, "f8") / 3},
+        "episode_0/observations: has dtype float64, but its space is of float32",
+    ),
+    "actions of integers in a space of floats": (
+        lambda i, n: {"actions": _rows(n, "i8" if i else "f4")},
+        "episode_1/actions: has dtype int64, but its space is of float32",
+    ),
+    "infos that are too long": (
+        lambda i, n: {"infos": {"q": _rows(n + 1 + 7 * i)}},
+        r"episode_1/infos/q: has shape \(11, 2\), not 4 rows as 3 steps have",
+    ),
+    "infos without the last one": (
+        lambda i, n: {"infos": {"q": _rows(n + 1 - i)}},
+        r"episode_1/infos/q: has shape \(3, 2\), not 4 rows as 3 steps have",
+    ),
+    "infos with one more than the first episode": (
+        lambda i, n: {"infos": {"q": _rows(n + i)}},
+        r"episode_1/infos/q: has shape \(4, 2\), not 3 rows as 3 steps have",
+    ),
+    "infos that begin later": (
+        lambda i, n: {"infos": {"q": _rows(n)} | ({"z": _rows(n)} if i else {})},
+        "episode_1/infos/z: the first episode has no such infos; with infos=false none are",
+    ),
+    "infos that end": (
+        lambda i, n: {"infos": {"q": _rows(n)} if not i else {"z": _rows(n)}},
+        "episode_1/infos/q: the key is missing; with infos=false none are imported",
+    ),
+    "infos of another dtype": (
+        lambda i, n: {"infos": {"q": _rows(n, "f8" if i else "f4")}},
+        "episode_1/infos/q: has dtype float64, the first episode float32",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_what_would_be_lost_or_rounded_is_refused(case: str, root: Path, tmp_path: Path) -> None:
+    change, message = MISFITS[case]
+    assert_refused(write_dataset(root, change=change), tmp_path, f"data: {message}")
+
+
+def test_infos_that_differ_are_left_out_as_asked(root: Path, tmp_path: Path) -> None:
+    data = write_dataset(root, change=MISFITS["infos that begin later"][0])
+    report, found = imported(data, tmp_path / "store", infos=False)
+    assert found.store.schema.names("step") == ["obs", "action", "reward"]
+    assert "infos/q: left out as asked" in report.carried.left
+
+
+def test_numbers_that_a_wider_dtype_holds_are_widened(root: Path, tmp_path: Path) -> None:
+    data = write_dataset(root, change=lambda i, n: {"actions": _rows(n, "f2"), "infos": _wide(n)})
+    _, found = imported(data, tmp_path / "store")
+    assert found.store.schema.field("action").dtype == "float32"
+    assert found.store.schema.field("info_q").dtype == "int32"
+    assert found.read("info_q").tolist() == [*range(65530, 65534), *range(65530, 65533)]
+
+
+def _wide(count: int) -> dict[str, np.ndarray]:
+    return {"q": np.arange(65530, 65530 + count, dtype=np.uint16)}
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"total_episodes": 1}, r"total_episodes: is 1, but there is an episode_1"),
+        ({"total_episodes": 3}, r"the metadata of episodes cannot be read: .*2"),
+        ({"total_episodes": "2"}, r"total_episodes: must be a whole number from 1 on, not '2'"),
+        ({"total_episodes": 0}, r"total_episodes: must be a whole number from 1 on, not 0"),
+        ({"total_steps": 8}, r"total_steps: is 8, but the episodes have 7"),
+    ],
+)
+def test_totals_that_the_episodes_contradict_are_refused(
+    changes: dict[str, Any], message: str, data_format: str, root: Path, tmp_path: Path
+) -> None:
+    data = write_dataset(root, data_format)
+    change_json(data / "metadata.json", **changes)
+    assert_refused(data, tmp_path, message)
+
+
+def test_everything_that_the_metadata_say_is_used_or_named_as_left(
+    root: Path, tmp_path: Path
+) -> None:
+    data = write_dataset(root, algorithm_name="waypoints")
+    spec = gymnasium.envs.registration.EnvSpec("Walk-v0", "walks:Walk")
+    unused = {
+        "author": ["us"],
+        "author_email": ["us@example.org"],
+        "code_permalink": "https://example.org",
+        "description": "two walks",
+        "ref_min_score": 0.0,
+        "ref_max_score": 9.0,
+    }
+    change_json(data / "metadata.json", env_spec=spec.to_json(), **unused)
+    with h5py.File(data / "main_data.hdf5", "a") as file:
+        file["episode_1"].attrs["rewards_sum"] = 3.0
+    report, found = imported(data, tmp_path / "store")
+    assert set(report.carried.left) == {
+        "bounds of observation_space",
+        "env_spec of the metadata, but for its id",
+        "rewards_sum of the episodes' metadata",
+        *(f"{key} of the metadata" for key in (*unused, "minari_version", "dataset_size")),
+    }
+    export_selection("minari", found, tmp_path / "out", {"author": "us"})
+    report, _ = imported(tmp_path / "out", tmp_path / "again")
+    assert "author of the metadata" in report.carried.left
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+def test_observations_that_are_booleans_come_back(data_format: str, tmp_path: Path) -> None:
+    fields = (Field("obs", (3,), "bool"), Field("action", (1,), "uint8"), Field("reward"))
+    store = Store.create(tmp_path / "store", small_schema(fields=fields))
+    given, flags = part_input([2, 3]), np.arange(15).reshape(5, 3) % 2 == 0
+    steps = {"obs": flags, "action": np.full((5, 1), 255, np.uint8)}
+    store.write_part("p", {**steps, "reward": given["steps"]["reward"]}, given["episodes"])
+    export_selection("minari", store.select(), tmp_path / "out", {"storage": data_format})
+    _, again = imported(tmp_path / "out", tmp_path / "again")
+    assert_same(store.select(), again)
+
+
+RELABELLED: dict[str, tuple[Callable[[Any], None], str]] = {
+    "rewards": (
+        lambda episode: episode["rewards"].write_direct(np.ones(9, np.float32)),
+        "return of episode 2 is kept there as .*, but the arrays tell 9;",
+    ),
+    "terminations": (
+        lambda episode: episode["terminations"].write_direct(np.arange(9) == 8),
+        "terminated of episode 2 is kept there as 0, but the arrays tell 1;",
+    ),
+    "seed": (
+        lambda episode: episode.attrs.modify("seed", 5),
+        "seed of episode 2 is kept there as 14, but beside it 5;",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RELABELLED)
+def test_notes_that_the_data_set_contradicts_are_refused(case: str, tmp_path: Path) -> None:
+    export_selection("minari", small_store(tmp_path / "store").select(), tmp_path / "out")
+    spoil, message = RELABELLED[case]
+    with h5py.File(tmp_path / "out/data/main_data.hdf5", "a") as file:
+        spoil(file["episode_2"])
+    remedy = "delete the key gaitforge of metadata.json to go by the arrays"
+    assert_refused(tmp_path / "out/data", tmp_path, f"data: gaitforge: {message} {remedy}")
+    tree = json.loads((tmp_path / "out/data/metadata.json").read_text())
+    del tree["gaitforge"]
+    (tmp_path / "out/data/metadata.json").write_text(json.dumps(tree))
+    imported(tmp_path / "out", tmp_path / "again")
+
+
+def test_infos_that_were_added_to_an_export_are_named_as_left(tmp_path: Path) -> None:
+    export_selection("minari", small_store(tmp_path / "store").select(), tmp_path / "out")
+    with h5py.File(tmp_path / "out/data/main_data.hdf5", "a") as file:
+        for episode in file.values():
+            episode["infos/extra"] = np.zeros(len(episode["rewards"]) + 1)
+    report, _ = imported(tmp_path / "out", tmp_path / "again")
+    assert "infos/extra: was added to the export" in report.carried.left
+
+
+@pytest.mark.parametrize("data_format", ["arrow", "parquet"])
+def test_an_episode_that_the_library_would_cut_is_refused(data_format: str, tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store", [[32767], [32768]])
+    export_selection(
+        "minari", store.select(part="part-000"), tmp_path / "fits", {"storage": data_format}
+    )
+    _, again = imported(tmp_path / "fits", tmp_path / "again")
+    assert_same(store.select(part="part-000"), again)
+    with pytest.raises(
+        DatasetError, match=r"32,767 steps .* one here has 32,768; export with stor"
+    ):
+        export_selection("minari", store.select(), tmp_path / "out", {"storage": data_format})
+    assert not (tmp_path / "out").exists()
+    export_selection("minari", store.select(), tmp_path / "out")
+    _, again = imported(tmp_path / "out", tmp_path / "long")
+    assert_same(store.select(), again)
+
+
+def assert_same(before: Selection, after: Selection) -> None:
+    for name in before.store.schema.names():
+        assert before.read(name).tobytes() == after.read(name).tobytes()
+
+
+def test_an_arrow_data_set_that_the_library_would_cut_is_refused(
+    root: Path, tmp_path: Path
+) -> None:
+    data = write_dataset(root, "arrow")
+    change_json(data / "0/metadata.json", total_steps=32768)
+    message = r"data: episode_0/total_steps: is 32768; Minari gives back 32,767 steps of an episode"
+    assert_refused(data, tmp_path, message)
+
+
+def test_a_thousand_random_episodes_come_back_from_arrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "SHARD_STEPS", 2000)
+    case = CASES["minari"]
+    whole = case.make(tmp_path / "store", random_episodes(1000)).select()
+    export_selection("minari", whole, tmp_path / "out", {"storage": "arrow"})
+    report, again = imported(tmp_path / "out", tmp_path / "again")
+    assert report.parts > 1
+    assert_equal(case, whole, again)
+
+
+def test_catalog_rows_are_taken_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = small_store(tmp_path / "store", [[1] * 1500, [2, 3]])
+    monkeypatch.setattr(minari_export, "_ROWS", 100)
+    episodes = minari_export._Episodes(store.select(), lambda steps: None)
+    next(episodes.notes(True))  # what is loaded once
+    tracemalloc.start()
+    notes = sum(1 for _ in episodes.notes(True))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert notes == 1502
+    assert peak < 500_000

@@ -1,0 +1,71 @@
+"""Notes beside a file's arrays are held against these, whatever the format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from datasets import DatasetError
+from datasets.formats.notes import check_noted
+
+LENGTHS = np.array([3, 1])
+REWARDS = np.array([0.1, 0.2, 0.3, -5.0], np.float32)
+RIGHT: dict[str, Any] = {
+    "length": [3, 1],
+    "terminated": [True, False],
+    "truncated": [False, True],
+    "return": [0.6, -5.0],
+}
+
+
+def check(changes: dict[str, Any], rewards: np.ndarray = REWARDS) -> None:
+    columns = {name: values for name, values in (RIGHT | changes).items() if values is not None}
+    check_noted(
+        "x.hdf5",
+        "notes",
+        pa.table(columns),
+        7,
+        LENGTHS,
+        remedy="delete them",
+        terminated=np.array([True, False]),
+        truncated=np.array([False, True]),
+        rewards=rewards,
+    )
+
+
+def test_notes_that_say_what_the_arrays_say_pass() -> None:
+    check({})
+    assert check_noted("x", "notes", pa.table(RIGHT), 0, LENGTHS, remedy="") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"length": [3, 2]}, "length of episode 8 is kept there as 2, but the arrays tell 1; del"),
+        ({"terminated": [False, False]}, "terminated of episode 7 is kept there as 0, .* tell 1;"),
+        ({"truncated": [False, None]}, "truncated of episode 8 is kept there as nan, "),
+        ({"return": [0.6, -5.001]}, "return of episode 8 is kept there as -5.001, .* tell -5;"),
+        ({"return": None}, "the column return is missing there"),
+        ({"return": ["a", "b"]}, "the column return there is not of numbers"),
+    ],
+)
+def test_notes_that_say_something_else_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DatasetError, match=f"x.hdf5: notes: {message}") as error:
+        check(changes)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int8"])
+def test_a_return_summed_before_rounding_or_in_any_order_passes(dtype: str) -> None:
+    given = np.random.default_rng(0).normal(scale=3.0, size=2000)
+    stored = given.astype(dtype)
+    summed = stored.astype("f8") if dtype == "int8" else given
+    running = float(np.cumsum(summed[::-1].astype("f4"))[-1])
+    table = pa.table({"length": [2000], "return": [running]})
+    lengths = np.array([2000])
+    check_noted("x", "notes", table, 0, lengths, remedy="", rewards=stored)
+    with pytest.raises(DatasetError, match="return of episode 0"):
+        check_noted("x", "notes", table, 0, lengths, remedy="", rewards=stored * 0 + 1)

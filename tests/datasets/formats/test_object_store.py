@@ -1,0 +1,146 @@
+"""Imports into stores on object storage, and exports from them, for every format."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datasets import DatasetError, open_store
+from datasets.errors import StorageError
+from datasets.formats import FORMATS, sources
+from datasets.formats.interface import Advance
+from datasets.formats.transfer.exporting import export_selection
+from datasets.formats.transfer.importing import import_source
+from datasets.storage.s3.bucket import Bucket
+from datasets.storage.s3.object_store import push_store
+from tests.datasets.formats.format_stores import CASES, assert_equal, plain_store, random_episodes
+from tests.datasets.programs import run_program
+
+h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+
+HERE = [name for name in sorted(CASES) if not FORMATS[name].missing]
+
+KILLED_AT = """
+import os, signal, sys
+from datasets.storage.s3.bucket import Bucket
+from datasets.formats import sources
+from datasets.formats.transfer.importing import import_source
+
+source, url, folder, allowed = sys.argv[1:]
+create, left = Bucket.create, [int(allowed)]
+
+def counted(self, key, content):
+    left[0] -= key.startswith(folder)
+    if left[0] < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return create(self, key, content)
+
+Bucket.create = counted
+sources.SHARD_STEPS = 400
+import_source("d4rl", source, url)
+"""
+
+
+def staged(folder: Path) -> list[Path]:
+    """What imports that did not end left beside the mirrors below a cache folder."""
+    return sorted(folder.rglob("*.importing"))
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_what_leaves_object_storage_comes_back_to_it(name: str, url: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    local = case.make(tmp_path / "store", random_episodes(40))
+    push_store(local, url)
+    remote = open_store(url).select(terrain="rough")
+    export_selection(name, remote, tmp_path / "out")
+    report = import_source(name, tmp_path / "out", f"{url}-again")
+    again = open_store(f"{url}-again")
+    assert_equal(case, local.select(terrain="rough"), again.select())
+    assert again.verify() == []
+    assert (report.destination, report.episodes) == (f"{url}-again", 20)
+    before = Bucket(f"{url}-again").list("")
+    assert import_source(name, tmp_path / "out", f"{url}-again").steps == report.steps
+    assert Bucket(f"{url}-again").list("") == before
+    assert staged(tmp_path) == []
+
+
+def test_several_sources_make_one_store(url: str, tmp_path: Path) -> None:
+    whole = plain_store(tmp_path / "store", random_episodes(30))
+    for part in whole.parts():
+        export_selection("d4rl", whole.select(part=part), tmp_path / f"{part}.hdf5")
+        import_source("d4rl", tmp_path / f"{part}.hdf5", url)
+    assert open_store(url).verify() == []
+    assert sorted(open_store(url).select().lengths) == sorted(whole.select().lengths)
+    export_selection("d4rl", whole.select(), tmp_path / "all.hdf5")
+    with pytest.raises(DatasetError, match=r"are in store s3://.* already"):
+        import_source("d4rl", tmp_path / "all.hdf5", url)
+    assert len(open_store(url).select()) == 30
+
+
+@pytest.mark.parametrize(
+    ("folder", "allowed", "seen"),
+    [("zarr.json", 0, None), ("parts/", 5, 0), ("catalog/", 0, 0), ("catalog/", 1, 1)],
+)
+def test_an_import_that_was_killed_goes_on(
+    folder: str,
+    allowed: int,
+    seen: int | None,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = plain_store(tmp_path / "store", random_episodes(300))
+    export_selection("d4rl", store.select(), tmp_path / "out.hdf5")
+    done = run_program(KILLED_AT, tmp_path / "out.hdf5", url, folder, allowed)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    if seen is None:
+        with pytest.raises(DatasetError, match="no store at s3://"):
+            open_store(url)
+    else:
+        assert len(open_store(url).parts()) == seen
+        assert open_store(url).verify() == []
+    assert len(staged(tmp_path)) == 1
+    monkeypatch.setattr(sources, "SHARD_STEPS", 400)
+    report = import_source("d4rl", tmp_path / "out.hdf5", url)
+    assert report.parts > 2
+    again = open_store(url)
+    assert_equal(CASES["d4rl"], store.select(), again.select())
+    assert again.verify() == []
+    assert staged(tmp_path) == []
+
+
+def test_a_storage_that_refuses_costs_nothing_that_was_read(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = plain_store(tmp_path / "store", random_episodes(30))
+    export_selection("d4rl", store.select(), tmp_path / "out.hdf5")
+
+    def begin(total: int) -> Advance:
+        def advance(steps: int) -> None:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"{endpoint}/no_such_bucket")
+
+        return advance
+
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    with pytest.raises(StorageError, match=r"s3://.* cannot be written"):
+        import_source("d4rl", tmp_path / "out.hdf5", url, begin=begin)
+    [kept] = staged(tmp_path)
+    assert len(open_store(kept / "store").select()) == 30
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    import_source("d4rl", tmp_path / "out.hdf5", url)
+    assert_equal(CASES["d4rl"], store.select(), open_store(url).select())
+
+
+def test_bad_input_leaves_object_storage_empty(url: str, tmp_path: Path) -> None:
+    store = plain_store(tmp_path / "store", random_episodes(30))
+    export_selection("d4rl", store.select(), tmp_path / "out.hdf5")
+    with h5py.File(tmp_path / "out.hdf5", "r+") as file:
+        file["actions"][17, 1] = np.nan
+    with pytest.raises(DatasetError, match=r"out.hdf5: actions: row 17 is not finite"):
+        import_source("d4rl", tmp_path / "out.hdf5", url)
+    assert Bucket(url).list("") == {}
+    assert staged(tmp_path) == []

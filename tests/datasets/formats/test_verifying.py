@@ -1,0 +1,188 @@
+"""Exports are read back before they appear; what killed or rival exports leave does no harm."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets import DatasetError, Field, Schema, Store
+from datasets.files import exclusive_lock
+from datasets.formats import FORMATS, exporter_class
+from datasets.formats.fcnet.writer import FcnetExporter
+from datasets.formats.interface import Advance
+from datasets.formats.transfer.exporting import export_selection
+from datasets.formats.transfer.verifying import verify_export
+from tests.datasets.formats.format_stores import CASES, Episode, legged_store, random_episodes
+from tests.datasets.formats.mocapact_files import rollout_store
+from tests.datasets.making import part_input
+from tests.datasets.programs import run_program
+
+EPISODES: list[Episode] = [(3, "truncated"), (1, "terminated"), (4, "both"), (2, "cut off")]
+
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from datasets import open_store
+from datasets.formats.transfer.exporting import export_selection
+
+def begin(total):
+    return lambda steps: os.kill(os.getpid(), signal.SIGKILL)
+
+export_selection("fcnet", open_store(sys.argv[1]).select(), sys.argv[2], begin=begin)
+"""
+
+
+@pytest.fixture(params=sorted(CASES))
+def name(request: pytest.FixtureRequest) -> str:
+    """A format whose packages are installed."""
+    if missing := FORMATS[request.param].missing:
+        pytest.skip(f"{', '.join(missing)} not installed: pip install 'gaitforge[...]'")
+    return request.param
+
+
+def altered(store: Store, path: Path, field: str = "", column: str = "", value: Any = 0) -> Store:
+    """The store with another first value of a field, or another column, in its last part."""
+    other = Store.create(path, store.schema)
+    for part in store.parts():
+        chosen, last = store.select(part=part), part == store.parts()[-1]
+        arrays = {each: chosen.read(each) for each in store.schema.names()}
+        if field and last:
+            arrays[field].reshape(-1)[0] += 1
+        rows = chosen.episodes().drop_columns(["part", "start"])
+        if column and last:
+            at = rows.column_names.index(column)
+            values = [value] * rows.num_rows
+            rows = rows.set_column(at, column, [values])
+        steps = {each: arrays.pop(each) for each in store.schema.names("step")}
+        other.write_part(part, steps, rows, arrays)
+    return other
+
+
+def test_what_reads_back_otherwise_is_named(name: str, tmp_path: Path) -> None:
+    store = CASES[name].make(tmp_path / "store", EPISODES)
+    exporter = exporter_class(name)(exporter_class(name).Options())
+    exporter.check(store.select(), tmp_path / "out")
+    exporter.write(store.select(), tmp_path / "out", lambda steps: None)
+    noted = name != "fcnet"
+
+    def compare(other: Store) -> None:
+        verify_export(name, exporter, noted, other.select(), tmp_path / "out")
+
+    compare(store)
+    with pytest.raises(DatasetError, match=r"action of some episodes are not what .*other holds"):
+        compare(altered(store, tmp_path / "other", field="action"))
+    if noted:
+        with pytest.raises(DatasetError, match=r"column level of some episodes are not"):
+            compare(altered(store, tmp_path / "level", column="level", value=77))
+    fewer = CASES[name].make(tmp_path / "fewer", EPISODES[:2])
+    with pytest.raises(DatasetError, match="4 episodes of 10 steps are there, not 2 of 4"):
+        compare(fewer)
+
+
+@pytest.mark.parametrize("name", ["d4rl", "lerobot", "minari", "mocapact"])
+def test_without_notes_what_comes_back_is_compared(name: str, tmp_path: Path) -> None:
+    if FORMATS[name].missing:
+        pytest.skip("not installed")
+    store = CASES[name].make(tmp_path / "store", EPISODES)
+    export_selection(name, store.select(), tmp_path / "out", {"notes": False})
+    exporter = exporter_class(name)(exporter_class(name).Options(notes=False))
+    other = altered(store, tmp_path / "other", field="action").select()
+    with pytest.raises(DatasetError, match="action of some episodes are not what"):
+        verify_export(name, exporter, False, other, tmp_path / "out")
+
+
+@pytest.mark.skipif(bool(FORMATS["mocapact"].missing), reason="h5py is an extra: gaitforge[hdf5]")
+@pytest.mark.parametrize("notes", [True, False])
+def test_a_layout_that_groups_episodes_anew_is_read_in_its_order(
+    notes: bool, tmp_path: Path
+) -> None:
+    store = rollout_store(tmp_path / "store", random_episodes(12))
+    rows = store.select().episodes().drop_columns(["part", "start"])
+    clips = [f"CMU_{number % 3:03d}" for number in range(12)]
+    rows = rows.set_column(rows.column_names.index("clip"), "clip", [clips])
+    mixed = Store.create(tmp_path / "mixed", store.schema)
+    arrays = {each: store.select().read(each) for each in store.schema.names()}
+    steps = {each: arrays.pop(each) for each in store.schema.names("step")}
+    mixed.write_part("p", steps, rows, arrays)
+    export_selection("mocapact", mixed.select(), tmp_path / "out", {"notes": notes})
+    assert len(list((tmp_path / "out").iterdir())) == 3
+
+
+@pytest.mark.skipif(bool(FORMATS["d4rl"].missing), reason="h5py is an extra: gaitforge[hdf5]")
+def test_next_observations_of_their_own_are_read_as_such(tmp_path: Path) -> None:
+    fields = Field("obs", (2,)), Field("action", (1,)), Field("reward"), Field("next_obs", (2,))
+    store = Store.create(tmp_path / "store", Schema(fields, 0.02, "aliengo"))
+    rng = np.random.default_rng(0)
+    steps = {each.name: rng.normal(size=(7, *each.shape)).astype("f4") for each in fields}
+    store.write_part("p", steps, part_input([3, 4])["episodes"])
+    export_selection("d4rl", store.select(), tmp_path / "out.hdf5", {"notes": False})
+    assert (tmp_path / "out.hdf5").is_file()
+
+
+def test_an_export_that_lost_a_byte_does_not_appear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = legged_store(tmp_path / "store", EPISODES)
+    write = FcnetExporter.write
+
+    def flipping(self: FcnetExporter, selection: Any, temporary: Path, advance: Advance) -> Any:
+        carried = write(self, selection, temporary, advance)
+        [path] = temporary.glob("tgt_*.dat")
+        content = bytearray(path.read_bytes())
+        content[50] ^= 1
+        path.write_bytes(content)
+        return carried
+
+    monkeypatch.setattr(FcnetExporter, "write", flipping)
+    with pytest.raises(DatasetError, match=r"maps was not made, .* as it was written: .*action"):
+        export_selection("fcnet", store.select(), tmp_path / "maps")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_reader_that_refuses_names_the_destination(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = legged_store(tmp_path / "store", EPISODES)
+    monkeypatch.setattr(FcnetExporter, "write", lambda self, selection, path, advance: path.mkdir())
+    with pytest.raises(DatasetError, match=f": {tmp_path}/maps: src: no file") as error:
+        export_selection("fcnet", store.select(), tmp_path / "maps")
+    assert ".exporting" not in str(error.value)
+
+
+def test_a_killed_export_is_cleared_away_by_the_next(tmp_path: Path) -> None:
+    store = legged_store(tmp_path / "store", EPISODES)
+    for _ in range(2):
+        done = run_program(KILLED_WHILE_WRITING, store.path, tmp_path / "maps")
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".maps.exporting", ".maps.exporting.lock", "store"]
+    export_selection("fcnet", store.select(), tmp_path / "maps")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["maps", "store"]
+
+
+def test_of_two_exports_to_one_place_the_second_is_refused(tmp_path: Path) -> None:
+    store = legged_store(tmp_path / "store", EPISODES)
+    with (
+        exclusive_lock(tmp_path / ".maps.exporting.lock"),
+        pytest.raises(DatasetError, match="maps is being written by another process"),
+    ):
+        export_selection("fcnet", store.select(), tmp_path / "maps")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_what_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    store = legged_store(tmp_path / "store", EPISODES)
+
+    def begin(total: int) -> Advance:
+        (tmp_path / "maps").mkdir()
+        return lambda steps: None
+
+    with pytest.raises(DatasetError, match="maps exists; give the path of a new file or folder"):
+        export_selection("fcnet", store.select(), tmp_path / "maps", begin=begin)
+    assert list((tmp_path / "maps").iterdir()) == []
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DatasetError, match="link exists; give the path"):
+        export_selection("fcnet", store.select(), tmp_path / "link")

@@ -1,0 +1,273 @@
+"""The store on S3-compatible storage: a real server on loopback, speaking S3 over HTTP."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+import zarr
+from obstore.store import S3Store
+from zarr.storage import ObjectStore
+
+from datasets import DatasetError, Store
+from datasets.analysis.dask_arrays import UnitReader
+from datasets.storage.s3.bucket import Bucket
+from datasets.storage.s3.object_store import RemoteStore, push_store
+from datasets.storage.store import open_store
+from tests.conftest import BUCKET
+from tests.datasets.making import (
+    TWO_PARTS,
+    fill_store,
+    part_input,
+    small_schema,
+    small_store,
+    write_small_part,
+)
+
+
+def make(url: str, parts: Sequence[Sequence[int]] = TWO_PARTS) -> RemoteStore:
+    store = RemoteStore.create(url, small_schema())
+    fill_store(store, parts)
+    return store
+
+
+def opened_elsewhere(url: str, folder: Path) -> RemoteStore:
+    """As another machine would, with a mirror of its own."""
+    return RemoteStore.open(url, cache=folder)
+
+
+def test_it_is_the_store_that_it_would_be_on_disk(url: str, tmp_path: Path) -> None:
+    remote, local = make(url), small_store(tmp_path / "local")
+    assert remote.info() == local.info()
+    other = opened_elsewhere(url, tmp_path / "other")
+    assert other.info() == local.info()
+    chosen, same = (
+        each.select(terrain="rough").where("length > 1").hash for each in (other, local)
+    )
+    assert chosen == same
+    for field in ("obs", "reward", "final_obs"):
+        np.testing.assert_array_equal(other.select().read(field), local.select().read(field))
+    keys = sorted(Bucket(url).list(""))
+    files = {path.relative_to(local.path).as_posix() for path in local.path.rglob("*.*")}
+    assert set(keys) >= {name for name in files if name.endswith((".json", ".parquet"))}
+    assert remote.verify() == []
+
+
+def test_every_object_has_the_local_files_bytes(url: str, tmp_path: Path) -> None:
+    make(url)
+    local, bucket = small_store(tmp_path / "local"), Bucket(url)
+    for key in bucket.list(""):
+        assert bucket.read(key) == (local.path / key).read_bytes(), key
+
+
+def test_statistics_streams_and_arrays_work_on_it(url: str, tmp_path: Path) -> None:
+    selection = make(url).select()
+    rows = selection.read("obs")
+    np.testing.assert_allclose(selection.statistics("obs").mean, rows.mean(0), atol=1e-6)
+    np.testing.assert_array_equal(selection.dask("obs").compute(), rows)
+    stream = selection.windows(context_len=16, batch_size=4, seed=3)
+    assert sum(int(batch["mask"].sum()) for batch in stream) == selection.steps
+    rebuild, arguments = UnitReader(selection, "obs").__reduce__()
+    assert arguments[0] == url
+    moved = rebuild(*arguments)
+    np.testing.assert_array_equal(moved.read(0), rows[:15])
+
+
+def test_other_readers_open_it_in_place(url: str, server: str) -> None:
+    selection = make(url).select(part="part-001")
+    options: Any = {"allow_http": True}
+    prefix = url.removeprefix(f"s3://{BUCKET}/")
+    store = S3Store(BUCKET, prefix=prefix, endpoint=server, client_options=options)
+    group = zarr.open_group(ObjectStore(store, read_only=True), mode="r")
+    array = group["parts/part-001/obs"]
+    assert isinstance(array, zarr.Array)
+    np.testing.assert_array_equal(np.asarray(array[:]), selection.read("obs"))
+    part = S3Store(
+        BUCKET, prefix=f"{prefix}/parts/part-001", endpoint=server, client_options=options
+    )
+    dataset = xarray.open_zarr(ObjectStore(part, read_only=True), consolidated=False)
+    np.testing.assert_array_equal(dataset["obs"].to_numpy(), selection.read("obs"))
+
+
+def test_a_committed_part_is_left_as_it_is(url: str, tmp_path: Path) -> None:
+    store = make(url)
+    before = store.info()
+    record = write_small_part(opened_elsewhere(url, tmp_path / "other"), "part-000", (7, 7))
+    assert (record.steps, record.episodes) == (15, 3)
+    assert store.info() == before
+    assert store.missing(["part-009", "part-000"]) == ["part-009"]
+
+
+def test_of_writers_at_once_one_commits_and_all_agree(url: str, tmp_path: Path) -> None:
+    make(url, ())
+    stores = [opened_elsewhere(url, tmp_path / str(number)) for number in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        records = list(threads.map(lambda s: write_small_part(s, "part-000", (8, 20)), stores))
+    assert len(set(records)) == 1
+    assert stores[0].verify() == []
+    assert stores[3].info()["steps"] == 28
+
+
+def test_writers_of_different_content_cannot_mix(url: str, tmp_path: Path) -> None:
+    make(url, ())
+    stores = [opened_elsewhere(url, tmp_path / str(number)) for number in range(2)]
+
+    def write(number: int) -> str:
+        try:
+            write_small_part(stores[number], "part-000", (8, 20), first_episode=number)
+        except DatasetError as error:
+            return str(error)
+        return "committed"
+
+    with ThreadPoolExecutor(2) as threads:
+        outcomes = list(threads.map(write, range(2)))
+    for outcome in outcomes:
+        assert outcome == "committed" or "is there with other content" in outcome
+    stores[0].gc(grace_s=0.0)
+    if stores[0].missing(["part-000"]):  # each was in the other's way, so nothing was committed
+        write_small_part(stores[0], "part-000", (8, 20))
+    assert stores[0].verify() == []
+
+
+def test_a_writer_that_died_is_finished_by_the_next_one(url: str, tmp_path: Path) -> None:
+    store, local = make(url, ()), small_store(tmp_path / "local", [(5, 1, 9)])
+    bucket = Bucket(url)
+    for name in ("obs/zarr.json", "obs/c/0/0"):
+        key = f"parts/part-000/{name}"
+        assert bucket.create(key, (local.path / key).read_bytes())
+    assert store.parts() == []
+    assert len(store.select()) == 0
+    write_small_part(store, "part-000", (5, 1, 9))
+    assert store.verify() == []
+    assert store.info() == local.info()
+
+
+def test_what_another_content_left_stops_the_writer_until_gc(url: str) -> None:
+    store, bucket = make(url), Bucket(url)
+    bucket.create("parts/part-007/obs/c/0/0", b"torn")
+    with pytest.raises(DatasetError, match=r"part part-007.*obs/c/0/0 is there with other content"):
+        write_small_part(store, "part-007", (4,), 70)
+    assert store.missing(["part-007"]) == ["part-007"]
+    assert store.gc() == []  # it may be in the writing
+    before = store.info()
+    assert store.gc(grace_s=0.0) == ["parts/part-007"]
+    assert store.info() == before
+    write_small_part(store, "part-007", (4,), 70)
+    assert store.verify() == []
+
+
+def test_faults_are_named_and_never_read(url: str, tmp_path: Path) -> None:
+    store, bucket = make(url), Bucket(url)
+    key = "parts/part-001/obs/c/0/0"
+    content = bytearray(bucket.read(key) or b"")
+    content[len(content) // 2] ^= 1
+    bucket.delete([key, "parts/part-000/reward/c/0"])
+    bucket.create(key, bytes(content))
+    fresh = opened_elsewhere(url, tmp_path / "other")
+    with pytest.raises(DatasetError, match=r"part-001.*obs/c/0/0 does not have its recorded SHA"):
+        fresh.select().read("obs")
+    with pytest.raises(DatasetError, match=r"part-000.*reward/c/0 is missing"):
+        fresh.select().read("reward")
+    faults = store.verify()
+    assert len(faults) == 2
+    assert "part part-000: object reward/c/0 is missing" in faults
+    assert "part part-001: object obs/c/0/0 does not have its recorded SHA-256" in faults
+
+
+def test_a_reader_sees_what_is_committed_later_and_a_selection_does_not(
+    url: str, tmp_path: Path
+) -> None:
+    store = make(url)
+    reader = opened_elsewhere(url, tmp_path / "other")
+    selection = reader.select()
+    write_small_part(store, "part-002", (6,), 50)
+    assert len(reader.select()) == len(selection) + 1
+    assert len(selection.read("reward")) == selection.steps
+
+
+def test_what_was_read_once_is_not_fetched_again(url: str, tmp_path: Path) -> None:
+    make(url)
+    reader = opened_elsewhere(url, tmp_path / "other")
+    rows = reader.select().read("obs")
+    Bucket(url).delete(["parts/part-000/obs/c/0/0", "parts/part-001/obs/c/0/0"])
+    again = opened_elsewhere(url, tmp_path / "other")
+    np.testing.assert_array_equal(again.select().read("obs"), rows)
+
+
+def test_a_local_store_is_pushed_once(url: str, tmp_path: Path) -> None:
+    local = small_store(tmp_path / "local", [(5, 1, 9), (130, 64), (3,)])
+    assert push_store(local, url) == ["part-000", "part-001", "part-002"]
+    write_small_part(local, "part-003", (12,), 90)
+    assert push_store(local, url) == ["part-003"]
+    remote = open_store(url)
+    assert isinstance(remote, RemoteStore)
+    assert remote.info() == local.info()
+    assert remote.verify() == []
+
+
+def test_a_compacted_store_is_pushed_merged(url: str, tmp_path: Path) -> None:
+    local = small_store(tmp_path / "local", [(5, 1, 9), (13, 64), (3,)])
+    push_store(local, url)
+    local.compact()
+    assert len(push_store(local, url)) == 1
+    remote = opened_elsewhere(url, tmp_path / "other")
+    assert remote.info()["hash"] == local.info()["hash"]
+    np.testing.assert_array_equal(remote.select().read("obs"), local.select().read("obs"))
+    assert "parts/part-001" in remote.gc()
+    assert remote.verify() == []
+    np.testing.assert_array_equal(remote.select().read("action"), local.select().read("action"))
+    with pytest.raises(DatasetError, match="not merged in place"):
+        remote.compact()
+
+
+def test_tags_are_kept_and_never_changed(url: str, tmp_path: Path) -> None:
+    store = make(url)
+    tag = store.tag("v1")
+    assert store.tag("v1") == tag
+    write_small_part(store, "part-002", (6,), 50)
+    with pytest.raises(DatasetError, match="tag v1"):
+        opened_elsewhere(url, tmp_path / "other").tag("v1")
+    assert store.tags() == [tag]
+    tagged = open_store(url, "v1")
+    assert tagged.info()["hash"] == tag.hash != store.info()["hash"]
+    with pytest.raises(DatasetError, match="opened at tag v1"):
+        write_small_part(tagged, "part-005", (6,), 60)
+
+
+def test_create_and_open_say_what_is_wrong(url: str, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no store at s3://"):
+        RemoteStore.open(url)
+    make(url, ())
+    with pytest.raises(DatasetError, match="another schema"):
+        RemoteStore.create(url, small_schema(robot="anymal"))
+    with pytest.raises(DatasetError, match="use s3://bucket/path"):
+        RemoteStore.open("s3://bucket")
+    with pytest.raises(DatasetError, match=r"s3://nowhere/x: .* cannot be written"):
+        RemoteStore.create("s3://nowhere/x", small_schema())
+    local = small_store(tmp_path / "local")
+    assert type(open_store(local.path)) is Store
+
+
+def test_without_obstore_the_message_says_how_to_get_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(DatasetError, match=r"pip install 'gaitforge\[s3\]'"):
+        RemoteStore.open(url)
+
+
+def test_bad_input_is_refused_before_anything_is_written(url: str) -> None:
+    store = make(url, ())
+    given = part_input((3, 4))
+    del given["steps"]["obs"]
+    with pytest.raises(DatasetError, match="part part-000: fields per step"):
+        store.write_part("part-000", **given)
+    assert not Bucket(url).list("parts/part-000/")
+    assert os.environ["AWS_ENDPOINT_URL"].startswith("http://127.0.0.1")

@@ -1,0 +1,120 @@
+"""Other people's libraries open a store without any of this project's code."""
+
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import tensorstore
+import xarray
+import zarr
+
+from datasets import Field, Schema, Store
+from datasets.storage.parts import SHARD_STEPS
+from tests.datasets.making import part_input
+
+LENGTHS = [SHARD_STEPS - 20, 30, 500]
+"""The second episode lies in two shards; the fields have several chunks a shard."""
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of a part and what was written into it."""
+    schema = Schema(
+        (
+            Field("obs", (6,), unit="rad", slices={"gravity": (0, 3)}),
+            Field("foot", (4, 3), "float16", unit="m"),
+            Field("reward", dtype="float64"),
+            Field("contact", (4,), "bool"),
+            Field("final_obs", (6,), per="episode"),
+        ),
+        0.02,
+        "aliengo",
+    )
+    rng = np.random.default_rng(0)
+    rows, episodes = sum(LENGTHS), len(LENGTHS)
+    steps = {
+        "obs": rng.normal(size=(rows, 6)).astype(np.float32),
+        "foot": rng.normal(size=(rows, 4, 3)).astype(np.float16),
+        "reward": rng.normal(size=rows),
+        "contact": rng.random((rows, 4)) < 0.5,
+    }
+    final = {"final_obs": rng.normal(size=(episodes, 6)).astype(np.float32)}
+    store = Store.create(tmp_path_factory.mktemp("store") / "s.zarr", schema)
+    store.write_part("part-000", steps, part_input(LENGTHS)["episodes"], final)
+    return store.path / "parts/part-000", steps | final
+
+
+def test_zarr_reads_every_array(stored: tuple[Path, dict[str, Any]]) -> None:
+    folder, written = stored
+    group = zarr.open_group(folder.parent.parent, mode="r")["parts/part-000"]
+    assert isinstance(group, zarr.Group)
+    assert sorted(group.array_keys()) == sorted(written)
+    for name, values in written.items():
+        array = group[name]
+        assert isinstance(array, zarr.Array)
+        np.testing.assert_array_equal(np.asarray(array[:]), values)
+        assert array.attrs["units"] == {"obs": "rad", "foot": "m"}.get(name, "1")
+
+
+def test_dask_reads_every_array(stored: tuple[Path, dict[str, Any]]) -> None:
+    folder, written = stored
+    for name, values in written.items():
+        array = da.from_zarr(str(folder), component=name)
+        assert array.dtype == values.dtype
+        np.testing.assert_array_equal(array.compute(scheduler="synchronous"), values)
+    mean = da.from_zarr(str(folder), component="reward").mean().compute()
+    assert mean == pytest.approx(written["reward"].mean())
+
+
+def test_xarray_opens_a_part_as_a_dataset(stored: tuple[Path, dict[str, Any]]) -> None:
+    folder, written = stored
+    dataset = xarray.open_zarr(folder, consolidated=False)
+    assert set(dataset.data_vars) == set(written)
+    assert dict(dataset.sizes) == {
+        "step": sum(LENGTHS),
+        "episode": len(LENGTHS),
+        "obs_channel": 6,
+        "final_obs_channel": 6,
+        "contact_channel": 4,
+        "foot_axis_0": 4,
+        "foot_axis_1": 3,
+    }
+    for name, values in written.items():
+        np.testing.assert_array_equal(dataset[name].to_numpy(), values)
+        assert dataset[name].dtype == values.dtype
+    assert dataset["obs"].attrs["slices"] == {"gravity": [0, 3]}
+    assert dataset.attrs["control_dt_s"] == 0.02
+
+
+def test_tensorstore_reads_every_array(stored: tuple[Path, dict[str, Any]]) -> None:
+    folder, written = stored
+    for name, values in written.items():
+        spec = {
+            "driver": "zarr3",
+            "kvstore": {"driver": "file", "path": str(folder / name)},
+        }
+        array = tensorstore.open(spec, read=True).result()
+        np.testing.assert_array_equal(array.read().result(), values)
+        if len(values) > SHARD_STEPS:
+            some = array[SHARD_STEPS - 7 : SHARD_STEPS + 5].read().result()
+            np.testing.assert_array_equal(some, values[SHARD_STEPS - 7 : SHARD_STEPS + 5])
+
+
+def test_a_flipped_byte_is_an_error_for_others_too(
+    stored: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, _ = stored
+    copied = tmp_path / "part"
+    for path in (folder / "reward").rglob("*"):
+        if path.is_file():
+            target = copied / path.relative_to(folder / "reward")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    shard = copied / "c/0"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 3] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match=r"(?i)checksum|crc"):
+        zarr.open_array(copied, mode="r")[:]

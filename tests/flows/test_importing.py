@@ -1,0 +1,68 @@
+"""Importing as a flow: the plan, the record it leaves, and the program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from datasets import open_store
+from datasets.formats.transfer.exporting import export_selection
+from flows.direct import main, read_plan
+from flows.progress import Silent
+from flows.records.records import write_record
+from flows.stages.importing import IngestPlan, ingest
+from tests.datasets.formats.format_stores import plain_store, random_episodes
+
+pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A D4RL file of nine episodes."""
+    store = plain_store(tmp_path / "store", random_episodes(9))
+    export_selection("d4rl", store.select(), tmp_path / "walks.hdf5")
+    return tmp_path / "walks.hdf5"
+
+
+def test_the_record_beside_the_store_is_a_plan_and_says_what_came_over(
+    source: Path, tmp_path: Path
+) -> None:
+    plain = tmp_path / "plain.hdf5"
+    export_selection("d4rl", open_store(tmp_path / "store").select(), plain, {"notes": False})
+    plan = IngestPlan("d4rl", {"task": "hopper"}, workers=1)
+    report = ingest(plan, plain, tmp_path / "again", Silent())
+    assert report.episodes == 9 == len(open_store(tmp_path / "again").select())
+    [record] = (tmp_path / "again.records").glob("import-*.json")
+    assert read_plan(IngestPlan, record) == plan
+    tree = json.loads(record.read_text())
+    assert "rewards -> reward" in tree["report"]["carried"]["kept"]
+    assert tree["versions"]["zarr"]
+
+
+def test_a_module_runs_it(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_record(tmp_path / "plan.json", IngestPlan("d4rl"))
+    words = [source, tmp_path / "again", tmp_path / "plan.json"]
+    assert main("ingest", [str(word) for word in words]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 9
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"format": "rlds"}, "unknown format 'rlds'; formats: d4rl"),
+        ({"format": "d4rl", "workers": 0}, "0 workers: at least 1 is needed"),
+        ({"format": "d4rl", "options": {"horizon": "many"}}, "D4rlOptions.horizon needs int"),
+        ({"format": "d4rl", "options": {"colour": 1}}, "D4rlOptions has no 'colour'"),
+    ],
+)
+def test_a_wrong_plan_is_one_line(
+    tree: dict[str, object], message: str, source: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "plan.json").write_text(json.dumps(tree))
+    words = [source, tmp_path / "again", tmp_path / "plan.json"]
+    assert main("ingest", [str(word) for word in words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()

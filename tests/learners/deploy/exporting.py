@@ -1,0 +1,65 @@
+"""Small policies of every kind, exported once, and facts about the robot they are for."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from collectors.robots.robot import load_robot
+from flows.stages.export import robot_facts
+from learners.checkpoint import policy_card
+from learners.deploy.export import ExportOptions, ExportResult, export_policy
+from learners.models.registry import KINDS, ModelSpec, build_network
+from learners.policy.normalisation import Normaliser
+from learners.policy.policy_network import PolicyNetwork
+from learners.policy.tokens import TokenLayout
+from tests.learners.making import OBS_SLICES
+
+CONTEXT = 6
+ATTENTION = {"hidden_dim": 16, "n_heads": 2, "n_layers": 2}
+SMALL: dict[str, dict[str, Any]] = {
+    "fcnet": {"hidden_dim": 16, "decoder_dim": 8, "n_layers": 2, "n_modes": 3},
+    "bot": {"embed_dim": 8, "n_layers": 2, "feedforward_dim": 8, "history": CONTEXT},
+    "body-mlp": {"embed_dim": 4, "feedforward_dim": 16},
+    "transformer": ATTENTION,
+    "dt": ATTENTION,
+    "retnet": ATTENTION,
+    "history-mlp": {"hidden_dim": 16, "n_layers": 2},
+    "mlp": {"hidden_dim": 16, "n_layers": 2},
+}
+for _kind in ("fcnet", "transformer", "dt", "history-mlp"):
+    SMALL[_kind] = SMALL[_kind] | {"context_len": CONTEXT}
+FACTS = robot_facts(load_robot())
+RETURN_SCALE = 7.0
+LONG = 2 * CONTEXT + 5
+
+
+@cache
+def small_policy(kind: str, tokens: str = "obs") -> tuple[PolicyNetwork, dict[str, Any]]:
+    """An untrained policy with uneven normalisers, and its checkpoint's card."""
+    spec = ModelSpec(kind, KINDS[kind].config(**SMALL[kind]))
+    layout = TokenLayout("return" if kind == "dt" else tokens, OBS_SLICES)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = build_network(spec, layout, act_dim=12)
+    ramp = np.linspace(0.5, 2.0, 70)
+    policy = PolicyNetwork(
+        network,
+        layout,
+        Normaliser(ramp - 1.0, ramp),
+        Normaliser(ramp[:12], ramp[:12]),
+        RETURN_SCALE,
+    ).eval()
+    return policy, policy_card(policy, spec) | {"parameters": 12345}
+
+
+def export_small(
+    dst: Path, kind: str = "fcnet", tokens: str = "obs", options: ExportOptions | None = None
+) -> ExportResult:
+    """Export a small policy."""
+    policy, card = small_policy(kind, tokens)
+    return export_policy(policy, card, FACTS, dst, options, {"run": "small", "dataset_hash": "ab"})

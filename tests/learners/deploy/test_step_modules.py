@@ -1,0 +1,139 @@
+"""The pure step: equal to the parallel form, and free of side effects and of drift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from learners.deploy.fcnet_step import FCNetStep
+from learners.deploy.step_modules import NetworkStep, PolicyStep
+from learners.deploy.step_state import named_tensors, with_tensors
+from learners.models.fcnet.fcnet import FCNet, FCNetConfig
+from learners.models.registry import KINDS
+from tests.learners.deploy.exporting import LONG, RETURN_SCALE, small_policy
+
+VARIANTS = [(kind, "obs") for kind in KINDS if kind != "dt"]
+VARIANTS += [(kind, "return") for kind in ("fcnet", "bot", "dt")]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("kind", "tokens"), VARIANTS)
+def test_the_pure_step_equals_the_parallel_form(kind: str, tokens: str, batch: int) -> None:
+    policy, _ = small_policy(kind, tokens)
+    module = PolicyStep(policy, batch)
+    obs, target = torch.randn(batch, LONG, 70), torch.rand(batch, LONG) * RETURN_SCALE
+    state, actions = module.initial_state(), []
+    with torch.no_grad():
+        for t in range(LONG):
+            before = [each.clone() for each in state]
+            extra = (target[:, t],) if policy.conditioned else ()
+            action, *following = module(obs[:, t], *extra, *state)
+            assert all(torch.equal(a, b) for a, b in zip(before, state, strict=True))
+            state = tuple(following)
+            actions.append(action)
+        expected = policy(obs, target)
+    torch.testing.assert_close(torch.stack(actions, dim=1), expected, atol=1e-5, rtol=1e-5)
+    assert module.input_names[0] == "observation"
+    assert len(module.input_names) == 1 + policy.conditioned + len(state)
+    assert module.output_names == ["action", *(f"next_{s.name}" for s in module.state_tensors)]
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_fcnet_of_any_size_takes_the_same_step(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 12), "context_len")
+    config = FCNetConfig(
+        obs_dim=5,
+        act_dim=2,
+        hidden_dim=data.draw(st.integers(1, 9), "hidden_dim"),
+        decoder_dim=3,
+        n_layers=data.draw(st.integers(1, 3), "n_layers"),
+        n_modes=data.draw(st.integers(1, n // 2 + 1), "n_modes"),
+        context_len=n,
+    )
+    batch = data.draw(st.integers(1, 3), "batch")
+    network = FCNet(config).double()
+    tokens = torch.randn(batch, 3 * n + 2, 5, dtype=torch.float64)
+    with torch.no_grad():
+        step = FCNetStep(network, batch)
+        state = [each.initial.clone() for each in step.state_tensors]
+        actions = []
+        for token in tokens.unbind(1):
+            action, *state = step(token, *state)
+            actions.append(action)
+        expected = network(tokens)
+    torch.testing.assert_close(torch.stack(actions, dim=1), expected, atol=1e-9, rtol=1e-9)
+
+
+def test_fcnets_modes_do_not_drift() -> None:
+    config = FCNetConfig(5, 2, 4, 4, 1, 3, 8)
+    step = FCNetStep(FCNet(config), 1)
+    ring, window, slot = (each.initial for each in step.state_tensors)
+    with torch.no_grad():
+        for token in torch.randn(4000, 1, 5):
+            _, ring, window, slot = step(token, ring, window, slot)
+    expected = torch.zeros_like(window)
+    for index, row in enumerate(ring.double()):
+        if index != slot.item():
+            expected += step.change[index, :, :1] * row
+    torch.testing.assert_close(window, expected, atol=1e-12, rtol=0)
+
+
+@dataclass
+class Memory:
+    """A state as networks may keep it."""
+
+    seen: Tensor
+    scale: Tensor
+    nested: dict[str, list[Tensor]]
+
+
+class Summing(nn.Module):
+    """Adds up what it has seen, in place; the scale in the state is a constant."""
+
+    def init_state(self, batch_size: int) -> Memory:
+        """See `learners.policy.policy_network.Network`."""
+        zeros = torch.zeros(batch_size, 4)
+        return Memory(zeros, torch.full((1,), 2.0), {"clock": [torch.zeros(1)]})
+
+    def step(self, token: Tensor, state: Memory) -> tuple[Tensor, Memory]:
+        """See `learners.policy.policy_network.Network`."""
+        state.seen += token
+        clock = state.nested["clock"][0] + 1
+        return state.seen * state.scale, Memory(state.seen, state.scale, {"clock": [clock]})
+
+
+def test_constants_are_kept_out_of_the_state_and_shared_tensors_are_told_apart() -> None:
+    step = NetworkStep(Summing(), 4, batch_size=2)
+    axes = {each.name: each.batch_axis for each in step.state_tensors}
+    assert axes == {"state_seen": 0, "state_nested_clock_0": None}
+    seen, clock = (each.initial for each in step.state_tensors)
+    action, after, later = step(torch.ones(2, 4), seen, clock)
+    assert action.unique().tolist() == [2.0]
+    assert (after.unique().tolist(), later.tolist()) == ([1.0], [1.0])
+    assert seen.abs().max() == 0
+
+
+def test_a_state_of_something_else_than_tensors_is_refused() -> None:
+    with pytest.raises(ValueError, match="state_nested_clock of the network is of type int"):
+        dict(named_tensors(Memory(torch.zeros(1), torch.zeros(1), {"clock": 3})))  # type: ignore[dict-item]
+
+
+def test_a_state_is_rebuilt_with_other_tensors() -> None:
+    tree: Any = Memory(torch.zeros(2), torch.ones(1), {"clock": [torch.zeros(1)]})
+    given = {name: value + 5 for name, value in named_tensors(tree)}
+    rebuilt = with_tensors(tree, given)
+    assert type(rebuilt) is Memory
+    assert dict(named_tensors(rebuilt)).keys() == given.keys()
+    assert rebuilt.nested["clock"][0].item() == 5
+
+
+def test_no_robot_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        PolicyStep(small_policy("fcnet")[0], 0)

@@ -1,0 +1,194 @@
+"""The Transformer, the Decision Transformer, RetNet and the MLPs: what is particular to each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learners.models import retnet
+from learners.models.decision_transformer import (
+    DecisionTransformerConfig,
+    build_decision_transformer,
+)
+from learners.models.mlp import HistoryMLPConfig, MLPConfig, build_history_mlp, build_mlp
+from learners.models.registry import count_parameters
+from learners.models.retnet import RetentionLayer, RetNetConfig, build_retnet, chunk_decay
+from learners.models.rotary import rotary_frequencies, rotation
+from learners.models.spaces import SPACES
+from learners.models.transformer import TransformerConfig, build_transformer
+from learners.policy.tokens import TokenLayout
+
+OBS, RETURN = SPACES["legged"].layout, SPACES["legged-return"].layout
+N = 5
+CPU = torch.device("cpu")
+
+
+def reach(network: Any, width: int, length: int = 4 * N) -> int:
+    """How many steps back the last action sees, its own step included."""
+    tokens = torch.randn(1, length, width, dtype=torch.float64, requires_grad=True)
+    network.double()(tokens)[:, -1].sum().backward()
+    assert tokens.grad is not None
+    seen = tokens.grad[0].abs().sum(-1).nonzero().flatten()
+    return length - int(seen.min())
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_attention_reaches_n_steps_back_in_every_layer(layers: int) -> None:
+    transformer = build_transformer(TransformerConfig(8, 2, layers, N), OBS, 12)
+    dt = build_decision_transformer(DecisionTransformerConfig(8, 2, layers, N), RETURN, 12)
+    expected = layers * (N - 1) + 1
+    assert (reach(transformer, OBS.dim), reach(dt, RETURN.dim)) == (expected, expected)
+
+
+def test_the_cache_is_allocated_once() -> None:
+    network = build_transformer(TransformerConfig(8, 2, 2, N), OBS, 12)
+    state = network.init_state(2)
+    tensors = [*state.keys, *state.values, state.penalty]
+    places = [(tensor.data_ptr(), tensor.shape) for tensor in tensors]
+    for _ in range(3 * N):
+        _, state = network.step(torch.randn(2, OBS.dim), state)
+    tensors = [*state.keys, *state.values, state.penalty]
+    assert [(tensor.data_ptr(), tensor.shape) for tensor in tensors] == places
+
+
+@pytest.mark.parametrize(
+    ("network", "width"),
+    [
+        (build_transformer(TransformerConfig(8, 2, 2, N), OBS, 12), OBS.dim),
+        (build_decision_transformer(DecisionTransformerConfig(8, 2, 2, N), RETURN, 12), RETURN.dim),
+        (build_retnet(RetNetConfig(8, 2, 2), OBS, 12), OBS.dim),
+    ],
+    ids=["transformer", "dt", "retnet"],
+)
+def test_control_after_ten_million_steps_is_control_from_the_start(
+    network: Any, width: int
+) -> None:
+    """Only lags matter, so what the clock says must not."""
+    young, old = network.init_state(1), network.init_state(1)
+    old.clock += 10_000_000
+    for token in torch.randn(3 * N, 1, width):
+        first, young = network.step(token, young)
+        second, old = network.step(token, old)
+        torch.testing.assert_close(first, second, atol=1e-5, rtol=1e-5)
+
+
+@given(
+    lag=st.integers(0, 100),
+    start=st.integers(0, 10**7),
+    width=st.sampled_from([2, 8, 32]),
+    seed=st.integers(0, 100),
+)
+def test_a_rotated_product_depends_on_the_lag_only(
+    lag: int, start: int, width: int, seed: int
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    query, key = torch.randn(2, width, generator=draw, dtype=torch.float64)
+    frequencies = rotary_frequencies(width, CPU)
+
+    def product(time: int) -> torch.Tensor:
+        times = torch.tensor([time, time + lag])
+        turned = rotation(times, frequencies, torch.float64)(torch.stack([key, query]))
+        return turned[0] @ turned[1]
+
+    torch.testing.assert_close(product(start), product(0), atol=1e-6, rtol=1e-6)
+    if lag == 0:
+        torch.testing.assert_close(product(start), query @ key, atol=1e-10, rtol=1e-10)
+
+
+def test_decision_transformer_needs_return_tokens() -> None:
+    with pytest.raises(ValueError, match="needs tokens of kind 'return', not 'obs'"):
+        build_decision_transformer(DecisionTransformerConfig(), OBS, 12)
+
+
+def test_decision_transformer_needs_more_than_the_last_action() -> None:
+    layout = TokenLayout("return", {"last_action": (0, 3)})
+    with pytest.raises(ValueError, match="besides the last action"):
+        build_decision_transformer(DecisionTransformerConfig(), layout, 3)
+
+
+def test_decision_transformer_embeds_action_return_and_state_apart() -> None:
+    network = build_decision_transformer(DecisionTransformerConfig(8, 2, 1, N), RETURN, 12)
+    token = torch.randn(RETURN.dim)
+    base = network._embed(token)
+    for index, (start, stop) in enumerate([(0, 12), (12, 13), (13, 71)]):
+        other = token.clone()
+        other[start:stop] += 1.0
+        changed = (network._embed(other) != base).any(-1)
+        assert changed.tolist() == [position == index for position in range(3)]
+
+
+def test_retention_is_the_decayed_sum_it_is_defined_as() -> None:
+    """o_t = sum over s <= t of decay^(t-s) Re[q_t e^(i theta (t-s)) . conj(k_s)] v_s."""
+    heads, width, length = 2, 4, 7
+    layer = RetentionLayer(heads * width, heads).double()
+    x = torch.randn(1, length, heads * width, dtype=torch.float64)
+    frequencies = rotary_frequencies(width, CPU)
+    turn = rotation(torch.arange(length), frequencies, torch.float64)
+    query_key = layer.query_key(layer.retention_norm(x)).view(length, 2, heads, width)
+    value, gate = layer.value_gate(layer.retention_norm(x))[0].chunk(2, dim=-1)
+    pairs = torch.complex(query_key[..., : width // 2], query_key[..., width // 2 :])
+    theta = 10_000.0 ** (-2.0 * torch.arange(width // 2, dtype=torch.float64) / width)
+    out = torch.zeros(length, heads, 2 * width, dtype=torch.float64)
+    for t in range(length):
+        for s in range(t + 1):
+            phase = torch.polar(torch.ones_like(theta), theta * (t - s))
+            score = (pairs[t, 0] * phase * pairs[s, 1].conj()).sum(-1).real / width**0.5
+            decay = 1 - 2.0 ** (-5 - torch.arange(heads, dtype=torch.float64))
+            weight = decay ** (t - s) * score
+            out[t] += weight[:, None] * value[s].view(heads, 2 * width)
+    expected = layer._finish(x, out.transpose(0, 1)[None], gate[None])
+    found, _ = layer(x, turn, chunk_decay(heads, length, x), None)
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("chunk_len", [1, 4, 19, 20, 64])
+def test_chunks_of_any_length_give_the_same(
+    chunk_len: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = build_retnet(RetNetConfig(16, 2, 2), OBS, 12).double()
+    tokens = torch.randn(2, 20, OBS.dim, dtype=torch.float64)
+    whole = network(tokens)
+    monkeypatch.setattr(retnet, "CHUNK_LEN", chunk_len)
+    torch.testing.assert_close(network(tokens), whole, atol=1e-10, rtol=1e-10)
+
+
+def test_retnet_sees_the_whole_episode() -> None:
+    assert reach(build_retnet(RetNetConfig(8, 2, 1), OBS, 12), OBS.dim, 200) == 200
+
+
+def test_mlp_treats_every_step_on_its_own() -> None:
+    network = build_mlp(MLPConfig(16), OBS, 12)
+    tokens, order = torch.randn(1, 9, OBS.dim), torch.randperm(9)
+    torch.testing.assert_close(network(tokens[:, order]), network(tokens)[:, order])
+    assert network.init_state(3).numel() == 0
+
+
+def test_history_mlp_sees_n_observations_and_zeros_before_the_first() -> None:
+    network = build_history_mlp(HistoryMLPConfig(16, 2, N), OBS, 12)
+    tokens = torch.randn(1, 3, OBS.dim)
+    padded = torch.cat([torch.zeros(1, N, OBS.dim), tokens], dim=1)
+    torch.testing.assert_close(network(padded)[:, N:], network(tokens), atol=1e-6, rtol=1e-5)
+    by_hand = network.rest(network.first(padded[:, -N:].flatten(1)))
+    torch.testing.assert_close(network(tokens)[:, -1], by_hand, atol=1e-6, rtol=1e-5)
+    assert reach(network, OBS.dim) == N
+
+
+def test_history_of_one_is_the_plain_mlp() -> None:
+    plain = build_mlp(MLPConfig(16, 2), OBS, 12)
+    short = build_history_mlp(HistoryMLPConfig(16, 2, 1), OBS, 12)
+    short.load_state_dict(plain.state_dict())
+    tokens = torch.randn(2, 4, OBS.dim)
+    assert torch.equal(plain(tokens), short(tokens))
+    assert count_parameters(plain) == 71 * 16 + 17 * 16 + 17 * 12
+
+
+@pytest.mark.parametrize(
+    "config_class", [TransformerConfig, DecisionTransformerConfig, RetNetConfig]
+)
+def test_heads_need_an_even_share_of_the_channels(config_class: Any) -> None:
+    with pytest.raises(ValueError, match=r"multiple of 2 \* n_heads = 8, got 12"):
+        config_class(hidden_dim=12, n_heads=4)

@@ -1,0 +1,323 @@
+"""Bodies: their graphs against the published totals, graphs from MJCF and cards, and sizes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from collectors.robots.robot import ASSETS
+from learners.models.bot.bodies import BODIES, BODY_NAMES, body_graph, body_view
+from learners.models.bot.body_mlp import BodyMLPConfig, build_body_mlp
+from learners.models.bot.bot import BoTConfig, build_bot
+from learners.models.bot.graphs import (
+    EmbodimentGraph,
+    graph_from_card,
+    graph_from_mjcf,
+    quadruped_graph,
+)
+from learners.models.registry import count_parameters
+from learners.policy.tokens import TokenLayout
+from tests.learners.making import OBS_SLICES
+
+# Observations and actions of each body part of the CMU humanoid, as the published code has them:
+# trunk, two legs, spine and head, two arms.
+LEG_OBS, ARM_OBS = (35, 44, 38, 45, 39), (41, 47, 41, 38, 42, 39, 42)
+CMU_OBS = (13, *LEG_OBS, *LEG_OBS, *[44] * 6, 35, *ARM_OBS, *ARM_OBS)
+LEG_ACTIONS, ARM_ACTIONS = (0, 3, 1, 2, 1), (2, 3, 1, 1, 2, 1, 2)
+CMU_ACTIONS = (0, *LEG_ACTIONS, *LEG_ACTIONS, *[3] * 6, 0, *ARM_ACTIONS, *ARM_ACTIONS)
+
+# The paper's imitation settings (Figures 12a and 12b).
+ENCODER = BoTConfig(embed_dim=320, n_heads=5, n_layers=16, feedforward_dim=1024)
+
+
+def own_graph(body: str) -> EmbodimentGraph:
+    return body_graph(body, BODIES[body].slices, BODIES[body].act_dim)
+
+
+def layout_of(body: str) -> TokenLayout:
+    return TokenLayout("obs", BODIES[body].slices)
+
+
+@pytest.mark.parametrize(
+    ("body", "nodes", "diameter", "allowed", "obs_dim", "act_dim"),
+    [
+        ("humanoid-isaacgym", 16, 8, 46, 100, 21),
+        ("cmu-humanoid", 32, 14, 94, 1294, 56),
+        ("adroit-door", 25, 10, 73, 39, 28),
+        ("adroit-hammer", 25, 10, 73, 46, 26),
+        ("adroit-relocate", 25, 10, 73, 39, 30),
+    ],
+)
+def test_published_totals(
+    body: str, nodes: int, diameter: int, allowed: int, obs_dim: int, act_dim: int
+) -> None:
+    graph = own_graph(body)
+    assert (len(graph.nodes), len(graph.edges)) == (nodes, nodes - 1)
+    assert int(graph.hop_distances().max()) == diameter
+    assert int(graph.embodiment_mask().sum()) == allowed
+    assert (graph.obs_dim, graph.act_dim) == (obs_dim, act_dim)
+
+
+def test_published_sparsities() -> None:
+    zeros = {body: float((~own_graph(body).embodiment_mask()).float().mean()) for body in BODIES}
+    assert round(zeros["cmu-humanoid"], 3) == 0.908
+    assert round(zeros["humanoid-isaacgym"], 2) == 0.82
+    assert round(zeros["adroit-door"], 4) == 0.8832
+
+
+def test_cmu_humanoid_has_the_published_width_at_every_node() -> None:
+    graph = own_graph("cmu-humanoid")
+    assert tuple(map(len, graph.observations)) == CMU_OBS
+    assert tuple(map(len, graph.actions)) == CMU_ACTIONS
+    branches = {
+        name: sorted(graph.nodes[b] for a, b in graph.edges if graph.nodes[a] == name)
+        for name in graph.nodes
+    }
+    assert {name: below for name, below in branches.items() if len(below) > 1} == {
+        "root": ["lhipjoint", "lowerback", "rhipjoint"],
+        "thorax": ["lclavicle", "lowerneck", "rclavicle"],
+        "lhand": ["lfingers", "lthumb"],
+        "rhand": ["rfingers", "rthumb"],
+    }
+
+
+def test_cmu_numbers_are_where_the_simulator_puts_them() -> None:
+    body, graph = BODIES["cmu-humanoid"], own_graph("cmu-humanoid")
+    holder = {index: node for node, own in zip(graph.nodes, graph.observations, strict=True)
+              for index in own}  # fmt: skip
+    start = {name: begin for name, (begin, _) in body.slices.items()}
+    assert holder[start["joints_pos"]] == "head"  # actuators stand in alphabetical order
+    assert holder[start["joints_pos"] + 55] == "upperneck"
+    assert [holder[start["sensors_touch"] + i] for i in (0, 6, 9)] == ["lhand", "ltoes", "lfoot"]
+    assert [holder[start["end_effectors_pos"] + 3 * i] for i in range(4)] == [
+        "rradius", "lradius", "rfoot", "lfoot",
+    ]  # fmt: skip
+    positions = start["reference_rel_bodies_pos_local"]
+    second_step = positions + 31 * 3
+    assert holder[positions] == holder[second_step] == "lhipjoint"
+    assert holder[second_step - 1] == "rthumb"
+
+
+def test_isaacgym_humanoid_has_the_papers_parameter_count() -> None:
+    # Figure 12c counts an actor, a critic with one value a node, and the noise of 21 actions.
+    body = "humanoid-isaacgym"
+    config = BoTConfig(positional_embedding=True, body=body)
+    actor = count_parameters(build_bot(config, layout_of(body), act_dim=21))
+    critic = actor - 21 * (64 + 1) + 16 * (64 + 1)
+    assert actor + critic + 21 == 688_762
+
+
+@pytest.mark.parametrize(
+    ("body", "transformer", "hops", "mlp"),
+    [
+        ("cmu-humanoid", 17_544_120, 15, 16_696_656),
+        ("adroit-door", 17_131_292, 11, 14_305_524),
+        ("adroit-hammer", 17_132_890, 11, 14_302_770),
+        ("adroit-relocate", 17_131_934, 11, 14_308_726),
+    ],
+)
+def test_published_parameter_counts(body: str, transformer: int, hops: int, mlp: int) -> None:
+    layout, act_dim = layout_of(body), BODIES[body].act_dim
+    with torch.device("meta"):
+        counts = {
+            masking: count_parameters(
+                build_bot(replace(ENCODER, body=body, masking=masking), layout, act_dim)
+            )
+            for masking in ("hard", "mix", "none", "random", "soft")
+        }
+        baseline = count_parameters(build_body_mlp(BodyMLPConfig(body=body), layout, act_dim))
+    soft = counts.pop("soft")
+    assert set(counts.values()) == {transformer}
+    assert soft == transformer + hops
+    assert baseline == mlp
+
+
+def test_a_wider_observation_is_narrowed_to_the_bodys_numbers() -> None:
+    body = BODIES["adroit-door"]
+    slices = {"clock": (0, 2), **{n: (a + 2, b + 2) for n, (a, b) in body.slices.items()}}
+    assert body.selection(slices) == tuple(range(2, 41))
+    with pytest.raises(ValueError, match="lacks the field joint_pos"):
+        body.selection({"clock": (0, 2)})
+    with pytest.raises(ValueError, match="joint_pos must hold 27 numbers, got 2"):
+        body.selection({"joint_pos": (0, 2)})
+
+
+def test_fields_without_a_place_are_not_read() -> None:
+    body = BODIES["adroit-door"]
+    slices = {"clock": (0, 2), **{n: (a + 2, b + 2) for n, (a, b) in body.slices.items()}}
+    layout = TokenLayout("obs", {**slices, "camera": (41, 45)})
+    config = BoTConfig(embed_dim=8, n_layers=2, feedforward_dim=8, body="adroit-door", history=2)
+    torch.manual_seed(0)
+    wide = build_bot(config, layout, body.act_dim)
+    plain = build_bot(config, layout_of("adroit-door"), body.act_dim)
+    plain.load_state_dict(wide.state_dict())
+    tokens = torch.randn(3, 4, layout.dim)
+    with torch.no_grad():
+        expected = plain(tokens[..., 2:41])
+        torch.testing.assert_close(wide(tokens), expected)
+        state = wide.init_state(3)
+        for step in range(4):
+            action, state = wide.step(tokens[:, step], state)
+            torch.testing.assert_close(action, expected[:, step])
+
+
+def test_data_of_another_body_are_named() -> None:
+    body = BODIES["cmu-humanoid"]
+    with pytest.raises(
+        ValueError, match="cmu-humanoid, not of a quadruped: take --model bot-mocapact, bot-mix"
+    ):
+        body_view("quadruped", body.slices, body.act_dim)
+
+
+def test_a_body_without_further_fields_is_read_whole() -> None:
+    for name, body in BODIES.items():
+        assert body_view(name, body.slices, body.act_dim).chosen is None
+        acted = {**body.slices, "last_action": (body.obs_dim, body.obs_dim + body.act_dim)}
+        assert body_view(name, acted, body.act_dim).chosen is None
+        wider = {**acted, "clock": (body.obs_dim + body.act_dim, body.obs_dim + body.act_dim + 1)}
+        view = body_view(name, wider, body.act_dim)
+        assert view.chosen == tuple(range(body.obs_dim + body.act_dim))
+        assert view.graph == body_graph(name, acted, body.act_dim)
+
+
+def test_an_observation_under_one_name_is_taken_in_the_bodys_order() -> None:
+    for name, body in BODIES.items():
+        whole = body_graph(name, {"everything": (0, body.obs_dim)}, body.act_dim)
+        assert whole == own_graph(name)
+
+
+def test_return_tokens_put_the_return_at_the_root() -> None:
+    body = BODIES["adroit-door"]
+    end = body.obs_dim
+    slices = {**body.slices, "last_action": (end, end + 28), "return_to_go": (end + 28, end + 29)}
+    graph = body_graph("adroit-door", slices, 28)
+    assert end + 28 in graph.observations[0]
+    assert graph.obs_dim == 39 + 29
+    acting = [len(own) for own in graph.actions]
+    before = [len(own) for own in own_graph("adroit-door").observations]
+    after = [len(own) for own in graph.observations]
+    assert after == [
+        b + a + (node == 0) for node, (b, a) in enumerate(zip(before, acting, strict=True))
+    ]
+
+
+def test_wrong_fields_and_actions_are_refused() -> None:
+    with pytest.raises(ValueError, match="no body 'octopus'; known are quadruped"):
+        body_graph("octopus", {}, 8)
+    with pytest.raises(ValueError, match="has 28 actions, got 12"):
+        body_graph("adroit-door", BODIES["adroit-door"].slices, 12)
+    with pytest.raises(ValueError, match="no place on the body for observation tail"):
+        body_graph("adroit-door", {**BODIES["adroit-door"].slices, "tail": (39, 40)}, 28)
+    with pytest.raises(ValueError, match="must hold 39 numbers, got 38"):
+        body_graph("adroit-door", {"everything": (0, 38)}, 28)
+
+
+def test_quadruped_by_name_is_the_quadruped_graph() -> None:
+    assert BODY_NAMES[0] == "quadruped"
+    assert body_graph("quadruped", OBS_SLICES, 12) == quadruped_graph(OBS_SLICES)
+
+
+@pytest.mark.parametrize("robot", ["aliengo", "go1"])
+def test_card_and_mjcf_of_a_robot_give_the_same_body(robot: str) -> None:
+    card = json.loads((ASSETS / robot / "robot.json").read_text())
+    from_card = graph_from_card(card, OBS_SLICES)
+    mjcf = ASSETS / robot / card["mjcf"]
+    from_mjcf = graph_from_mjcf(mjcf, OBS_SLICES, joint_names=card["joint_names"])
+    assert from_mjcf.nodes[0] == card["trunk_body"]
+    assert len(from_mjcf.nodes) == len(from_card.nodes) == 13
+    order = [from_mjcf.nodes.index(name.removesuffix("_joint")) for name in card["joint_names"]]
+    places = [0, *order]
+    assert [from_mjcf.observations[place] for place in places] == list(from_card.observations)
+    assert [from_mjcf.actions[place] for place in places] == list(from_card.actions)
+    distances = from_mjcf.hop_distances()[places][:, places]
+    assert torch.equal(distances, from_card.hop_distances())
+
+
+ARM = """
+<mujoco>
+  <worldbody>
+    <body name="base">
+      <geom size="0.1"/>
+      <body name="upper"><joint name="shoulder"/><geom size="0.1"/>
+        <body name="lower"><joint name="elbow"/><geom size="0.1"/>
+          <body name="tip"><geom size="0.1"/></body>
+        </body>
+      </body>
+      <body name="tail"><joint name="wag"/><geom size="0.1"/></body>
+    </body>
+    {extra}
+  </worldbody>
+  <tendon><fixed name="cord"><joint joint="wag" coef="1"/></fixed></tendon>
+  <actuator>{actuators}</actuator>
+</mujoco>
+"""
+
+
+def write_arm(path: Path, actuators: str = "", extra: str = "") -> Path:
+    file = path / "arm.xml"
+    file.write_text(ARM.format(actuators=actuators, extra=extra))
+    return file
+
+
+def test_mjcf_graph_follows_actuators_and_given_bodies(tmp_path: Path) -> None:
+    file = write_arm(tmp_path, '<motor joint="elbow"/><motor joint="shoulder"/>')
+    slices = {"joint_vel": (0, 2), "force": (2, 5), "command": (5, 7)}
+    graph = graph_from_mjcf(file, slices, field_bodies={"force": ["tip", "tail", "tip"]})
+    assert graph.nodes == ("base", "upper", "lower", "tip", "tail")
+    assert graph.edges == ((0, 1), (1, 2), (2, 3), (0, 4))
+    assert graph.observations == ((5, 6), (1,), (0,), (2, 4), (3,))
+    assert graph.actions == ((), (1,), (0,), (), ())
+
+
+def test_mjcf_without_actuators_moves_all_joints(tmp_path: Path) -> None:
+    graph = graph_from_mjcf(write_arm(tmp_path), {"joint_vel": (0, 3)}, root="base")
+    assert graph.actions == ((), (0,), (1,), (), (2,))
+
+
+def test_a_named_root_leaves_out_what_is_not_below_it(tmp_path: Path) -> None:
+    file = write_arm(tmp_path, extra='<body name="ball"><geom size="0.1"/></body>')
+    with pytest.raises(ValueError, match="one body attached to the world, found base, ball"):
+        graph_from_mjcf(file, {"joint_vel": (0, 3)})
+    graph = graph_from_mjcf(file, {"joint_vel": (0, 3)}, root="base")
+    assert "ball" not in graph.nodes
+    with pytest.raises(ValueError, match=r"joint shoulder, elbow of .* is not below the root"):
+        graph_from_mjcf(file, {"joint_vel": (0, 3)}, root="tail")
+
+
+def test_wrong_mjcf_is_refused_in_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.xml"
+    broken.write_text("<mujoco><worldbody>")
+    missing = tmp_path / "missing.xml"
+    arm = write_arm(tmp_path, '<motor joint="elbow"/>')
+    for call in (
+        lambda: graph_from_mjcf(broken, {}),
+        lambda: graph_from_mjcf(missing, {}),
+        lambda: graph_from_mjcf(arm, {"joint_vel": (0, 3)}),
+        lambda: graph_from_mjcf(arm, {"joint_vel": (0, 1)}, joint_names=["knee"]),
+        lambda: graph_from_mjcf(arm, {"x": (0, 1)}, field_bodies={"x": ["knee"]}),
+        lambda: graph_from_mjcf(arm, {"joint_vel": (0, 1)}, root="knee"),
+        lambda: graph_from_mjcf(write_arm(tmp_path, '<motor tendon="cord"/>'), {}),
+    ):
+        with pytest.raises(ValueError, match=r"\S") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_card_without_joints_is_refused() -> None:
+    with pytest.raises(ValueError, match="no list joint_names"):
+        graph_from_card({"name": "x"}, OBS_SLICES)
+    with pytest.raises(ValueError, match="4 legs"):
+        graph_from_card({"joint_names": ["a"] * 12}, OBS_SLICES)
+
+
+def test_slices_of_a_body_tile_its_observation() -> None:
+    for body in BODIES.values():
+        spans = list(body.slices.values())
+        assert spans[0][0] == 0
+        assert all(a[1] == b[0] for a, b in pairwise(spans))
+        assert spans[-1][1] == body.obs_dim

@@ -1,0 +1,292 @@
+"""Body Transformer: what depends on what, sizes, and the checks of embodiment graphs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from learners.models.bot.body_attention import AttentionMask
+from learners.models.bot.bot import BoT, BoTConfig, build_bot
+from learners.models.bot.graphs import QUADRUPED_JOINTS, EmbodimentGraph, quadruped_graph
+from learners.policy.tokens import TokenLayout
+from tests.learners.making import OBS_SLICES
+
+
+def consecutive(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Groups of the given sizes over 0, 1, 2, …"""
+    groups, start = [], 0
+    for size in sizes:
+        groups.append(tuple(range(start, start + size)))
+        start += size
+    return tuple(groups)
+
+
+def chain_graph(nodes: int) -> EmbodimentGraph:
+    """A chain of parts with two observations and one action each."""
+    return EmbodimentGraph(
+        nodes=tuple(f"part{index}" for index in range(nodes)),
+        edges=tuple((index, index + 1) for index in range(nodes - 1)),
+        observations=consecutive((2,) * nodes),
+        actions=consecutive((1,) * nodes),
+    )
+
+
+def dependence(net: BoT, graph: EmbodimentGraph) -> Tensor:
+    """(nodes, nodes) bool: whether any action of node i depends on any observation of node j."""
+    token = torch.randn(1, graph.obs_dim)
+    jacobian = torch.autograd.functional.jacobian(net, token)
+    assert isinstance(jacobian, Tensor)
+    jacobian = jacobian[0, :, 0]
+    return torch.tensor(
+        [
+            [
+                bool(acts) and bool((jacobian[list(acts)][:, list(seen)] != 0).any())
+                for seen in graph.observations
+            ]
+            for acts in graph.actions
+        ]
+    )
+
+
+@settings(max_examples=12)
+@given(nodes=st.integers(2, 6), layers=st.integers(1, 5), seed=st.integers(0, 2**20))
+def test_a_node_reaches_as_many_hops_as_there_are_layers(
+    nodes: int, layers: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    graph = chain_graph(nodes)
+    net = BoT(BoTConfig(embed_dim=8, n_layers=layers, feedforward_dim=16), graph).double()
+    token = torch.randn(1, graph.obs_dim, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(net, token)
+    assert isinstance(jacobian, Tensor)
+    reached = jacobian[0, :, 0].reshape(nodes, nodes, 2).abs().amax(-1) > 0
+    assert torch.equal(reached, graph.hop_distances() <= layers)
+
+
+@pytest.mark.parametrize("layers", [1, 3, 6])
+def test_quadruped_reach_follows_the_body(layers: int) -> None:
+    torch.manual_seed(0)
+    graph = quadruped_graph(OBS_SLICES)
+    net = BoT(BoTConfig(embed_dim=8, n_layers=layers, feedforward_dim=8), graph)
+    expected = graph.hop_distances() <= layers
+    expected[0] = False  # the trunk has no action
+    assert torch.equal(dependence(net, graph), expected)
+
+
+def test_quadruped_graph_is_the_papers_body() -> None:
+    graph = quadruped_graph(OBS_SLICES)
+    assert len(graph.nodes) == 13
+    assert len(graph.edges) == 12
+    assert int(graph.hop_distances().max()) == 6
+    assert graph.hop_distances()[0].tolist() == [0, *([1, 2, 3] * 4)]
+    root = [*range(0, 3), *range(39, 42), *range(54, 70)]
+    assert sorted(graph.observations[0]) == root
+    rear_left_calf = 1 + QUADRUPED_JOINTS.index("RL_calf")
+    assert graph.observations[rear_left_calf] == (3 + 8, 15 + 8, 27 + 8, 42 + 8)
+    assert graph.actions[rear_left_calf] == (8,)
+
+
+def test_return_to_go_sits_at_the_root() -> None:
+    layout = TokenLayout("return", OBS_SLICES)
+    graph = quadruped_graph(layout.slices)
+    assert graph.obs_dim == 71
+    assert 12 in graph.observations[0]
+
+
+def test_joint_order_is_taken_from_the_names() -> None:
+    names = [f"{leg}_{part}_joint" for part in ("hip", "thigh", "calf") for leg in "ABCD"]
+    graph = quadruped_graph(OBS_SLICES, joint_names=names)
+    distances = graph.hop_distances()[0, 1:]
+    assert distances.tolist() == [1] * 4 + [2] * 4 + [3] * 4
+
+
+@pytest.mark.parametrize(
+    ("masking", "n_masked"), [("hard", 5), ("mix", 3), ("soft", 0), ("none", 0), ("random", 5)]
+)
+def test_layers_attend_as_the_masking_says(masking: str, n_masked: int) -> None:
+    torch.manual_seed(0)
+    net = BoT(
+        BoTConfig(embed_dim=8, n_layers=5, feedforward_dim=8, masking=masking), chain_graph(6)
+    )
+    masks = net.layer_masks()
+    masked = [isinstance(mask, AttentionMask) for mask in masks]
+    assert sum(masked) == n_masked
+    assert masked[0] == (masking in ("hard", "mix", "random"))
+    if masking == "mix":
+        assert masked == [True, False, True, False, True]
+    assert net(torch.randn(2, 3, 12)).shape == (2, 3, 6)
+
+
+def test_soft_bias_is_one_number_a_hop_and_starts_as_the_plain_transformer() -> None:
+    graph, tokens = chain_graph(5), torch.randn(2, 3, 10)
+    torch.manual_seed(0)
+    plain = BoT(BoTConfig(embed_dim=8, n_layers=2, masking="none"), graph)
+    torch.manual_seed(0)
+    soft = BoT(BoTConfig(embed_dim=8, n_layers=2, masking="soft"), graph)
+    torch.testing.assert_close(soft(tokens), plain(tokens))
+    assert soft.hop_bias is not None
+    assert soft.hop_bias.shape == (5,)
+    soft(tokens).square().sum().backward()
+    assert soft.hop_bias.grad is not None
+    assert (soft.hop_bias.grad != 0).all()
+    with torch.no_grad():
+        soft.hop_bias[2:] = -1e9  # only neighbours left: the hard mask
+    torch.manual_seed(0)
+    hard = BoT(BoTConfig(embed_dim=8, n_layers=2), graph)
+    torch.testing.assert_close(soft(tokens), hard(tokens))
+
+
+@settings(max_examples=25)
+@given(nodes=st.integers(2, 20), seed=st.integers(0, 2**20))
+def test_random_mask_has_the_sparsity_of_the_body(nodes: int, seed: int) -> None:
+    graph = chain_graph(nodes)
+    mask = graph.random_mask(seed)
+    assert torch.equal(mask, mask.T)
+    assert mask.diagonal().all()
+    assert mask.sum() == graph.embodiment_mask().sum()
+    assert torch.equal(mask, graph.random_mask(seed))
+
+
+def test_random_masks_follow_the_seed() -> None:
+    graph = chain_graph(12)
+    masks = [
+        BoT(BoTConfig(n_layers=1, masking="random", mask_seed=seed), graph).layer_masks()[0]
+        for seed in (1, 1, 2)
+    ]
+    first, again, other = (mask.allowed for mask in masks if isinstance(mask, AttentionMask))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, graph.embodiment_mask())
+
+
+def test_masks_are_not_part_of_the_weights() -> None:
+    names = {
+        masking: set(BoT(BoTConfig(n_layers=1, masking=masking), chain_graph(3)).state_dict())
+        for masking in ("hard", "mix", "none", "random", "soft")
+    }
+    assert names["hard"] == names["mix"] == names["none"] == names["random"]
+    assert names["soft"] - names["hard"] == {"hop_bias"}
+
+
+def test_the_root_takes_the_return_and_every_limb_reacts_within_reach() -> None:
+    torch.manual_seed(0)
+    layout = TokenLayout("return", OBS_SLICES)
+    net = build_bot(BoTConfig(embed_dim=8, n_layers=3, feedforward_dim=8), layout, act_dim=12)
+    tokens = torch.randn(1, 1, layout.dim)
+    more = tokens.clone()
+    more[..., layout.slices["return_to_go"][0]] += 1.0
+    assert (net(tokens) != net(more)).all()
+
+
+def test_tokenizer_and_detokenizer_are_linear_maps_of_each_node() -> None:
+    torch.manual_seed(0)
+    graph = quadruped_graph(OBS_SLICES)
+    net = BoT(BoTConfig(embed_dim=8, n_layers=1), graph)
+    token, features = torch.randn(4, 70), torch.randn(4, 13, 8)
+    embedded, action = net.tokenizer(token), net.detokenizer(features)
+    for node, (seen, acts) in enumerate(zip(graph.observations, graph.actions, strict=True)):
+        own = token[:, list(seen)] @ net.tokenizer.weight[list(seen)] + net.tokenizer.bias[node]
+        torch.testing.assert_close(embedded[:, node], own)
+        for index in acts:
+            read = features[:, node] @ net.detokenizer.weight[index] + net.detokenizer.bias[index]
+            torch.testing.assert_close(action[:, index], read)
+
+
+def test_every_step_is_treated_on_its_own() -> None:
+    torch.manual_seed(0)
+    net = BoT(BoTConfig(embed_dim=8, n_layers=2, positional_embedding=True), chain_graph(3))
+    tokens = torch.randn(2, 7, 6)
+    parallel = net(tokens)
+    assert parallel.shape == (2, 7, 3)
+    state = net.init_state(2)
+    for t in range(7):
+        action, state = net.step(tokens[:, t], state)
+        torch.testing.assert_close(action, parallel[:, t])
+
+
+def test_layers_start_out_different() -> None:
+    first, second = BoT(BoTConfig(n_layers=2), chain_graph(3)).layers
+    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    assert any(not torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"edges": ((0, 1),)}, "no path from part0 to part2"),
+        ({"edges": ((0, 1), (1, 2), (2, 3))}, "must join two different nodes"),
+        ({"edges": ((0, 0), (0, 1), (1, 2))}, "must join two different nodes"),
+        ({"observations": ((0, 1), (1, 2), (3,))}, r"observation indices \[1\].* more than one"),
+        ({"observations": ((0, 1), (2,), (4,))}, r"observation indices \[3\] are assigned to no"),
+        ({"actions": ((0,), (), (2,))}, r"action indices \[1\] are assigned to no"),
+        ({"actions": ((0,), (1,))}, "3 nodes need as many action groups"),
+        ({"actions": ((), (), ())}, "no action is assigned"),
+        ({"nodes": ("a", "b", "a")}, "distinct names"),
+    ],
+)
+def test_wrong_graphs_are_refused(change: dict, message: str) -> None:
+    right = vars(chain_graph(3))
+    with pytest.raises(ValueError, match=message):
+        EmbodimentGraph(**{**right, **change})
+
+
+def test_wrong_quadrupeds_are_refused() -> None:
+    with pytest.raises(ValueError, match="no place on the body for observation tail_pos"):
+        quadruped_graph({"tail_pos": (0, 3)})
+    with pytest.raises(ValueError, match="joint_vel must hold 12 numbers"):
+        quadruped_graph({"joint_vel": (0, 11)})
+    with pytest.raises(ValueError, match="4 legs"):
+        quadruped_graph(OBS_SLICES, joint_names=["FL_hip"] * 12)
+    with pytest.raises(ValueError, match="as many actions"):
+        quadruped_graph(OBS_SLICES, action_dim=11)
+
+
+def test_wrong_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="n_layers"):
+        BoTConfig(n_layers=0)
+    with pytest.raises(ValueError, match="multiple of n_heads"):
+        BoTConfig(embed_dim=10, n_heads=4)
+    with pytest.raises(ValueError, match="no masking 'firm'; known are hard, mix"):
+        BoTConfig(masking="firm")
+    with pytest.raises(ValueError, match="no body 'snake'; known are quadruped"):
+        BoTConfig(body="snake")
+    with pytest.raises(ValueError, match="fixed_std must be above 0"):
+        BoTConfig(fixed_std=0.0)
+
+
+def history_bot(history: int) -> BoT:
+    torch.manual_seed(0)
+    config = BoTConfig(embed_dim=8, n_heads=2, n_layers=2, feedforward_dim=8, history=history)
+    return BoT(config, chain_graph(3)).eval()
+
+
+@pytest.mark.parametrize("history", [1, 2, 5])
+def test_history_in_control_equals_history_in_training(history: int) -> None:
+    network, tokens = history_bot(history), torch.randn(2, 9, 6)
+    state, actions = network.init_state(2), []
+    for step in range(9):
+        action, state = network.step(tokens[:, step], state)
+        actions.append(action)
+    torch.testing.assert_close(torch.stack(actions, 1), network(tokens), atol=1e-6, rtol=1e-5)
+
+
+def test_an_action_depends_on_the_last_steps_and_no_others() -> None:
+    network, tokens = history_bot(3), torch.randn(1, 8, 6, requires_grad=True)
+    network(tokens)[0, 6].sum().backward()
+    assert tokens.grad is not None
+    touched = tokens.grad[0].abs().sum(dim=1) > 0
+    assert touched.tolist() == [False] * 4 + [True] * 3 + [False]
+
+
+def test_forgetting_one_robot_leaves_the_other() -> None:
+    network, tokens = history_bot(4), torch.randn(2, 5, 6)
+    state = network.init_state(2)
+    for step in range(4):
+        _, state = network.step(tokens[:, step], state)
+    network.reset_state(state, torch.tensor([1]))
+    action, _ = network.step(tokens[:, 4], state)
+    torch.testing.assert_close(action[:1], network(tokens)[:1, 4], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(action[1:], network(tokens[1:, 4:])[:, 0], atol=1e-6, rtol=1e-5)

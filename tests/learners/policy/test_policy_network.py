@@ -1,0 +1,109 @@
+"""Tokens, normalisation and the objective."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from learners.policy.normalisation import Normaliser
+from learners.policy.tokens import TokenLayout
+from learners.training.objectives import masked_mse
+from tests.learners.making import OBS_SLICES, make_policy
+
+
+def test_return_token_is_last_action_return_and_the_rest() -> None:
+    policy = make_policy(tokens="return", return_scale=20.0)
+    obs, remaining = torch.randn(2, 5, 70), torch.full((2, 5), 10.0)
+    token = policy.tokens(obs, remaining)
+    normalised = policy.obs_normaliser.normalise(obs)
+    assert token.shape == (2, 5, 71)
+    torch.testing.assert_close(token[..., :12], normalised[..., 42:54])
+    torch.testing.assert_close(token[..., 12], torch.full((2, 5), 0.5))
+    torch.testing.assert_close(token[..., 13:55], normalised[..., :42])
+    torch.testing.assert_close(token[..., 55:], normalised[..., 54:])
+
+
+def test_return_token_slices_name_what_is_there() -> None:
+    layout = TokenLayout("return", OBS_SLICES)
+    policy = make_policy(tokens="return")
+    obs = torch.randn(70)
+    token = policy.tokens(obs, torch.tensor(3.0))
+    normalised = policy.obs_normaliser.normalise(obs)
+    for name, (start, stop) in layout.slices.items():
+        if name == "return_to_go":
+            assert token[start:stop].tolist() == [3.0]
+        else:
+            torch.testing.assert_close(token[start:stop], normalised[slice(*OBS_SLICES[name])])
+    assert max(stop for _, stop in layout.slices.values()) == layout.dim == 71
+
+
+def test_return_tokens_need_a_return() -> None:
+    with pytest.raises(ValueError, match="return_to_go"):
+        make_policy(tokens="return")(torch.zeros(1, 2, 70))
+
+
+@pytest.mark.parametrize(
+    ("slices", "message"),
+    [
+        ({"a": (0, 3), "b": (4, 6)}, "tile"),
+        ({"a": (0, 3), "b": (2, 6)}, "tile"),
+        ({}, "no named fields"),
+    ],
+)
+def test_layouts_that_do_not_tile_the_observation_are_refused(
+    slices: dict[str, tuple[int, int]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        TokenLayout("obs", slices)
+
+
+def test_unknown_token_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="known are obs, return"):
+        TokenLayout("pixels", OBS_SLICES)
+
+
+def test_normaliser_inverts_itself_and_spares_constant_channels() -> None:
+    normaliser = Normaliser(np.array([1.0, -2.0, 3.0]), np.array([2.0, 0.0, 0.5]))
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(normaliser.restore(normaliser.normalise(x)), x)
+    assert normaliser.normalise(torch.tensor([5.0, -2.0, 3.0])).tolist() == [2.0, 0.0, 0.0]
+
+
+def test_normaliser_refuses_statistics_that_are_not_finite() -> None:
+    with pytest.raises(ValueError, match=r"channels \[1\] are not finite"):
+        Normaliser(np.array([0.0, np.nan]), np.ones(2))
+
+
+@pytest.mark.parametrize("tokens", ["obs", "return"])
+@pytest.mark.parametrize("model", ["fcnet", "bot"])
+def test_steps_equal_forward_in_physical_units(model: str, tokens: str) -> None:
+    policy = make_policy(model, tokens)
+    obs, remaining = torch.randn(2, 20, 70), torch.rand(2, 20)
+    returns = remaining if policy.conditioned else None
+    with torch.no_grad():
+        parallel = policy(obs, returns)
+        state = policy.init_state(2)
+        for t in range(20):
+            step_return = None if returns is None else returns[:, t]
+            action, state = policy.step(obs[:, t], state, step_return)
+            torch.testing.assert_close(action, parallel[:, t], atol=2e-5, rtol=1e-4)
+
+
+def test_masked_loss_is_the_mean_over_valid_steps_only() -> None:
+    predicted, target = torch.randn(3, 6, 4), torch.randn(3, 6, 4)
+    mask = torch.tensor([[1] * 6, [1] * 2 + [0] * 4, [1] * 3 + [0] * 3], dtype=torch.bool)
+    expected = ((predicted - target)[mask] ** 2).mean()
+    torch.testing.assert_close(masked_mse(predicted, target, mask), expected)
+    elsewhere = target.clone()
+    elsewhere[~mask] = 1e6
+    torch.testing.assert_close(masked_mse(predicted, elsewhere, mask), expected)
+
+
+def test_padding_gets_no_gradient() -> None:
+    predicted = torch.randn(1, 4, 2, requires_grad=True)
+    mask = torch.tensor([[True, True, False, False]])
+    masked_mse(predicted, torch.zeros(1, 4, 2), mask).backward()
+    assert predicted.grad is not None
+    assert (predicted.grad[0, 2:] == 0).all()
+    assert (predicted.grad[0, :2] != 0).all()

@@ -1,0 +1,351 @@
+"""Return-conditioned policies on data whose observation has no last action: they keep it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from datasets import Selection, open_store
+from datasets.formats.d4rl.tasks import TASKS
+from datasets.formats.transfer.importing import import_source
+from learners.checkpoint import CHECKPOINT, load_policy, policy_card
+from learners.deploy.compiled_fcnet import CompiledFCNet
+from learners.deploy.control import LearnedPolicy
+from learners.deploy.export import ExportOptions, export_policy
+from learners.deploy.onnx_policy import OnnxPolicy
+from learners.models.bot.bodies import BODIES
+from learners.models.registry import build_network, preset
+from learners.policy.gaussian import GaussianSpread
+from learners.policy.normalisation import Normaliser
+from learners.policy.policy_network import PolicyNetwork
+from learners.policy.tokens import TokenLayout
+from learners.training.config import TrainConfig
+from learners.training.held_out import held_out_error
+from learners.training.train import train
+from tests.learners.deploy.exporting import FACTS
+from tests.learners.making import OBS_SLICES, SMALL
+
+KINDS = ("fcnet", "dt")
+SIZES: dict[str, dict[str, Any]] = {
+    "fcnet": SMALL["fcnet"],
+    "dt": {"hidden_dim": 16, "n_heads": 2, "n_layers": 2, "context_len": 8},
+}
+OBS, ACTION = 11, 3
+NAMES = TASKS["hopper"].obs_slices
+CONTROL_STEPS = 27
+
+
+@dataclass(frozen=True)
+class Seen:
+    policy: np.ndarray
+    reward: np.ndarray
+
+
+def write_hopper(path: Path, dtype: str) -> Path:
+    """A file of D4RL's layout, in which each action follows from the one before."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, 30, 24)
+    actions = []
+    for length in lengths:
+        last = np.zeros(ACTION)
+        for _ in range(length):
+            last = -0.95 * last + rng.choice([-0.2, 0.2], ACTION)
+            actions.append(last)
+    rows = int(lengths.sum())
+    ended = np.zeros(rows, bool)
+    ended[np.cumsum(lengths) - 1] = True
+    with h5py.File(path, "w") as file:
+        file["observations"] = rng.normal(size=(rows, OBS)).astype(dtype)
+        file["actions"] = np.array(actions, dtype)
+        file["rewards"] = rng.uniform(0.5, 1.5, rows).astype(dtype)
+        file["terminals"] = ended
+        file["timeouts"] = np.zeros(rows, bool)
+    return path
+
+
+def hopper(folder: Path, dtype: str = "float32") -> Selection:
+    source = write_hopper(folder / "hopper-medium-v2.hdf5", dtype)
+    import_source("d4rl", source, folder / "hopper.zarr", {})
+    return open_store(folder / "hopper.zarr").select()
+
+
+def config_for(kind: str, **changes: Any) -> TrainConfig:
+    settings: dict[str, Any] = {
+        "model": kind,
+        "model_overrides": SIZES[kind],
+        "objective": "return",
+        "steps": 12,
+        "batch_size": 8,
+        "window_len": 8,
+        "held_out_fraction": 0.2,
+        "threads": 1,
+    }
+    return TrainConfig(**(settings | changes))
+
+
+@pytest.fixture(scope="module")
+def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
+    return hopper(tmp_path_factory.mktemp("d4rl"))
+
+
+@pytest.fixture(scope="module")
+def runs(selection: Selection, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A trained run of each kind."""
+    folder = tmp_path_factory.mktemp("runs")
+    for kind in KINDS:
+        train(config_for(kind), selection, folder / kind)
+    return {kind: folder / kind for kind in KINDS}
+
+
+def observations(robots: int, width: int = OBS, steps: int = CONTROL_STEPS) -> list[Seen]:
+    rng = np.random.default_rng(1)
+    return [
+        Seen(
+            rng.standard_normal((robots, width), dtype=np.float32),
+            rng.uniform(0, 1, robots).astype(np.float32),
+        )
+        for _ in range(steps)
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_policy_says_that_it_keeps_the_last_action(
+    kind: str, runs: dict[str, Path], selection: Selection
+) -> None:
+    stored = selection.store.schema.field("obs").slices
+    assert stored == NAMES
+    layout = load_policy(runs[kind], kind=kind, obs_slices=stored).layout
+    assert layout.keeps_last_action
+    assert (layout.stored_slices, layout.stored_dim) == (NAMES, OBS)
+    assert layout.obs_slices["last_action"] == (OBS, OBS + ACTION)
+    card = json.loads((runs[kind] / "checkpoint.json").read_text())
+    assert card["tokens"]["keeps_last_action"] is True
+    offered = {**NAMES, "last_action": (OBS, OBS + ACTION)}
+    with pytest.raises(ValueError, match="another observation layout: last_action at no place"):
+        load_policy(runs[kind], obs_slices=offered)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_normalisers_of_the_last_action_are_the_actions(kind: str, runs: dict[str, Path]) -> None:
+    policy = load_policy(runs[kind])
+    for name in ("mean", "std"):
+        both = getattr(policy.obs_normaliser, name)
+        assert torch.equal(both[OBS:], getattr(policy.action_normaliser, name))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_control_equals_the_network_fed_with_its_own_actions(
+    kind: str, runs: dict[str, Path]
+) -> None:
+    network = load_policy(runs[kind])
+    policy = LearnedPolicy(network, num_robots=3, return_target=0.7)
+    seen = observations(3)
+    actions = np.stack([policy.act(each) for each in seen], axis=1)
+    assert actions.dtype == np.float32
+    check_against_the_parallel_form(network, seen, actions, target=0.7)
+
+
+def check_against_the_parallel_form(
+    network: PolicyNetwork, seen: list[Seen], actions: np.ndarray, target: float
+) -> None:
+    """actions (N, T, A) of one episode are what the network makes of them, a step later."""
+    before = np.concatenate([np.zeros_like(actions[:, :1]), actions[:, :-1]], axis=1)
+    rewards = np.stack([each.reward for each in seen], axis=1)
+    remaining = target * float(network.return_scale) - (np.cumsum(rewards, axis=1) - rewards[:, :1])
+    with torch.no_grad():
+        obs = torch.from_numpy(np.stack([each.policy for each in seen], axis=1))
+        expected = network(
+            network.observation(obs, torch.from_numpy(before)),
+            torch.from_numpy(remaining.astype(np.float32)),
+        )
+    np.testing.assert_allclose(actions, expected.numpy(), atol=5e-5)
+
+
+def test_a_reset_forgets_the_last_action_of_these_robots(runs: dict[str, Path]) -> None:
+    network = load_policy(runs["fcnet"])
+    policy, undisturbed, fresh = (LearnedPolicy(network, num_robots=2) for _ in range(3))
+    for t, each in enumerate(observations(2)):
+        if t == 9:
+            policy.reset(np.array([1]))
+        action, same = policy.act(each), undisturbed.act(each)
+        np.testing.assert_allclose(action[0], same[0], atol=5e-5)
+        if t >= 9:
+            np.testing.assert_allclose(action[1], fresh.act(each)[1], atol=5e-5)
+
+
+def test_actions_are_cut_to_the_limit(runs: dict[str, Path]) -> None:
+    network, ids = load_policy(runs["fcnet"]), np.arange(2)
+    free = LearnedPolicy(network, 2)
+    cut = LearnedPolicy(network, 2, action_limit=0.01)
+    for policy in (free, cut):
+        policy.reset(ids)
+    observation = observations(2)[0]
+    wanted = free.act(observation)
+    assert np.abs(wanted).max() > 0.01
+    np.testing.assert_array_equal(cut.act(observation), np.clip(wanted, -0.01, 0.01))
+    with pytest.raises(ValueError, match="action_limit must be above 0"):
+        LearnedPolicy(network, 2, action_limit=0.0)
+
+
+def test_a_drawn_action_is_the_last_one() -> None:
+    layout = TokenLayout.of_data("return", NAMES, ACTION)
+    network = PolicyNetwork(
+        build_network(preset("fcnet", SIZES["fcnet"]), layout, ACTION),
+        layout,
+        Normaliser.identity(layout.obs_dim),
+        Normaliser.identity(ACTION),
+        gaussian=GaussianSpread(ACTION, fixed_std=0.5),
+    )
+    first, second = observations(1, steps=2)
+    policy = LearnedPolicy(network, num_robots=1, sample=True)
+    drawn, following = policy.act(first), policy.act(second)
+    noise = torch.Generator().manual_seed(0)
+    std = network.action_std().detach()
+    with torch.no_grad():
+        obs = torch.from_numpy(np.stack([first.policy, second.policy], axis=1))
+        before = torch.from_numpy(np.stack([np.zeros_like(drawn), drawn], axis=1))
+        remaining = torch.tensor([[1.0, 1.0 - float(second.reward[0])]])
+        mean = network(network.observation(obs, before), remaining)[0]
+    for action, expected in zip((drawn, following), mean, strict=True):
+        noisy = expected + std * torch.randn(1, ACTION, generator=noise)
+        np.testing.assert_allclose(action, noisy.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_held_out_error_is_that_of_the_executed_actions(
+    kind: str, runs: dict[str, Path], selection: Selection
+) -> None:
+    policy = load_policy(runs[kind])
+    total = 0.0
+    for index in range(len(selection)):
+        episode = selection.episode(index)
+        action = torch.from_numpy(episode["action"])
+        before = torch.cat([torch.zeros(1, ACTION), action[:-1]])
+        remaining = torch.from_numpy(np.cumsum(episode["reward"][::-1])[::-1].copy())
+        with torch.no_grad():
+            obs = policy.observation(torch.from_numpy(episode["obs"]), before)
+            predicted = policy.predict_normalised(obs[None], remaining[None])[0]
+        error = predicted - policy.action_normaliser.normalise(action)
+        total += float(error.square().mean(-1).sum())
+    found = held_out_error(policy, selection)
+    assert found.mse == pytest.approx(total / found.steps, rel=1e-4)
+
+
+def test_the_last_action_is_learned_from(selection: Selection, tmp_path: Path) -> None:
+    """Only it explains the actions: without it the error stays near 1."""
+    config = config_for("fcnet", steps=150, peak_lr=1e-2, window_len=16, validation_every=50)
+    with_it = train(config, selection, tmp_path / "return")
+    # FCNet without return tokens sees the observation alone, which is noise here.
+    without = train(replace(config, objective="bc"), selection, tmp_path / "bc")
+    assert with_it.best_validation_loss is not None
+    assert without.best_validation_loss is not None
+    assert with_it.best_validation_loss < 0.5 < 0.9 < without.best_validation_loss
+
+
+@pytest.mark.parametrize("objective", ["bc", "return"])
+def test_double_precision_data_train_too(objective: str, tmp_path: Path) -> None:
+    selection = hopper(tmp_path, "float64")
+    result = train(config_for("fcnet", objective=objective, steps=3), selection, tmp_path / "run")
+    policy = load_policy(result.run_dir)
+    assert next(policy.parameters()).dtype == torch.float32
+    assert held_out_error(policy, selection).steps == selection.steps
+
+
+def test_older_cards_load(tmp_path: Path) -> None:
+    layout = TokenLayout("return", OBS_SLICES)
+    spec = preset("fcnet", SMALL["fcnet"])
+    policy = PolicyNetwork(
+        build_network(spec, layout, 12), layout, Normaliser.identity(70), Normaliser.identity(12)
+    )
+    card = policy_card(policy, spec)
+    del card["tokens"]["keeps_last_action"]
+    tensors = {f"policy.{name}": value for name, value in policy.state_dict().items()}
+    save_file(tensors, tmp_path / CHECKPOINT, {"card": json.dumps(card)})
+    with safe_open(tmp_path / CHECKPOINT, framework="pt") as stored:
+        assert "keeps_last_action" not in stored.metadata()["card"]
+    loaded = load_policy(tmp_path, obs_slices=OBS_SLICES)
+    assert loaded.layout == layout
+    assert not loaded.layout.keeps_last_action
+
+
+def legged_policy(kind: str) -> tuple[PolicyNetwork, dict[str, Any], Any]:
+    """A policy for the robot that is fed no last action, its card, and facts of that robot."""
+    start, stop = OBS_SLICES["last_action"]
+    fields = {}
+    for name, each in FACTS.observation.items():
+        back = stop - start if each.start >= stop else 0
+        if name != "last_action":
+            fields[name] = replace(each, start=each.start - back, stop=each.stop - back)
+    facts = replace(FACTS, observation=fields)
+    layout = TokenLayout.of_data("return", facts.obs_slices, 12)
+    spec = preset(kind, SIZES[kind])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = build_network(spec, layout, 12)
+    ramp = np.linspace(0.5, 2.0, 70)
+    policy = PolicyNetwork(
+        network, layout, Normaliser(ramp - 1.0, ramp), Normaliser(ramp[:12], ramp[:12]), 7.0
+    ).eval()
+    return policy, policy_card(policy, spec) | {"parameters": 1}, facts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exported_policy_keeps_it_as_a_part_of_its_state(kind: str, tmp_path: Path) -> None:
+    policy, card, facts = legged_policy(kind)
+    result = export_policy(policy, card, facts, tmp_path / "out", ExportOptions(batch_size=2))
+    assert max(result.errors.values()) <= 1e-5
+    exported = OnnxPolicy(tmp_path / "out", num_robots=3, return_target=0.8)
+    assert exported.description["observation"]["dim"] == 58
+    [kept] = [
+        each for each in exported.description["state"] if each["input"] == "state_last_action"
+    ]
+    assert (kept["shape"], kept["fill"], kept["output"]) == ([2, 12], 0.0, "next_state_last_action")
+    assert exported.check_known_answers() <= 1e-5
+    learned = LearnedPolicy(policy, num_robots=3, return_target=0.8)
+    for t, each in enumerate(observations(3, width=58)):
+        if t in (5, 14):
+            exported.reset(np.array([0, 2]))
+            learned.reset(np.array([0, 2]))
+        np.testing.assert_allclose(exported.act(each), learned.act(each), atol=5e-5)
+
+
+def test_a_compiled_policy_keeps_it() -> None:
+    policy, _, _ = legged_policy("fcnet")
+    compiled = CompiledFCNet(policy)
+    for _ in range(2):
+        learned = LearnedPolicy(policy, num_robots=1)
+        remaining = 7.0
+        for t, each in enumerate(observations(1, width=58)):
+            remaining -= float(each.reward[0]) if t else 0.0
+            action = compiled.step(each.policy[0], remaining)
+            np.testing.assert_allclose(action, learned.act(each)[0], atol=5e-5)
+        compiled.reset()
+    with pytest.raises(ValueError, match=r"shape \(58,\)"):
+        compiled.step(np.zeros(70, np.float32), 1.0)
+
+
+def test_wrong_layouts_and_batches_are_refused() -> None:
+    with pytest.raises(ValueError, match="keeps the last action has return tokens"):
+        TokenLayout("obs", {"state": (0, 3), "last_action": (3, 5)}, keeps_last_action=True)
+    with pytest.raises(ValueError, match="is the last field of its observation"):
+        TokenLayout("return", {"last_action": (0, 2), "state": (2, 5)}, keeps_last_action=True)
+    policy, _, _ = legged_policy("fcnet")
+    with pytest.raises(ValueError, match="give last_action"):
+        policy.predict_batch({"obs": torch.zeros(1, 4, 58), "return_to_go": torch.zeros(1, 4)})
+
+
+@pytest.mark.parametrize("task", ["door", "hammer", "relocate"])
+def test_names_of_the_adroit_tasks_are_those_of_the_bodies(task: str) -> None:
+    body = BODIES[f"adroit-{task}"]
+    assert TASKS[task].obs_slices == body.slices
+    layout = TokenLayout.of_data("return", TASKS[task].obs_slices, body.act_dim)
+    assert body.graph(layout.slices, body.act_dim).obs_dim == layout.dim

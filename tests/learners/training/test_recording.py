@@ -1,0 +1,64 @@
+"""What a run writes for people: a table and TensorBoard events, without double steps."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from learners.training.records.event_files import EVENTS, EventFiles
+from learners.training.records.history import COLUMNS, TABLE, History, read_history
+
+
+def row(step: int, validated: bool = False) -> dict[str, float | None]:
+    return {
+        "step": step,
+        "loss": 1.0 / step,
+        "validation_loss": 2.0 / step if validated else None,
+        "lr": 1e-3,
+        "steps_per_s": 100.0,
+        "elapsed_s": 0.1 * step,
+    }
+
+
+@pytest.fixture
+def resumed(tmp_path: Path) -> Path:
+    """Six steps, of which the last two were lost and made again."""
+    for last_step, steps in ((0, range(1, 7)), (4, range(5, 9))):
+        history, events = History(tmp_path, last_step), EventFiles(tmp_path, last_step)
+        for step in steps:
+            for record in (history, events):
+                record.append(row(step, validated=step % 2 == 0))
+        history.sync()
+        history.close()
+        events.close()
+    return tmp_path
+
+
+def test_the_table_has_every_step_once(resumed: Path) -> None:
+    with (resumed / TABLE).open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert list(table[0]) == list(COLUMNS)
+    assert [int(each["step"]) for each in table] == list(range(1, 9))
+    rows = read_history(resumed)
+    assert [float(each["loss"]) for each in table] == [each["loss"] for each in rows]
+    assert [each["validation_loss"] for each in table[:2]] == ["", "1.0"]
+
+
+def test_tensorboard_shows_every_step_once(resumed: Path) -> None:
+    shown = EventAccumulator(str(resumed / EVENTS)).Reload()
+    losses = shown.Scalars("loss/train")
+    assert [event.step for event in losses] == list(range(1, 9))
+    assert [event.value for event in losses] == pytest.approx([1.0 / n for n in range(1, 9)])
+    assert [event.step for event in shown.Scalars("loss/validation")] == [2, 4, 6, 8]
+    assert {"optimiser/learning_rate", "speed/control_steps_per_s"} <= set(shown.Tags()["scalars"])
+
+
+def test_a_line_that_a_crash_cut_short_is_dropped(resumed: Path) -> None:
+    path = resumed / "history.jsonl"
+    path.write_text(path.read_text()[:-20])
+    History(resumed, 8).close()
+    assert [each["step"] for each in read_history(resumed)] == list(range(1, 8))
+    assert len((resumed / TABLE).read_text().splitlines()) == 8

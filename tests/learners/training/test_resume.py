@@ -1,0 +1,231 @@
+"""A run that was stopped, by whatever, ends as one that was not."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from datasets import Selection
+from learners.checkpoint import BEST, load_policy, read_checkpoint
+from learners.training.batches import open_stream
+from learners.training.config import TrainConfig
+from learners.training.distributed import Ranks
+from learners.training.interrupts import INTERRUPTED, STOPPED, Stopped
+from learners.training.records.history import read_history
+from learners.training.train import TrainResult, train
+from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
+
+LONGER = replace(SHORT, steps=32)
+STOP = 11
+
+
+@pytest.fixture(scope="module")
+def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
+    return make_selection(tmp_path_factory.mktemp("store") / "walks.zarr")
+
+
+@pytest.fixture(scope="module")
+def whole(selection: Selection, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """The short run, without a stop."""
+    return train(LONGER, selection, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(autouse=True)
+def _report_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learners.training.trainer.PROGRESS_PERIOD_S", 0.0)
+
+
+class Killed(Exception):
+    """Stands for a crash."""
+
+
+def after(step: int, action: Callable[[], None]) -> Callable[[int, int, dict[str, Any]], None]:
+    """A progress callback that acts once some steps are done."""
+
+    def progress(done: int, total: int, information: dict[str, Any]) -> None:
+        if done >= step:
+            action()
+
+    return progress
+
+
+def ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def crash() -> None:
+    raise Killed
+
+
+def numbers(run_dir: Path) -> list[tuple[Any, ...]]:
+    """The history without its clock."""
+    return [
+        (row["step"], row["loss"], row["validation_loss"], row["lr"])
+        for row in read_history(run_dir)
+    ]
+
+
+def stop_and_go_on(
+    config: TrainConfig, selection: Selection, run_dir: Path, step: int = STOP
+) -> Path:
+    with pytest.raises(KeyboardInterrupt):
+        train(config, selection, run_dir, progress=after(step, ctrl_c))
+    assert read_checkpoint(run_dir)[1]["progress"]["step"] == step
+    assert train(config, selection, run_dir).resumed_from == step
+    return run_dir
+
+
+def assert_same_run(found: Path, expected: Path) -> None:
+    """Equal histories, weights, optimisers, averages, positions and best policies, bit for bit."""
+    assert numbers(found) == numbers(expected)
+    for which in ("last", "best"):
+        tensors, card = read_checkpoint(expected, which)
+        found_tensors, found_card = read_checkpoint(found, which)
+        assert tensors.keys() == found_tensors.keys()
+        assert all(torch.equal(tensors[name], found_tensors[name]) for name in tensors)
+        assert found_card["stream"] == card["stream"]
+        for name in ("step", "control_steps", "best_step", "best_validation_loss"):
+            assert found_card["progress"][name] == card["progress"][name]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(LONGER, objective="return"),
+        replace(LONGER, objective="gaussian-bc", optimiser="lion", peak_lr=3e-4),
+        replace(LONGER, ema_decay=0.9, optimiser="adam", schedule="constant", accumulate=3),
+        replace(LONGER, model="bot", model_overrides=SMALL["bot"], window_len=1, batch_size=13),
+    ],
+    ids=["return", "gaussian-lion", "ema-adam", "bot"],
+)
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(
+    config: TrainConfig, selection: Selection, tmp_path: Path
+) -> None:
+    uninterrupted = train(config, selection, tmp_path / "whole")
+    stopped = stop_and_go_on(config, selection, tmp_path / "stopped")
+    assert_same_run(stopped, uninterrupted.run_dir)
+
+
+def test_a_run_may_stop_anywhere_in_an_epoch(
+    whole: TrainResult, selection: Selection, tmp_path: Path
+) -> None:
+    rest, _ = selection.split(LONGER.held_out_fraction, LONGER.seed)
+    epoch = len(open_stream(LONGER, rest, Ranks(), LONGER.seed))
+    assert 1 < epoch < LONGER.steps - 20
+    for step in (1, epoch - 1, epoch, epoch + 1):
+        with pytest.raises(KeyboardInterrupt):
+            train(LONGER, selection, tmp_path / str(step), progress=after(step, ctrl_c))
+        position = read_checkpoint(tmp_path / str(step))[1]["stream"]
+        assert position["epoch"] == step // epoch
+        assert (position["cursor"] == 0) == (step == epoch)
+        assert train(LONGER, selection, tmp_path / str(step)).resumed_from == step
+        assert_same_run(tmp_path / str(step), whole.run_dir)
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(
+    whole: TrainResult, selection: Selection, tmp_path: Path
+) -> None:
+    with pytest.raises(Killed):
+        train(LONGER, selection, tmp_path, progress=after(10, crash))
+    assert len(read_history(tmp_path)) == 10
+    assert train(LONGER, selection, tmp_path).resumed_from == 7
+    assert_same_run(tmp_path, whole.run_dir)
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"),
+    [
+        (signal.SIGINT, INTERRUPTED),
+        (signal.SIGTERM, STOPPED),
+        (signal.SIGUSR2, STOPPED),
+    ],
+)
+def test_signals_leave_a_checkpoint_after_the_step(
+    number: signal.Signals,
+    exit_code: int,
+    whole: TrainResult,
+    selection: Selection,
+    tmp_path: Path,
+) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(Stopped) as caught:
+        train(LONGER, selection, tmp_path, progress=after(5, lambda: signal.raise_signal(number)))
+    assert str(caught.value) == f"stopped by {number.name} after step 5"
+    assert caught.value.exit_code == exit_code
+    assert signal.getsignal(number) is before
+    assert train(LONGER, selection, tmp_path).resumed_from == 5
+    assert_same_run(tmp_path, whole.run_dir)
+
+
+def test_a_signal_after_the_last_step_costs_nothing(selection: Selection, tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        train(LONGER, selection, tmp_path, progress=after(LONGER.steps, ctrl_c))
+    assert train(LONGER, selection, tmp_path).resumed_from == LONGER.steps
+
+
+def test_a_finished_run_returns_at_once(whole: TrainResult, selection: Selection) -> None:
+    files = {path: path.stat().st_mtime_ns for path in whole.run_dir.rglob("*")}
+    assert train(LONGER, selection, whole.run_dir) == replace(whole, resumed_from=LONGER.steps)
+    assert {path: path.stat().st_mtime_ns for path in whole.run_dir.rglob("*")} == files
+
+
+def test_seconds_are_counted_across_resumes(selection: Selection, tmp_path: Path) -> None:
+    stop_and_go_on(LONGER, selection, tmp_path)
+    seconds = [row["elapsed_s"] for row in read_history(tmp_path)]
+    assert all(later > earlier for earlier, later in pairwise(seconds))
+
+
+def test_training_leaves_the_callers_random_numbers_alone(
+    selection: Selection, tmp_path: Path
+) -> None:
+    torch.manual_seed(4)
+    expected = torch.rand(3)
+    torch.manual_seed(4)
+    train(replace(LONGER, steps=2), selection, tmp_path)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_best_policy_is_the_one_with_the_lowest_validation_loss(
+    selection: Selection, tmp_path: Path
+) -> None:
+    config = replace(
+        LONGER, peak_lr=0.1, schedule="constant", warmup_fraction=0.0, validation_every=1
+    )
+    result = train(config, selection, tmp_path)
+    losses = {row["step"]: row["validation_loss"] for row in read_history(tmp_path)}
+    assert result.best_step == min(losses, key=lambda step: losses[step])
+    assert result.best_validation_loss == min(losses.values()) < losses[config.steps]
+    card = read_checkpoint(tmp_path, "best")[1]
+    assert card["progress"]["step"] == result.best_step
+    best = load_policy(tmp_path, obs_slices=OBS_SLICES, which="best")
+    shorter = train(replace(config, steps=result.best_step or 0), selection, tmp_path / "shorter")
+    last = load_policy(shorter.run_dir).state_dict()
+    assert all(torch.equal(value, last[name]) for name, value in best.state_dict().items())
+
+
+def test_without_held_out_episodes_there_is_no_best(selection: Selection, tmp_path: Path) -> None:
+    result = train(replace(LONGER, steps=3, held_out_fraction=0.0), selection, tmp_path)
+    assert result.validation_loss is result.best_step is None
+    assert not (tmp_path / BEST).exists()
+    with pytest.raises(ValueError, match="no best checkpoint in"):
+        load_policy(tmp_path, which="best")
+    with pytest.raises(ValueError, match="keeps last, best"):
+        load_policy(tmp_path, which="first")
+
+
+def test_how_a_run_is_carried_out_may_change(
+    whole: TrainResult, selection: Selection, tmp_path: Path
+) -> None:
+    with pytest.raises(Killed):
+        train(LONGER, selection, tmp_path, progress=after(STOP, crash))
+    other = replace(LONGER, accumulate=2, checkpoint_every=100)
+    assert train(other, selection, tmp_path).resumed_from == 7
+    found, expected = numbers(tmp_path), numbers(whole.run_dir)
+    assert [row[1] for row in found] == pytest.approx([row[1] for row in expected], rel=1e-4)

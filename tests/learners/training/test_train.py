@@ -1,0 +1,202 @@
+"""The trainer on a real store: learning, what it leaves behind, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets import Selection
+from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
+from learners.training.config import TrainConfig
+from learners.training.optimisation import learning_rate
+from learners.training.records.history import read_history
+from learners.training.train import NonFiniteError, train
+from tests.learners.making import OBS_SLICES, SHORT, SMALL, SpoiledSelection, make_selection
+
+
+@pytest.fixture(scope="module")
+def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
+    return make_selection(tmp_path_factory.mktemp("store") / "walks.zarr")
+
+
+def test_training_lowers_the_loss_on_both_sides(selection: Selection, tmp_path: Path) -> None:
+    config = replace(SHORT, steps=150, validation_every=10, history_every=10)
+    result = train(config, selection, tmp_path)
+    rows = read_history(tmp_path)
+    assert result.loss < 0.5 * rows[0]["loss"]
+    assert result.validation_loss is not None
+    assert result.validation_loss < 0.7 * rows[0]["validation_loss"]
+    assert [row["step"] for row in rows] == list(range(10, 151, 10))
+    assert result.control_steps > 0
+    assert result.train_s > 0
+
+
+def test_progress_reports_the_last_step(selection: Selection, tmp_path: Path) -> None:
+    seen: list[tuple[int, int, dict[str, Any]]] = []
+    train(SHORT, selection, tmp_path, progress=lambda *call: seen.append(call))
+    done, total, information = seen[-1]
+    assert (done, total) == (24, 24)
+    assert information["remaining_s"] == 0.0
+    assert {"loss", "validation_loss", "lr", "steps_per_s", "elapsed_s"} <= information.keys()
+
+
+def test_the_loaded_policy_carries_the_datas_statistics(
+    selection: Selection, tmp_path: Path
+) -> None:
+    train(replace(SHORT, objective="return"), selection, tmp_path)
+    policy = load_policy(tmp_path, kind="fcnet", obs_slices=OBS_SLICES)
+    rest, _ = selection.split(SHORT.held_out_fraction, SHORT.seed)
+    np.testing.assert_allclose(
+        policy.action_normaliser.mean.numpy(), rest.statistics("action").mean, rtol=1e-5
+    )
+    returns = rest.episodes().column("return").to_numpy()
+    assert float(policy.return_scale) == pytest.approx(returns.mean(), rel=1e-6)
+    assert not policy.training
+
+
+def test_settings_are_saved_beside_the_run(selection: Selection, tmp_path: Path) -> None:
+    train(replace(SHORT, steps=2), selection, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["train_config"]["batch_size"] == 8
+    assert config["model"]["config"]["hidden_dim"] == 16
+    assert config["dataset_hash"] == selection.hash
+    assert config["git_revision"]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [({"seed": 1}, "seed"), ({"model_overrides": {}}, "model_overrides")]
+)
+def test_a_folder_with_another_run_is_refused(
+    change: dict[str, Any], named: str, selection: Selection, tmp_path: Path
+) -> None:
+    train(replace(SHORT, steps=2), selection, tmp_path)
+    with pytest.raises(ValueError, match=f"run with another {named}"):
+        train(replace(SHORT, steps=2, **change), selection, tmp_path)
+
+
+def test_a_folder_with_a_run_on_other_data_is_refused(selection: Selection, tmp_path: Path) -> None:
+    train(replace(SHORT, steps=2), selection, tmp_path / "run")
+    other = make_selection(tmp_path / "other.zarr", seed=8)
+    with pytest.raises(ValueError, match="another dataset"):
+        train(replace(SHORT, steps=2), other, tmp_path / "run")
+
+
+@pytest.mark.parametrize("field", ["obs", "action"])
+def test_nan_in_the_data_is_named(field: str, tmp_path: Path) -> None:
+    spoiled = make_selection(tmp_path / "spoiled.zarr", spoil=field)
+    with pytest.raises(NonFiniteError, match=field):
+        train(replace(SHORT, held_out_fraction=0.0), spoiled, tmp_path / "run")
+
+
+def test_nan_in_the_rewards_is_named(tmp_path: Path) -> None:
+    spoiled = make_selection(tmp_path / "spoiled.zarr", spoil="reward")
+    config = replace(SHORT, objective="return", held_out_fraction=0.0, return_scale=10.0)
+    with pytest.raises(
+        NonFiniteError,
+        match=r"^step 0 \(epoch 0, batch 0\): field return_to_go of the data holds numbers that "
+        r"are not finite, in episodes? [\d, ]+ of part walks( and \d more)?$",
+    ):
+        train(config, spoiled, tmp_path / "run")
+
+
+def test_nan_in_the_held_out_data_is_named(selection: Selection, tmp_path: Path) -> None:
+    class SpoiltWhereHeldOut(Selection):
+        def split(self, fraction: float, seed: int) -> tuple[Selection, Selection]:
+            rest, held_out = super().split(fraction, seed)
+            spoiled = SpoiledSelection(held_out.store, held_out.catalog, held_out.rows)
+            spoiled.spoiled_field = "action"
+            return rest, spoiled
+
+    spoilt = SpoiltWhereHeldOut(selection.store, selection.catalog, selection.rows)
+    with pytest.raises(NonFiniteError, match=r"step 9, validation: field action .* of part walks"):
+        train(SHORT, spoilt, tmp_path)
+    assert read_checkpoint(tmp_path)[1]["progress"]["step"] == 7
+
+
+def test_a_diverging_run_stops_and_keeps_its_last_good_checkpoint(
+    selection: Selection, tmp_path: Path
+) -> None:
+    config = replace(SHORT, peak_lr=1e30, warmup_fraction=0.0, checkpoint_every=1)
+    with pytest.raises(
+        NonFiniteError,
+        match=r"step \d+ \(epoch 0, batch \d+\): the loss .* over episodes [\d, ]+ of part walks "
+        r"and \d+ more; lower peak_lr",
+    ):
+        train(config, selection, tmp_path)
+    tensors, card = read_checkpoint(tmp_path)
+    assert not card["finished"]
+    assert tensors
+
+
+@pytest.mark.parametrize("setting", ["context_len", "hidden_dim"])
+def test_a_model_of_no_size_is_refused(setting: str, selection: Selection, tmp_path: Path) -> None:
+    config = replace(SHORT, model_overrides=SMALL["fcnet"] | {setting: 0})
+    with pytest.raises(ValueError, match=setting):
+        train(config, selection, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_truncated_checkpoint_is_refused(selection: Selection, tmp_path: Path) -> None:
+    train(replace(SHORT, steps=2), selection, tmp_path)
+    path = tmp_path / CHECKPOINT
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="truncated or damaged"):
+        train(replace(SHORT, steps=2), selection, tmp_path)
+
+
+def test_too_few_episodes_to_hold_out_are_refused(tmp_path: Path) -> None:
+    few = make_selection(tmp_path / "few.zarr", episodes=2)
+    with pytest.raises(ValueError, match="held_out_fraction"):
+        train(replace(SHORT, held_out_fraction=0.001), few, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_path_that_is_no_folder_is_refused(selection: Selection, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("something else")
+    with pytest.raises(ValueError, match="cannot write a run to"):
+        train(SHORT, selection, taken)
+    assert taken.read_text() == "something else"
+
+
+def test_learning_rate_warms_up_and_falls_to_nothing() -> None:
+    config = TrainConfig(steps=100, warmup_fraction=0.2, peak_lr=1.0)
+    rates = [learning_rate(step, config) for step in range(100)]
+    assert rates[0] == pytest.approx(0.05)
+    assert max(rates) == rates[19] == rates[20] == pytest.approx(1.0)
+    assert rates[60] == pytest.approx(0.5)
+    assert 0 < rates[99] < 0.001
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 0},
+        {"batch_size": -1},
+        {"window_len": 0},
+        {"peak_lr": 0.0},
+        {"peak_lr": float("nan")},
+        {"objective": "ppo"},
+        {"optimiser": "sgd"},
+        {"schedule": "step"},
+        {"precision": "fp8"},
+        {"device": "tpu"},
+        {"accumulate": 0},
+        {"ema_decay": 1.0},
+        {"grad_clip": 0.0},
+        {"held_out_fraction": 1.0},
+        {"warmup_fraction": -0.1},
+        {"betas": (0.9, 1.0)},
+        {"weight_decay": -1.0},
+        {"seed": -1},
+        {"threads": 0},
+    ],
+)
+def test_settings_outside_their_range_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(change))):
+        TrainConfig(**change)

@@ -1,0 +1,171 @@
+"""`gaitforge compare`: what it prints and leaves, and the one line that wrong input gets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.progress import Silent
+from flows.stages.collect import collect
+from pipeline.cli.main import main
+from pipeline.report.comparison_page import (
+    MARKDOWN_NAME,
+    PAGE_NAME,
+    comparison_page,
+    write_comparison,
+)
+from tests.flows.making import COLLECT
+from tests.pipeline.report.test_report import PageReader
+
+OWN = {
+    "mlp": {"model_overrides": {"hidden_dim": 16, "n_layers": 1}},
+    "history-mlp": {"model_overrides": {"hidden_dim": 8, "n_layers": 1}, "peak_lr": 0.001},
+}
+SETTINGS = [
+    "config.window_len=8",
+    "config.held_out_fraction=0.3",
+    "config.history_every=1",
+    "config.validation_every=1",
+    "evaluate.robots=4",
+    f"own={json.dumps(OWN)}",
+]
+OPTIONS = ["--models", "mlp,history-mlp", "--seeds", "0-1", "--steps", "2", "--batch-size", "2"]
+OPTIONS += ["--terrain", "flat", "--episodes", "1"]
+OPTIONS += [word for setting in SETTINGS for word in ("--set", setting)]
+
+
+def call(*arguments: str | Path) -> int:
+    """`main` in this process, as a shell would see it end."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 real episodes."""
+    path = tmp_path_factory.mktemp("compare-cli") / "legged.zarr"
+    collect(COLLECT, path, Silent())
+    return path
+
+
+@pytest.fixture(scope="module")
+def compared(store: Path) -> Path:
+    """The folder of a finished comparison."""
+    out = store.parent / "out"
+    assert call("compare", store, *OPTIONS, "--out", out) == 0
+    return out
+
+
+def test_the_same_command_again_prints_the_record(
+    store: Path, compared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (compared / "train").rglob("*.safetensors")}
+    assert call("compare", store, *OPTIONS, "--out", compared, "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record == json.loads((compared / "comparison.json").read_text())
+    assert [model["model"] for model in record["models"]] == ["mlp", "history-mlp"]
+    assert record["plan"]["evaluate"]["grid"]["terrains"] == ["flat"]
+    assert record["plan"]["evaluate"]["grid"]["skills"] == ["stand", "run"]
+    assert {run["seed"] for run in record["runs"]} == {0, 1}
+    assert len(before) == 8, "the last and the best of four runs"
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_the_table_has_a_row_for_every_model_and_the_expert(
+    store: Path, compared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("compare", store, *OPTIONS, "--out", compared) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["mlp", "history-mlp", "expert"]
+    assert "\u00a0±\u00a0" in lines[2]
+    assert lines[-1] == f"page: {compared / PAGE_NAME}"
+
+
+def test_the_page_and_the_markdown_show_the_records_numbers(compared: Path) -> None:
+    record = json.loads((compared / "comparison.json").read_text())
+    text = (compared / PAGE_NAME).read_text()
+    page = PageReader(text)
+    assert page.loads == []
+    assert page.unnamed_charts == 0
+    assert page.tags.count("svg") == 5
+    assert page.ids == ["result", "loss", "return", "latency", "cells", "repeat"]
+    markdown = (compared / MARKDOWN_NAME).read_text().splitlines()
+    for model, row in zip(record["models"], markdown[2:], strict=False):
+        shown = [model["model"], f"{model['parameters']:,}"]
+        mse = model["test_mse"]
+        shown.append(f"{mse['mean']:.4f}\u00a0±\u00a0{mse['std']:.4f}")
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        for value in shown:
+            assert value in page.row(model["model"])
+            assert value in cells
+    assert record["selection"] in text
+    assert "history-mlp.peak_lr 0.001" in text
+
+
+def test_the_same_files_give_the_same_page(compared: Path) -> None:
+    before = (compared / PAGE_NAME).read_bytes()
+    assert write_comparison(compared).read_bytes() == before
+
+
+def test_names_of_the_record_are_escaped_on_the_page(compared: Path) -> None:
+    record = json.loads((compared / "comparison.json").read_text())
+    record["store"] = "<script>alert(1)</script>.zarr"
+    histories = {run["run"]: [] for run in record["runs"]}
+    text = comparison_page(record, histories)
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_the_best_checkpoint_can_be_evaluated(
+    compared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = ["--terrain", "flat", "--skill", "stand", "--episodes", "1", "--threads", "1", "--json"]
+    run = compared / "train" / "mlp-seed-0"
+    assert call("evaluate", run, "--checkpoint", "best", *grid) == 0
+    assert [cell["policy"] for cell in json.loads(capsys.readouterr().out)] == ["mlp-seed-0"]
+    assert call("evaluate", run, "--checkpoint", "first", *grid) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--models", "mlp,rnn"], "no model 'rnn'; known are fcnet"),
+        (["--models", ""], "a comparison needs models, each once"),
+        (["--seeds", "1,1"], "a comparison needs seeds, each once"),
+        (["--seeds", "one"], "'one' is not a list like 0,2,5-9"),
+        (["--steps", "0"], "at least 1, not '0'"),
+        (["--objective", "guess"], "no objective 'guess'; known are bc"),
+        (["--expert", "nobody"], "no expert 'nobody'"),
+        (["--terrain", "moon"], "moon"),
+        (["--where", "length < 0"], "no episode"),
+        (["--set", "own={"], "setting 'own' needs JSON"),
+        (["--set", 'own={"mlp":{"steps":3}}'], "steps is no setting that mlp may have for itself"),
+        (["--set", "config.seed=3"], "config.seed differs by run"),
+        (["--set", "config.split_seed=none"], "a config.split_seed"),
+        (["--set", "evaluate.grid.episodes=0"], "0 episodes a cell; at least 1 is needed"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_input_gets_one_line_before_anything_starts(
+    store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    complaint: str,
+) -> None:
+    out = tmp_path / "out"
+    assert call("compare", store, "--out", out, *options) == 2
+    captured = capsys.readouterr()
+    assert complaint in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert not out.exists()
+
+
+def test_a_folder_without_a_comparison_has_no_page(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no finished comparison in"):
+        write_comparison(tmp_path)

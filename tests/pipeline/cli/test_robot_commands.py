@@ -1,0 +1,170 @@
+"""`gaitforge robot`, and experts for robots of one's own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from collectors.experts.expert import FEATURE_DIM, load_expert
+from collectors.experts.ppo import ExpertTrainingConfig, train_expert
+from collectors.robots.robot import N_JOINTS, absolute_robot, list_robots
+from tests.collectors.robots.robot_folders import MISSING, changed, robot_folder
+from tests.pipeline.command_line import Run
+
+
+def write_expert(folder: Path, robot: str) -> Path:
+    """An expert that adds nothing to the gait, and its card."""
+    folder.mkdir(exist_ok=True)
+    weights = {
+        "mean": np.zeros(FEATURE_DIM, dtype=np.float32),
+        "std": np.ones(FEATURE_DIM, dtype=np.float32),
+        "layer0.weight": np.zeros((N_JOINTS, FEATURE_DIM), dtype=np.float32),
+        "layer0.bias": np.zeros(N_JOINTS, dtype=np.float32),
+    }
+    save_file(weights, folder / "expert.safetensors")
+    (folder / "expert.json").write_text(json.dumps({"robot": robot}))
+    return folder / "expert.safetensors"
+
+
+def test_the_list_names_every_shipped_robot(run: Run) -> None:
+    code, out, _ = run("robot", "list", "--json")
+    assert code == 0
+    rows = json.loads(out)
+    assert [row["name"] for row in rows] == list_robots()
+    assert all(Path(row["file"]).is_file() for row in rows)
+    assert rows[1]["mass_kg"] == pytest.approx(13.1, abs=0.01)
+    assert run("robot", "list").out.split()[0] == "name"
+
+
+def test_a_good_robot_is_described(run: Run, tmp_path: Path) -> None:
+    folder = robot_folder(tmp_path / "mine")
+    code, out, err = run("robot", "check", folder)
+    assert (code, err) == (0, "")
+    assert "mass_kg                13.101" in out
+    assert "FL_calf_joint" in out
+    assert out.endswith("mine can be used\n")
+    code, out, err = run("robot", "check", folder, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["warnings"] == []
+    assert found["stood_height_m"] == pytest.approx(found["nominal_height_m"], abs=0.01)
+    assert [joint["joint"] for joint in found["joints"]][:2] == ["FL_hip_joint", "FL_thigh_joint"]
+    calf = found["joints"][2]
+    assert 0 < calf["standing_nm"] < calf["limit_nm"] == 35.55
+    assert calf["sag_rad"] == pytest.approx(calf["standing_nm"] / calf["kp"])
+
+
+def test_what_looks_wrong_is_said_and_can_be_used(run: Run, tmp_path: Path) -> None:
+    folder = robot_folder(tmp_path, {"kp_nm_per_rad": 11.0})
+    code, out, _ = run("robot", "check", folder)
+    assert code == 0
+    assert "warning: gains are soft" in out
+    assert out.endswith("mine can be used all the same\n")
+    assert len(json.loads(run("robot", "check", folder, "--json").out)["warnings"]) == 2
+
+
+@pytest.mark.parametrize("command", ["check", "train"])
+@pytest.mark.parametrize(
+    ("card", "mjcf", "complaint"),
+    [
+        ({"joint_names": ["FL_hip_joint"]}, (), "joint_names needs 12 names, not 1"),
+        ({"kp_nm_per_rad": [35.0] * 11}, (), "kp_nm_per_rad needs 1 or 12 numbers, not 11"),
+        ({"mass_kg": MISSING}, (), "its card robot.json lacks mass_kg"),
+        ({"trunk_body": "torso"}, (), "mine.xml has no body 'torso'"),
+        (changed("default_joint_pos_rad", 0, 2.0), (), "outside its limits -1.047 to 1.047"),
+        ({}, [("</mujoco>", "")], "mine.xml: XML parse error"),
+        ({"kp_nm_per_rad": 1.0}, (), "under its own weight FL_calf_joint sags by 4.9 rad"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_bad_robot_gets_one_line_and_nothing_is_written(
+    run: Run,
+    tmp_path: Path,
+    command: str,
+    card: dict,
+    mjcf: list,
+    complaint: str,
+) -> None:
+    folder, out = robot_folder(tmp_path / "mine", card, mjcf), tmp_path / "out"
+    train = ["expert", "train", "--robot", folder, "--out", out]
+    code, shown, err = run(*(["robot", "check", folder] if command == "check" else train))
+    assert (code, shown) == (2, "")
+    assert err.startswith("gaitforge: error: robot 'mine': ")
+    assert err.count("\n") == 1
+    assert complaint in err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["robot", "check", "spot"], ["expert", "train", "--robot", "spot", "--out", "out"]],
+    ids=["check", "train"],
+)
+def test_a_robot_that_is_not_there_gets_one_line(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no robot 'spot'; shipped robots: aliengo, go1, or a card, or a folder" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_expert_is_trained_on_a_robot_of_ones_own_and_loads_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    robot_folder(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    config = ExpertTrainingConfig(
+        robot=absolute_robot("mine"), steps=64, robots=8, horizon=8, hidden=(8,), threads=1
+    )
+    weights, card = train_expert(config, tmp_path / "out", lambda summary: None)
+    weights.with_suffix(".json").write_text(json.dumps(card))
+    monkeypatch.chdir("/")
+    policy = load_expert(str(weights)).policy
+    assert policy.robot.name == "mine"
+    assert policy.robot.path.parent == tmp_path / "mine"
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["beside", "inside"])
+@pytest.mark.parametrize("card", ["", "robot.json"], ids=["folder", "card"])
+def test_an_expert_and_its_robot_can_be_moved_together(
+    tmp_path: Path, inside: bool, card: str
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    robot = robot_folder(old / "mine")
+    write_expert(old / "first", str(robot / card))
+    new.mkdir()
+    shutil.move(old / "first", new)
+    weights = new / "first" / "expert.safetensors"
+    assert load_expert(str(weights)).policy.robot.path.parent == robot
+    shutil.move(robot, new / "away")
+    expected = r"expert\.safetensors: its robot .*is neither shipped .* nor at .*/mine"
+    with pytest.raises(ValueError, match=expected):
+        load_expert(str(weights))
+    place = new / "first" / "mine" if inside else new / "mine"
+    shutil.move(new / "away", place)
+    assert load_expert(str(weights)).policy.robot.path.parent == place
+
+
+@pytest.mark.parametrize("robot", ["../mine", "../mine/robot.json"])
+def test_an_experts_card_may_name_its_robot_from_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, robot: str
+) -> None:
+    robot_folder(tmp_path / "mine")
+    weights = write_expert(tmp_path / "first", robot)
+    monkeypatch.chdir("/")
+    assert load_expert(str(weights)).policy.robot.name == "mine"
+
+
+def test_an_experts_card_may_name_a_shipped_robot(tmp_path: Path) -> None:
+    assert load_expert(str(write_expert(tmp_path, "go1"))).policy.robot.name == "go1"

@@ -1,0 +1,138 @@
+"""Overrides of plans: read by the field's type, refused with what is allowed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.stages.demo import DemoPlan
+from pipeline.cli.settings import override, setting_names
+
+
+@dataclass(frozen=True)
+class Inner:
+    """Settings of every kind."""
+
+    count: int = 3
+    rate: float = 0.5
+    name: str = "a"
+    flag: bool = False
+    limit: float | None = None
+    numbers: tuple[int, ...] = (1, 2)
+    words: tuple[str, ...] = ()
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise ValueError(f"count must not be negative, got {self.count}")
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A group and a number beside it."""
+
+    inner: Inner = field(default_factory=Inner)
+    seed: int = 0
+
+
+def refusal(*settings: str) -> str:
+    with pytest.raises(ValueError, match=r".") as caught:
+        override(Outer(), settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("inner.count=7", 7),
+        ("inner.rate=1e-3", 1e-3),
+        ("inner.rate=2", 2.0),
+        ("inner.name=b", "b"),
+        ("inner.name=", ""),
+        ("inner.name=x=y", "x=y"),
+        ("inner.flag=true", True),
+        ("inner.flag=False", False),
+        ("inner.limit=2.5", 2.5),
+        ("inner.limit=none", None),
+        ("inner.numbers=4, 5,6", (4, 5, 6)),
+        ("inner.numbers=4", (4,)),
+        ("inner.numbers=", ()),
+        ("inner.words=flat,rough", ("flat", "rough")),
+        ('inner.sizes={"hidden": 8}', {"hidden": 8}),
+    ],
+)
+def test_values_are_read_by_the_fields_type(setting: str, value: object) -> None:
+    name = setting.partition("=")[0].removeprefix("inner.")
+    found = getattr(override(Outer(), [setting]).inner, name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_the_plan_itself_stays_as_it_was() -> None:
+    plan = Outer()
+    changed = override(plan, ["seed=5", "inner.count=1"])
+    assert (plan.seed, plan.inner.count) == (0, 3)
+    assert (changed.seed, changed.inner.count, changed.inner.rate) == (5, 1, 0.5)
+
+
+def test_the_last_of_two_settings_counts() -> None:
+    assert override(Outer(), ["seed=5", "seed=6"]).seed == 6
+
+
+def test_no_settings_change_nothing() -> None:
+    assert override(Outer(), []) == Outer()
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("seed", "--set needs NAME=VALUE, not 'seed'"),
+        ("sed=5", "unknown setting 'sed'; there are: inner, seed"),
+        ("inner.cuont=5", "unknown setting 'inner.cuont'; there are: count, flag, limit"),
+        ("inner=5", "'inner' is a group of settings; there are: inner.count, inner.rate"),
+        ("seed.low=5", "'seed' has no parts"),
+        ("=5", "unknown setting ''"),
+        ("seed=five", "setting 'seed' needs a whole number, not 'five'"),
+        ("seed=1.5", "setting 'seed' needs a whole number, not '1.5'"),
+        ("inner.rate=fast", "needs a number, not 'fast'"),
+        ("inner.flag=1", "needs true or false, not '1'"),
+        ("inner.limit=much", "needs a number or none, not 'much'"),
+        ("inner.numbers=1,x", "needs a comma-separated list of a whole number, not '1,x'"),
+        ("inner.sizes={hidden", "needs JSON, not '{hidden'"),
+        ("inner.count=-1", "count must not be negative, got -1"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(setting: str, complaint: str) -> None:
+    assert complaint in refusal(setting)
+
+
+def test_names_are_those_that_override_accepts() -> None:
+    assert setting_names(Outer())[-1] == "seed"
+    names = setting_names(DemoPlan())
+    assert {"collect.grid.parts", "fcnet.config.steps", "evaluate.grid.episodes"} <= set(names)
+    for name in names:
+        value = reduce(getattr, name.split("."), DemoPlan())
+        assert override(DemoPlan(), [f"{name}={as_text(value)}"]) == DemoPlan(), name
+
+
+def as_text(value: Any) -> str:
+    """A value as it is written on the command line."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
+    return "none" if value is None else str(value)
+
+
+@given(st.integers(), st.floats(allow_nan=False))
+def test_numbers_come_back_as_they_were_written(whole: int, number: float) -> None:
+    plan = override(Outer(), [f"seed={whole}", f"inner.rate={number!r}"])
+    assert (plan.seed, plan.inner.rate) == (whole, number)

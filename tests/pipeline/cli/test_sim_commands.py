@@ -1,0 +1,135 @@
+"""`gaitforge sim`, and the simulator that other commands are told to use."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from collectors.physics.contract.checks import CHECKS
+from collectors.physics.contract.scene import CheckFailed, Make
+from collectors.physics.contract.speed import throughput
+from collectors.physics.isaacgym.process import PYTHON_VARIABLE
+from collectors.simulators import BACKENDS
+from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
+
+
+@pytest.fixture(autouse=True)
+def no_isaacgym(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No interpreter is configured, and what a command configures is forgotten again."""
+    monkeypatch.setenv(PYTHON_VARIABLE, "")
+
+
+def heavier(make: Make) -> str:
+    """The robot weighs what it should."""
+    raise CheckFailed("weight: off by 9 N, allowed is 5 N")
+
+
+@pytest.fixture
+def two_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one check that passes, and the throughput."""
+    few = {"free-fall": CHECKS["free-fall"], "throughput": throughput}
+    monkeypatch.setattr("collectors.physics.contract.checks.CHECKS", few)
+
+
+def test_the_list_says_what_is_there_and_what_is_lacking(run: Run) -> None:
+    code, out, err = run("sim", "list", "--json")
+    assert (code, err) == (0, "")
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert list(rows) == list(BACKENDS)
+    assert rows["mujoco"] == {
+        "name": "mujoco",
+        "available": True,
+        "why_not": "",
+        "version": "3.17.0",
+    }
+    assert not rows["isaacgym"]["available"]
+    assert "--isaacgym-python" in rows["isaacgym"]["why_not"]
+    assert all(row["available"] == (row["why_not"] == "") for row in rows.values())
+    assert run("sim", "list").out.startswith("name")
+
+
+@pytest.mark.usefixtures("two_checks")
+def test_a_check_is_a_line_with_what_was_measured(run: Run) -> None:
+    code, out, _ = run("sim", "check", "mujoco", "--robots", "3")
+    assert code == 0
+    first, second, last = out.splitlines()
+    assert first.startswith("passed  free-fall ")
+    assert "falls as a parabola" in first
+    assert "m/s" in first
+    assert second.endswith("control steps/s with 3 robots")
+    assert last == "mujoco 3.17.0: 2 of 2 checks passed"
+
+
+def test_a_failed_check_is_named_and_ends_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = {"weight": heavier, "throughput": throughput}
+    monkeypatch.setattr("collectors.physics.contract.checks.CHECKS", checks)
+    code, out, _ = run("sim", "check", "mujoco", "--robots", "1")
+    assert code == 1
+    assert out.splitlines()[0].startswith("FAILED  weight")
+    assert "weighs what it should: weight: off by 9 N, allowed is 5 N" in out
+    assert out.endswith("1 of 2 checks passed, weight failed\n")
+    code, out, _ = run("sim", "check", "mujoco", "--robots", "1", "--json")
+    assert code == 1
+    record = json.loads(out)
+    assert (record["name"], record["version"], record["passed"]) == ("mujoco", "3.17.0", False)
+    failed, passed = record["checks"]
+    assert (failed["name"], failed["passed"]) == ("weight", False)
+    assert (passed["name"], passed["passed"]) == ("throughput", True)
+    assert passed["seconds"] > 0
+
+
+def test_a_simulator_that_cannot_be_checked_gets_one_line(run: Run, tmp_path: Path) -> None:
+    known = ", ".join(BACKENDS)
+    assert_refused(run("sim", "check", "ode"), f"unknown simulator 'ode'; simulators: {known}")
+    assert_refused(run("sim", "check", "isaacgym"), "'isaacgym' is not available: no interpreter")
+    assert_refused(run("sim", "check", "mujoco", "--robots", "0"), "at least 1, not '0'")
+    absent = tmp_path / "python"
+    outcome = run("sim", "check", "isaacgym", "--isaacgym-python", absent)
+    assert_refused(outcome, str(absent), "cannot be started")
+
+
+def test_an_interpreter_without_isaacgym_is_refused_by_name(run: Run) -> None:
+    outcome = run("sim", "check", "isaacgym", "--isaacgym-python", sys.executable)
+    assert_refused(outcome, sys.executable, "isaacgym")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["collect", "x.zarr"],
+        ["evaluate", "run"],
+        ["expert", "evaluate"],
+    ],
+    ids=" ".join,
+)
+def test_wherever_a_simulator_is_chosen_an_unknown_one_is_refused(
+    run: Run, words: list[str]
+) -> None:
+    assert_refused(run(*words, "--sim", "ode"), "unknown simulator 'ode'", *BACKENDS)
+
+
+def test_collecting_with_a_simulator_that_is_not_here_says_what_it_lacks(
+    run: Run, tmp_path: Path
+) -> None:
+    outcome = run("collect", tmp_path / "x.zarr", *TINY_GRID, "--sim", "isaacgym")
+    assert outcome.code == 2
+    assert "simulator 'isaacgym' is not available: no interpreter" in outcome.err.splitlines()[-1]
+
+
+def test_an_evaluation_runs_on_the_simulator_that_was_chosen(run: Run) -> None:
+    outcome = run("expert", "evaluate", "--sim", "isaacgym", "--episodes", "1")
+    assert_refused(outcome, "simulator 'isaacgym' is not available")
+
+
+def test_the_interpreter_is_left_where_worker_processes_find_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("sim", "list", "--isaacgym-python", "env/bin/python")
+    assert os.environ[PYTHON_VARIABLE] == str(tmp_path / "env/bin/python")
+    run("sim", "list", "--isaacgym-python", "sh")
+    assert Path(os.environ[PYTHON_VARIABLE]).is_file(), "a name without a folder is on the path"

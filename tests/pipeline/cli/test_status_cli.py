@@ -1,0 +1,134 @@
+"""`gaitforge status` and `--runner` on the command line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flows.progress import Silent
+from flows.records.activity import PartActivity
+from flows.records.part_records import records_folder
+from flows.stages.collect import collect, steps_at_most
+from pipeline.cli.main import main
+from pipeline.cli.status_commands import duration
+from tests.flows.making import COLLECT, GRID
+from tests.flows.processes import gaitforge
+
+PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4), threads=1)
+TINY = ["--set", "grid.parts=1", "--set", "grid.episodes_per_part=4", "--robots", "4"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with one of two parts."""
+    collect(PLAN, tmp_path / "legged.zarr", Silent(), PLAN.part_ids()[:1])
+    return tmp_path / "legged.zarr"
+
+
+def test_the_status_is_printed_for_people_and_for_programs(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = PLAN.part_ids()[1]
+    with pytest.raises(OSError, match="gone"), PartActivity(records_folder(store), part, 1):
+        raise OSError("the disk is gone")
+    assert main(["status", str(store)]) == 0
+    text = capsys.readouterr().out
+    assert "1 of 2 planned (50%), 1 missing" in text
+    assert "nobody works on them" in text
+    assert f"{part}, 1 times; last: OSError: the disk is gone" in text
+    with PartActivity(records_folder(store), part, steps_at_most(PLAN)) as activity:
+        activity.advance(100)
+        activity.writing()
+        assert main(["status", str(store), "--json"]) == 0
+        tree = json.loads(capsys.readouterr().out)
+        assert main(["status", str(store)]) == 0
+        assert part in capsys.readouterr().out
+    assert (tree["kind"], tree["state"], tree["done"], tree["missing"]) == (
+        "store",
+        "working",
+        1,
+        1,
+    )
+    assert [each["steps"] for each in tree["active"]] == [100]
+    assert tree["remaining_s"] > 0
+
+
+def test_a_runs_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text('{"train_config": {"model": "bot", "steps": 20}}')
+    row = {"step": 5, "loss": 0.5, "validation_loss": 0.25, "steps_per_s": 1e3, "elapsed_s": 60.0}
+    (tmp_path / "history.jsonl").write_text(json.dumps(row) + "\n")
+    assert main(["status", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "working" in text
+    assert "5 of 20 (25%), bot" in text
+    assert "1 min 00 s so far, 3 min 00 s left" in text
+
+
+def test_watching_ends_with_the_work(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(store), "--watch", "--json"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["state"] == "stopped"
+
+
+def test_watching_can_be_interrupted(store: Path) -> None:
+    part = PLAN.part_ids()[1]
+    with PartActivity(records_folder(store), part, steps_at_most(PLAN)):
+        watch = gaitforge("status", store, "--watch")
+        assert watch.stdout is not None
+        assert "working" in watch.stdout.readline()
+        time.sleep(0.2)
+        watch.send_signal(signal.SIGINT)
+        _, err = watch.communicate(timeout=30)
+    assert watch.returncode == 130
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--runner", "ray"], "unknown runner 'ray'; runners: local, dask, slurm, prefect"),
+        (["--scheduler", "tcp://127.0.0.1:9"], "--scheduler is for --runner dask"),
+        (["--workers", "2", "--runner", "slurm"], "--workers is for --runner dask"),
+        (
+            ["--runner", "dask", "--scheduler", "here", "--dask-jobqueue", "slurm"],
+            "a scheduler or a job queue, not both",
+        ),
+        (["--runner", "dask", "--dask-jobqueue", "pbs"], "unknown job queue 'pbs'"),
+    ],
+)
+def test_a_wrong_runner_is_one_line_and_nothing_is_made(
+    words: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["collect", str(tmp_path / "legged.zarr"), *TINY, *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert complaint in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_absent_place_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(tmp_path / "absent")]) == 2
+    assert "nothing is at" in capsys.readouterr().err
+
+
+def test_an_unreachable_scheduler_of_a_card_is_one_line(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "card"
+    words = ["card", str(store), "--out", str(out), "--scheduler", "tcp://127.0.0.1:9"]
+    assert main(words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in line
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0.4, "0 s"), (59, "59 s"), (61, "1 min 01 s"), (7260, "2 h 01 min")],
+)
+def test_durations_are_for_people(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,250 @@
+"""The commands on a store: what they print, and the one line that wrong input gets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from collectors.robots.commands import SKILLS
+from collectors.scenarios.terrains import TERRAINS
+from datasets import Selection, open_store
+from tests.flows.processes import gaitforge
+from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaints"),
+    [
+        (["--terrain", "moon"], ["unknown terrain 'moon'", *TERRAINS]),
+        (["--skill", "fly"], ["unknown skill 'fly'", *SKILLS]),
+        (
+            ["--terrain", "stairs", "--skill", "run"],
+            ["none of the skills run is asked for on stairs"],
+        ),
+        (["--level", "10"], ["level 10 is outside 0-9"]),
+        (["--level", "9-5"], ["at least one level"]),
+        (["--preset", "huge"], ["unknown preset 'huge'", "legged-60m"]),
+        (["--expert", "nobody"], ["no expert 'nobody'", "aliengo-locomotion"]),
+        (["--sim", "ode"], ["unknown simulator 'ode'", "mujoco"]),
+        (["--parts", "0,99"], ["part 99 is not in the plan, which has parts 0-7"]),
+        (["--set", "grid.speed=1"], ["unknown setting 'grid.speed'", "episodes_per_part"]),
+        (["--set", "grid.seed=x"], ["setting 'grid.seed' needs a whole number, not 'x'"]),
+        (["--set", "grid"], ["--set needs NAME=VALUE, not 'grid'"]),
+        (["--set", "grid.parts=-2"], ["at least 1"]),
+    ],
+    ids=lambda value: " ".join(value) if value[0].startswith("--") else None,
+)
+def test_a_collection_that_cannot_be_gets_one_line_and_no_store(
+    run: Run, tmp_path: Path, arguments: list[str], complaints: list[str]
+) -> None:
+    assert_refused(run("collect", tmp_path / "x.zarr", *arguments), *complaints)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["query", "info", "verify", "gc", "train"])
+@pytest.mark.parametrize(
+    ("kind", "complaint"),
+    [
+        ("missing", "no store at"),
+        ("file", "is not a store"),
+        ("folder", "is not a store"),
+        ("other version", "schema version 99 is not supported; this program reads version"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_gets_one_line(
+    run: Run, store: Path, tmp_path: Path, command: str, kind: str, complaint: str
+) -> None:
+    path = tmp_path / "other.zarr"
+    if kind == "file":
+        path.write_text("nothing")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "other version":
+        shutil.copytree(store, path)
+        text = (path / "zarr.json").read_text()
+        tree = json.loads(text)
+        for attributes in tree["attributes"].values():
+            attributes["schema_version"] = 99
+        (path / "zarr.json").write_text(json.dumps(tree))
+    extra = ["--out", str(tmp_path / "run")] if command == "train" else []
+    assert_refused(run(command, path, *extra), complaint)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_part_whose_record_was_lost_is_told_like_any_other(
+    run: Run, store: Path, tmp_path: Path
+) -> None:
+    # The store alone, without the records beside it: as if its writer died right after the commit.
+    path = shutil.copytree(store, tmp_path / "copy.zarr")
+    [told] = json.loads(run("collect", path, *TINY_GRID, "--json").out)
+    [part] = open_store(path).parts()
+    assert (told["part"], told["episodes"]) == (part, 4)
+    assert told["steps"] == open_store(path).info()["steps"]
+
+
+def test_collecting_into_a_store_of_another_version_gets_one_line(
+    run: Run, store: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.zarr"
+    shutil.copytree(store, path)
+    changed = (
+        (path / "zarr.json").read_text().replace('"schema_version": 2', '"schema_version": 99')
+    )
+    (path / "zarr.json").write_text(changed)
+    assert_refused(run("collect", path, *TINY_GRID), "schema version 99 is not supported")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--terrain", "moon"], "moon"),
+        (["--skill", "fly"], "fly"),
+        (["--level", "7"], "7"),
+        (["--where", "return >"], "condition"),
+        (["--where", "speed > 3"], "speed"),
+        (["--where", "1 = 1; drop table episodes"], "condition"),
+        (["--where", "'yes'"], "condition"),
+        (["--group-by", "colour"], "colour"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_query_that_cannot_be_gets_one_line(
+    run: Run, store: Path, arguments: list[str], complaint: str
+) -> None:
+    assert_refused(run("query", store, *arguments), complaint)
+
+
+def test_collecting_again_is_no_work_and_shows_the_same_table(run: Run, store: Path) -> None:
+    before = open_store(store).info()
+    first, second = (run("collect", store, *TINY_GRID, "--json") for _ in range(2))
+    assert (first.code, first.out) == (0, second.out)
+    assert open_store(store).info() == before
+    (row,) = json.loads(first.out)
+    assert row["episodes"] == 4
+    assert row["steps"] == before["steps"]
+    table = run("collect", store, *TINY_GRID)
+    assert table.out.splitlines()[0].split() == list(row)
+    assert "steps/s" in table.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "added", "dtype"),
+    [
+        (["--state"], {"state"}, "float32"),
+        (["--no-state", "--privileged"], {"privileged"}, "float32"),
+        (["--state", "--half", "--set", "form.state=false"], set(), "float16"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_options_say_which_fields_are_stored_and_how_exactly(
+    run: Run, tmp_path: Path, options: list[str], added: set[str], dtype: str
+) -> None:
+    path = tmp_path / "legged.zarr"
+    grid = ["--set", "grid.episodes_per_part=2", *TINY_GRID[:2], *TINY_GRID[4:]]
+    assert run("collect", path, *grid, *options).code == 0
+    schema = open_store(path).schema
+    assert set(schema.names("step")) == {"obs", "action", "reward"} | added
+    assert schema.field("obs").dtype == dtype
+
+
+def test_json_and_tables_of_a_store(run: Run, store: Path) -> None:
+    info = json.loads(run("info", store, "--json").out)
+    assert (info["parts"], info["episodes"]) == (1, 4)
+    assert info["hash"] in run("info", store).out
+    groups = json.loads(run("query", store, "--json").out)
+    assert {(g["terrain"], g["skill"]) for g in groups} == {("flat", "stand"), ("flat", "run")}
+    chosen = run("query", store, "--skill", "run", "--where", "friction > 0", "--json")
+    assert [g["skill"] for g in json.loads(chosen.out)] == ["run"]
+    by_level = json.loads(run("query", store, "--group-by", "level", "--json").out)
+    assert [g["level"] for g in by_level] == [2]
+    clean = {"faults": [], "parts": 1, "replayed": 0}
+    assert json.loads(run("verify", store, "--json").out) == clean
+    assert "no fault" in run("verify", store).out
+    assert json.loads(run("gc", store, "--json").out) == {"removed": []}
+
+
+def test_a_selection_is_saved_and_rows_go_to_parquet(run: Run, store: Path, tmp_path: Path) -> None:
+    saved, rows = tmp_path / "runs.json", tmp_path / "rows.parquet"
+    shown = run("query", store, "--skill", "run", "--save", saved, "--parquet", rows, "--json")
+    assert pq.read_table(rows).to_pylist() == json.loads(shown.out)
+    opened = open_store(store)
+    assert Selection.load(opened, saved).hash == opened.select(skill="run").hash
+
+
+def test_versions_of_a_store_have_names(run: Run, store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tagged.zarr"
+    shutil.copytree(store, path)
+    named = json.loads(run("tag", path, "v1", "--json").out)
+    assert [tag["tag"] for tag in named] == ["v1"]
+    assert json.loads(run("tag", path, "--json").out) == named
+    assert json.loads(run("info", path, "--tag", "v1", "--json").out)["hash"] == named[0]["hash"]
+    assert run("query", path, "--tag", "v1", "--json").out == run("query", path, "--json").out
+    assert run("query", path, "--tag", "v2").code == 2
+
+
+def test_episodes_of_a_store_are_simulated_again(run: Run, store: Path) -> None:
+    shown = run("verify", store, "--replay", "2")
+    assert shown.code == 0
+    assert "2 episodes repeat bit for bit" in shown.out
+
+
+def test_a_card_is_written_beside_the_working_folder_or_where_asked(
+    run: Run, store: Path, tmp_path: Path
+) -> None:
+    run("card", store, "--out", tmp_path / "card")
+    assert {p.name for p in (tmp_path / "card").iterdir()} == {"card.html", "card.md", "card.json"}
+    assert "run" in (tmp_path / "card" / "card.md").read_text()
+
+
+def test_upkeep_leaves_the_dataset_as_it_is(run: Run, store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "kept.zarr"
+    shutil.copytree(store, path)
+    before = json.loads(run("info", path, "--json").out)["hash"]
+    for command in ("compact", "gc", "migrate"):
+        assert run(command, path).code == 0
+    assert json.loads(run("info", path, "--json").out)["hash"] == before
+
+
+def test_a_fault_in_a_store_is_shown_with_exit_code_1(
+    run: Run, store: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "damaged.zarr"
+    shutil.copytree(store, path)
+    victim = max((p for p in path.rglob("c/*") if p.is_file()), key=lambda p: p.stat().st_size)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    victim.write_bytes(content)
+    shown = run("verify", path)
+    assert shown.code == 1
+    assert open_store(path).parts()[0] in shown.out
+    machine = run("verify", path, "--json")
+    assert machine.code == 1
+    assert len(json.loads(machine.out)["faults"]) == 1
+
+
+def test_an_interrupted_collection_exits_130_and_leaves_no_torn_part(tmp_path: Path) -> None:
+    path = tmp_path / "legged.zarr"
+    grid = ["--preset", "legged-1m9", "--robots", "16", "--set", "grid.episodes_per_part=16"]
+    running = gaitforge("collect", path, *grid)
+    # Some parts are in, others in work.
+    deadline = time.monotonic() + 60
+    while not list(path.glob("catalog/*.parquet")) and time.monotonic() < deadline:
+        assert running.poll() is None
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+    said = [line for line in err.splitlines() if line.startswith("gaitforge:")]
+    assert said == ["gaitforge: interrupted; the same command goes on from here"]
+    store = open_store(path)
+    assert 1 <= len(store.parts()) < 8
+    assert store.verify() == []
+    assert store.gc() == []

@@ -1,0 +1,123 @@
+"""The dataset card as pages: complete, self-contained, and the same for the same store."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets import Store
+from pipeline.report.card import MARKDOWN_NAME, PAGE_NAME, RECORD_NAME, card, write_card
+from pipeline.report.card_charts import histogram, round_ticks, short, sparkline
+from tests.datasets.making import part_input, small_schema
+from tests.pipeline.report.test_report import PageReader
+
+RANDOMISATION = {"friction": {"unit": "1", "low": 0.4, "high": 1.2}}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    folder = tmp_path_factory.mktemp("card")
+    schema = small_schema(attributes={"randomisation": RANDOMISATION})
+    made = Store.create(folder / "legged.zarr", schema)
+    for number, lengths in enumerate([(5, 1, 9, 30), (130, 64)]):
+        made.write_part(f"part-{number:03d}", **part_input(lengths, 10 * number))
+    records = folder / "legged.zarr.records"
+    records.mkdir()
+    plan = {
+        "plan": {"grid": {"seed": 17}},
+        "git_revision": "0123abcd",
+        "versions": {"mujoco": "3.17.0"},
+    }
+    (records / "plan-77.json").write_text(json.dumps(plan))
+    return made
+
+
+def test_the_page_stands_alone_and_shows_every_cell(store: Store, tmp_path: Path) -> None:
+    page, markdown = write_card(store.select(), tmp_path)
+    text = page.read_text()
+    reader = PageReader(text)
+    assert reader.loads == []
+    assert reader.unnamed_charts == 0
+    assert reader.tags.count("svg") == 3
+    assert {"size", "cells", "episodes", "randomisation", "provenance", "open"} <= set(reader.ids)
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org)", text)
+    assert reader.row("seeds")[1:] == ["6 different", "one an episode, in the catalog", "6"]
+    assert "prefers-color-scheme: dark" in text
+    for name in (store.info()["hash"], "0123abcd", "seed 17", "part-001", "gravity[0]"):
+        assert name in text
+        assert name in markdown.read_text() or name == "seed 17"
+    for group in store.select().describe(("terrain", "skill")):
+        shown = [row for row in reader.rows if group["skill"] in row[:2]]
+        assert any(row[-1] == f"{group['return']:.2f}" for row in shown), group
+
+
+def test_cards_of_the_same_store_are_equal_bytes(store: Store, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_card(store.select(), tmp_path / name)
+    for file in (PAGE_NAME, MARKDOWN_NAME, RECORD_NAME):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_markdown_tables_are_well_formed(store: Store, tmp_path: Path) -> None:
+    _, markdown = write_card(store.select(), tmp_path)
+    blocks = re.split(r"\n(?!\|)", markdown.read_text())
+    tables = [block.strip().splitlines() for block in blocks if block.lstrip().startswith("|")]
+    assert len(tables) >= 7
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1, table[0]
+
+
+def test_the_command_names_its_filters(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = argparse.Namespace(
+        store=store.path, out=tmp_path / "card", terrain=("rough",), skill=None, level=None,
+        where="length > 1 and friction < 2", no_channels=True, scheduler="",
+    )  # fmt: skip
+    assert card(arguments) == 0
+    assert capsys.readouterr().out.split() == [
+        str(tmp_path / "card" / PAGE_NAME), str(tmp_path / "card" / MARKDOWN_NAME),
+    ]  # fmt: skip
+    filters = "terrain=rough; length > 1 and friction < 2"
+    assert filters in (tmp_path / "card" / MARKDOWN_NAME).read_text()
+    page = unescape((tmp_path / "card" / PAGE_NAME).read_text())
+    assert filters in page
+    assert "This card is of a selection" in page
+    assert 'id="channels"' not in page
+
+
+def test_names_from_a_store_cannot_write_the_page(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s.zarr", small_schema())
+    given = part_input((4, 5), terrain=("<script>alert(1)</script>", "a|b"))
+    store.write_part("p", **given)
+    page, markdown = write_card(store.select(), tmp_path / "card", channels=False)
+    assert "script" not in PageReader(page.read_text()).tags
+    assert "a\\|b" in markdown.read_text()
+
+
+def test_an_empty_selection_has_no_card(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="empty selection"):
+        write_card(store.select().where("length < 0"), tmp_path / "card")
+    assert not (tmp_path / "card").exists()
+
+
+@given(low=st.floats(-1e6, 1e6), span=st.floats(1e-6, 1e6), most=st.integers(2, 6))
+def test_ticks_are_few_round_and_inside(low: float, span: float, most: int) -> None:
+    ticks = round_ticks(low, low + span, most)
+    assert len(ticks) <= most + 1
+    slack = 1e-6 * (abs(low) + span)
+    assert all(low - slack <= tick <= low + span + slack for tick in ticks)
+
+
+def test_charts_survive_odd_counts() -> None:
+    assert 'aria-label="no episode"' in histogram([0.0, 1.0], [0], "x", "no episode")
+    assert histogram([0.0, 1.0, 2.0], [3, 1], "x", "a", (0.0, 2.0)).count('class="bar"') == 2
+    assert sparkline([0, 1, 8]) == "·▁█"
+    assert [short(value) for value in (12, 12_000, 3_400_000)] == ["12", "12k", "3.4M"]

@@ -1,0 +1,225 @@
+"""Contact sheets and films: typical episodes, files of the right size, drawn once."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import save_file
+
+from collectors.experts.expert import FEATURE_DIM, load_expert
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.rollout import run_episodes
+from collectors.rendering.side_view import BARRIER
+from collectors.robots.commands import SKILLS
+from collectors.robots.robot import N_JOINTS
+from collectors.scenarios.terrains import TERRAINS
+from pipeline.cli.picture_commands import film
+from pipeline.report.picture_files import (
+    FRAME_PX,
+    MAX_ANIMATION_BYTES,
+    MAX_SHEET_BYTES,
+    Heading,
+    animation,
+    contact_sheet,
+)
+from pipeline.report.pictures import (
+    FilmPlan,
+    describe,
+    hardest_terrain,
+    make_films,
+    make_run_sheets,
+    make_sheets,
+    record_takes,
+)
+from tests.pipeline.report.run_folder import write_json
+
+PLAN = FilmPlan(skills=("stand", "crawl"), terrains=("flat",), episodes=1, renderer="side")
+HEADING = Heading("crawl", "rough, level 4", "0.5 m/s", "success", True, "4 of 5 succeed")
+
+
+@pytest.fixture(scope="module")
+def expert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An expert that does what its gait says."""
+    folder = tmp_path_factory.mktemp("expert")
+    weights = {
+        "mean": np.zeros(FEATURE_DIM, np.float32),
+        "std": np.ones(FEATURE_DIM, np.float32),
+        "layer0.weight": np.zeros((N_JOINTS, FEATURE_DIM), np.float32),
+        "layer0.bias": np.zeros(N_JOINTS, np.float32),
+    }
+    save_file(weights, folder / "gait.safetensors")
+    write_json(folder / "gait.json", {"robot": "aliengo"})
+    return str(folder / "gait.safetensors")
+
+
+@pytest.fixture(scope="module")
+def sheets(expert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "pictures"
+    make_sheets(expert, folder, PLAN)
+    return folder
+
+
+def test_every_skill_is_shown_where_it_is_hardest() -> None:
+    shown = {skill: hardest_terrain(skill, tuple(TERRAINS)) for skill in SKILLS}
+    assert shown == {
+        "stand": "stairs",
+        "rush": "stairs",
+        "crawl": "rough",
+        "squeeze": "rough",
+        "tilt": "rough",
+        "run": "slope",
+    }
+    assert hardest_terrain("tilt", ("slope",)) == "slope"
+    assert hardest_terrain("run", ("stairs",)) is None
+
+
+def test_skills_that_fit_no_terrain_are_left_out_and_none_is_an_error() -> None:
+    assert list(FilmPlan(("run", "stand"), ("stairs",)).grids()) == ["stand"]
+    with pytest.raises(ValueError, match="none of the skills run is asked for on stairs"):
+        FilmPlan(("run",), ("stairs",)).grids()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"skills": ("fly",)}, "fly"), ({"terrains": ("sea",)}, "sea"), ({"renderer": "x"}, "'x'")],
+)
+def test_wrong_plans_are_refused(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        replace(PLAN, **wrong)
+
+
+def test_the_shown_episode_is_the_one_of_median_return(expert: str) -> None:
+    plan = replace(PLAN, skills=("crawl",), episodes=3)
+    (take,) = record_takes(load_expert(expert), plan)
+    policy, specs = load_expert(expert).policy, plan.grids()["crawl"].specs()
+    env = LeggedEnvironment(policy.robot, 3, threads=1)
+    try:
+        results = list(run_episodes(env, policy, specs))
+    finally:
+        env.close()
+    returns = [result.episode_return for result in results]
+    assert take.result.episode_return == np.median(returns)
+    assert (take.succeeded, take.episodes) == (sum(r.success for r in results), 3)
+    assert "bar" in describe(take.result)
+
+
+def test_sheets_are_pictures_of_bounded_size_with_the_passage_in_them(sheets: Path) -> None:
+    index = json.loads((sheets / "pictures.json").read_text())
+    assert index["renderer"] == "side"
+    assert [sheet["skill"] for sheet in index["sheets"]] == ["stand", "crawl"]
+    amber = {}
+    for sheet in index["sheets"]:
+        path = sheets / sheet["file"]
+        assert path.stat().st_size <= MAX_SHEET_BYTES
+        with Image.open(path) as image:
+            assert image.width > 4 * FRAME_PX[0]
+            assert image.height > 2 * FRAME_PX[1]
+            pixels = np.asarray(image.convert("RGB")).astype(int)
+        assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20
+        amber[sheet["skill"]] = int((np.abs(pixels - BARRIER).max(axis=-1) < 45).sum())
+    assert amber["stand"] == 0
+    assert amber["crawl"] > 1000
+
+
+def test_sheets_are_drawn_once_and_again_when_something_changed(
+    sheets: Path, expert: str, tmp_path: Path
+) -> None:
+    def stamps() -> dict[str, int]:
+        return {path.name: path.stat().st_mtime_ns for path in sheets.iterdir()}
+
+    first = stamps()
+    make_sheets(expert, sheets, PLAN)
+    assert stamps() == first
+    (sheets / "stand.png").unlink()
+    make_sheets(expert, sheets, PLAN)
+    assert set(stamps()) == set(first)
+    assert stamps()["stand.png"] != first["stand.png"]
+    before = stamps()
+    record = make_sheets(expert, sheets, replace(PLAN, level=2))
+    assert {sheet["level"] for sheet in record["sheets"]} == {2}
+    assert stamps()["crawl.png"] != before["crawl.png"]
+    make_sheets(expert, sheets, PLAN)
+
+
+def test_a_run_shows_its_own_expert_at_its_middle_level(
+    expert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "nothing")
+    grid = {"skills": ["squeeze"], "terrains": ["flat"], "levels": [8, 1, 4]}
+    plan = {"collect": {"expert": expert}, "evaluate": {"grid": grid}}
+    write_json(tmp_path / "plan.json", {"plan": plan})
+    said: list[str] = []
+    record = make_run_sheets(tmp_path, said.append)
+    (sheet,) = record["sheets"]
+    assert (sheet["skill"], sheet["terrain"], sheet["level"]) == ("squeeze", "flat", 4)
+    assert record["weights"] == load_expert(expert).hash
+    assert (tmp_path / "pictures" / sheet["file"]).is_file()
+    assert len(said) == 1
+    assert said[0].endswith("drawing side views instead")
+
+
+@pytest.mark.parametrize("content", [{}, {"plan": {"collect": {}}}, {"plan": []}])
+def test_a_folder_without_a_demos_plan_is_one_clear_line(tmp_path: Path, content: object) -> None:
+    write_json(tmp_path / "plan.json", content)
+    with pytest.raises(ValueError, match="is not the plan of a demo"):
+        make_run_sheets(tmp_path)
+
+
+def test_films_play_at_25_frames_a_second_in_every_format(expert: str, tmp_path: Path) -> None:
+    plan = replace(PLAN, skills=("crawl",))
+    written = make_films(expert, tmp_path / "films", plan, ("gif", "png", "webp"))
+    assert [path.name for path in written] == ["crawl.gif", "crawl.png", "crawl.webp"]
+    for path in written:
+        assert path.stat().st_size <= MAX_ANIMATION_BYTES
+    (take,) = record_takes(load_expert(expert), plan)
+    for path in (written[0], written[2]):
+        with Image.open(path) as image:
+            assert getattr(image, "n_frames", 1) == -(-take.result.length // 2)
+            image.seek(1)
+            image.load()
+            assert image.info["duration"] == 40
+
+
+def test_an_unknown_format_is_one_clear_line(expert: str, tmp_path: Path) -> None:
+    for formats in (("mp4",), ()):
+        with pytest.raises(ValueError, match="formats: png, gif, webp"):
+            make_films(expert, tmp_path, PLAN, formats)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_big_animations_are_made_small_enough() -> None:
+    rng = np.random.default_rng(0)
+    still = rng.integers(0, 256, (1, 250, 400, 3), dtype=np.uint8)
+    frames = np.concatenate([np.roll(still, 3 * k, axis=2) for k in range(30)])
+    content = animation(HEADING, frames, np.arange(30) * 0.04, 25, "gif")
+    assert len(content) <= MAX_ANIMATION_BYTES
+    with Image.open(io.BytesIO(content)) as image:
+        assert image.width < FRAME_PX[0]
+
+
+def test_a_sheet_keeps_the_order_of_its_frames() -> None:
+    shades = np.linspace(20, 230, 8).round().astype(np.uint8)
+    frames = np.broadcast_to(shades[:, None, None, None], (8, 50, 80, 3))
+    with Image.open(io.BytesIO(contact_sheet(HEADING, frames, np.arange(8.0)))) as image:
+        pixels = np.asarray(image.convert("L"))
+    rows = [pixels.shape[0] - 56 - 15, pixels.shape[0] - 15]
+    seen = [int(pixels[row, 6 + column * 86 + 70]) for row in rows for column in range(4)]
+    np.testing.assert_allclose(seen, shades, atol=12)
+
+
+def test_the_film_command_prints_what_it_wrote(
+    expert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = argparse.Namespace(
+        expert=expert, skill=("stand",), terrain=("flat",), level=3, seed=None,
+        out=tmp_path / "films", format=("png",), renderer="side",
+    )  # fmt: skip
+    assert film(arguments) == 0
+    assert str(tmp_path / "films" / "stand.png") in capsys.readouterr().out

@@ -1,0 +1,385 @@
+"""The report says what the run's files say, stands alone, and never half-exists."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from pipeline.report.charts import heat_colours
+from pipeline.report.report import write_report
+from pipeline.report.wording import count, duration, fixed, size
+from tests.pipeline.report.run_folder import (
+    POLICIES,
+    SKILLS,
+    TERRAINS,
+    write_json,
+    write_run_folder,
+)
+
+LOADING_TAGS = {"script", "link", "img", "iframe", "object", "embed", "audio", "video", "source"}
+VOID_TAGS = {"meta", "br", "hr", "img", "input", "link", "wbr"}
+
+
+class PageReader(HTMLParser):
+    """Collects a page's text, its table cells by row, and whatever could load something."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+        self.unnamed_charts = 0
+        self.pictures: dict[str, str] = {}
+        self._open: list[str] = []
+        self._cell: list[str] | None = None
+        self.feed(page)
+        assert not self._open, f"unclosed tags: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        values = dict(attrs)
+        if tag not in VOID_TAGS:
+            self._open.append(tag)
+        embedded = tag == "img" and (values.get("src") or "").startswith("data:image/png;base64,")
+        if tag in LOADING_TAGS and not embedded:
+            self.loads.append(tag)
+        for name in ("src", "href", "xlink:href", "data", "action", "srcset"):
+            if name in values and not (embedded or (values[name] or "").startswith("#")):
+                self.loads.append(f"{tag} {name}={values[name]}")
+        if embedded:
+            self.pictures[values.get("alt") or ""] = (values["src"] or "").partition(",")[2]
+        if tag == "svg" and not values.get("aria-label"):
+            self.unnamed_charts += 1
+        if tag == "section":
+            self.ids.append(values.get("id") or "")
+        if tag == "tr":
+            self.rows.append([])
+        if tag in {"td", "th"}:
+            self._cell = []
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID_TAGS:
+            self._open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open[-1] == tag, f"</{tag}> closes <{self._open[-1]}>"
+        self._open.pop()
+        if tag in {"td", "th"} and self._cell is not None:
+            self.rows[-1].append("".join(self._cell).strip())
+            self._cell = None
+
+    def handle_data(self, data: str) -> None:
+        if self._cell is not None:
+            self._cell.append(data)
+
+    def row(self, head: str) -> list[str]:
+        """The first row that begins with `head`."""
+        return next(row for row in self.rows if row and row[0] == head)
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = write_run_folder(tmp_path_factory.mktemp("run"))
+    assert write_report(run_dir) == run_dir / "report.html"
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def page(finished_run: Path) -> str:
+    return (finished_run / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return write_run_folder(tmp_path)
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    value = json.loads(path.read_text())
+    change(value)
+    write_json(path, value)
+
+
+def test_headline_table_shows_every_policys_numbers(finished_run: Path, page: str) -> None:
+    policies = json.loads((finished_run / "summary.json").read_text())["policies"]
+    reader = PageReader(page)
+    names = {"expert": "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)"}
+    assert set(policies) == set(names)
+    for policy, row in policies.items():
+        assert reader.row(names[policy])[1:] == [
+            f"{row['return']:.2f}",
+            f"{row['return_fraction']:.3f}",
+            f"{row['success']:.2f}",
+            f"{row['survival']:.2f}",
+            f"{row['parameters']:,}",
+            duration(row["train_s"]),
+            f"{row['latency_us_median']:,.0f}",
+            f"{row['latency_us_p99']:,.0f}",
+        ]
+
+
+def test_page_shows_dataset_and_how_to_repeat(page: str) -> None:
+    for text in ("412,160", "2,318", "17,843", "14,220", "138.4 MB", "9f2c61d07be2a3c1f0d4"):
+        assert text in page
+    for text in ("gaitforge demo --out runs/demo", "5e0f3b8c21aa", "2.13.0", "model.n_modes"):
+        assert text in page
+
+
+def test_heat_map_is_the_episode_weighted_mean_over_levels(run_dir: Path) -> None:
+    cells = [
+        {"policy": "fcnet", "terrain": "flat", "skill": "run", "level": level, "return": 1.0,
+         "success": success, "survival": 1.0, "episodes": episodes}
+        for level, success, episodes in ((0, 1.0, 30), (1, 0.5, 10), (2, None, 5))
+    ]  # fmt: skip
+    edit(run_dir / "summary.json", lambda summary: summary.update(cells=cells))
+    page = write_report(run_dir).read_text()
+    assert first_table(page[page.index('id="evaluation"') :])["flat"] == ["0.88"]
+
+
+def first_table(fragment: str) -> dict[str, list[str]]:
+    """The rows of a fragment's first table by their heads."""
+    table = fragment[fragment.index("<table") : fragment.index("</table>") + len("</table>")]
+    return {row[0]: row[1:] for row in PageReader(table).rows if row}
+
+
+def test_page_has_every_section_and_names_its_sources(page: str) -> None:
+    reader = PageReader(page)
+    assert reader.ids == [
+        "result", "expert", "dataset", "randomisation", "spectra", "training", "evaluation",
+        "latency", "repeat",
+    ]  # fmt: skip
+    for section in page.split("<section")[1:]:
+        assert re.search(r"(summary|dataset|plan|pictures)\.json|history\.jsonl", section)
+
+
+def add_pictures(run_dir: Path) -> dict[str, bytes]:
+    """Two sheets in a run folder; returns their bytes by skill."""
+    folder = run_dir / "pictures"
+    folder.mkdir()
+    sheets, contents = [], {}
+    for skill, colour in (("crawl", "#e69f00"), ("run", "#0072b2")):
+        Image.new("RGB", (40, 20), colour).save(folder / f"{skill}.png")
+        contents[skill] = (folder / f"{skill}.png").read_bytes()
+        sheets.append(
+            {"file": f"{skill}.png", "skill": skill, "terrain": "rough", "level": 4,
+             "command": "0.5 m/s", "success": skill == "run", "succeeded": 3, "episodes": 5}
+        )  # fmt: skip
+    write_json(folder / "pictures.json", {"renderer": "side", "sheets": sheets})
+    return contents
+
+
+def test_page_embeds_every_contact_sheet_whole(run_dir: Path) -> None:
+    contents = add_pictures(run_dir)
+    page = write_report(run_dir).read_text()
+    reader = PageReader(page)
+    assert reader.loads == []
+    shown = {alt.split()[0]: b64decode(data) for alt, data in reader.pictures.items()}
+    assert shown == contents
+    assert "no success, 3 of 5 episodes succeed" in page
+    assert "without a renderer" in page
+    assert "<code>pictures/crawl.png</code>" in page
+
+
+def test_a_run_without_pictures_says_so(page: str) -> None:
+    assert PageReader(page).pictures == {}
+    assert "No pictures were drawn in this run" in page
+
+
+def test_the_experts_card_is_a_row_a_terrain_and_skill(run_dir: Path) -> None:
+    reader = PageReader(write_report(run_dir).read_text())
+    row = ["rough", "crawl", "0.98", "0.95", "0.91", "1.00", "11.00", "0.12", "33.3", "27.7"]
+    assert row in reader.rows
+    (run_dir / "expert.json").unlink()
+    assert row not in PageReader(write_report(run_dir).read_text()).rows
+
+
+def test_a_missing_sheet_is_one_clear_line(run_dir: Path) -> None:
+    add_pictures(run_dir)
+    (run_dir / "pictures" / "crawl.png").unlink()
+    with pytest.raises(ValueError, match=re.escape("the report needs pictures/crawl.png")):
+        write_report(run_dir)
+
+
+def test_sheets_are_only_read_from_the_pictures_folder(run_dir: Path) -> None:
+    add_pictures(run_dir)
+
+    def point_outside(index: dict[str, Any]) -> None:
+        index["sheets"][0]["file"] = "../summary.json"
+
+    edit(run_dir / "pictures" / "pictures.json", point_outside)
+    with pytest.raises(ValueError, match="is not the name of a file beside it"):
+        write_report(run_dir)
+
+
+def test_mode_cut_stands_at_the_frequency_of_the_last_kept_mode(page: str) -> None:
+    # mode 9 of a window of 64 steps of 20 ms
+    assert f"{9 / (64 * 0.02):.2f} Hz" in page
+    assert "10 of 64 modes" in page
+
+
+def test_page_loads_nothing_and_is_well_formed(page: str) -> None:
+    reader = PageReader(page)
+    assert reader.loads == []
+    assert reader.unnamed_charts == 0
+    assert reader.tags.count("svg") >= 10
+    assert not re.search(r"https?:|file:|@import|url\((?!#)", page)
+
+
+def test_charts_point_only_at_what_the_page_has(page: str) -> None:
+    targets = set(re.findall(r'(?:xlink:href="#|url\(#|href="#)([\w.-]+)', page))
+    assert targets
+    assert targets <= set(re.findall(r'id="([\w.-]+)"', page))
+
+
+def test_same_files_give_the_same_bytes(run_dir: Path) -> None:
+    first = write_report(run_dir).read_bytes()
+    assert write_report(run_dir).read_bytes() == first
+
+
+def test_names_are_escaped(run_dir: Path) -> None:
+    evil = "<script>alert('$x$')</script>"
+
+    def rename_cells(summary: dict[str, Any]) -> None:
+        summary["command"] = evil
+        for cell in summary["cells"]:
+            cell["terrain"] = evil
+
+    def rename_groups(dataset: dict[str, Any]) -> None:
+        dataset["groups"][0]["terrain"] = evil
+        dataset["randomisation"][0]["name"] = evil
+        dataset["randomisation"][0]["unit"] = evil
+        dataset["spectra"][0]["signal"] = evil + '"'
+
+    edit(run_dir / "summary.json", rename_cells)
+    edit(run_dir / "dataset.json", rename_groups)
+    page = write_report(run_dir).read_text()
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 5
+    assert PageReader(page).loads == []
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["summary.json", "dataset.json", "plan.json", "train/bot/history.jsonl",
+     "train/fcnet/config.json"],
+)  # fmt: skip
+def test_missing_file_is_one_clear_line_and_keeps_the_old_report(
+    run_dir: Path, missing: str
+) -> None:
+    (run_dir / "report.html").write_text("old")
+    (run_dir / missing).unlink()
+    with pytest.raises(ValueError, match=re.escape(missing)) as caught:
+        write_report(run_dir)
+    assert "\n" not in str(caught.value)
+    assert (run_dir / "report.html").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("summary.json", "{", "summary.json is not JSON"),
+        ("summary.json", "[]", "must be a JSON object, not a list"),
+        ("summary.json", "{}", "lacks 'dataset'"),
+        ("dataset.json", '{"control_dt_s": 0.02}', "lacks 'groups'"),
+        ("train/bot/history.jsonl", "", "is empty"),
+        ("train/bot/history.jsonl", '{"step": 1}\n', "lacks 'loss'"),
+    ],
+)
+def test_malformed_file_is_one_clear_line(run_dir: Path, name: str, text: str, said: str) -> None:
+    (run_dir / name).write_text(text)
+    with pytest.raises(ValueError, match=said) as caught:
+        write_report(run_dir)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_run_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no run folder"):
+        write_report(tmp_path / "nowhere")
+
+
+def test_nulls_are_dashes(run_dir: Path) -> None:
+    def clear(summary: dict[str, Any]) -> None:
+        summary["policies"] = {
+            name: dict.fromkeys(row) for name, row in summary["policies"].items()
+        }
+        summary["collect"]["terrain_steps_per_s"] = None
+        summary["dataset"]["bytes"] = None
+        for cell in summary["cells"]:
+            cell["success"] = None
+            cell["return"] = None
+
+    edit(run_dir / "summary.json", clear)
+    reader = PageReader(write_report(run_dir).read_text())
+    assert reader.row("FCNet")[1:] == ["–"] * 8
+    assert "None" not in "".join(text for row in reader.rows for text in row)
+
+
+def test_a_run_with_nothing_recorded_still_has_a_report(run_dir: Path) -> None:
+    def clear_dataset(dataset: dict[str, Any]) -> None:
+        dataset.update(groups=[], levels=[], randomisation=[], spectra=[])
+        dataset["episode_lengths"] = {"edges": [], "counts": []}
+
+    edit(run_dir / "dataset.json", clear_dataset)
+    edit(run_dir / "summary.json", lambda summary: summary.update(cells=[], policies={}))
+    assert "recorded none" in write_report(run_dir).read_text()
+
+
+def test_only_the_report_is_left_behind(run_dir: Path) -> None:
+    before = {path for path in run_dir.rglob("*") if path.is_file()}
+    write_report(run_dir)
+    after = {path for path in run_dir.rglob("*") if path.is_file()}
+    assert after - before == {run_dir / "report.html"}
+
+
+def test_fixture_covers_the_whole_grid(finished_run: Path) -> None:
+    cells = json.loads((finished_run / "summary.json").read_text())["cells"]
+    seen = {(cell["policy"], cell["terrain"], cell["skill"]) for cell in cells}
+    assert len(seen) == len(POLICIES) * len(TERRAINS) * len(SKILLS)
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (fixed(0.98765, 3), "0.988"),
+        (fixed(float("nan")), "–"),
+        (fixed(None), "–"),
+        (count(1234567), "1,234,567"),
+        (duration(8.44), "8.4 s"),
+        (duration(119.4), "119 s"),
+        (duration(119.6), "2 min 00 s"),
+        (duration(7325), "2 h 02 min"),
+        (duration(None), "–"),
+        (size(999), "999 B"),
+        (size(1_500_000), "1.5 MB"),
+    ],
+)
+def test_numbers_read_well(shown: str, expected: str) -> None:
+    assert shown == expected
+
+
+@given(st.floats(-1e6, 1e6), st.floats(-1e3, 1e3), st.floats(-1e3, 1e3))
+def test_heat_text_always_contrasts_with_its_background(
+    value: float, low: float, high: float
+) -> None:
+    background, text = heat_colours(value, min(low, high), max(low, high))
+    lighter, darker = sorted((_luminance(background), _luminance(text)), reverse=True)
+    # WCAG 2.1, level AA for normal text
+    assert (lighter + 0.05) / (darker + 0.05) >= 4.5
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

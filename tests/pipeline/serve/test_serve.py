@@ -1,0 +1,273 @@
+"""`gaitforge serve`: what it refuses, and a server, a schedule, a kill and the end for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from datasets import open_store
+from datasets.formats import export_selection
+from flows.records.activity import read_active
+from flows.records.part_records import records_folder
+from pipeline.cli.main import main
+from tests.flows.prefect_runs import Server
+from tests.flows.processes import ROOT, descendants, gaitforge, is_running, listening, soon
+
+LOOPBACK = "0100007F"
+POLL_S = 0.5
+SIZES = ["--set", "grid.parts=2", "--set", "grid.episodes_per_part=10"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--host", "0.0.0.0"], "can be reached from other machines"),
+        (["--host", "robots.example.org"], "can be reached from other machines"),
+        (["--schedule", "0 2 * * *"], "a schedule needs --store"),
+        (["--store", "x", "--schedule", "at two"], "cannot schedule 'at two' in UTC"),
+        (["--store", "x", "--schedule", "0 2 * * *", "--timezone", "Mars"], "in Mars"),
+        (["--preset", "huge"], "unknown preset 'huge'"),
+        (["--set", "grid.parts=0"], "both must be at least 1"),
+        (["--set", "grid.part=2"], "unknown setting 'grid.part'"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert complaint in line
+
+
+def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "--port", str(taken.getsockname()[1])]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "Address already in use" in line
+    assert "PREFECT_API_URL" in line
+
+
+@dataclass(frozen=True)
+class Served:
+    """A `gaitforge serve` that runs, its server, and the store of its schedule."""
+
+    process: subprocess.Popen[str]
+    server: Server
+    store: Path
+
+    def start(self, flow: str, **parameters: Any) -> str:
+        """A run of a deployment, by its id."""
+        found = self.server.look_up(f"deployments/name/{flow}/gaitforge")
+        path = f"deployments/{found['id']}/create_flow_run"
+        return self.server.ask(path, parameters=parameters, state={"type": "SCHEDULED"})["id"]
+
+    def state(self, run: str) -> dict[str, Any]:
+        """The state of a run."""
+        return self.server.look_up(f"flow_runs/{run}")["state"]
+
+    def soon(self, run: str, *types: str) -> dict[str, Any]:
+        """The state of a run once it is of one of those types."""
+
+        def look() -> dict[str, Any] | None:
+            time.sleep(POLL_S)
+            state = self.state(run)
+            return state if state["type"] in types else None
+
+        return soon(look, 120)
+
+    def completes(self, run: str) -> None:
+        """Wait until a run has ended well."""
+        end = self.soon(run, "COMPLETED", "FAILED", "CRASHED")
+        assert end["type"] == "COMPLETED", self.server.said(run)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serves a collection every minute; in the end Ctrl-C stops all that was started."""
+    home = tmp_path_factory.mktemp("served")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_HOME", str(home / "prefect"))
+        patch.setenv("PREFECT_RUNNER_POLL_FREQUENCY", "2")
+        patch.delenv("PREFECT_API_URL", raising=False)
+        store = home / "data" / "legged.zarr"
+        when = ["--schedule", "* * * * *", "--new-every-day", "--port", "0"]
+        process = gaitforge("serve", "--store", store, *when, *SIZES)
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert first.startswith("Prefect: http://127.0.0.1:"), process.communicate()
+        soon(lambda: "Ctrl-C stops" in process.stdout.readline())  # type: ignore[union-attr]
+        url = first.split()[1] + "/api"
+        soon(lambda: httpx.get(f"{url}/deployments/name/demo/gaitforge").is_success)
+        # Whoever lets the pipes fill up stops the server.
+        reader = threading.Thread(target=process.communicate)
+        reader.start()
+        yield Served(process, Server(url), store)
+        started = [process.pid, *descendants(process.pid)]
+        process.send_signal(signal.SIGINT)
+        process.wait(90)
+        reader.join(10)
+        assert [pid for pid in started if is_running(pid)] == []
+
+
+@pytest.mark.slow
+def test_the_schedule_fires_and_nothing_is_done_twice(served: Served) -> None:
+    def completed() -> list[str]:
+        time.sleep(POLL_S)
+        runs = served.server.runs("collect", state={"type": {"any_": ["COMPLETED"]}})
+        return [run["state"]["message"] for run in runs if "auto-scheduled" in run["tags"]]
+
+    soon(completed, 180)
+    first, *later = reversed(completed())
+    assert first == "2 parts collected, 0 were there"
+    assert set(later) <= {"0 parts collected, 2 were there"}
+    store = open_store(served.store)
+    assert len(store.parts()) == 2
+    assert store.verify() == []
+
+
+@pytest.mark.slow
+def test_nothing_listens_beyond_loopback(served: Served) -> None:
+    assert listening(served.process.pid) == {LOOPBACK}
+
+
+@pytest.mark.slow
+def test_the_card_is_an_artifact(served: Served, tmp_path: Path) -> None:
+    collected = served.start("collect", store=str(tmp_path / "a.zarr"))
+    served.completes(collected)
+    card = served.start("card", store=str(tmp_path / "a.zarr"))
+    served.completes(card)
+    markdown = served.server.artifacts(card)["card-a-zarr"]
+    assert markdown["data"] == (tmp_path / "a.zarr.card" / "card.md").read_text()
+
+
+@pytest.mark.slow
+def test_data_of_another_format_is_imported(served: Served, tmp_path: Path) -> None:
+    served.completes(served.start("collect", store=str(tmp_path / "a.zarr")))
+    selection = open_store(tmp_path / "a.zarr").select()
+    export_selection("d4rl", selection, tmp_path / "a.hdf5")
+    words = {"format": "d4rl", "source": str(tmp_path / "a.hdf5")}
+    served.completes(served.start("import", store=str(tmp_path / "b.zarr"), **words))
+    again = open_store(tmp_path / "b.zarr").select()
+    ours = ["part", "start"]  # which part an episode lies in is the store's own
+    assert again.episodes().drop_columns(ours).equals(selection.episodes().drop_columns(ours))
+    np.testing.assert_array_equal(again.read("obs"), selection.read("obs"))
+
+
+@pytest.mark.slow
+def test_a_policy_comes_out_of_the_deployments_one_after_the_other(
+    served: Served, tmp_path: Path
+) -> None:
+    store, run, policy = (str(tmp_path / name) for name in ("a.zarr", "mlp", "policy"))
+    served.completes(served.start("collect", store=store))
+    served.completes(served.start("train", store=store, out=run, model="mlp", steps=4))
+    cell = {"terrains": ["flat"], "skills": ["stand"], "episodes": 2}
+    evaluated = served.start("evaluate", run=run, **cell)
+    served.completes(evaluated)
+    [row] = json.loads(served.server.artifacts(evaluated)["evaluation-mlp"]["data"])
+    assert (row["terrain"], row["skill"], row["episodes"]) == ("flat", "stand", 2)
+    served.completes(served.start("export", run=run, out=policy, formats=["pt2"]))
+    assert list(Path(policy).glob("*.pt2"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        ({"parts": -3}, "-3 is less than the minimum of 0"),
+        ({"terrains": ["moon"]}, "'moon' is not one of"),
+        ({"levels": [12]}, "levels"),
+        ({"threads": "many"}, "'many' is not of type 'integer'"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_before_a_run_is_made(
+    served: Served, parameters: dict[str, Any], complaint: str
+) -> None:
+    before = {run["id"] for run in served.server.runs("collect")}
+    with pytest.raises(httpx.HTTPStatusError) as refusal:
+        served.start("collect", **parameters)
+    assert refusal.value.response.status_code == 409
+    assert complaint in refusal.value.response.json()["detail"]
+    assert {run["id"] for run in served.server.runs("collect")} == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["kill", "cancel"])
+def test_a_run_that_ended_in_the_middle_leaves_no_torn_part(
+    served: Served, tmp_path: Path, end: str
+) -> None:
+    place = tmp_path / f"{end}.zarr"
+    size = {"parts": 3, "episodes_per_part": 80, "terrains": ["flat"], "settings": []}
+    words = {"store": str(place), **size}
+    run = served.start("collect", **words)
+    beat = soon(lambda: next(iter(read_active(records_folder(place))), None), 120)
+    if end == "kill":
+        os.kill(beat.pid, signal.SIGKILL)
+        served.soon(run, "CRASHED")
+    else:
+        cancel(served, run, "CANCELLING")
+        soon(lambda: not is_running(beat.pid))
+    assert open_store(place).verify() == []
+
+    again = served.start("collect", **words)
+    served.completes(again)
+    store = open_store(place)
+    assert len(store.parts()) == 3
+    assert len(list((place / "catalog").glob("*.parquet"))) == 3
+    assert store.verify() == []
+
+
+@pytest.mark.slow
+def test_a_second_collection_waits_for_the_first(served: Served, tmp_path: Path) -> None:
+    size = {"parts": 2, "episodes_per_part": 300, "settings": []}
+    runs = [served.start("collect", store=str(tmp_path / f"{k}.zarr"), **size) for k in (1, 2)]
+
+    def one_waits() -> dict[str, str] | None:
+        time.sleep(POLL_S)
+        found = {served.state(run)["name"]: run for run in runs}
+        return found if found.keys() == {"AwaitingConcurrencySlot", "Running"} else None
+
+    found = soon(one_waits, 120)
+    assert not (tmp_path / f"{1 + runs.index(found['AwaitingConcurrencySlot'])}.zarr").exists()
+    cancel(served, found["AwaitingConcurrencySlot"], "CANCELLED")
+    cancel(served, found["Running"], "CANCELLING")
+
+
+def cancel(served: Served, run: str, state: str) -> None:
+    """Have a run cancelled; a running one by whoever runs it."""
+    served.server.ask(f"flow_runs/{run}/set_state", state={"type": state}, force=True)
+    served.soon(run, "CANCELLED")
+
+
+@pytest.mark.slow
+def test_prefect_takes_the_deployments_of_prefect_yaml(served: Served) -> None:
+    def prefect(*words: str) -> None:
+        subprocess.run(
+            [sys.executable, "-m", "prefect", "--no-prompt", *words],
+            cwd=ROOT,
+            env=os.environ | {"PREFECT_API_URL": served.server.url, "PYTHONPATH": str(ROOT)},
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+
+    prefect("work-pool", "create", "--type", "process", "gaitforge")
+    prefect("deploy", "--all")
+    found = served.server.look_up("deployments/name/collect/nightly")
+    assert found["schedules"][0]["schedule"]["cron"] == "0 2 * * *"
+    assert found["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+    assert found["global_concurrency_limit"]["limit"] == 1
+    assert found["parameters"]["new_every_day"] is True
