@@ -1,7 +1,8 @@
 """Drawing scenes with MuJoCo's offscreen renderer; run as a process of its own.
 
-`python -m collectors.rendering.mujoco_view IN.npz OUT.npz` reads what `rendering` wrote and writes the frames. OpenGL's back end is chosen by MUJOCO_GL before MuJoCo loads, and a broken driver may take
-the whole process down: both are reasons for a process that is not the caller's.
+`python -m collectors.rendering.mujoco_view IN.npz OUT.npz` reads what `rendering` wrote and writes
+the frames. OpenGL's back end is chosen by MUJOCO_GL before MuJoCo loads, and a broken driver may
+take the whole process down: both are reasons for a process that is not the caller's.
 """
 
 # MuJoCo's compiled modules come without type stubs.
