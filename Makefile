@@ -1,17 +1,29 @@
-# Two commands do everything: `make demo` and `make test`. Both build .venv first if it is missing or out of date.
+# `make demo` and `make test` do everything. Both build .venv first if it is missing or out of date.
 
 SHELL := /bin/bash
 BIN := .venv/bin
 STAMP := .venv/.stamp
+DEV_STAMP := .venv/.stamp-dev
+UV := uv==0.13.9
 # Set PYTHON=/path/to/python3.11 to choose one; else the first of these that is a usable 3.11.
 PYTHON ?=
 PYTHON_CHECK := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# uv: packages are copied from its cache where no link can be made, without a warning.
+export UV_LINK_MODE := copy
+
+define install_locked
+if $(BIN)/uv --version >/dev/null 2>&1; then \
+	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --require-hashes -r $(1); \
+else \
+	$(BIN)/python -m pip install -q --no-deps --require-hashes -r $(1); \
+fi
+endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-fast lint format bench lock clean
+.PHONY: help setup setup-dev demo test test-fast docs lint format bench lock clean
 
 define find_python
 python=""; \
@@ -30,56 +42,79 @@ help: ## list the targets
 setup: $(STAMP) ## build .venv from requirements.lock
 
 # The stamp is removed first and written last. Without it .venv is rebuilt from nothing, since an
-# interrupted pip can leave half a package that it later takes for a whole one.
+# interrupted installation can leave half a package that it later takes for a whole one.
+# torch comes in one build a machine (CPU or CUDA, with packages of its own), so pip chooses it, by
+# version; all else is installed as locked, by uv where it can be had.
 $(STAMP): requirements.lock pyproject.toml
 	@$(find_python); \
 	if [ -f $(STAMP) ] && $(BIN)/python -m pip --version >/dev/null 2>&1 \
 		&& $(BIN)/python -c '$(PYTHON_CHECK)'; then \
-		rm -f $(STAMP); \
+		rm -f $(STAMP) $(DEV_STAMP); \
 	else \
 		echo "building .venv with $$python"; \
 		"$$python" -m venv --clear .venv; \
+		$(BIN)/python -m pip install -q $(UV) || echo "no uv here: pip installs"; \
 	fi
-	$(BIN)/python -m pip install -r requirements.lock
-	$(BIN)/python -m pip install --no-deps --no-build-isolation -e .
+	$(call install_locked,requirements.lock)
+	$(BIN)/python -m pip install "$$(sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)"
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
+
+setup-dev: $(DEV_STAMP) ## add what tests, lint and docs need, from requirements-dev.lock
+
+$(DEV_STAMP): $(STAMP) requirements-dev.lock
+	$(call install_locked,requirements-dev.lock)
+	@touch $(DEV_STAMP)
 
 demo: $(STAMP) ## collect, train, evaluate and report, small: runs/demo/report.html
 	$(BIN)/gaitforge demo --out runs/demo
 
-test: $(STAMP) ## every test
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+test: $(DEV_STAMP) ## every test
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST)
 
-test-fast: $(STAMP) ## the tests without the slow ones
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+test-fast: $(DEV_STAMP) ## the tests without the slow ones
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(PYTEST)
 
-lint: $(STAMP) ## ruff, formatting, types
+docs: $(DEV_STAMP) ## the documentation site: build/site
+	$(BIN)/mkdocs build --strict -q -d build/site
+
+lint: $(DEV_STAMP) ## ruff, formatting, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-format: $(STAMP) ## let ruff mend style and formatting
+format: $(DEV_STAMP) ## let ruff mend style and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## measure speeds: runs/bench
+bench: $(DEV_STAMP) ## measure speeds: runs/bench
 	$(BIN)/gaitforge bench --out runs/bench
 	$(BIN)/gaitforge bench store --out runs/bench
 	$(BIN)/gaitforge bench learners --out runs/bench
 	$(BIN)/gaitforge bench sim --out runs/bench
 	$(BIN)/gaitforge bench formats --out runs/bench
 
-# A fresh environment from pyproject.toml's ranges, written down. The comment lines at the top of the
-# lock file are kept. CUDA's own packages stay out (see there).
-lock: ## write requirements.lock anew from pyproject.toml
-	@$(find_python); rm -rf build/lock && "$$python" -m venv build/lock/venv
-	build/lock/venv/bin/python -m pip install 'setuptools>=77' '.[dev]'
-	build/lock/venv/bin/python -m pip check
-	grep '^#' requirements.lock > build/lock/requirements.lock
-	build/lock/venv/bin/python -m pip freeze --all --exclude pip --exclude gaitforge \
-		| grep -Eiv '^(nvidia|cuda|triton)' | sed -E 's/\+(cpu|cu[0-9]+)$$//' >> build/lock/requirements.lock
-	mv build/lock/requirements.lock requirements.lock
-	rm -rf build
+# Exact versions with hashes, without index addresses; what is locked stays unless a range of pyproject.toml
+# refuses it (`make lock UPGRADE=--upgrade` takes the newest). torch and its CUDA packages stay out, see `setup`.
+UPGRADE :=
+COMPILE := uv pip compile pyproject.toml $(UPGRADE) -q --generate-hashes --no-annotate --no-header \
+	--no-emit-index-url --no-emit-find-links --python-version 3.11 --python-platform x86_64-manylinux_2_28
+
+NOT_LOCKED := ^(torch|triton)$$|^nvidia-|^cuda-
+
+lock: $(STAMP) ## write both locks anew from pyproject.toml
+	mkdir -p build/lock
+	cat requirements.lock requirements-dev.lock > build/lock/all.lock
+	$(BIN)/$(COMPILE) --extra dev -o build/lock/all.lock > build/lock/log
+	$(BIN)/$(COMPILE) -c build/lock/all.lock -o build/lock/runtime.lock > build/lock/log
+	for name in requirements requirements-dev; do grep '^#' $$name.lock > build/lock/$$name; done
+	awk '/^[a-z]/ { split($$1, a, "=="); keep = a[1] !~ /$(NOT_LOCKED)/ } keep' \
+		build/lock/runtime.lock >> build/lock/requirements
+	awk '/^[a-z]/ { split($$1, a, "=="); keep = a[1] !~ /$(NOT_LOCKED)/ } \
+		FNR == NR { runtime[a[1]]; next } keep && !(a[1] in runtime)' \
+		build/lock/runtime.lock build/lock/all.lock >> build/lock/requirements-dev
+	for name in requirements requirements-dev; do mv build/lock/$$name $$name.lock; done
+	rm -rf build/lock
 
 clean: ## remove the environment and caches, never runs/
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .hypothesis

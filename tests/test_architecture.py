@@ -1,9 +1,11 @@
-"""The floors of the house: which package may import which, read from the source itself."""
+"""The rules of the house, read from the source: floors, circles, lazy imports, sizes."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,31 +21,64 @@ ALLOWED = {
     "pipeline": frozenset({"collectors", "learners", "datasets", "flows"}),
 }
 # The one module of datasets that may import torch.
-TORCH_IN_DATASETS = Path("datasets/stream/window_stream.py")
+TORCH_IN_DATASETS = "datasets.stream.window_stream"
 # Unpickling runs whatever code a file holds.
 FORBIDDEN_EVERYWHERE = frozenset({"pickle", "cPickle", "dill", "cloudpickle", "shelve"})
 # Isaac Gym lives in a Python of its own; only the program that runs there may import it.
-ISAACGYM_WORKER = Path("collectors/physics/isaacgym/worker")
+ISAACGYM_WORKER = "collectors.physics.isaacgym.worker"
+
+# What may be imported inside a function, and why: package or module -> reason.
+LAZY = {
+    "torch": "slow to import",
+}
+
+FILE_LINES = 400
+FUNCTION_LINES = 60
+FOLDER_FILES = 16
 
 
-def imported_modules(source: str, package: str) -> Iterator[str]:
-    """The absolute dotted name of every import in `source`, a module inside `package`.
+@dataclass(frozen=True)
+class Import:
+    """One import: the module's full name, its line, and whether it stands inside a function."""
+
+    module: str
+    line: int
+    lazy: bool
+
+
+def imports_of(source: str, package: str, known: Iterable[str] = ()) -> Iterator[Import]:
+    """Every import in the source of a module inside `package`.
 
     Imports inside functions and under `TYPE_CHECKING` count too: an arrow is an arrow.
+
+    Args:
+        known: module names; `from a import b` is an import of `a.b` if that is one of them.
     """
-    for node in ast.walk(ast.parse(source)):
+    tree, known = ast.parse(source), set(known)
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield node.module or ""
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             parents = package.split(".")
-            base = parents[: len(parents) - (node.level - 1)]
-            yield ".".join([*base, node.module] if node.module else base)
+            base = parents[: len(parents) - (node.level - 1)] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{module}.{alias.name}" for alias in node.names]
+            names = sorted({name if name in known else module for name in names})
         elif isinstance(node, ast.Call) and _is_import_call(node.func):
             match node.args:
                 case [ast.Constant(value=str(name)), *_]:
-                    yield name
+                    names = [name]
+                case _:
+                    continue
+        else:
+            continue
+        yield from (Import(name, node.lineno, id(node) in inside) for name in names)
 
 
 def _is_import_call(function: ast.expr) -> bool:
@@ -54,31 +89,94 @@ def _is_import_call(function: ast.expr) -> bool:
     return False
 
 
-def violations(path: Path, source: str) -> list[str]:
-    """What the module at `path` (relative to the root) imports against the rules, one line each."""
-    package = ".".join(path.parts[:-1])
-    floor = path.parts[0]
+def violations(module: str, source: str) -> list[str]:
+    """Imports of a module that cross the floors, one line each."""
+    package, floor = module.rpartition(".")[0], module.split(".")[0]
     found = []
-    for module in imported_modules(source, package):
-        top = module.split(".")[0]
+    for name in (each.module for each in imports_of(source, package)):
+        top = name.split(".")[0]
         if top in ALLOWED and top != floor and top not in ALLOWED[floor]:
             allowed = ", ".join(sorted(ALLOWED[floor])) or "no other package of the project"
-            found.append(f"{path} imports {module}; {floor} may import {allowed}")
+            found.append(f"{module} imports {name}; {floor} may import {allowed}")
         if top == "tests":
-            found.append(f"{path} imports {module}; only tests import tests")
+            found.append(f"{module} imports {name}; only tests import tests")
         if top in FORBIDDEN_EVERYWHERE:
-            found.append(f"{path} imports {module}, which no module here may")
-        if top == "isaacgym" and path.parent != ISAACGYM_WORKER:
-            found.append(f"{path} imports {module}; only {ISAACGYM_WORKER} may")
-        if top == "torch" and floor == "datasets" and path != TORCH_IN_DATASETS:
-            found.append(f"{path} imports {module}; in datasets only {TORCH_IN_DATASETS} may")
+            found.append(f"{module} imports {name}, which no module here may")
+        if top == "isaacgym" and package != ISAACGYM_WORKER:
+            found.append(f"{module} imports {name}; only {ISAACGYM_WORKER} may")
+        if top == "torch" and floor == "datasets" and module != TORCH_IN_DATASETS:
+            found.append(f"{module} imports {name}; in datasets only {TORCH_IN_DATASETS} may")
     return found
 
 
-def project_modules() -> list[Path]:
-    return sorted(
-        path.relative_to(ROOT) for package in ALLOWED for path in (ROOT / package).rglob("*.py")
+def circles(arrows: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Groups of nodes that all reach each other."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        todo = list(arrows.get(start, ()))
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                todo += arrows.get(node, ())
+        return seen
+
+    reach = {node: reached(node) for node in arrows}
+    groups = {
+        tuple(sorted({node, *(m for m in reach[node] if node in reach.get(m, ()))}))
+        for node in arrows
+        if node in reach[node]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def rooms(arrows: Mapping[str, Iterable[str]], folder: str) -> dict[str, set[str]]:
+    """Which children of a folder import which: its files and folders are the nodes.
+
+    Args:
+        arrows: module -> modules that it imports; folder: dotted, "" for the root.
+    """
+    prefix = f"{folder}." if folder else ""
+
+    def child(module: str) -> str | None:
+        inside = module.startswith(prefix) and module != folder
+        return prefix + module.removeprefix(prefix).split(".")[0] if inside else None
+
+    found: dict[str, set[str]] = defaultdict(set)
+    for module, imported in arrows.items():
+        for other in imported:
+            start, end = child(module), child(other)
+            if start and end and start != end:
+                found[start].add(end)
+    return found
+
+
+def _module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+PATHS = {
+    _module_name(path): path
+    for package in ALLOWED
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+SOURCES = {module: path.read_text(encoding="utf-8") for module, path in PATHS.items()}
+IMPORTS = {
+    module: list(
+        imports_of(
+            source,
+            module if PATHS[module].stem == "__init__" else module.rpartition(".")[0],
+            SOURCES,
+        )
     )
+    for module, source in SOURCES.items()
+}
+ARROWS = {
+    module: {each.module for each in found if each.module in SOURCES and each.module != module}
+    for module, found in IMPORTS.items()
+}
+FOLDERS = sorted({_module_name(path.parent / "__init__.py") for path in PATHS.values()})
 
 
 @pytest.mark.parametrize("package", sorted(ALLOWED))
@@ -87,53 +185,94 @@ def test_every_floor_exists_and_is_a_package(package: str) -> None:
 
 
 def test_imports_only_point_down() -> None:
-    found = [
-        line
-        for path in project_modules()
-        for line in violations(path, (ROOT / path).read_text(encoding="utf-8"))
-    ]
+    found = [line for module, source in SOURCES.items() for line in violations(module, source)]
     assert not found, "\n" + "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    ("path", "source"),
-    [
-        ("datasets/store.py", "import collectors.legged.environment"),
-        ("datasets/store.py", "import torch"),
-        ("datasets/store.py", "def f():\n    from torch.utils.data import IterableDataset"),
-        ("datasets/stream/window_stream.py", "from learners.models import FCNet"),
-        ("collectors/rollout.py", "from learners.models import FCNet"),
-        (
-            "learners/trainer.py",
-            "import importlib\nimportlib.import_module('collectors.legged.rollout')",
-        ),
-        ("flows/demo.py", "from pipeline.config import DemoConfig"),
-        ("flows/sub/demo.py", "from ...pipeline import config"),
-        ("pipeline/cli.py", "from tests import conftest"),
-        ("pipeline/cli.py", "import pickle"),
-        ("collectors/physics/isaacgym.py", "from isaacgym import gymapi"),
-    ],
-)
-def test_the_check_sees_each_forbidden_arrow(path: str, source: str) -> None:
-    assert violations(Path(path), source)
+def test_no_file_is_on_an_import_circle() -> None:
+    assert circles(ARROWS) == []
+
+
+@pytest.mark.parametrize("folder", ["", *FOLDERS])
+def test_rooms_of_a_folder_do_not_import_each_other_in_a_circle(folder: str) -> None:
+    assert circles(rooms(ARROWS, folder)) == []
+
+
+def test_imports_inside_functions_are_of_listed_packages() -> None:
+    found = [
+        f"{module}:{each.line} imports {each.module} inside a function"
+        for module, imported in IMPORTS.items()
+        if not module.startswith(ISAACGYM_WORKER)
+        for each in imported
+        if each.lazy and not any(_within(each.module, name) for name in LAZY)
+    ]
+    assert not found, "\n" + "\n".join(found)
+    used = {each.module for imported in IMPORTS.values() for each in imported if each.lazy}
+    assert [name for name in LAZY if not any(_within(module, name) for module in used)] == []
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def test_files_and_functions_are_short() -> None:
+    found = []
+    for module, source in SOURCES.items():
+        if source.count("\n") > FILE_LINES:
+            found.append(f"{module} has more than {FILE_LINES} lines")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES:
+                    found.append(
+                        f"{module}: {node.name} has {lines} lines; {FUNCTION_LINES} at most"
+                    )
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folders_hold_few_files(folder: str) -> None:
+    files = [path for path in PATHS.values() if path.parent == ROOT / folder.replace(".", "/")]
+    assert len(files) <= FOLDER_FILES + 1  # and __init__.py
 
 
 @pytest.mark.parametrize(
-    ("path", "source"),
+    ("module", "source"),
     [
-        (
-            "datasets/stream/window_stream.py",
-            "import torch\nfrom datasets.storage.store import Store",
-        ),
-        ("collectors/rollout.py", "from datasets.storage.store import Store\nimport torch"),
-        ("collectors/physics/isaacgym/worker/world.py", "from isaacgym import gymapi"),
-        (
-            "learners/trainer.py",
-            "from . import models\nfrom datasets.stream.window_stream import WindowStream",
-        ),
-        ("flows/demo.py", "from collectors.legged import rollout\nfrom learners import trainer"),
-        ("pipeline/cli.py", "from flows.stages import demo\nfrom collectors import rollout"),
+        ("datasets.storage.store", "import collectors.legged.environment"),
+        ("datasets.storage.store", "import torch"),
+        ("datasets.storage.store", "def f():\n    from torch.utils.data import IterableDataset"),
+        (TORCH_IN_DATASETS, "from learners.models import fcnet"),
+        ("collectors.policies", "from learners.models import fcnet"),
+        ("learners.control", "import importlib\nimportlib.import_module('collectors.policies')"),
+        ("flows.demo", "from pipeline.settings import override"),
+        ("flows.stages.demo", "from ...pipeline import settings"),
+        ("pipeline.cli.main", "from tests import conftest"),
+        ("pipeline.cli.main", "import pickle"),
+        ("collectors.physics.isaacgym.backend", "from isaacgym import gymapi"),
     ],
 )
-def test_the_check_lets_allowed_arrows_pass(path: str, source: str) -> None:
-    assert not violations(Path(path), source)
+def test_the_check_sees_each_forbidden_arrow(module: str, source: str) -> None:
+    assert violations(module, source)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        (TORCH_IN_DATASETS, "import torch\nfrom datasets.storage.store import Store"),
+        ("collectors.policies", "from datasets import Store\nimport torch"),
+        (f"{ISAACGYM_WORKER}.world", "from isaacgym import gymapi"),
+        ("learners.training.trainer", "from . import config\nfrom datasets import open_store"),
+        ("flows.demo", "from collectors import policies\nfrom learners import checkpoint"),
+        ("pipeline.cli.main", "from flows import demo\nfrom collectors import policies"),
+    ],
+)
+def test_the_check_lets_allowed_arrows_pass(module: str, source: str) -> None:
+    assert not violations(module, source)
+
+
+def test_the_check_sees_circles_of_files_and_of_rooms() -> None:
+    arrows = {"p.a.x": {"p.b.y"}, "p.b.y": {"p.c"}, "p.b.z": {"p.a.x"}, "p.c": set[str]()}
+    assert circles(arrows) == []
+    assert circles(rooms(arrows, "p")) == [["p.a", "p.b"]]
+    assert circles(arrows | {"p.c": {"p.b.z"}}) == [["p.a.x", "p.b.y", "p.b.z", "p.c"]]
