@@ -17,21 +17,16 @@ from collectors.experts.expert import ExpertFeatures
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
 from collectors.policies import Observation
-from collectors.robots.commands import SKILL_NAMES, SKILLS
-from collectors.robots.gait import GRAVITY_MS2, GaitReference
+from collectors.robots.gait import GaitReference
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
-from collectors.scenarios.terrains import N_LEVELS, difficulty
+from collectors.scenarios.skills import SKILLS
+from collectors.scenarios.terrains import N_LEVELS, TERRAINS, difficulty
 from collectors.timing import EPISODE_STEPS
 
-TERRAIN_SHARES = {"flat": 0.2, "rough": 0.22, "slope": 0.23, "stairs": 0.23, "obstacles": 0.12}
-SKILL_SHARES = {
-    "stand": 0.12,
-    "rush": 0.24,
-    "crawl": 0.1,
-    "squeeze": 0.12,
-    "tilt": 0.14,
-    "run": 0.28,
-}
+TERRAIN_SHARES = {t.name: t.share for t in TERRAINS.values() if t.share > 0}
+SKILL_SHARES = {s.name: s.share for s in SKILLS.values() if s.share > 0}
+"""What experts are trained on; the critic's one-hot inputs are in this order."""
+SKILL_NAMES = tuple(SKILL_SHARES)
 MAX_RESIDUAL = 6.0
 CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1
 
@@ -58,10 +53,10 @@ class ExpertTask:
         names, shares = list(TERRAIN_SHARES), np.array(list(TERRAIN_SHARES.values()))
         quota = np.floor(np.cumsum(shares) * robots + 1e-9)
         self._terrain = [names[int(np.searchsorted(quota, i, side="right"))] for i in range(robots)]
-        self._what = np.zeros((robots, 1 + len(TERRAIN_SHARES) + len(SKILLS)))
+        self._what = np.zeros((robots, 1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)))
         self._returns = np.zeros(robots)
         self.finished: list[dict[str, Any]] = []
-        self.begin(0, np.random.default_rng(seed).integers(0, 4, (robots, len(SKILLS))))
+        self.begin(0, np.random.default_rng(seed).integers(0, 4, (robots, len(SKILL_SHARES))))
 
     def begin(self, iteration: int, levels: np.ndarray) -> None:
         """Start every slot anew, at levels (N, skills).
@@ -122,7 +117,7 @@ class ExpertTask:
         barriers.
         """
         state = self._env.physics.state
-        weight_n = self._robot.mass_kg * GRAVITY_MS2
+        weight_n = self._robot.weight_n
         left = 1.0 - self._env.step_count / EPISODE_STEPS
         return np.concatenate(
             [
@@ -138,7 +133,7 @@ class ExpertTask:
         specs = []
         for index in ids.tolist():
             terrain = self._terrain[index]
-            skills = [s.name for s in SKILLS.values() if terrain in s.terrains]
+            skills = [name for name in SKILL_SHARES if SKILLS[name].asked_on(terrain)]
             shares = np.array([SKILL_SHARES[s] for s in skills])
             skill = str(self._rng.choice(skills, p=shares / shares.sum()))
             seed = int(self._rng.integers(2**62))

@@ -21,7 +21,7 @@ from collectors.legged.observations import (
     policy_observation,
 )
 from collectors.legged.rewards import StepView, total_reward
-from collectors.legged.skills import N_SIGNALS, Track, signals, succeeded
+from collectors.legged.signals import signals
 from collectors.physics import InitialState, make_backend
 from collectors.policies import Observation
 from collectors.robots.commands import N_COMMANDS, C, ramped
@@ -31,6 +31,8 @@ from collectors.robots.robot import N_JOINTS, RobotCard
 from collectors.rotations import from_yaw, lengths, yaw_of
 from collectors.scenarios.passages import place_barriers, steer
 from collectors.scenarios.randomisation import N_DRAWS, standardised
+from collectors.scenarios.signals import N_SIGNALS, Track
+from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TerrainBatch, TerrainTile, make_tile, tile_heights
 from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
@@ -120,11 +122,7 @@ class LeggedEnvironment:
             start = InitialState(base_pos, quat, drawn.base_vel, joint_pos)
             self.track_origin[index], self.track_yaw[index] = drawn.offset_xy, drawn.yaw
             self._passage[index] = _passage_row(drawn)
-            barriers = (
-                place_barriers(drawn.passage, tile, drawn.offset_xy, drawn.yaw)
-                if drawn.passage
-                else ()
-            )
+            barriers = place_barriers(drawn.passage, tile, drawn.offset_xy, drawn.yaw)
             self.physics.reset(index, tile, barriers, drawn.draws, start)
         self.step_count[ids] = 0
         self._last_action[ids] = 0.0
@@ -211,7 +209,7 @@ class LeggedEnvironment:
     def success(self, index: int, terminated: bool) -> bool:
         """Whether robot `index`'s episode, now ended, met its skill's criterion."""
         spec = self.specs[index]
-        return spec is not None and succeeded(spec.skill, self.track(index), terminated)
+        return spec is not None and not terminated and SKILLS[spec.skill].succeeded(self.track(index))
 
     def close(self) -> None:
         """Free the simulator."""

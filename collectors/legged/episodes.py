@@ -11,11 +11,11 @@ import numpy as np
 
 from collectors.compiling import compiled
 from collectors.legged.observations import NOISE_DIM
-from collectors.robots.commands import check_skill, draw_command
 from collectors.robots.robot import N_JOINTS, RobotCard
-from collectors.scenarios.passages import Passage, draw_passage
+from collectors.scenarios.passages import Passage
 from collectors.scenarios.randomisation import draw_randomisation
-from collectors.scenarios.terrains import N_LEVELS, check_terrain
+from collectors.scenarios.skills import SKILLS, check_skill
+from collectors.scenarios.terrains import check_level, check_terrain
 from collectors.timing import EPISODE_STEPS
 
 TRAIN_VARIANTS = (0, 8)
@@ -56,8 +56,7 @@ class EpisodeSpec:
     def __post_init__(self) -> None:
         check_terrain(self.terrain)
         check_skill(self.skill)
-        if not 0 <= self.level < N_LEVELS:
-            raise ValueError(f"terrain level {self.level} is outside 0-{N_LEVELS - 1}")
+        check_level(self.level)
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,9 @@ def draw_episode(spec: EpisodeSpec, robot: RobotCard, steps: int = EPISODE_STEPS
     rng = np.random.default_rng(spec.seed)
     pushed = rng.random() < PUSH_CHANCE
     low, high = HELD_OUT_VARIANTS if spec.held_out else TRAIN_VARIANTS
-    command = draw_command(spec.skill, rng, robot, spec.speed_scale)
-    passage, command = draw_passage(spec.skill, spec.terrain, spec.level, command, rng, robot)
+    skill = SKILLS[spec.skill]
+    command = skill.draw_command(rng, robot, spec.speed_scale)
+    passage, command = skill.draw_passage(spec.terrain, spec.level, command, rng, robot)
     return EpisodeDraws(
         command=command,
         passage=passage,

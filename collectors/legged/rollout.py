@@ -10,9 +10,9 @@ import numpy as np
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeDraws, EpisodeSpec
 from collectors.legged.observations import OBS_DIM, PRIVILEGED_DIM
-from collectors.legged.skills import S
 from collectors.policies import Observation, Policy
 from collectors.robots.robot import N_JOINTS
+from collectors.scenarios.signals import S
 
 STATE_DIM = 3 + 4 + N_JOINTS
 

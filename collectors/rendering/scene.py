@@ -85,9 +85,7 @@ def scene_of(result: EpisodeResult, robot: RobotCard) -> Scene:
     tile = make_tile(spec.terrain, spec.level, draws.terrain_variant)
     state = result.record.state.astype(np.float64)
     ground = lay_out(tile, state[:, :2].min(axis=0), state[:, :2].max(axis=0))
-    barriers = (
-        place_barriers(draws.passage, tile, draws.offset_xy, draws.yaw) if draws.passage else []
-    )
+    barriers = place_barriers(draws.passage, tile, draws.offset_xy, draws.yaw)
     position = _smoothed(state[:, :2], _POSITION_SMOOTHING_S)
     below = _smoothed(ground.at(position)[:, None], _HEADING_SMOOTHING_S)
     if draws.passage:

@@ -19,8 +19,6 @@ from collectors.robots.kinematics import LegKinematics
 from collectors.robots.robot import RobotCard
 from collectors.timing import CONTROL_DT_S
 
-GRAVITY_MS2 = 9.81
-
 # Compiled loops know plain integers.
 _VEL_X, _VEL_Y, _YAW_RATE = int(C.VEL_X), int(C.VEL_Y), int(C.YAW_RATE)
 _HEIGHT, _STANCE_WIDTH = int(C.BODY_HEIGHT), int(C.STANCE_WIDTH)
@@ -46,7 +44,6 @@ class GaitReference:
         self._robot = robot
         self._kinematics = LegKinematics(robot)
         self._signs = robot.leg_signs
-        self._weight_n = robot.mass_kg * GRAVITY_MS2
 
     def joint_targets(self, command: np.ndarray, clock: np.ndarray) -> np.ndarray:
         """PD targets that hold the gait's pose under the weight and lead its velocity.
@@ -56,11 +53,10 @@ class GaitReference:
             clock: (N,) gait clock in cycles.
         """
         robot = self._robot
-        robot = self._robot
         clocks = np.stack([clock, clock + command[:, C.GAIT_FREQUENCY] * CONTROL_DT_S])
         phase, tilt = leg_phases(command, clocks), _tilt(command)
         feet, load = np.empty((*phase.shape, 3)), np.empty(phase.shape[1:])
-        sizes = robot.nominal_height_m, robot.foot_radius_m, self._weight_n
+        sizes = robot.nominal_height_m, robot.foot_radius_m, robot.weight_n
         _place_feet(command, phase, tilt, self._signs, *sizes, feet, load)
         poses = self._kinematics.joint_positions(feet).reshape(2, len(command), -1)
         pose, next_pose = np.clip(poses, robot.joint_lower_rad, robot.joint_upper_rad)

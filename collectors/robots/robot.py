@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from collectors.timing import GRAVITY_MS2
+
 ASSETS = Path(__file__).parent.parent / "assets"
 CARD_FILE = "robot.json"
 DEFAULT_ROBOT = "aliengo"
@@ -74,6 +76,11 @@ class RobotCard:
     def leg_length_m(self) -> float:
         """Length of a straight leg, hip to foot."""
         return self.thigh_length_m + self.calf_length_m
+
+    @property
+    def weight_n(self) -> float:
+        """Weight without randomisation."""
+        return self.mass_kg * GRAVITY_MS2
 
     def wrong(self, message: str) -> RobotError:
         """What is wrong with this robot, as the error to raise."""

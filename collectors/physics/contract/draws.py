@@ -26,9 +26,9 @@ from collectors.physics.contract.scene import (
     tolerance,
 )
 from collectors.physics.interface import InitialState, PhysicsBackend
-from collectors.robots.gait import GRAVITY_MS2
 from collectors.robots.robot import LEGS
 from collectors.scenarios.randomisation import DRAWS, draw_randomisation
+from collectors.timing import GRAVITY_MS2
 
 _STEP_RAD = 0.3
 _CALF = 2

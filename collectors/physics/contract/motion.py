@@ -23,13 +23,12 @@ from collectors.physics.contract.scene import (
     start_at,
     tolerance,
 )
-from collectors.robots.gait import GRAVITY_MS2
 from collectors.robots.kinematics import LegKinematics
 from collectors.robots.robot import N_JOINTS, N_LEGS
 from collectors.rotations import from_yaw, rotate, rotate_inverse
 from collectors.scenarios.randomisation import nominal_draws
 from collectors.scenarios.terrains import make_tile
-from collectors.timing import CONTROL_DT_S, SUBSTEP_S
+from collectors.timing import CONTROL_DT_S, GRAVITY_MS2, SUBSTEP_S
 
 _STEP_RAD = 0.3
 _TURN_OF_AXES = np.array([0.5, 0.5, 0.5, 0.5])

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectors.physics import InitialState, PhysicsBackend, make_backend
-from collectors.robots.commands import C, draw_command
-from collectors.robots.gait import GRAVITY_MS2, GaitReference
+from collectors.robots.commands import C
+from collectors.robots.gait import GaitReference
 from collectors.robots.kinematics import LegKinematics
 from collectors.robots.robot import N_LEGS, RobotCard
 from collectors.rotations import gravity_in_body
 from collectors.scenarios.randomisation import nominal_draws
+from collectors.scenarios.skills import STAND
 from collectors.scenarios.terrains import make_tile
 from collectors.timing import CONTROL_DT_S
 
@@ -103,8 +104,7 @@ def standing_load(robot: RobotCard) -> Stance:
     feet[:, 2] = robot.foot_radius_m - robot.nominal_height_m
     pose = kinematics.joint_positions(feet[None])
     up = np.array([[[0.0, 0.0, 1.0]]])
-    weight_n = robot.mass_kg * GRAVITY_MS2
-    torque = -weight_n / N_LEGS * kinematics.rise_gradient(pose, up)[0]
+    torque = -robot.weight_n / N_LEGS * kinematics.rise_gradient(pose, up)[0]
     stance = Stance(pose[0], torque, np.abs(torque) / robot.kp_nm_per_rad)
     for i, joint in enumerate(robot.joint_names):
         angle, low, high = pose[0, i], robot.joint_lower_rad[i], robot.joint_upper_rad[i]
@@ -131,7 +131,7 @@ def standing_load(robot: RobotCard) -> Stance:
 
 def _stand(robot: RobotCard, backend: PhysicsBackend) -> Trial:
     """Stand on flat ground for `TRIAL_S`, without randomisation, level at the nominal height."""
-    command = draw_command("stand", np.random.default_rng(0), robot)
+    command = STAND.draw_command(np.random.default_rng(0), robot)
     command[[C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL]] = 0.0
     targets = GaitReference(robot).joint_targets(command[None], np.zeros(1))
     start = InitialState(

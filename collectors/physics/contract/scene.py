@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 
 from collectors.physics.interface import InitialState, PhysicsBackend, PhysicsState
-from collectors.robots.commands import NEUTRAL, SKILLS, C
-from collectors.robots.gait import GRAVITY_MS2, GaitReference
+from collectors.robots.commands import NEUTRAL, C
+from collectors.robots.gait import GaitReference
 from collectors.robots.kinematics import LegKinematics
 from collectors.robots.robot import N_JOINTS, load_robot
 from collectors.rotations import from_yaw
 from collectors.scenarios.randomisation import DRAW_INDEX, nominal_draws
+from collectors.scenarios.skills import STAND
 from collectors.scenarios.terrains import TerrainTile, make_tile
 
 Make = Callable[[int, int], PhysicsBackend]
 """make(robots, threads): a new back end of the kind that is checked; who made it closes it."""
 
 ROBOT = load_robot()
-WEIGHT_N = ROBOT.mass_kg * GRAVITY_MS2
+WEIGHT_N = ROBOT.weight_n
 DEFAULT_POSE = ROBOT.default_joint_pos_rad
 STANDING_HEIGHT_M = float(
     ROBOT.foot_radius_m - LegKinematics(ROBOT).foot_positions(DEFAULT_POSE[None])[0, :, 2].min()
@@ -63,7 +64,7 @@ def tolerance(backend: PhysicsBackend, exact: float, float32: float) -> float:
 
 
 def _firm_stance() -> np.ndarray:
-    command = np.array([low for low, _ in (NEUTRAL | SKILLS["stand"].ranges).values()])
+    command = np.array([low for low, _ in (NEUTRAL | STAND.ranges).values()])
     command[[C.BODY_PITCH, C.BODY_ROLL]] = 0.0
     command[C.BODY_HEIGHT] = -0.1
     command[C.STANCE_WIDTH] = 0.34

@@ -44,7 +44,6 @@ from collectors.physics.isaacgym.worker import protocol
 from collectors.physics.isaacgym.world_file import FixedPart, TileBook, write_world
 from collectors.physics.mujoco.model import build_model
 from collectors.physics.mujoco.urdf import robot_urdf
-from collectors.robots.gait import GRAVITY_MS2
 from collectors.robots.kinematics import LegKinematics
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from collectors.scenarios.passages import MAX_BARRIERS, Barrier
@@ -56,7 +55,7 @@ from collectors.scenarios.randomisation import (
     nominal_draws,
 )
 from collectors.scenarios.terrains import TerrainTile, make_tile, tile_heights
-from collectors.timing import DECIMATION, SUBSTEP_S
+from collectors.timing import DECIMATION, GRAVITY_MS2, SUBSTEP_S
 
 FOOT_CLEARANCE_M = 0.05
 """Above the ground, over which a foot cannot feel it: half a cell of the terrain."""

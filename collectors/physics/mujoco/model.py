@@ -12,11 +12,10 @@ import mujoco
 import numpy as np
 
 from collectors.physics.mujoco.model_check import check_model
-from collectors.robots.gait import GRAVITY_MS2
 from collectors.robots.robot import JOINTS_PER_LEG, RobotCard
 from collectors.scenarios.passages import MAX_BARRIERS, Barrier
 from collectors.scenarios.terrains import GRID, TerrainTile
-from collectors.timing import SUBSTEP_S
+from collectors.timing import GRAVITY_MS2, SUBSTEP_S
 
 GROUND = "gaitforge_ground"
 BARRIERS = "gaitforge_barriers"
