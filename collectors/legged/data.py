@@ -170,7 +170,7 @@ COLLECTION_PRESETS: dict[str, CollectionGrid] = {
 def part_arrays(
     results: Sequence[EpisodeResult], schema: Schema
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """A part's fields, {name: (T, ...)} of steps and {name: (E, ...)} of episodes, in plan order."""
+    """Fields {name: (T, ...)} of a part's steps and {name: (E, ...)} of its episodes."""
     records = [r.record for r in _ordered(results) if r.record is not None]
     steps = {
         name: np.concatenate([getattr(record, name) for record in records])

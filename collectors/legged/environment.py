@@ -209,7 +209,9 @@ class LeggedEnvironment:
     def success(self, index: int, terminated: bool) -> bool:
         """Whether robot `index`'s episode, now ended, met its skill's criterion."""
         spec = self.specs[index]
-        return spec is not None and not terminated and SKILLS[spec.skill].succeeded(self.track(index))
+        return (
+            spec is not None and not terminated and SKILLS[spec.skill].succeeded(self.track(index))
+        )
 
     def close(self) -> None:
         """Free the simulator."""

@@ -46,7 +46,9 @@ class EvaluationGrid:
             len(cells) * self.episodes, np.uint64
         )
         return [
-            EpisodeSpec(i, *cells[i // self.episodes], seed=int(seed >> np.uint64(1)), held_out=True)
+            EpisodeSpec(
+                i, *cells[i // self.episodes], seed=int(seed >> np.uint64(1)), held_out=True
+            )
             for i, seed in enumerate(seeds)
         ]
 

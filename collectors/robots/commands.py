@@ -72,6 +72,7 @@ NEUTRAL: dict[C, Range] = {
 }
 """A slow trot in place: phase 0.5, offset and bound 0 move diagonal legs together."""
 
+
 def draw_command(
     ranges: dict[C, Range],
     mirrored: Sequence[C],

@@ -1,8 +1,8 @@
 """Skills: one record each, with its commands, terrains, passage, share and success criterion.
 
-Passages have the sizes of parkour's obstacles as multiples of the robot's own: a bar from 1.15 to
-0.665 of its standing height (Aliengo: 0.50 to 0.29 m), walls to squeeze through 0.19 to 0.03 m wider
-than the robot, walls to tilt through 0.03 m wider to 0.05 m narrower.
+Passages have the sizes of parkour's obstacles relative to the robot: a bar at 1.15 to 0.665 of its
+standing height (Aliengo: 0.50 to 0.29 m), walls 0.19 to 0.03 m wider than the robot to squeeze
+through, and 0.03 m wider to 0.05 m narrower to tilt through.
 """
 
 from __future__ import annotations
@@ -292,9 +292,7 @@ RUN = Skill(
     share=0.28,
 )
 
-SKILLS: dict[str, Skill] = {
-    skill.name: skill for skill in (STAND, RUSH, CRAWL, SQUEEZE, TILT, RUN)
-}
+SKILLS: dict[str, Skill] = {skill.name: skill for skill in (STAND, RUSH, CRAWL, SQUEEZE, TILT, RUN)}
 
 
 def check_skill(skill: str) -> str:
@@ -322,5 +320,7 @@ def matching_cells(
         raise ValueError("at least one terrain level is needed")
     cells = [(t, s) for t in terrains for s in skills if SKILLS[s].asked_on(t)]
     if not cells:
-        raise ValueError(f"none of the skills {', '.join(skills)} is asked for on {', '.join(terrains)}")
+        raise ValueError(
+            f"none of the skills {', '.join(skills)} is asked for on {', '.join(terrains)}"
+        )
     return cells

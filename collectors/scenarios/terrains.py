@@ -158,7 +158,7 @@ def make_tile(terrain: str, level: int, variant: int) -> TerrainTile:
 
 
 class TerrainBatch:
-    """The tiles under N robots: heights (N, (GRID + 1)^2) float32, period_m and resolution_m (N,)."""
+    """Tiles under N robots: heights (N, (GRID + 1)^2) float32, period_m and resolution_m (N,)."""
 
     def __init__(self, num_robots: int):
         side = GRID + 1
