@@ -44,9 +44,9 @@ class ExpertTrainingConfig:
     hidden: tuple[int, ...] = (256, 128, 64)
     learning_rate: float = 1e-3
     max_learning_rate: float = 1e-3
-    desired_kl: float = 0.01
+    target_kl: float = 0.01
     gamma: float = 0.99
-    lam: float = 0.95
+    gae_lambda: float = 0.95
     clip: float = 0.2
     entropy: float = 0.002
     initial_std: float = 0.6

@@ -317,7 +317,7 @@ def matching_cells(
     for level in levels:
         check_level(level)
     if not levels:
-        raise ValueError("at least one terrain level is needed")
+        raise ValueError("at least one level is needed")
     cells = [(t, s) for t in terrains for s in skills if SKILLS[s].asked_on(t)]
     if not cells:
         raise ValueError(

@@ -251,8 +251,8 @@ def _facts(take: Take) -> dict[str, Any]:
 
 
 def _sheet_shot(scene: Scene) -> Shot:
-    return Shot(scene, frame_steps(scene.steps, SHEET_FRAMES))
+    return Shot(scene, frame_steps(len(scene.state), SHEET_FRAMES))
 
 
 def _film_shot(scene: Scene) -> Shot:
-    return Shot(scene, np.arange(0, scene.steps, round(1.0 / (FILM_FPS * CONTROL_DT_S))))
+    return Shot(scene, np.arange(0, len(scene.state), round(1.0 / (FILM_FPS * CONTROL_DT_S))))
