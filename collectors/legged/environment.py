@@ -26,7 +26,7 @@ from collectors.physics import InitialState, make_backend
 from collectors.policies import Observation
 from collectors.robots.commands import N_COMMANDS, C, ramped
 from collectors.robots.gait import leg_phases
-from collectors.robots.kinematics import LegKinematics
+from collectors.robots.kinematics import standing_height_m
 from collectors.robots.robot import N_JOINTS, RobotCard
 from collectors.rotations import from_yaw, lengths, yaw_of
 from collectors.scenarios.passages import place_barriers, steer
@@ -86,8 +86,7 @@ class LeggedEnvironment:
         self.track_yaw = np.zeros(num_robots)
         self._passage = np.zeros((num_robots, 4))
         self._rows = np.arange(num_robots)
-        feet = LegKinematics(robot).foot_positions(robot.default_joint_pos_rad[None])
-        self._standing_height_m = float(robot.foot_radius_m - feet[0, :, 2].min())
+        self._standing_height_m = standing_height_m(robot)
         self._draws = np.zeros((num_robots, N_DRAWS), dtype=np.float32)
         self._noise = np.zeros((num_robots, episode_steps + 1, NOISE_DIM), dtype=np.float32)
         self._push_step = np.full(num_robots, -1)

@@ -44,7 +44,7 @@ from collectors.physics.isaacgym.worker import protocol
 from collectors.physics.isaacgym.world_file import FixedPart, TileBook, write_world
 from collectors.physics.mujoco.model import build_model
 from collectors.physics.mujoco.urdf import robot_urdf
-from collectors.robots.kinematics import LegKinematics
+from collectors.robots.kinematics import standing_height_m
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from collectors.scenarios.passages import MAX_BARRIERS, Barrier
 from collectors.scenarios.randomisation import (
@@ -279,12 +279,9 @@ class IsaacGymBackend:
     def _stand_everywhere(self) -> None:
         """Give every robot a place, for the world holds them all."""
         robot = self._robot
-        pose = robot.default_joint_pos_rad
-        feet = LegKinematics(robot).foot_positions(pose[None])
-        height = float(robot.foot_radius_m - feet[0, :, 2].min())
-        start = InitialState(
-            np.array([0.0, 0.0, height]), np.array([1.0, 0.0, 0.0, 0.0]), np.zeros(6), pose
-        )
+        position = np.array([0.0, 0.0, standing_height_m(robot)])
+        upright = np.array([1.0, 0.0, 0.0, 0.0])
+        start = InitialState(position, upright, np.zeros(6), robot.default_joint_pos_rad)
         draws = nominal_draws()
         self._wanted = [FixedPart(0, (), 0.0, 0.0, ())] * self.num_robots
         for index in range(self.num_robots):
