@@ -22,7 +22,8 @@ from collectors.legged.observations import (
 )
 from collectors.legged.rewards import StepView, total_reward
 from collectors.legged.signals import signals
-from collectors.physics import InitialState, make_backend
+from collectors.physics import make_backend
+from collectors.physics.interface import InitialState
 from collectors.policies import Observation
 from collectors.robots.commands import N_COMMANDS, C, ramped
 from collectors.robots.gait import leg_phases

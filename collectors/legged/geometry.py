@@ -9,7 +9,7 @@ import numpy as np
 
 from collectors.compiling import compiled
 from collectors.legged.observations import N_SCAN, SCAN_POINTS
-from collectors.physics import PhysicsState
+from collectors.physics.interface import PhysicsState
 from collectors.robots.commands import C
 from collectors.rotations import wrapped, yaw_of
 from collectors.scenarios.terrains import TerrainBatch, cell_height

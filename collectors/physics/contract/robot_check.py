@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.physics import InitialState, PhysicsBackend, make_backend
+from collectors.physics import make_backend
+from collectors.physics.interface import InitialState, PhysicsBackend
 from collectors.robots.commands import C
 from collectors.robots.gait import GaitReference
 from collectors.robots.kinematics import LegKinematics, standing_height_m

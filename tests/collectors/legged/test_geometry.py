@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collectors.legged.geometry import FOOTPRINT, Geometry, on_track
 from collectors.legged.observations import SCAN_POINTS
-from collectors.physics import PhysicsState
+from collectors.physics.interface import PhysicsState
 from collectors.robots.commands import N_COMMANDS, C
 from collectors.rotations import gravity_in_body, lengths, rotate_inverse, wrapped, yaw_of
 from collectors.scenarios.terrains import TerrainBatch, TerrainTile, make_tile, tile_heights

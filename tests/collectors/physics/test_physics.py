@@ -6,16 +6,12 @@ from functools import partial
 
 import pytest
 
-from collectors.physics import (
-    BACKENDS,
-    BackendUnavailable,
-    PhysicsBackend,
-    availability,
-    make_backend,
-)
+from collectors.physics import availability, make_backend
 from collectors.physics.contract.checks import CHECKS, describe, run_check, run_checks
 from collectors.physics.contract.scene import CheckFailed, Make
 from collectors.physics.contract.speed import throughput
+from collectors.physics.interface import BackendUnavailable, PhysicsBackend
+from collectors.simulators import BACKENDS
 from tests.collectors.making import ROBOT
 from tests.collectors.physics import broken_backends as broken
 
