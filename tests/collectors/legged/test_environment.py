@@ -46,7 +46,7 @@ def command(**changes: float) -> np.ndarray:
 
 def test_a_perfect_step_earns_the_stated_maximum() -> None:
     assert total_reward(perfect_view(command()))[0] == pytest.approx(BEST_PER_S)
-    positive = sum(term.weight for term in REWARDS.values() if term.weight > 0)
+    positive = sum(weight for weight in REWARDS.values() if weight > 0)
     assert positive == pytest.approx(BEST_PER_S)
 
 
