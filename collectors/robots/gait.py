@@ -45,7 +45,7 @@ class GaitReference:
         self._signs = robot.leg_signs
 
     def joint_targets(self, command: np.ndarray, clock: np.ndarray) -> np.ndarray:
-        """PD targets for commands (N, 16) at clocks (N,), with feed-forward of weight and velocity."""
+        """PD targets for commands (N, 16) at clocks (N,), which carry the weight and lead the gait."""
         robot = self._robot
         clocks = np.stack([clock, clock + command[:, C.GAIT_FREQUENCY] * CONTROL_DT_S])
         phase, tilt = leg_phases(command, clocks), _tilt(command)
