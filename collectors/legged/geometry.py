@@ -16,7 +16,7 @@ from collectors.scenarios.terrains import TerrainBatch, cell_height
 
 FOOTPRINT = np.abs(SCAN_POINTS[:, 0]) <= 0.4
 """Points of the height scan under the robot."""
-_UNDER = np.flatnonzero(FOOTPRINT)
+_POINTS = np.column_stack([SCAN_POINTS, FOOTPRINT])
 _FOOT_SQUARES = np.array([np.square(axis).sum() for axis in SCAN_POINTS[FOOTPRINT].T])
 
 
@@ -60,12 +60,11 @@ class Geometry:
         heading = np.empty((n, 2))
         np.cos(yaw, out=heading[:, 0])
         np.sin(yaw, out=heading[:, 1])
-        scan, height, slope = np.empty((n, N_SCAN)), np.empty(n), np.empty((n, 2))
+        scan, sums = np.empty((n, N_SCAN)), np.empty((n, 3))
         tiles = terrain.heights, terrain.period_m, terrain.resolution_m
-        _scan_ground(*tiles, state.base_pos, heading, SCAN_POINTS, _UNDER, scan, height, slope)
-        height /= len(_UNDER)
-        np.subtract(state.base_pos[:, 2], height, out=height)
-        slope /= _FOOT_SQUARES
+        _scan_ground(*tiles, state.base_pos, heading, _POINTS, scan, sums)
+        height = state.base_pos[:, 2] - sums[:, 0] / FOOTPRINT.sum()
+        slope = sums[:, 1:] / _FOOT_SQUARES
         gravity, lin_vel_body, velocity_heading = np.empty((3, n, 3))
         _turn_velocities(
             state.base_quat,
@@ -129,27 +128,25 @@ def _scan_ground(
     base_pos: np.ndarray,
     heading: np.ndarray,
     points: np.ndarray,
-    under: np.ndarray,
     scan: np.ndarray,
-    total: np.ndarray,
-    moment: np.ndarray,
+    sums: np.ndarray,
 ) -> None:
     """The scan (N, N_SCAN), and sums over the points under the robot for a least-squares plane.
 
-    The grid is symmetric, so the sums decouple: total (N,) of heights, moment (N, 2) of heights
-    times positions.
+    Points (N_SCAN, 3): x, y, and whether it is under the robot. The grid is symmetric, so the sums
+    (N, 3) decouple: of heights, and of heights times x and times y.
     """
+    sums[:] = 0.0
     for i in range(len(base_pos)):
         cos, sin = heading[i]
         for k in range(len(points)):
             x = cos * points[k, 0] - sin * points[k, 1] + base_pos[i, 0]
             y = sin * points[k, 0] + cos * points[k, 1] + base_pos[i, 1]
             scan[i, k] = cell_height(tiles[i], x, y, period[i], resolution[i])
-        total[i] = moment[i, 0] = moment[i, 1] = 0.0
-        for k in under:
-            total[i] += scan[i, k]
-            moment[i, 0] += scan[i, k] * points[k, 0]
-            moment[i, 1] += scan[i, k] * points[k, 1]
+            if points[k, 2]:
+                sums[i, 0] += scan[i, k]
+                sums[i, 1] += scan[i, k] * points[k, 0]
+                sums[i, 2] += scan[i, k] * points[k, 1]
 
 
 @compiled

@@ -45,13 +45,13 @@ class GaitReference:
         self._signs = robot.leg_signs
 
     def joint_targets(self, command: np.ndarray, clock: np.ndarray) -> np.ndarray:
-        """PD targets for commands (N, 16) at clocks (N,), which carry the weight and lead the gait."""
+        """PD targets of commands (N, 16) at clocks (N,); they carry the weight and lead motion."""
         robot = self._robot
         clocks = np.stack([clock, clock + command[:, C.GAIT_FREQUENCY] * CONTROL_DT_S])
         phase, tilt = leg_phases(command, clocks), _tilt(command)
         feet, load = np.empty((*phase.shape, 3)), np.empty(phase.shape[1:])
         sizes = robot.nominal_height_m, robot.foot_radius_m, robot.weight_n
-        _place_feet(command, phase, tilt, self._signs, *sizes, feet, load)
+        _place_feet(command, phase, tilt, self._signs, sizes, feet, load)
         poses = self._kinematics.joint_positions(feet).reshape(2, len(command), -1)
         pose, next_pose = np.clip(poses, robot.joint_lower_rad, robot.joint_upper_rad)
         velocity = (next_pose - pose) / CONTROL_DT_S
@@ -94,16 +94,16 @@ def _place_feet(
     phases: np.ndarray,
     tilt: np.ndarray,
     signs: np.ndarray,
-    nominal_height_m: float,
-    foot_radius_m: float,
-    weight_n: float,
+    sizes: tuple[float, float, float],
     feet: np.ndarray,
     load: np.ndarray,
 ) -> None:
     """Into feet (2, N, 4, 3), their centres in the trunk frame at two phases (2, N, 4).
 
-    Into load (N, 4), the weight in N on each foot at the first phase.
+    Into load (N, 4), the weight in N on each foot at the first phase. Sizes: nominal height and
+    foot radius in m, weight in N.
     """
+    nominal_height_m, foot_radius_m, weight_n = sizes
     for i in range(len(command)):
         asked = command[i]
         duty, moving, yaw_rate = asked[_DUTY], asked[_LOCOMOTE], asked[_YAW_RATE]
