@@ -126,7 +126,7 @@ class MujocoBackend:
 
 @compiled
 def _delay(control: np.ndarray, old: np.ndarray, new: np.ndarray, lag: np.ndarray) -> None:
-    """Old targets for `lag` substeps, then new, into control (N, DECIMATION, 12); old = new last."""
+    """Control (N, DECIMATION, 12): old targets for `lag` substeps, then new; then old = new."""
     for i in range(control.shape[0]):
         for substep in range(control.shape[1]):
             control[i, substep] = old[i] if substep < lag[i] else new[i]
