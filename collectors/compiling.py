@@ -7,10 +7,10 @@ from numba import njit
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """njit, the machine code kept on disk, or in memory where no folder can be written.
+    """numba.njit with a cache on disk, or in memory where no folder can be written.
 
-    Arithmetic is done in the order in which it is written, without fused products, so that a robot
-    gets the same bits alone and among others. Other threads run meanwhile.
+    Arithmetic keeps the order of the code, without fused products, so that a robot gets the same
+    bits alone and among others. The GIL is released.
     """
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:

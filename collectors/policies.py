@@ -1,9 +1,10 @@
-"""The one protocol through which collectors see any policy, expert or learned."""
+"""The protocol of policies, expert or learned."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -15,12 +16,10 @@ class Observation:
 
     Attributes:
         policy: (N, 70) float32, the stored observation: all that a learned policy sees.
-        reward: (N,) float32, the reward of the step before; 0 at an episode's start.
-            Return-conditioned policies count it.
+        reward: (N,) float32 of the previous step, 0 at an episode's start, for return conditioning.
         command: (N, 16) float64, the command in force, also the last block of `policy`.
-        clock: (N,) float64, gait clock in cycles; private to experts.
-        make_privileged: computes the (N, P) float32 private block, so that nobody pays who does not
-            read it.
+        clock: (N,) float64, gait clock in cycles; for experts.
+        make_privileged: computes `privileged` when it is first read.
     """
 
     policy: np.ndarray
@@ -28,23 +27,20 @@ class Observation:
     command: np.ndarray
     clock: np.ndarray
     make_privileged: Callable[[], np.ndarray]
-    _privileged: np.ndarray | None = field(default=None, repr=False)
 
-    @property
+    @cached_property
     def privileged(self) -> np.ndarray:
         """(N, P) float32, laid out by `observations.PRIVILEGED_SLICES`."""
-        if self._privileged is None:
-            self._privileged = self.make_privileged()
-        return self._privileged
+        return self.make_privileged()
 
 
 class Policy(Protocol):
-    """Anything that turns observations into joint actions."""
+    """Turns observations into joint actions."""
 
     name: str
 
     def reset(self, ids: np.ndarray) -> None:
-        """Forget the history of the robots `ids`: their next observation starts an episode."""
+        """Forget the history of robots `ids`: they start an episode."""
         ...
 
     def act(self, observation: Observation) -> np.ndarray:

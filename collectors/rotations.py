@@ -24,7 +24,7 @@ def rotate_inverse(quat: np.ndarray, vector: np.ndarray) -> np.ndarray:
 
 
 def gravity_in_body(quat: np.ndarray) -> np.ndarray:
-    """(..., 3): the unit vector of gravity in the body frame; (0, 0, -1) when level."""
+    """(..., 3): unit vector of gravity in the body frame; (0, 0, -1) when level."""
     w, x, y, z = (quat[..., i] for i in range(4))
     return np.stack(
         [2.0 * (w * y - x * z), -2.0 * (w * x + y * z), 2.0 * (x * x + y * y) - 1.0], axis=-1
@@ -46,7 +46,7 @@ def from_yaw(yaw: np.ndarray) -> np.ndarray:
 def wrapped(angle: np.ndarray) -> np.ndarray:
     """(...): the same angle in [-pi, pi), rad."""
     turned = angle + np.pi
-    # np.remainder gives the same and takes three times as long.
+    # np.remainder takes three times as long.
     return turned - 2 * np.pi * np.floor(turned / (2 * np.pi)) - np.pi
 
 

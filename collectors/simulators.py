@@ -1,4 +1,4 @@
-"""Names of the physics back ends, for whoever must know them without loading one."""
+"""Names of the physics back ends, without importing one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BACKENDS = {
 
 
 def check_backend(name: str) -> str:
-    """Return the name, or raise ValueError naming the simulators there are."""
+    """Return the name; raises ValueError for an unknown one."""
     if name not in BACKENDS:
         raise ValueError(f"unknown simulator '{name}'; simulators: {', '.join(BACKENDS)}")
     return name

@@ -1,4 +1,6 @@
-"""The clock of the task: physics substeps, control steps, episodes."""
+"""Constants of the task: gravity, physics substeps, control steps, episodes."""
+
+GRAVITY_MS2 = 9.81
 
 DECIMATION = 4
 SUBSTEP_S = 0.005

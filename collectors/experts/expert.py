@@ -1,7 +1,6 @@
-"""Experts: a kinematic gait corrected by a small network that reads privileged observations.
+"""Experts: a kinematic gait corrected by an MLP that reads privileged observations.
 
-An expert is a safetensors file and a JSON card beside it. The network is a plain MLP evaluated in
-NumPy, so collecting needs no deep-learning library.
+An expert is a safetensors file and a JSON card. The MLP runs in NumPy: collecting needs no torch.
 """
 
 from __future__ import annotations
@@ -30,18 +29,17 @@ FEATURE_DIM = (_KNOWN.stop - _KNOWN.start) + PRIVILEGED_DIM + N_JOINTS
 
 @dataclass(frozen=True)
 class ExpertFeatures:
-    """What an expert's network reads, and the gait that it corrects."""
+    """Inputs of an expert's network, and the gait that it corrects."""
 
     features: np.ndarray
     reference: np.ndarray
 
     @staticmethod
     def of(observation: Observation, robot: RobotCard, gait: GaitReference) -> ExpertFeatures:
-        """From an observation of N robots, both float32.
+        """From an observation of N robots, float32.
 
-        features (N, FEATURE_DIM): last action and command, privileged block, reference action. The
-        noisy measurements of the observation are left out: the privileged block holds the truth.
-        reference (N, 12): the gait's action.
+        features (N, FEATURE_DIM): last action and command, privileged block, reference action; the
+        observation's noisy measurements are left out. reference (N, 12): the gait's action.
         """
         targets = gait.joint_targets(observation.command, observation.clock)
         reference = (targets - robot.default_joint_pos_rad) / robot.action_scale_rad
@@ -52,14 +50,14 @@ class ExpertFeatures:
 
 
 class ExpertPolicy:
-    """A trained expert behind the collectors' policy protocol.
+    """A trained expert as a policy.
 
     Args:
         weights: `mean`, `std` (FEATURE_DIM,), and `layer{i}.weight` (out, in), `layer{i}.bias`
             (out,); ELU between layers.
 
     Raises:
-        ValueError: weights that do not fit this version's features.
+        ValueError: weights that do not fit the features.
     """
 
     def __init__(self, name: str, robot: RobotCard, weights: dict[str, np.ndarray]):
@@ -93,7 +91,7 @@ class ExpertPolicy:
             )
 
     def reset(self, ids: np.ndarray) -> None:
-        """Nothing to forget: the gait clock comes with the observation."""
+        """Experts have no state."""
 
     def act(self, observation: Observation) -> np.ndarray:
         """(N, 12) float32 actions."""
@@ -119,7 +117,7 @@ class ExpertPolicy:
 
 @dataclass(frozen=True)
 class Expert:
-    """A shipped or trained expert: its policy, its card and the hash of its weights."""
+    """An expert's policy, card and hash of weights."""
 
     policy: ExpertPolicy
     card: dict[str, Any]
@@ -132,10 +130,10 @@ def list_experts() -> list[str]:
 
 
 def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
-    """Load a shipped expert by name, or one from a path to its `.safetensors` file.
+    """Load a shipped expert by name, or one from its `.safetensors` file.
 
     Raises:
-        ValueError: no such expert, a card that is missing, or weights that do not fit.
+        ValueError: no such expert, no card, or weights that do not fit.
     """
     path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
     if not path.is_file():
@@ -158,10 +156,10 @@ def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
 
 
 def _robot_of(robot: str, expert: Path) -> RobotCard:
-    """The robot that an expert's card names: a shipped one, or a folder or card by its path.
+    """The robot that an expert's card names: a shipped one, or a path.
 
-    A relative path starts at the expert's folder. What is no longer at its path may lie under its
-    own name in or beside that folder, so that the two can be moved together.
+    A path is relative to the expert's folder; the robot is also found, by its own name, in that
+    folder or beside it, so that both can be moved together.
     """
     if robot in list_robots():
         return load_robot(robot)

@@ -1,8 +1,7 @@
-"""Training an expert with PPO (rsl-rl-lib): curriculum, randomisation and pushes on.
+"""Train an expert with PPO (rsl-rl-lib), with curriculum, randomisation and pushes.
 
-The network learns a correction to the kinematic gait; the critic also sees what no policy can know
-(asymmetric actor-critic, Pinto et al., 2018). Commanded speeds widen over the first
-`full_speed_steps`; `expert_task` holds the curriculum of levels.
+The network learns a correction to the kinematic gait; the critic sees more than the actor
+(asymmetric actor-critic, Pinto et al., 2018). `training_task` holds the curriculum of levels.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ class ExpertTrainingConfig:
     """How an expert is trained.
 
     Attributes:
-        steps: environment steps in all; robots: simulated at once; horizon: steps each between
-            updates.
-        max_learning_rate: the adaptive schedule's ceiling; without one it swings up to 4e-3.
+        steps: environment steps in all; robots: in parallel; horizon: steps a rollout, each.
+        max_learning_rate: ceiling of the adaptive schedule, which else reaches 4e-3.
         initial_std: of the exploration noise, in action units (0.25 rad).
-        full_speed_steps: environment steps after which commands have their whole range.
+        full_speed_steps: environment steps over which commanded speeds widen to their range.
     """
 
     robot: str = DEFAULT_ROBOT
@@ -44,9 +42,9 @@ class ExpertTrainingConfig:
     hidden: tuple[int, ...] = (256, 128, 64)
     learning_rate: float = 1e-3
     max_learning_rate: float = 1e-3
-    desired_kl: float = 0.01
+    target_kl: float = 0.01
     gamma: float = 0.99
-    lam: float = 0.95
+    gae_lambda: float = 0.95
     clip: float = 0.2
     entropy: float = 0.002
     initial_std: float = 0.6
@@ -62,11 +60,11 @@ def train_expert(
     out: Path,
     report: Callable[[dict[str, Any]], None],
 ) -> tuple[Path, dict[str, Any]]:
-    """Train an expert, or go on from the checkpoint in `out`; returns its weights and its card.
+    """Train an expert, or resume from the checkpoint in `out`; returns its weights and card.
 
     Args:
-        report: called after every update with steps, steps_per_s, remaining_s, mean return,
-            success, and the per terrain-skill table of the last window.
+        report: called after every update with steps, rates, mean return, success, and a table of
+            terrain-skill cells.
 
     Raises:
         ValueError: a checkpoint of another configuration in `out`.

@@ -1,44 +1,15 @@
-"""rsl-rl's PPO as experts use it: a correction that starts from nothing, and a capped rate."""
+"""rsl-rl's PPO as the experts use it: a residual policy that starts at zero, a capped rate."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from rsl_rl.algorithms import PPO
 
 from collectors.experts.ppo_checkpoint import actor_layers
-
-
-class PPOSettings(Protocol):
-    """What the algorithm reads of a training's configuration; see `ppo.ExpertTrainingConfig`."""
-
-    @property
-    def horizon(self) -> int: ...
-    @property
-    def epochs(self) -> int: ...
-    @property
-    def mini_batches(self) -> int: ...
-    @property
-    def hidden(self) -> tuple[int, ...]: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def max_learning_rate(self) -> float: ...
-    @property
-    def desired_kl(self) -> float: ...
-    @property
-    def gamma(self) -> float: ...
-    @property
-    def lam(self) -> float: ...
-    @property
-    def clip(self) -> float: ...
-    @property
-    def entropy(self) -> float: ...
-    @property
-    def initial_std(self) -> float: ...
 
 
 class _CappedPPO(PPO):
@@ -55,10 +26,13 @@ class _CappedPPO(PPO):
         self._learning_rate = min(value, self.ceiling)
 
 
-def make_algorithm(config: PPOSettings, task: Any) -> PPO:
-    """PPO for a task with the groups "features" (actor and critic) and "critic" (critic alone).
+def make_algorithm(config: Any, task: Any) -> PPO:
+    """PPO for a task with observation groups "features" (actor and critic) and "critic".
 
-    The actor's last layer is all but zero, so that training starts from what it corrects.
+    The actor's last layer is scaled by 0.01: training starts from the policy that it corrects.
+
+    Args:
+        config: settings as in `ppo.ExpertTrainingConfig`.
     """
     network = {
         "class_name": "rsl_rl.models.MLPModel",
@@ -82,17 +56,16 @@ def make_algorithm(config: PPOSettings, task: Any) -> PPO:
             "num_mini_batches": config.mini_batches,
             "clip_param": config.clip,
             "gamma": config.gamma,
-            "lam": config.lam,
+            "lam": config.gae_lambda,
             "entropy_coef": config.entropy,
             "learning_rate": config.learning_rate,
-            "desired_kl": config.desired_kl,
+            "desired_kl": config.target_kl,
             "schedule": "adaptive",
         },
         "multi_gpu": None,
     }
     _CappedPPO.ceiling = config.max_learning_rate
-    # rsl-rl prints its models; the progress line is ours.
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()):  # rsl-rl prints its models
         algorithm = _CappedPPO.construct_algorithm(observations, task, cfg, "cpu")
     last = actor_layers(algorithm)[-1]
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Checkpoints of an expert's training: the policy as it ships, and the state to go on from."""
+"""Checkpoints of an expert's training: the policy to ship, and the state to resume from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Progress:
-    """How far a training is."""
+    """Progress of a training."""
 
     iteration: int = 0
     steps: int = 0
@@ -35,13 +35,13 @@ def actor_layers(algorithm: PPO) -> list[torch.nn.Linear]:
 
 
 def trained_steps(out: Path) -> int:
-    """Environment steps of the training whose checkpoint is in a folder; 0 without one."""
+    """Environment steps of the checkpoint in a folder; 0 without one."""
     path = out / "training.json"
     return int(json.loads(path.read_text())["steps"]) if path.exists() else 0
 
 
 def network_weights(linears: list[torch.nn.Linear], normaliser: Any) -> dict[str, np.ndarray]:
-    """A network as it ships: "mean", "std", and "layer{i}.weight" (out, in), "layer{i}.bias"."""
+    """Shipped weights: "mean", "std", and "layer{i}.weight" (out, in), "layer{i}.bias"."""
     assert isinstance(normaliser, EmpiricalNormalization), "experts are trained with one"
     weights = {
         "mean": normaliser.mean.numpy(),
@@ -56,7 +56,7 @@ def network_weights(linears: list[torch.nn.Linear], normaliser: Any) -> dict[str
 def save_checkpoint(
     out: Path, config: dict[str, Any], algorithm: PPO, task: ExpertTask, progress: Progress
 ) -> None:
-    """Write the expert, then the training state; the JSON comes last and makes the checkpoint."""
+    """Write the expert, then the training state; the JSON, written last, commits it."""
     weights = network_weights(actor_layers(algorithm), algorithm.get_policy().obs_normalizer)
     replace_file(out / "expert.safetensors", lambda path: save_numpy(weights, path))
     save_training(out, config, algorithm, progress, {"levels": torch.from_numpy(task.levels)})
@@ -69,7 +69,7 @@ def save_training(
     progress: Progress,
     extra: dict[str, torch.Tensor],
 ) -> None:
-    """Write the state to go on from: weights, optimiser, and what else the task keeps."""
+    """Write the state to resume from: weights, optimiser, and `extra` of the task."""
     tensors = {f"{part}.{key}": value for part, key, value in _state_tensors(algorithm)} | extra
     name = f"training-{progress.iteration}.safetensors"
     replace_file(
@@ -99,7 +99,7 @@ def _state_tensors(algorithm: PPO) -> list[tuple[str, str, torch.Tensor]]:
 def load_checkpoint(
     out: Path, config: dict[str, Any], algorithm: PPO, task: ExpertTask
 ) -> Progress:
-    """Bring algorithm and task where the checkpoint in a folder left them; nothing without one.
+    """Restore algorithm and task from the checkpoint in a folder, if there is one.
 
     Raises:
         ValueError: a checkpoint of another configuration.
@@ -114,10 +114,10 @@ def load_checkpoint(
 def load_training(
     out: Path, config: dict[str, Any], fixed: Sequence[str], algorithm: PPO
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
-    """Bring an algorithm where `save_training` left it; returns the progress and what was extra.
+    """Restore an algorithm from `save_training`; returns the progress and the extra tensors.
 
     Raises:
-        ValueError: a checkpoint whose configuration differs in one of the `fixed` settings.
+        ValueError: a checkpoint that differs in one of the `fixed` settings.
     """
     path = out / "training.json"
     if not path.exists():
@@ -148,7 +148,7 @@ def load_training(
 
 
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file under a temporary name, sync, and put it in place."""
+    """Write a file atomically and durably."""
     temporary = path.with_name(f".{path.name}.tmp")
     write(temporary)
     with open(temporary, "rb") as file:

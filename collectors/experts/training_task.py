@@ -1,8 +1,8 @@
-"""The expert's training task: curriculum, restarts, and what actor and critic read.
+"""The expert's training task: curriculum, restarts, and inputs of actor and critic.
 
-Every robot slot keeps one terrain and climbs its levels, each skill for itself: up when it has
-walked more than 80 % of the commanded way, and out of the passage where one stands; down below 40 %
-or after a fall (legged_gym's rule, measured against the command because windows are short).
+Every robot keeps one terrain and has a level for each skill: up after 80 % of the commanded
+distance and, where one stands, the passage; down below 40 % or after a fall (legged_gym's rule,
+relative to the command as windows are short).
 """
 
 from __future__ import annotations
@@ -17,32 +17,22 @@ from collectors.experts.expert import ExpertFeatures
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
 from collectors.policies import Observation
-from collectors.robots.commands import SKILL_NAMES, SKILLS
-from collectors.robots.gait import GRAVITY_MS2, GaitReference
+from collectors.robots.gait import GaitReference
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
-from collectors.scenarios.terrains import N_LEVELS, difficulty
+from collectors.scenarios.skills import SKILLS
+from collectors.scenarios.terrains import N_LEVELS, TERRAINS, difficulty
 from collectors.timing import EPISODE_STEPS
 
-TERRAIN_SHARES = {"flat": 0.2, "rough": 0.22, "slope": 0.23, "stairs": 0.23, "obstacles": 0.12}
-SKILL_SHARES = {
-    "stand": 0.12,
-    "rush": 0.24,
-    "crawl": 0.1,
-    "squeeze": 0.12,
-    "tilt": 0.14,
-    "run": 0.28,
-}
+TERRAIN_SHARES = {t.name: t.share for t in TERRAINS.values() if t.share > 0}
+SKILL_SHARES = {s.name: s.share for s in SKILLS.values() if s.share > 0}
+"""What experts are trained on; the critic's one-hot inputs are in this order."""
+SKILL_NAMES = tuple(SKILL_SHARES)
 MAX_RESIDUAL = 6.0
 CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1
 
 
 class ExpertTask:
-    """The environment as rsl-rl sees it.
-
-    One observation group; actions correct the gait; ended episodes restart.
-
-    Implements the parts of `rsl_rl.env.VecEnv` that PPO reads.
-    """
+    """The parts of `rsl_rl.env.VecEnv` that PPO reads: actions correct the gait."""
 
     def __init__(self, robot: RobotCard, robots: int, threads: int, seed: int):
         self.num_envs = robots
@@ -58,21 +48,18 @@ class ExpertTask:
         names, shares = list(TERRAIN_SHARES), np.array(list(TERRAIN_SHARES.values()))
         quota = np.floor(np.cumsum(shares) * robots + 1e-9)
         self._terrain = [names[int(np.searchsorted(quota, i, side="right"))] for i in range(robots)]
-        self._what = np.zeros((robots, 1 + len(TERRAIN_SHARES) + len(SKILLS)))
+        self._what = np.zeros((robots, 1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)))
         self._returns = np.zeros(robots)
         self.finished: list[dict[str, Any]] = []
-        self.begin(0, np.random.default_rng(seed).integers(0, 4, (robots, len(SKILLS))))
+        self.begin(0, np.random.default_rng(seed).integers(0, 4, (robots, len(SKILL_SHARES))))
 
     def begin(self, iteration: int, levels: np.ndarray) -> None:
-        """Start every slot anew, at levels (N, skills).
-
-        The iteration makes the draws of a resumed training other ones than those of its beginning.
-        """
+        """Restart every robot at levels (N, skills); a resumed training draws new episodes."""
         self.levels = levels.copy()
         self._rng = np.random.default_rng([self._seed, iteration])
         ids = np.arange(self.num_envs)
         self._restart(ids)
-        # Spread the slots over the window, so that updates see every phase of an episode.
+        # Updates see every phase of an episode.
         early = self._rng.integers(20, EPISODE_STEPS, len(ids))
         self._end_at = np.where(ids % 4 == 0, EPISODE_STEPS, early)
         self._inputs = self._features(self._env.observe())
@@ -97,7 +84,7 @@ class ExpertTask:
             self._end_at[ids] = EPISODE_STEPS
             observation = self._env.observe()
         self._inputs = self._features(observation)
-        # A small price on corrections keeps the gait where it already works.
+        # A small penalty keeps the gait where it works.
         price = 0.0005 * np.square(residual).sum(axis=1)
         reward = torch.from_numpy((transition.reward - price).astype(np.float32))
         extras = {"time_outs": torch.from_numpy(timed_out.astype(np.float32))}
@@ -116,13 +103,12 @@ class ExpertTask:
         return TensorDict({"features": features, "critic": hidden}, batch_size=[self.num_envs])
 
     def _critic_only(self) -> np.ndarray:
-        """(N, CRITIC_DIM) float32 for the critic alone.
+        """(N, CRITIC_DIM) float32 for the critic only.
 
-        Time left of the window, level, terrain, skill, forces on the feet (body weights), force of
-        barriers.
+        Time left of the window, level, terrain, skill, forces on feet and of barriers (weights).
         """
         state = self._env.physics.state
-        weight_n = self._robot.mass_kg * GRAVITY_MS2
+        weight_n = self._robot.weight_n
         left = 1.0 - self._env.step_count / EPISODE_STEPS
         return np.concatenate(
             [
@@ -138,7 +124,7 @@ class ExpertTask:
         specs = []
         for index in ids.tolist():
             terrain = self._terrain[index]
-            skills = [s.name for s in SKILLS.values() if terrain in s.terrains]
+            skills = [name for name in SKILL_SHARES if SKILLS[name].asked_on(terrain)]
             shares = np.array([SKILL_SHARES[s] for s in skills])
             skill = str(self._rng.choice(skills, p=shares / shares.sum()))
             seed = int(self._rng.integers(2**62))
@@ -152,7 +138,7 @@ class ExpertTask:
         self._returns[ids] = 0.0
 
     def _finish(self, ids: np.ndarray, terminated: np.ndarray) -> None:
-        """Record ended full episodes and move their slots up or down."""
+        """Record ended full episodes and move their robots up or down a level."""
         for index in ids.tolist():
             spec, fell = self._env.specs[index], bool(terminated[index])
             if spec is None or (not fell and self._env.step_count[index] < EPISODE_STEPS):

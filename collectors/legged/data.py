@@ -1,9 +1,9 @@
-"""Between rollouts and the store: the schema, the plan of episodes, a part's arrays and catalog."""
+"""What the legged task stores: its schema, plan of episodes, and a part's arrays and catalog."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -12,21 +12,22 @@ import numpy as np
 from collectors.legged.episodes import EpisodeSpec
 from collectors.legged.observations import OBS_DIM, POLICY_SLICES, PRIVILEGED_DIM, PRIVILEGED_SLICES
 from collectors.legged.rollout import STATE_DIM, EpisodeResult
-from collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS, SKILLS, check_skill
+from collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
 from collectors.robots.robot import N_JOINTS, RobotCard
 from collectors.scenarios.passages import OPEN_GROUND
 from collectors.scenarios.randomisation import DRAW_NAMES, DRAWS
-from collectors.scenarios.terrains import N_LEVELS, check_terrain
+from collectors.scenarios.skills import SKILLS, matching_cells
+from collectors.scenarios.terrains import N_LEVELS, TERRAINS
 from collectors.timing import CONTROL_DT_S
 from datasets import Field, Schema
 
 
 @dataclass(frozen=True)
 class StoredForm:
-    """What a store keeps of an episode beside observation, action and reward, and how exactly.
+    """What a store keeps beside observation, action and reward.
 
     Attributes:
-        state: base pose and joint positions, for playback; a quarter more bytes. A replay from the
+        state: base pose and joint positions, for playback; a quarter more bytes. Replay from the
             seed gives them too.
         privileged: what the expert saw and a learner does not.
         half: float16 instead of float32 for all but the reward: half the size, no exact replay.
@@ -38,71 +39,13 @@ class StoredForm:
 
 
 def legged_schema(robot: RobotCard, form: StoredForm | None = None) -> Schema:
-    """The store's schema.
-
-    The 70-number observation, action, reward, the final observation, and what the form adds.
-    """
-    form = form or StoredForm()
-    joints = list(robot.joint_names)
-    dtype = "float16" if form.half else "float32"
-    fields = [
-        Field(
-            "obs",
-            (OBS_DIM,),
-            dtype,
-            unit="SI (1, rad/s, rad, m/s)",
-            description="observation before the step: all that a learned policy sees",
-            slices=POLICY_SLICES,
-        ),
-        Field(
-            "action",
-            (N_JOINTS,),
-            dtype,
-            unit=f"{robot.action_scale_rad} rad from the default pose",
-            description="joint position targets chosen by the policy, before any action noise",
-            slices={name: (i, i + 1) for i, name in enumerate(joints)},
-        ),
-        Field("reward", (), unit="1", description="reward of the step"),
-        Field(
-            "final_obs",
-            (OBS_DIM,),
-            dtype,
-            unit="SI (1, rad/s, rad, m/s)",
-            description="observation after the episode's last step",
-            slices=POLICY_SLICES,
-            per="episode",
-        ),
-    ]
-    if form.state:
-        fields.append(
-            Field(
-                "state",
-                (STATE_DIM,),
-                dtype,
-                unit="m, 1, rad",
-                description=(
-                    "base position (world), quaternion wxyz and joint positions before the step"
-                ),
-                slices={"base_pos": (0, 3), "base_quat": (3, 7), "joint_pos": (7, STATE_DIM)},
-            )
-        )
-    if form.privileged:
-        fields.append(
-            Field(
-                "privileged",
-                (PRIVILEGED_DIM,),
-                dtype,
-                unit="SI",
-                description="what the expert saw and a learned policy does not, before the step",
-                slices=PRIVILEGED_SLICES,
-            )
-        )
+    """The store's schema: observation, action, reward, final observation, and what `form` adds."""
     return Schema(
-        fields=tuple(fields),
+        fields=_fields(robot, form or StoredForm()),
         control_dt_s=CONTROL_DT_S,
         robot=robot.name,
         attributes={
-            "joint_names": joints,
+            "joint_names": list(robot.joint_names),
             "default_joint_pos_rad": robot.default_joint_pos_rad.tolist(),
             "action_scale_rad": robot.action_scale_rad,
             "command_names": list(COMMAND_NAMES),
@@ -114,22 +57,59 @@ def legged_schema(robot: RobotCard, form: StoredForm | None = None) -> Schema:
     )
 
 
+def _fields(robot: RobotCard, form: StoredForm) -> tuple[Field, ...]:
+    dtype = "float16" if form.half else "float32"
+    obs = Field(
+        "obs",
+        (OBS_DIM,),
+        dtype,
+        unit="SI (1, rad/s, rad, m/s)",
+        description="observation before the step: all that a learned policy sees",
+        slices=POLICY_SLICES,
+    )
+    action = Field(
+        "action",
+        (N_JOINTS,),
+        dtype,
+        unit=f"{robot.action_scale_rad} rad from the default pose",
+        description="joint position targets chosen by the policy, before any action noise",
+        slices={name: (i, i + 1) for i, name in enumerate(robot.joint_names)},
+    )
+    reward = Field("reward", (), unit="1", description="reward of the step")
+    after = "observation after the episode's last step"
+    final_obs = replace(obs, name="final_obs", description=after, per="episode")
+    state = Field(
+        "state",
+        (STATE_DIM,),
+        dtype,
+        unit="m, 1, rad",
+        description="base position (world), quaternion wxyz and joint positions before the step",
+        slices={"base_pos": (0, 3), "base_quat": (3, 7), "joint_pos": (7, STATE_DIM)},
+    )
+    privileged = Field(
+        "privileged",
+        (PRIVILEGED_DIM,),
+        dtype,
+        unit="SI",
+        description="what the expert saw and a learned policy does not, before the step",
+        slices=PRIVILEGED_SLICES,
+    )
+    fields = [obs, action, reward, final_obs]
+    return (*fields, *([state] if form.state else []), *([privileged] if form.privileged else []))
+
+
 @dataclass(frozen=True)
 class CollectionGrid:
-    """The episodes of a dataset: every terrain and skill that go together, every level.
-
-    Cells and levels are spread evenly over parts.
+    """The episodes of a dataset, cells and levels spread evenly over parts.
 
     Attributes:
-        parts, episodes_per_part: size; part k holds episodes [k, k + 1) x episodes_per_part of the
-            plan.
-        action_noise: standard deviations (action units) of noise on executed actions, one an
-            episode in turn: the data hold recoveries, the label stays clean (Laskey et al., DART,
-            2017).
-        seed: of everything random.
+        parts, episodes_per_part: part k holds episodes [k, k + 1) x episodes_per_part of the plan.
+        action_noise: standard deviations (action units) of the noise on executed actions, taken in
+            turn: data hold recoveries, labels stay clean (Laskey et al., DART, 2017).
+        seed: random seed.
     """
 
-    terrains: tuple[str, ...] = ("flat", "rough", "slope", "stairs", "obstacles")
+    terrains: tuple[str, ...] = tuple(TERRAINS)
     skills: tuple[str, ...] = tuple(SKILLS)
     levels: tuple[int, ...] = tuple(range(N_LEVELS))
     parts: int = 8
@@ -138,33 +118,22 @@ class CollectionGrid:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for terrain in self.terrains:
-            check_terrain(terrain)
-        for skill in self.skills:
-            check_skill(skill)
-        for level in self.levels:
-            if not 0 <= level < N_LEVELS:
-                raise ValueError(f"terrain level {level} is outside 0-{N_LEVELS - 1}")
+        self.cells()
         if self.parts < 1 or self.episodes_per_part < 1:
             raise ValueError(
                 f"{self.parts} parts of {self.episodes_per_part} episodes: both must be at least 1"
             )
-        if not self.levels or self.seed < 0:
-            raise ValueError("a plan needs at least one level, and a seed of at least 0")
+        if self.seed < 0:
+            raise ValueError(f"the seed is {self.seed}; it has to be at least 0")
         if not self.action_noise or not all(0.0 <= std < inf for std in self.action_noise):
             raise ValueError("action_noise needs at least one standard deviation, none negative")
-        if not self.cells():
-            raise ValueError(
-                f"none of the skills {', '.join(self.skills)} "
-                f"is asked for on {', '.join(self.terrains)}"
-            )
 
     def cells(self) -> list[tuple[str, str]]:
         """The pairs of terrain and skill that go together."""
-        return [(t, s) for t in self.terrains for s in self.skills if t in SKILLS[s].terrains]
+        return matching_cells(self.terrains, self.skills, self.levels)
 
     def part_ids(self, tag: str) -> list[str]:
-        """Names of the parts; the tag, six hexadecimal digits, tells plans in one store apart."""
+        """Names of the parts; the tag, six hexadecimal digits, is the plan's."""
         return [f"{tag}-{k:05d}" for k in range(self.parts)]
 
     def part_specs(self, part_id: str) -> list[EpisodeSpec]:
@@ -184,7 +153,7 @@ class CollectionGrid:
         terrain, skill = cells[index % len(cells)]
         turn = index // len(cells)
         level = self.levels[turn % len(self.levels)]
-        # Steps of the golden ratio decorrelate noise from level, however many there are of each.
+        # Steps of the golden ratio decorrelate noise from level.
         noise = self.action_noise[int(turn * 0.6180339887498949 % 1.0 * len(self.action_noise))]
         return EpisodeSpec(unique + index, terrain, level, skill, seed, action_noise=noise)
 
@@ -195,17 +164,13 @@ COLLECTION_PRESETS: dict[str, CollectionGrid] = {
     "legged-6m": CollectionGrid(parts=25, episodes_per_part=1280),
     "legged-60m": CollectionGrid(parts=250, episodes_per_part=1280),
 }
-"""Sizes of one distribution; the last is the paper's: 320,000 trajectories of 192 steps, about 60
-million."""
+"""Sizes of one distribution; the paper has 320,000 trajectories of 192 steps, 60 million."""
 
 
 def part_arrays(
     results: Sequence[EpisodeResult], schema: Schema
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The schema's fields of a part: {field: (T, ...)} of steps, {field: (E, ...)} of episodes.
-
-    Episodes are in the plan's order.
-    """
+    """Fields {name: (T, ...)} of a part's steps and {name: (E, ...)} of its episodes."""
     records = [r.record for r in _ordered(results) if r.record is not None]
     steps = {
         name: np.concatenate([getattr(record, name) for record in records])
@@ -220,7 +185,7 @@ def part_catalog(
     simulator: tuple[str, str],
     expert: tuple[str, str],
 ) -> dict[str, list[Any]]:
-    """Catalog columns of a part, one row an episode in the plan's order.
+    """Catalog columns of a part, a row an episode in plan order.
 
     Args:
         simulator: name and version; expert: name and hash.

@@ -1,8 +1,7 @@
 """The legged task on any physics back end: observation, reward, termination, pushes, signals.
 
-All arrays have the robot as first axis. The environment never resets by itself: when an episode
-ends, the observation returned with it is the true final one, and whoever drives the environment
-starts the next episode.
+The first axis of all arrays is the robot. The environment never resets by itself: the observation
+returned at an episode's end is the true final one.
 """
 
 from __future__ import annotations
@@ -21,32 +20,35 @@ from collectors.legged.observations import (
     policy_observation,
 )
 from collectors.legged.rewards import StepView, total_reward
-from collectors.legged.skills import N_SIGNALS, Track, signals, succeeded
-from collectors.physics import InitialState, make_backend
+from collectors.legged.signals import signals
+from collectors.physics import make_backend
+from collectors.physics.interface import InitialState
 from collectors.policies import Observation
 from collectors.robots.commands import N_COMMANDS, C, ramped
 from collectors.robots.gait import leg_phases
-from collectors.robots.kinematics import LegKinematics
+from collectors.robots.kinematics import standing_height_m
 from collectors.robots.robot import N_JOINTS, RobotCard
 from collectors.rotations import from_yaw, lengths, yaw_of
 from collectors.scenarios.passages import place_barriers, steer
 from collectors.scenarios.randomisation import N_DRAWS, standardised
+from collectors.scenarios.signals import N_SIGNALS, Track
+from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TerrainBatch, TerrainTile, make_tile, tile_heights
 from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 CONTACT_FORCE_N = 1.0
 MIN_UPRIGHT = 0.3
-"""Cosine of the lean from the commanded attitude at which an episode ends: about 72 degrees (mjlab:
-70 from the vertical). It also ends when the trunk touches the ground."""
+"""Cosine of the largest lean from the commanded attitude, 72 degrees (mjlab: 70 from the vertical).
+An episode ends beyond it, or when the trunk touches the ground."""
 MAX_ACTION = 12.0
 TARGET_MARGIN_RAD = 0.5
-"""How far beyond its limits a joint's target may lie: there the PD law pushes with full torque."""
+"""Joint targets may lie this far beyond the limits: full torque at the limit."""
 START_CLEARANCE_M = 0.01
 
 
 @dataclass(frozen=True)
 class Transition:
-    """Outcome of a control step; `observation` is the one after it, also where an episode ended."""
+    """Outcome of a control step, with the observation after it."""
 
     observation: Observation
     reward: np.ndarray
@@ -58,7 +60,6 @@ class LeggedEnvironment:
     """N independent robots, each in its own episode.
 
     Args:
-        robot: the robot card; backend: name of the simulator; threads: how many step it.
         episode_steps: control steps after which an episode is truncated.
     """
 
@@ -84,8 +85,7 @@ class LeggedEnvironment:
         self.track_yaw = np.zeros(num_robots)
         self._passage = np.zeros((num_robots, 4))
         self._rows = np.arange(num_robots)
-        feet = LegKinematics(robot).foot_positions(robot.default_joint_pos_rad[None])
-        self._standing_height_m = float(robot.foot_radius_m - feet[0, :, 2].min())
+        self._standing_height_m = standing_height_m(robot)
         self._draws = np.zeros((num_robots, N_DRAWS), dtype=np.float32)
         self._noise = np.zeros((num_robots, episode_steps + 1, NOISE_DIM), dtype=np.float32)
         self._push_step = np.full(num_robots, -1)
@@ -96,10 +96,9 @@ class LeggedEnvironment:
         self._action_noise = np.zeros((num_robots, episode_steps, N_JOINTS), dtype=np.float32)
 
     def reset(self, ids: np.ndarray, specs: list[EpisodeSpec]) -> None:
-        """Start the episode `specs[k]` on robot `ids[k]`; the others are untouched."""
+        """Start episode `specs[k]` on robot `ids[k]`."""
         for index, spec in zip(ids.tolist(), specs, strict=True):
             drawn = draw_episode(spec, self.robot, self.episode_steps)
-            # What is simulated is what the policy sees and the catalog holds.
             drawn = replace(drawn, draws=self.physics.realised(drawn.draws))
             tile = make_tile(spec.terrain, spec.level, drawn.terrain_variant)
             self.terrain.set(index, tile)
@@ -120,11 +119,7 @@ class LeggedEnvironment:
             start = InitialState(base_pos, quat, drawn.base_vel, joint_pos)
             self.track_origin[index], self.track_yaw[index] = drawn.offset_xy, drawn.yaw
             self._passage[index] = _passage_row(drawn)
-            barriers = (
-                place_barriers(drawn.passage, tile, drawn.offset_xy, drawn.yaw)
-                if drawn.passage
-                else ()
-            )
+            barriers = place_barriers(drawn.passage, tile, drawn.offset_xy, drawn.yaw)
             self.physics.reset(index, tile, barriers, drawn.draws, start)
         self.step_count[ids] = 0
         self._last_action[ids] = 0.0
@@ -172,7 +167,7 @@ class LeggedEnvironment:
         return Transition(self._observation(seen), reward, terminated, truncated)
 
     def action_noise(self) -> np.ndarray:
-        """(N, 12) float32: what the episodes' noise adds to the next executed actions."""
+        """(N, 12) float32 noise on the next executed actions."""
         return self._action_noise[self._rows, np.minimum(self.step_count, self.episode_steps - 1)]
 
     def joint_targets(self, action: np.ndarray) -> np.ndarray:
@@ -183,35 +178,31 @@ class LeggedEnvironment:
         return np.clip(targets, robot.joint_lower_rad - margin, robot.joint_upper_rad + margin)
 
     def command(self) -> np.ndarray:
-        """(N, 16) the command in force; where a passage stands, it steers along the track."""
+        """(N, 16) the command in force, with steering where a passage stands."""
         return self._steered(self.on_track())
 
     def on_track(self) -> np.ndarray:
-        """(N, 3): how far along and across its track each base is, m, and its heading, rad."""
+        """(N, 3): each base's position along and across its track, m, and its heading, rad."""
         return self._on_track(yaw_of(self.physics.state.base_quat))
 
     def clock(self) -> np.ndarray:
-        """(N,) gait clock in cycles.
-
-        It is 0 at an episode's start, so that the phase is a function of what can be observed.
-        """
+        """(N,) gait clock in cycles, 0 at an episode's start: the phase can be observed."""
         return self.target_command[:, C.GAIT_FREQUENCY] * self.step_count * CONTROL_DT_S
 
     def track(self, index: int) -> Track:
         """The signals of robot `index`'s episode so far."""
-        signals_so_far = self._signals[index, : self.step_count[index]].copy()
+        values = self._signals[index, : self.step_count[index]].copy()
         drawn = self.episode_draws[index]
-        return Track(
-            signals_so_far,
-            self.target_command[index].copy(),
-            drawn.passage if drawn else None,
-            self.robot.trunk_half_size_m[0],
-        )
+        passage = drawn.passage if drawn else None
+        command = self.target_command[index].copy()
+        return Track(values, command, passage, self.robot.trunk_half_size_m[0])
 
     def success(self, index: int, terminated: bool) -> bool:
-        """Whether robot `index`'s episode, now ended, met its skill's criterion."""
+        """Whether robot `index`'s episode met its skill's criterion; never after a fall."""
         spec = self.specs[index]
-        return spec is not None and succeeded(spec.skill, self.track(index), terminated)
+        return (
+            spec is not None and not terminated and SKILLS[spec.skill].succeeded(self.track(index))
+        )
 
     def close(self) -> None:
         """Free the simulator."""
@@ -308,10 +299,7 @@ class LeggedEnvironment:
         return joined(parts, PRIVILEGED_SLICES)
 
     def _passage_ahead(self, on_track: np.ndarray) -> np.ndarray:
-        """(N, 6): kind (-1 bar, 1 walls), m to the start and the end, opening, offset, heading.
-
-        All 0 on open ground.
-        """
+        """(N, 6): kind (-1 bar, 1 walls), m to start and end, opening, offset, heading; or 0."""
         kind, start, end, opening = self._passage.T
         along, across, heading = on_track.T
         ahead = np.stack([kind, start - along, end - along, opening, across, heading], axis=1)
@@ -319,7 +307,7 @@ class LeggedEnvironment:
 
 
 def _passage_row(drawn: EpisodeDraws) -> tuple[float, float, float, float]:
-    """Kind (0 on open ground, -1 bar, 1 walls), start, end and opening of an episode's passage."""
+    """Kind (-1 bar, 1 walls), start, end and opening of a passage; all 0 on open ground."""
     passage = drawn.passage
     if passage is None:
         return 0.0, 0.0, 0.0, 0.0
@@ -329,10 +317,7 @@ def _passage_row(drawn: EpisodeDraws) -> tuple[float, float, float, float]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What reward, observation and signals all read, once a step.
-
-    on_track (N, 3) as `LeggedEnvironment.on_track`; foot_contact (N, 4) bool.
-    """
+    """What reward, observation and signals share in a step; foot_contact is (N, 4) bool."""
 
     geometry: Geometry
     on_track: np.ndarray

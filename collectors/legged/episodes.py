@@ -1,7 +1,4 @@
-"""Episodes before they happen.
-
-Everything random about one is drawn from its seed, whatever else is simulated beside it.
-"""
+"""Specifications and random draws of episodes; all draws follow from the episode's seed."""
 
 from __future__ import annotations
 
@@ -11,36 +8,34 @@ import numpy as np
 
 from collectors.compiling import compiled
 from collectors.legged.observations import NOISE_DIM
-from collectors.robots.commands import check_skill, draw_command
 from collectors.robots.robot import N_JOINTS, RobotCard
-from collectors.scenarios.passages import Passage, draw_passage
+from collectors.scenarios.passages import Passage
 from collectors.scenarios.randomisation import draw_randomisation
-from collectors.scenarios.terrains import N_LEVELS, check_terrain
+from collectors.scenarios.skills import SKILLS, check_skill
+from collectors.scenarios.terrains import check_level, check_terrain
 from collectors.timing import EPISODE_STEPS
 
 TRAIN_VARIANTS = (0, 8)
 HELD_OUT_VARIANTS = (1000, 1008)
-"""Half-open ranges of terrain variants: evaluation never sees a tile that was collected on."""
+"""Half-open ranges of tile variants: evaluation never uses a tile of the collection."""
 
 ACTION_NOISE_CORRELATION = 0.9
-"""From step to step (0.2 s at 50 Hz): a learner's errors persist, and so must the noise that
-prepares it for them."""
+"""From step to step (0.2 s at 50 Hz): a learner's errors persist, so the noise does too."""
 
 PUSH_CHANCE = 0.5
 PUSH_SPEED_MS = 0.5
 PUSH_STEPS = (25, 100)
-"""Half the windows hold one push of up to 0.5 m/s an axis (parkour's and Isaac Lab's strength),
-early enough to recover."""
+"""One push of up to 0.5 m/s an axis (as parkour and Isaac Lab), early enough to recover."""
 
 
 @dataclass(frozen=True)
 class EpisodeSpec:
-    """What an episode is to be: its cell of the dataset's grid and its seed.
+    """An episode's cell and seed.
 
     Attributes:
-        index: unique number of the episode in its plan.
-        held_out: draw the terrain from the tiles kept for evaluation.
-        action_noise: standard deviation of the noise added to executed actions, in action units.
+        index: unique in its plan.
+        held_out: use the tiles kept for evaluation.
+        action_noise: standard deviation of the noise on executed actions, action units.
         speed_scale: shrinks commanded speeds (training curriculum).
     """
 
@@ -56,8 +51,7 @@ class EpisodeSpec:
     def __post_init__(self) -> None:
         check_terrain(self.terrain)
         check_skill(self.skill)
-        if not 0 <= self.level < N_LEVELS:
-            raise ValueError(f"terrain level {self.level} is outside 0-{N_LEVELS - 1}")
+        check_level(self.level)
 
 
 @dataclass(frozen=True)
@@ -89,12 +83,13 @@ class EpisodeDraws:
 
 
 def draw_episode(spec: EpisodeSpec, robot: RobotCard, steps: int = EPISODE_STEPS) -> EpisodeDraws:
-    """Draw an episode; a pure function of the spec and the robot."""
+    """Draw an episode; a pure function of its arguments."""
     rng = np.random.default_rng(spec.seed)
     pushed = rng.random() < PUSH_CHANCE
     low, high = HELD_OUT_VARIANTS if spec.held_out else TRAIN_VARIANTS
-    command = draw_command(spec.skill, rng, robot, spec.speed_scale)
-    passage, command = draw_passage(spec.skill, spec.terrain, spec.level, command, rng, robot)
+    skill = SKILLS[spec.skill]
+    command = skill.draw_command(rng, robot, spec.speed_scale)
+    passage, command = skill.draw_passage(spec.terrain, spec.level, command, rng, robot)
     return EpisodeDraws(
         command=command,
         passage=passage,
@@ -122,7 +117,7 @@ def _correlated(rng: np.random.Generator, steps: int) -> np.ndarray:
 
 @compiled
 def _accumulate(values: np.ndarray, kept: float) -> None:
-    """Add to every row of (T, K) what is kept of the row before."""
+    """values[t] += kept * values[t - 1], for (T, K)."""
     for row in range(1, values.shape[0]):
         for k in range(values.shape[1]):
             values[row, k] += kept * values[row - 1, k]

@@ -1,4 +1,4 @@
-"""Closed-loop evaluation: the same held-out episodes for every policy, summed up per cell.
+"""Closed-loop evaluation: the same held-out episodes for every policy, averaged per cell.
 
 A cell is a terrain, a skill and a level.
 """
@@ -15,16 +15,12 @@ from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
 from collectors.legged.rollout import EpisodeResult, run_episodes
 from collectors.policies import Policy
-from collectors.robots.commands import SKILLS, check_skill
-from collectors.scenarios.terrains import check_terrain
+from collectors.scenarios.skills import matching_cells
 
 
 @dataclass(frozen=True)
 class EvaluationGrid:
-    """Which cells are evaluated, and on how many episodes each.
-
-    Pairs of terrain and skill that do not go together (running up stairs) are left out.
-    """
+    """The cells to evaluate: every level of every terrain and skill that go together."""
 
     terrains: tuple[str, ...] = ("flat", "rough")
     skills: tuple[str, ...] = ("stand", "run")
@@ -33,55 +29,36 @@ class EvaluationGrid:
     seed: int = 1_000_003
 
     def __post_init__(self) -> None:
-        for terrain in self.terrains:
-            check_terrain(terrain)
-        for skill in self.skills:
-            check_skill(skill)
+        matching_cells(self.terrains, self.skills, self.levels)
         if self.episodes < 1:
             raise ValueError(f"{self.episodes} episodes a cell; at least 1 is needed")
-        if not self.levels or self.seed < 0:
-            raise ValueError("an evaluation needs at least one level, and a seed of at least 0")
-        if not self.specs():
-            raise ValueError(
-                f"none of the skills {', '.join(self.skills)} "
-                f"is asked for on {', '.join(self.terrains)}"
-            )
+        if self.seed < 0:
+            raise ValueError(f"the seed is {self.seed}; it has to be at least 0")
 
     def specs(self) -> list[EpisodeSpec]:
-        """The episodes: held-out terrain tiles, and seeds that no collection uses."""
+        """The episodes, on held-out terrain tiles, with seeds that no collection uses."""
         cells = [
-            (terrain, skill, level)
-            for terrain in self.terrains
-            for skill in self.skills
+            (terrain, level, skill)
+            for terrain, skill in matching_cells(self.terrains, self.skills, self.levels)
             for level in self.levels
-            if terrain in SKILLS[skill].terrains
         ]
         seeds = np.random.SeedSequence([0xE7A1, self.seed]).generate_state(
             len(cells) * self.episodes, np.uint64
         )
         return [
             EpisodeSpec(
-                i,
-                *_cell(cells[i // self.episodes]),
-                seed=int(seeds[i] >> np.uint64(1)),
-                held_out=True,
+                i, *cells[i // self.episodes], seed=int(seed >> np.uint64(1)), held_out=True
             )
-            for i in range(len(seeds))
+            for i, seed in enumerate(seeds)
         ]
-
-
-def _cell(cell: tuple[str, str, int]) -> tuple[str, int, str]:
-    terrain, skill, level = cell
-    return terrain, level, skill
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """One policy on one terrain, skill and level; `episode_return` is called "return" in files.
+    """Means of one policy in one cell; `episode_return` is "return" in files.
 
-    vx_error is the mean |v_x error| over the last 2 s, m/s. torque_p99 and action_rate_p99 are 99th
-    percentiles over all steps of the largest joint torque, Nm, and of the fastest joint target,
-    rad/s.
+    vx_error is the mean |v_x error| over the last 2 s, m/s; torque_p99 and action_rate_p99 the 99th
+    percentiles over all steps of the largest joint torque, Nm, and the fastest joint target, rad/s.
     """
 
     policy: str
@@ -109,7 +86,7 @@ def evaluate(
     grid: EvaluationGrid,
     progress: Callable[[int], None] | None = None,
 ) -> list[CellResult]:
-    """Run the grid's episodes and sum up every cell."""
+    """Run the grid's episodes; returns one result a cell."""
     cells: dict[tuple[str, str, int], list[EpisodeResult]] = {}
     for result in run_episodes(env, policy, grid.specs(), progress=progress):
         spec = result.spec

@@ -1,4 +1,4 @@
-"""Where trunks are relative to the ground under them and to the world."""
+"""Geometry of trunks relative to the ground and the world."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ import numpy as np
 
 from collectors.compiling import compiled
 from collectors.legged.observations import N_SCAN, SCAN_POINTS
-from collectors.physics import PhysicsState
+from collectors.physics.interface import PhysicsState
 from collectors.robots.commands import C
 from collectors.rotations import wrapped, yaw_of
 from collectors.scenarios.terrains import TerrainBatch, cell_height
 
 FOOTPRINT = np.abs(SCAN_POINTS[:, 0]) <= 0.4
-"""Which points of the height scan lie under the robot."""
-_UNDER = np.flatnonzero(FOOTPRINT)
+"""Points of the height scan under the robot."""
+_POINTS = np.column_stack([SCAN_POINTS, FOOTPRINT])
 _FOOT_SQUARES = np.array([np.square(axis).sum() for axis in SCAN_POINTS[FOOTPRINT].T])
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where trunks are; (N, ...) float64.
+    """Geometry of N trunks, float64.
 
     Attributes:
-        scan: (N, N_SCAN) heights of the ground at `SCAN_POINTS`, m, in the world.
-        height: of the trunk above the ground's mean under the robot, m.
+        scan: (N, N_SCAN) world heights of the ground at `SCAN_POINTS`, m.
+        height: (N,) trunk above the mean ground under the robot, m.
         slope: (N, 2) rise of the terrain plane along and across the heading, m/m.
-        gravity: (N, 3) its unit vector in the trunk's frame; lin_vel_body: (N, 3) m/s.
-        velocity_heading: (N, 3) horizontal velocity along the heading and to its left, m/s, and
-            turning about the vertical, rad/s.
-        yaw: (N,) the heading, rad; heading: (N, 2) its cosine and sine.
+        gravity: (N, 3) unit vector in the trunk's frame; lin_vel_body: (N, 3) m/s.
+        velocity_heading: (N, 3) m/s along the heading and to its left, rad/s about the vertical.
+        yaw: (N,) rad; heading: (N, 2) its cosine and sine.
     """
 
     scan: np.ndarray
@@ -45,28 +44,27 @@ class Geometry:
 
     @property
     def lin_vel_heading(self) -> np.ndarray:
-        """(N, 2) horizontal velocity along the heading and to its left, m/s."""
+        """(N, 2) m/s along the heading and to its left."""
         return self.velocity_heading[:, :2]
 
     @property
     def yaw_rate(self) -> np.ndarray:
-        """(N,) turning about the vertical, rad/s."""
+        """(N,) rad/s about the vertical."""
         return self.velocity_heading[:, 2]
 
     @staticmethod
     def of(state: PhysicsState, terrain: TerrainBatch) -> Geometry:
-        """That of N robots, each on its own tile."""
+        """The geometry of N robots, each on its own tile."""
         n = len(state.base_pos)
         yaw = yaw_of(state.base_quat)
         heading = np.empty((n, 2))
         np.cos(yaw, out=heading[:, 0])
         np.sin(yaw, out=heading[:, 1])
-        scan, height, slope = np.empty((n, N_SCAN)), np.empty(n), np.empty((n, 2))
+        scan, sums = np.empty((n, N_SCAN)), np.empty((n, 3))
         tiles = terrain.heights, terrain.period_m, terrain.resolution_m
-        _scan_ground(*tiles, state.base_pos, heading, SCAN_POINTS, _UNDER, scan, height, slope)
-        height /= len(_UNDER)
-        np.subtract(state.base_pos[:, 2], height, out=height)
-        slope /= _FOOT_SQUARES
+        _scan_ground(*tiles, state.base_pos, heading, _POINTS, scan, sums)
+        height = state.base_pos[:, 2] - sums[:, 0] / FOOTPRINT.sum()
+        slope = sums[:, 1:] / _FOOT_SQUARES
         gravity, lin_vel_body, velocity_heading = np.empty((3, n, 3))
         _turn_velocities(
             state.base_quat,
@@ -80,22 +78,18 @@ class Geometry:
         return Geometry(scan, height, slope, gravity, lin_vel_body, velocity_heading, yaw, heading)
 
     def desired_gravity(self, command: np.ndarray) -> np.ndarray:
-        """(N, 3) gravity in the frame of a trunk with the commanded attitude over the terrain.
-
-        Args:
-            command: (N, 16).
-        """
+        """(N, 3) gravity in a trunk with the commanded (N, 16) attitude over the terrain."""
         attitude = command[:, C.BODY_PITCH : C.BODY_ROLL + 1]
         desired = np.empty_like(self.gravity)
         _lean(self.slope, np.sin(attitude), np.cos(attitude), desired)
         return desired
 
     def stance_width(self, foot_offset: np.ndarray, side: np.ndarray) -> np.ndarray:
-        """(N,) distance between the left and the right feet across the heading, m.
+        """(N,) distance between left and right feet across the heading, m.
 
         Args:
-            foot_offset: (N, 4, 3) feet relative to the trunk, in the world, m.
-            side: (4,) 1 of a left leg and -1 of a right one.
+            foot_offset: (N, 4, 3) feet relative to the trunk, world frame, m.
+            side: (4,) 1 for left legs, -1 for right ones.
         """
         cos, sin = self.heading[:, :1], self.heading[:, 1:]
         across = -sin * foot_offset[..., 0] + cos * foot_offset[..., 1]
@@ -105,11 +99,10 @@ class Geometry:
 def on_track(
     base_pos: np.ndarray, yaw: np.ndarray, origin: np.ndarray, track_yaw: np.ndarray
 ) -> np.ndarray:
-    """(N, 3): how far along and across its track each trunk is, m, and its heading on it, rad.
+    """(N, 3): each trunk's position along and across its track, m, and heading on it, rad.
 
     Args:
-        base_pos: (N, 3) m; yaw: (N,) heading in the world, rad.
-        origin: (N, 2) m and track_yaw: (N,) rad, of the tracks.
+        base_pos: (N, 3) m; yaw: (N,) rad; origin (N, 2) m and track_yaw (N,) rad: the tracks.
     """
     found = np.empty((len(yaw), 3))
     _along(base_pos, origin, np.cos(track_yaw), np.sin(track_yaw), found)
@@ -135,27 +128,25 @@ def _scan_ground(
     base_pos: np.ndarray,
     heading: np.ndarray,
     points: np.ndarray,
-    under: np.ndarray,
     scan: np.ndarray,
-    total: np.ndarray,
-    moment: np.ndarray,
+    sums: np.ndarray,
 ) -> None:
-    """The scan (N, N_SCAN), and sums over the points under the robot, for a least-squares plane.
+    """The scan (N, N_SCAN), and sums over the points under the robot for a least-squares plane.
 
-    The sample grid is symmetric, so the sums decouple: total (N,) of the heights, moment (N, 2) of
-    heights times places.
+    Points (N_SCAN, 3): x, y, and whether it is under the robot. The grid is symmetric, so the sums
+    (N, 3) decouple: of heights, and of heights times x and times y.
     """
+    sums[:] = 0.0
     for i in range(len(base_pos)):
         cos, sin = heading[i]
         for k in range(len(points)):
             x = cos * points[k, 0] - sin * points[k, 1] + base_pos[i, 0]
             y = sin * points[k, 0] + cos * points[k, 1] + base_pos[i, 1]
             scan[i, k] = cell_height(tiles[i], x, y, period[i], resolution[i])
-        total[i] = moment[i, 0] = moment[i, 1] = 0.0
-        for k in under:
-            total[i] += scan[i, k]
-            moment[i, 0] += scan[i, k] * points[k, 0]
-            moment[i, 1] += scan[i, k] * points[k, 1]
+            if points[k, 2]:
+                sums[i, 0] += scan[i, k]
+                sums[i, 1] += scan[i, k] * points[k, 0]
+                sums[i, 2] += scan[i, k] * points[k, 1]
 
 
 @compiled
@@ -191,7 +182,7 @@ def _lean(slope: np.ndarray, sin: np.ndarray, cos: np.ndarray, desired: np.ndarr
         along, across = slope[i]
         x = -along / sqrt(1.0 + along * along)
         z = -1.0 / sqrt(1.0 + along * along + across * across)
-        # Without a slope across there is none: rounding would leave one of 1e-8.
+        # sign: rounding must leave no y of 1e-8 where there is no slope across.
         y = -np.sign(across) * sqrt(max(1.0 - x * x - z * z, 0.0))
         sp, cp, sr, cr = sin[i, 0], cos[i, 0], sin[i, 1], cos[i, 1]
         x, z = cp * x - sp * z, sp * x + cp * z

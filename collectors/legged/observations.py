@@ -1,4 +1,4 @@
-"""The stored observation, 70 numbers in the paper's order, and the private one of the experts."""
+"""The stored observation, 70 numbers in the paper's order, and the experts' privileged one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ POLICY_SLICES: dict[str, tuple[int, int]] = {
     "last_action": (42, 54),
     "command": (54, 70),
 }
-"""Gravity, motor velocity, sin and cos of motor position, body angular velocity, last action,
-command."""
 OBS_DIM = 70
 
 FIELD_UNITS: dict[str, str] = {
@@ -84,8 +82,7 @@ NOISE_DIM = max(stop for _, stop in NOISE_SLICES.values())
 NOISE_SCALE = np.concatenate(
     [np.full(3, 0.05), np.full(N_JOINTS, 1.5), np.full(N_JOINTS, 0.01), np.full(3, 0.2)]
 ).astype(np.float32)
-"""Half-widths of the uniform noise, legged_gym's: gravity 0.05, joint velocity 1.5 rad/s, position
-0.01 rad, angular velocity 0.2 rad/s."""
+"""Half-widths of the uniform noise, in SI units: legged_gym's."""
 
 
 def policy_observation(
@@ -97,11 +94,11 @@ def policy_observation(
     command: np.ndarray,
     noise: np.ndarray,
 ) -> np.ndarray:
-    """Assemble the (N, 70) float32 observation in raw SI units.
+    """The (N, 70) float32 observation in raw SI units.
 
     Args:
-        noise: (N, 30) in [-1, 1], scaled by `NOISE_SCALE`. Position noise enters before sin and
-            cos, as in an encoder.
+        noise: (N, 30) in [-1, 1], scaled by `NOISE_SCALE`; on positions before sin and cos, as in
+            an encoder.
     """
     scaled = noise * NOISE_SCALE
     noises = {name: scaled[:, start:stop] for name, (start, stop) in NOISE_SLICES.items()}
@@ -119,7 +116,7 @@ def policy_observation(
 
 
 def joined(parts: dict[str, np.ndarray], slices: dict[str, tuple[int, int]]) -> np.ndarray:
-    """Blocks (N, ...) as one (N, D) float32 array laid out by `slices`."""
+    """Blocks (N, ...) as one (N, D) float32 array, laid out by `slices`."""
     rows = len(next(iter(parts.values())))
     whole = np.empty((rows, max(stop for _, stop in slices.values())), dtype=np.float32)
     for name, (start, stop) in slices.items():

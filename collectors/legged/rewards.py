@@ -1,9 +1,9 @@
-"""Reward terms: plain functions of one step's view, (N,) each, and the weights that add them up.
+"""Reward terms: functions of a step's view to (N,), and their weights per second.
 
-Weights are per second; the environment multiplies by the control step. Sources: legged_gym
-(tracking, vertical speed, action rate, collision), Isaac Lab (the frames of tracking), HIMLoco's
-public Aliengo setup (power), walk-these-ways (slip, commanded attitude, height and stance). The
-positive terms add up to at most 3.2 a second, 12.3 an episode of 192 steps.
+The environment multiplies by the control step. Sources: legged_gym (tracking, vertical speed,
+action rate, collision), Isaac Lab (frames of tracking), HIMLoco's public Aliengo setup (power),
+walk-these-ways (slip, commanded attitude, height and stance). Positive terms add up to at most 3.2
+a second, 12.3 an episode of 192 steps.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from collectors.robots.robot import RobotCard
 
 @dataclass(frozen=True)
 class StepView:
-    """What rewards, terminations and skill criteria read after a control step; (N, ...) float64.
+    """What rewards, terminations and signals read after a control step; (N, ...) float64.
 
-    gravity and its desired value are unit vectors in the body frame; lin_vel_heading (N, 2) is the
-    horizontal velocity along the heading and to its left, yaw_rate (N,) the one about the vertical:
-    for a trunk that is rolled by a radian, "forward" and "turn" mean nothing in its own frame.
-    height is that of the trunk above the terrain plane under it; command is the one in force during
-    the step.
+    gravity and desired_gravity are unit vectors in the body frame. lin_vel_heading (N, 2) is the
+    horizontal velocity along the heading and to its left, yaw_rate (N,) about the vertical, since a
+    trunk may be rolled by a radian. height_m is above the terrain plane under it; command is the
+    one in force during the step.
     """
 
     robot: RobotCard
@@ -118,7 +117,7 @@ def foot_slip(view: StepView) -> np.ndarray:
 
 
 def knee_collision(view: StepView) -> np.ndarray:
-    """Number of knees that touch the ground with more than 1 N."""
+    """Number of knees on the ground with more than 1 N."""
     return (view.knee_force_n > 1.0).sum(axis=1).astype(np.float64)
 
 
@@ -128,7 +127,7 @@ def barrier_contact(view: StepView) -> np.ndarray:
 
 
 def unrest(view: StepView) -> np.ndarray:
-    """|w|^2 of a trunk that is asked to stand."""
+    """|w|^2 of a trunk commanded to stand."""
     return (1.0 - view.command[:, C.LOCOMOTE]) * _squares(view.ang_vel_body)
 
 
@@ -139,39 +138,29 @@ def joint_limits(view: StepView) -> np.ndarray:
     return np.maximum(np.abs(view.joint_pos - middle) - half, 0.0).sum(axis=1)
 
 
-@dataclass(frozen=True)
-class RewardTerm:
-    """A term and its weight per second."""
-
-    term: Callable[[StepView], np.ndarray]
-    weight: float
-
-
-REWARDS: dict[str, RewardTerm] = {
-    t.term.__name__: t
-    for t in (
-        RewardTerm(track_linear_velocity, 1.0),
-        RewardTerm(track_yaw_rate, 0.5),
-        RewardTerm(track_attitude, 1.0),
-        RewardTerm(track_height, 0.4),
-        RewardTerm(track_stance_width, 0.3),
-        RewardTerm(vertical_speed, -0.3),
-        RewardTerm(roll_pitch_rate, -0.03),
-        RewardTerm(power, -2e-5),
-        RewardTerm(torque, -2e-5),
-        RewardTerm(action_rate, -0.01),
-        RewardTerm(foot_slip, -0.04),
-        RewardTerm(knee_collision, -0.5),
-        RewardTerm(barrier_contact, -1.0),
-        RewardTerm(unrest, -1.0),
-        RewardTerm(joint_limits, -2.0),
-    )
+REWARDS: dict[Callable[[StepView], np.ndarray], float] = {
+    track_linear_velocity: 1.0,
+    track_yaw_rate: 0.5,
+    track_attitude: 1.0,
+    track_height: 0.4,
+    track_stance_width: 0.3,
+    vertical_speed: -0.3,
+    roll_pitch_rate: -0.03,
+    power: -2e-5,
+    torque: -2e-5,
+    action_rate: -0.01,
+    foot_slip: -0.04,
+    knee_collision: -0.5,
+    barrier_contact: -1.0,
+    unrest: -1.0,
+    joint_limits: -2.0,
 }
+"""Weight per second of each term."""
 
 
 def total_reward(view: StepView) -> np.ndarray:
     """(N,) weighted sum per second."""
     total = np.zeros(len(view.command))
-    for reward in REWARDS.values():
-        total += reward.weight * reward.term(view)
+    for term, weight in REWARDS.items():
+        total += weight * term(view)
     return total

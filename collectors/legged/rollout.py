@@ -1,4 +1,4 @@
-"""Running episodes in closed loop: any policy, any list of episodes, N robots at a time."""
+"""Run episodes in closed loop: any policy, any list of episodes, N robots at a time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeDraws, EpisodeSpec
 from collectors.legged.observations import OBS_DIM, PRIVILEGED_DIM
-from collectors.legged.skills import S
 from collectors.policies import Observation, Policy
 from collectors.robots.robot import N_JOINTS
+from collectors.scenarios.signals import S
 
 STATE_DIM = 3 + 4 + N_JOINTS
 
@@ -21,11 +21,10 @@ STATE_DIM = 3 + 4 + N_JOINTS
 class EpisodeRecord:
     """The arrays of one episode of T steps, float32.
 
-    obs (T, 70) is what the policy saw, action (T, 12) what it chose; action noise, where the spec
-    asks for it, is added to what is executed, and the executed action is the next observation's
-    `last_action`. state (T, 19): base position, quaternion wxyz and joint positions before each
-    step, for playback. privileged (T, P) is the expert's private block, recorded where asked for.
-    final_obs (70,) is the observation after the last.
+    obs (T, 70) is what the policy saw, action (T, 12) what it chose. Action noise is added to the
+    executed action only, which is the next observation's `last_action`. state (T, 19): base
+    position, quaternion wxyz, joint positions before each step. privileged (T, P): what the expert
+    saw. final_obs (70,): the observation after the last step.
     """
 
     obs: np.ndarray
@@ -38,10 +37,10 @@ class EpisodeRecord:
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """How an episode went; `record` is None unless recording was asked for.
+    """Outcome of an episode; `record` is None unless it was recorded.
 
-    torque_nm (T,) float32 is the largest |torque| of any joint at each step, action_rate (T,) the
-    fastest joint target's speed in rad/s.
+    torque_nm (T,) float32 is the largest |torque| of any joint, action_rate_rads (T,) the speed of
+    the fastest joint target.
     """
 
     spec: EpisodeSpec
@@ -59,7 +58,7 @@ class EpisodeResult:
 class _Slots:
     """Which episode runs on which robot.
 
-    Where the simulator's world is fixed, robots whose episodes ended idle until all have.
+    In a simulator with a fixed world, robots idle until all episodes have ended.
     """
 
     def __init__(self, env: LeggedEnvironment, policy: Policy, specs: Sequence[EpisodeSpec]):
@@ -68,7 +67,7 @@ class _Slots:
         self.running = np.zeros(env.num_robots, dtype=bool)
 
     def fill(self, ids: np.ndarray) -> None:
-        """Start waiting episodes on robots that have become free; robots left over idle."""
+        """Start waiting episodes on free robots; robots left over idle."""
         self.running[ids] = False
         if self._env.physics.fixed_world:
             ids = np.arange(0 if self.running.any() else len(self.running))
@@ -89,14 +88,13 @@ def run_episodes(
     privileged: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[EpisodeResult]:
-    """Run every episode of `specs` once and yield results as episodes end.
+    """Run every episode of `specs` once; yields results as episodes end.
 
-    An episode's physics depends on its spec and the executed actions alone, not on which others run
-    beside it.
+    An episode depends on its spec and the executed actions only, not on its neighbours.
 
     Args:
-        record, privileged: keep the episodes' arrays, and the expert's private block with them.
-        progress: called after every control step with the number of robot steps it made.
+        record, privileged: keep the episodes' arrays, and the privileged block.
+        progress: called with the number of robot steps after every control step.
     """
     slots = _Slots(env, policy, specs)
     recorder = _Recorder(env, privileged) if record else None
@@ -129,43 +127,36 @@ class _Recorder:
     """Per-robot buffers of the running episodes."""
 
     def __init__(self, env: LeggedEnvironment, privileged: bool):
+        widths = {"obs": (OBS_DIM,), "action": (N_JOINTS,), "reward": (), "state": (STATE_DIM,)}
+        if privileged:
+            widths["privileged"] = (PRIVILEGED_DIM,)
         shape = (env.num_robots, env.episode_steps)
         self._env = env
         self._rows = np.arange(env.num_robots)
-        self._obs = np.zeros((*shape, OBS_DIM), dtype=np.float32)
-        self._action = np.zeros((*shape, N_JOINTS), dtype=np.float32)
-        self._reward = np.zeros(shape, dtype=np.float32)
-        self._state = np.zeros((*shape, STATE_DIM), dtype=np.float32)
-        self._privileged = (
-            np.zeros((*shape, PRIVILEGED_DIM), dtype=np.float32) if privileged else None
-        )
+        self._buffers = {
+            name: np.zeros((*shape, *width), np.float32) for name, width in widths.items()
+        }
         self._step = np.zeros(env.num_robots, dtype=np.int64)
 
     def before_step(self, observation: Observation, action: np.ndarray) -> None:
         physics = self._env.physics.state
-        # Idle robots run past the window; their last column is scratch that nobody reads.
+        # Idle robots run past the window; they overwrite their last column.
         self._step = np.minimum(self._env.step_count, self._env.episode_steps - 1)
-        self._obs[self._rows, self._step] = observation.policy
-        self._action[self._rows, self._step] = action
         state = np.concatenate([physics.base_pos, physics.base_quat, physics.joint_pos], axis=1)
-        self._state[self._rows, self._step] = state
-        if self._privileged is not None:
-            self._privileged[self._rows, self._step] = observation.privileged
+        self._write(obs=observation.policy, action=action, state=state)
+        if "privileged" in self._buffers:
+            self._write(privileged=observation.privileged)
 
     def after_step(self, reward: np.ndarray) -> None:
-        self._reward[self._rows, self._step] = reward
+        self._write(reward=reward)
 
     def take(self, index: int, length: int, final_obs: np.ndarray) -> EpisodeRecord:
-        return EpisodeRecord(
-            obs=self._obs[index, :length].copy(),
-            action=self._action[index, :length].copy(),
-            reward=self._reward[index, :length].copy(),
-            state=self._state[index, :length].copy(),
-            final_obs=final_obs.copy(),
-            privileged=(
-                None if self._privileged is None else self._privileged[index, :length].copy()
-            ),
-        )
+        arrays = {name: buffer[index, :length].copy() for name, buffer in self._buffers.items()}
+        return EpisodeRecord(**arrays, final_obs=final_obs.copy())
+
+    def _write(self, **values: np.ndarray) -> None:
+        for name, value in values.items():
+            self._buffers[name][self._rows, self._step] = value
 
 
 def _result(

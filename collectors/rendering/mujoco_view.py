@@ -1,8 +1,7 @@
-"""Drawing scenes with MuJoCo's offscreen renderer; run as a process of its own.
+"""Draw scenes with MuJoCo's offscreen renderer, in a process of its own.
 
-`python -m collectors.rendering.mujoco_view IN.npz OUT.npz` reads what `rendering` wrote and writes
-the frames. OpenGL's back end is chosen by MUJOCO_GL before MuJoCo loads, and a broken driver may
-take the whole process down: both are reasons for a process that is not the caller's.
+Run by `rendering` as `python -m collectors.rendering.mujoco_view IN.npz OUT.npz`: MUJOCO_GL has to
+be set before MuJoCo loads, and a broken OpenGL driver may kill the process.
 """
 
 # MuJoCo's compiled modules come without type stubs.
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from collectors.rendering.side_view import BARRIER, FEET, LEFT_LEGS, RIGHT_LEGS, TRUNK
+from collectors.rendering.colours import BARRIER, FEET, LEFT_LEGS, RIGHT_LEGS, TRUNK, Colour
 from collectors.robots.robot import JOINTS_PER_LEG, N_LEGS, RobotCard, load_robot
 
 SUPERSAMPLING = 2
@@ -28,7 +27,7 @@ _BARRIER_GLOW = 0.35
 _FIELD_OF_VIEW_DEG = 30.0
 _DISTANCE_M = 2.25
 _TARGET_ABOVE_GROUND_M = 0.24
-# Azimuth past the robot's right side towards its front, and how far the camera looks down, degrees.
+# Azimuth from the robot's right side towards its front, and elevation, degrees, by passage.
 _ANGLES = {"none": (28.0, -13.0), "bar": (12.0, -9.0), "walls": (58.0, -27.0)}
 _SUN = (0.22, 0.16, -1.0)
 _FOG_M = (2.6, 7.0)
@@ -37,7 +36,7 @@ _SHADOW_HALF_WIDTH_M = 3.0
 
 @dataclass(frozen=True)
 class Shot:
-    """Frames to draw: arrays only, so that they travel in a plain file.
+    """Frames to draw, as arrays.
 
     state (F, 19), heights (ny, nx) from low_m (2,) at resolution_m (), barriers (B, 7: centre, half
     size, yaw), view_pos (F, 3), view_yaw (F,), passage (): its kind, "none" on open ground.
@@ -76,7 +75,7 @@ def draw_shot(robot: RobotCard, shot: Shot, width_px: int, height_px: int) -> np
 
 
 def _build(robot: RobotCard, shot: Shot, size: tuple[int, int]) -> mujoco.MjModel:
-    """The robot's MJCF on the ground of the shot, with light, colours and the barriers."""
+    """The robot's MJCF with the shot's ground, barriers, light and colours."""
     spec = mujoco.MjSpec.from_file(str(robot.mjcf_path))
     for element in [*spec.sensors, *spec.actuators, *spec.keys]:
         spec.delete(element)
@@ -96,7 +95,6 @@ def _build(robot: RobotCard, shot: Shot, size: tuple[int, int]) -> mujoco.MjMode
         )
     spec.visual.global_.offwidth, spec.visual.global_.offheight = size
     spec.visual.global_.fovy = _FIELD_OF_VIEW_DEG
-    # The supersampling smooths the edges already.
     spec.visual.quality.offsamples = 0
     spec.visual.quality.shadowsize = 1024
     return spec.compile()
@@ -115,7 +113,7 @@ def _colour_robot(spec: mujoco.MjSpec, robot: RobotCard) -> None:
 
 
 def _add_backdrop(spec: mujoco.MjSpec) -> None:
-    """A sky of one colour that the ground fades into, a sun that casts shadows, and fill light."""
+    """A plain sky, a sun with shadows, fill light, and fog."""
     spec.add_texture(
         name="gaitforge_sky",
         type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
@@ -133,8 +131,7 @@ def _add_backdrop(spec: mujoco.MjSpec) -> None:
     )
     light = spec.visual.headlight
     light.ambient, light.diffuse, light.specular = [0.38] * 3, [0.22] * 3, [0.0] * 3
-    # Both are multiples of the extent.
-    spec.stat.extent = 1.0
+    spec.stat.extent = 1.0  # the unit of fog and shadow sizes
     spec.visual.map.fogstart, spec.visual.map.fogend = _FOG_M
     spec.visual.map.shadowclip = _SHADOW_HALF_WIDTH_M
     spec.visual.rgba.fog = [*_SKY, 1.0]
@@ -173,10 +170,7 @@ def _add_ground(spec: mujoco.MjSpec, shot: Shot) -> None:
 
 
 def _place_sun(data: mujoco.MjData, pos: np.ndarray, yaw: float) -> None:
-    """Shine from above and behind: treads are light, risers dark, and shadows lie underneath.
-
-    The sun goes with the viewer, for its shadow map covers only what is near.
-    """
+    """Shine from above and behind, near the viewer: the shadow map covers a few metres only."""
     c, s = np.cos(yaw), np.sin(yaw)
     x, y, z = _SUN
     direction = np.array([c * x - s * y, s * x + c * y, z]) / np.linalg.norm(_SUN)
@@ -191,13 +185,13 @@ def _camera(robot: RobotCard, pos: np.ndarray, yaw: float, passage: str) -> mujo
     camera.lookat[:] = pos
     camera.lookat[2] += _TARGET_ABOVE_GROUND_M * scale
     camera.distance = _DISTANCE_M * scale
-    # An azimuth of 90 looks along +y, so this looks at the right side of a robot that heads for +x.
+    # Azimuth 90 looks along +y, at the right side of a robot that heads along +x.
     camera.azimuth = np.degrees(yaw) + 90.0 + forward
     camera.elevation = down
     return camera
 
 
-def _unit(colour: tuple[int, int, int]) -> list[float]:
+def _unit(colour: Colour) -> list[float]:
     return [part / 255 for part in colour]
 
 

@@ -1,7 +1,4 @@
-"""Pictures of scenes by the best means that works here.
-
-MuJoCo's offscreen renderer where OpenGL is available, side views drawn without it everywhere else.
-"""
+"""Draw scenes with MuJoCo's offscreen renderer, through EGL or OSMesa."""
 
 from __future__ import annotations
 
@@ -10,28 +7,25 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from collectors.rendering.scene import Scene
-from collectors.rendering.side_view import draw_side_views
 
-RENDERERS = ("auto", "mujoco", "side")
 OPENGL_BACKENDS = ("egl", "osmesa")
-"""Tried in this order: the graphics card first, then software. MUJOCO_GL, where set, is the only
-one tried."""
+"""Tried in this order: GPU, then software; MUJOCO_GL, where set, replaces them."""
 START_LIMIT_S = 20.0
 FRAME_LIMIT_S = 1.0
-"""A renderer on one busy core needs about 0.1 s a frame."""
+"""One busy core takes about 0.1 s a frame."""
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")
 _REASON_LENGTH = 160
 
 
 class RenderingError(ValueError):
-    """MuJoCo cannot draw on this machine; the message says why, in one line."""
+    """MuJoCo cannot draw on this machine."""
 
 
 @dataclass(frozen=True)
@@ -42,54 +36,8 @@ class Shot:
     steps: np.ndarray
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """(F, height, width, 3) uint8 a shot, and the renderer that drew them: "mujoco" or "side"."""
-
-    frames: list[np.ndarray]
-    renderer: str
-
-
-def check_renderer(renderer: str) -> str:
-    """Return the name, or raise ValueError naming the renderers there are."""
-    if renderer not in RENDERERS:
-        raise ValueError(f"unknown renderer '{renderer}'; renderers: {', '.join(RENDERERS)}")
-    return renderer
-
-
-def draw(
-    shots: Sequence[Shot],
-    width_px: int,
-    height_px: int,
-    renderer: str = "auto",
-    say: Callable[[str], None] | None = None,
-) -> Pictures:
-    """Draw every shot.
-
-    Args:
-        renderer: "mujoco" or "side", or "auto" for the first of them that works.
-        say: gets the one line that tells why "auto" fell back to side views.
-
-    Raises:
-        RenderingError: "mujoco" was asked for and does not work here.
-        ValueError: no such renderer.
-    """
-    if check_renderer(renderer) != "side":
-        try:
-            return Pictures(draw_with_mujoco(shots, width_px, height_px), "mujoco")
-        except RenderingError as error:
-            if renderer == "mujoco":
-                raise
-            if say is not None:
-                say(f"{error}; drawing side views instead")
-    frames = [
-        np.stack(draw_side_views(shot.scene, shot.steps, width_px, height_px)) for shot in shots
-    ]
-    return Pictures(frames, "side")
-
-
-def draw_with_mujoco(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarray]:
-    """(F, height_px, width_px, 3) uint8 a shot, drawn by a process of its own.
+def draw(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarray]:
+    """Draw every shot, (F, height_px, width_px, 3) uint8, in a process of its own.
 
     Raises:
         RenderingError: no OpenGL back end works.
@@ -108,7 +56,10 @@ def draw_with_mujoco(shots: Sequence[Shot], width_px: int, height_px: int) -> li
                 with np.load(answer, allow_pickle=False) as drawn:
                     return [drawn[str(k)] for k in range(len(shots))]
             failures.append(f"{backend}: {failure}")
-    raise RenderingError(f"MuJoCo cannot draw here ({'; '.join(failures)})")
+    raise RenderingError(
+        f"MuJoCo cannot draw here ({'; '.join(failures)}); install OSMesa (Debian: libosmesa6) "
+        "or a graphics driver with EGL"
+    )
 
 
 def _write_shots(path: Path, shots: Sequence[Shot], width_px: int, height_px: int) -> None:
@@ -135,7 +86,7 @@ def _write_shots(path: Path, shots: Sequence[Shot], width_px: int, height_px: in
 
 
 def _run(backend: str, given: Path, answer: Path, limit_s: float) -> str | None:
-    """Draw in a process of its own; returns why it failed, or None."""
+    """Run the drawing process; returns why it failed, or None."""
     command = [sys.executable, "-m", "collectors.rendering.mujoco_view", str(given), str(answer)]
     try:
         done = subprocess.run(
@@ -157,7 +108,7 @@ def _run(backend: str, given: Path, answer: Path, limit_s: float) -> str | None:
 
 
 def _reason(stderr: str) -> str:
-    """The exception that ended a process, its first line; else the last thing that it said."""
+    """First line of the exception that ended a process, or its last line of output."""
     lines = [line.rstrip() for line in stderr.splitlines() if line.strip()]
     raised = [line for line in lines if _EXCEPTION.match(line)]
     text = (raised or lines or [""])[-1].strip()

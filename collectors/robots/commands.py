@@ -1,13 +1,12 @@
-"""The 16-number command and the distribution from which every skill draws it.
+"""The 16-number command: its layout, neutral values, ramps and scaling to a robot's size.
 
-Raw SI units, no scaling on disk. The layout follows walk-these-ways' command vector, adapted to
-Aliengo; the reward coefficient is replaced by the limit of acceleration, and a flag tells standing
-from moving.
+Raw SI units, also on disk. The layout is walk-these-ways' command vector; an acceleration limit
+replaces the reward coefficient, and a flag tells standing from moving.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -17,7 +16,7 @@ from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 
 class C(IntEnum):
-    """Index of every number of the command."""
+    """Index of each number of the command."""
 
     VEL_X = 0
     VEL_Y = 1
@@ -46,25 +45,11 @@ COMMAND_UNITS = (
 
 Range = tuple[float, float]
 
-MAX_CRAWL_M = 0.18
 HEIGHT_RAMP_MS = 0.4
 ATTITUDE_RAMP_RADS = 2.0
-"""How fast commanded height and attitude move from neutral: an episode starts upright."""
+"""Ramps of the commanded height and attitude: an episode starts upright."""
 _RAMPED = [C.VEL_X, C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL]
 _RAMP_RATES = (HEIGHT_RAMP_MS, ATTITUDE_RAMP_RADS, ATTITUDE_RAMP_RADS)
-
-
-@dataclass(frozen=True)
-class Skill:
-    """A skill: ranges its commands are drawn from (uniformly) and terrains it is asked for on.
-
-    `ranges` overrides the neutral trot's; `mirrored` commands take either sign with equal chance.
-    """
-
-    name: str
-    terrains: tuple[str, ...]
-    ranges: dict[C, Range]
-    mirrored: tuple[C, ...] = ()
 
 
 NEUTRAL: dict[C, Range] = {
@@ -85,103 +70,26 @@ NEUTRAL: dict[C, Range] = {
     C.ACCEL_LIMIT: (1.0, 2.0),
     C.LOCOMOTE: (1.0, 1.0),
 }
-"""A slow trot in place: phase 0.5 with offset and bound 0 moves diagonal pairs together."""
-
-SKILLS: dict[str, Skill] = {
-    s.name: s
-    for s in (
-        Skill(
-            "stand",
-            ("flat", "rough", "slope", "stairs", "obstacles"),
-            {
-                C.BODY_HEIGHT: (-0.10, 0.05),
-                C.BODY_PITCH: (-0.3, 0.3),
-                C.BODY_ROLL: (-0.3, 0.3),
-                C.SWING_HEIGHT: (0.0, 0.0),
-                C.GAIT_FREQUENCY: (0.0, 0.0),
-                C.GAIT_PHASE: (0.0, 0.0),
-                C.GAIT_DUTY: (1.0, 1.0),
-                C.LOCOMOTE: (0.0, 0.0),
-            },
-        ),
-        Skill(
-            "rush",
-            ("flat", "rough", "slope", "stairs", "obstacles"),
-            {
-                C.VEL_X: (1.0, 2.5),
-                C.YAW_RATE: (-0.3, 0.3),
-                C.SWING_HEIGHT: (0.08, 0.15),
-                C.GAIT_FREQUENCY: (3.0, 4.0),
-                C.ACCEL_LIMIT: (3.0, 6.0),
-            },
-        ),
-        Skill(
-            "crawl",
-            ("flat", "rough"),
-            {
-                C.VEL_X: (0.4, 0.8),
-                C.BODY_HEIGHT: (-MAX_CRAWL_M, -0.08),
-                C.SWING_HEIGHT: (0.04, 0.08),
-                C.GAIT_FREQUENCY: (2.0, 3.0),
-                C.GAIT_DUTY: (0.6, 0.75),
-            },
-        ),
-        Skill(
-            "squeeze",
-            ("flat", "rough"),
-            {
-                C.VEL_X: (0.4, 0.6),
-                C.STANCE_WIDTH: (0.12, 0.22),
-                C.GAIT_FREQUENCY: (2.5, 3.5),
-            },
-        ),
-        Skill(
-            "tilt",
-            ("flat", "rough", "slope"),
-            {
-                C.VEL_X: (0.4, 0.6),
-                C.BODY_ROLL: (0.3, 0.5),
-                C.GAIT_FREQUENCY: (2.5, 3.5),
-            },
-            mirrored=(C.BODY_ROLL,),
-        ),
-        Skill(
-            "run",
-            ("flat", "rough", "slope"),
-            {
-                C.VEL_X: (1.5, 3.0),
-                C.YAW_RATE: (-0.3, 0.3),
-                C.SWING_HEIGHT: (0.06, 0.12),
-                C.GAIT_FREQUENCY: (3.0, 4.0),
-                C.GAIT_DUTY: (0.40, 0.50),
-                C.ACCEL_LIMIT: (0.5, 2.0),
-            },
-        ),
-    )
-}
-SKILL_NAMES = tuple(SKILLS)
-
-
-def check_skill(skill: str) -> str:
-    """Return the name, or raise ValueError naming the skills there are."""
-    if skill not in SKILLS:
-        raise ValueError(f"unknown skill '{skill}'; skills: {', '.join(SKILLS)}")
-    return skill
+"""A slow trot in place: phase 0.5, offset and bound 0 move diagonal legs together."""
 
 
 def draw_command(
-    skill: str, rng: np.random.Generator, robot: RobotCard, speed_scale: float = 1.0
+    ranges: dict[C, Range],
+    mirrored: Sequence[C],
+    rng: np.random.Generator,
+    robot: RobotCard,
+    speed_scale: float = 1.0,
 ) -> np.ndarray:
-    """Draw one target command (16,) float64 of a skill, in a robot's own size.
+    """Draw a target command (16,) float64, uniformly, in the robot's own size.
 
     Args:
-        speed_scale: shrinks the commanded speeds towards the lower end of their range (a training
-            curriculum).
+        ranges: of the numbers that differ from the neutral trot's, in Aliengo's size.
+        mirrored: numbers that take either sign with equal chance.
+        speed_scale: shrinks the speed towards the low end of its range (training curriculum).
     """
-    spec = SKILLS[check_skill(skill)]
-    ranges = NEUTRAL | spec.ranges
+    ranges = NEUTRAL | ranges
     command = np.array([rng.uniform(*ranges[c]) for c in C])
-    for c in spec.mirrored:
+    for c in mirrored:
         command[c] *= rng.choice([-1.0, 1.0])
     low = ranges[C.VEL_X][0]
     command[C.VEL_X] = low + speed_scale * (command[C.VEL_X] - low)
@@ -189,15 +97,15 @@ def draw_command(
 
 
 def length_scale(robot: RobotCard) -> float:
-    """Leg length relative to Aliengo's 0.5 m, in whose size the ranges are written."""
+    """Leg length over Aliengo's 0.5 m, for which command ranges are written."""
     return robot.leg_length_m / 0.5
 
 
 def command_scale(robot: RobotCard) -> np.ndarray:
     """(16,) factors from Aliengo's commands to a robot's.
 
-    Equal Froude numbers (Alexander and Jayes, 1983): lengths grow with the leg, speeds with its
-    square root, frequencies fall with it. Stances follow the robot's own hips.
+    Equal Froude numbers (Alexander and Jayes, 1983): lengths scale with the leg, speeds with its
+    square root, frequencies with the inverse root. Stances follow the robot's own hips.
     """
     scale = length_scale(robot)
     factors = np.ones(N_COMMANDS)
@@ -210,11 +118,10 @@ def command_scale(robot: RobotCard) -> np.ndarray:
 
 
 def ramped(target: np.ndarray, time_s: np.ndarray) -> np.ndarray:
-    """The command in force `time_s` (N,) after the start: (N, 16) to (N, 16).
+    """The command (N, 16) in force `time_s` (N,) after the start, as policies read it.
 
-    Speed rises at the limit of acceleration, as in walk-these-ways' deployment profile; height and
-    attitude move at `HEIGHT_RAMP_MS` and `ATTITUDE_RAMP_RADS`. What the policy reads is the ramped
-    command.
+    Speed rises at the acceleration limit (walk-these-ways' deployment profile), height and attitude
+    at `HEIGHT_RAMP_MS` and `ATTITUDE_RAMP_RADS`.
     """
     reach = np.empty((len(target), len(_RAMPED)))
     reach[:, 0] = target[:, C.ACCEL_LIMIT]
@@ -226,6 +133,6 @@ def ramped(target: np.ndarray, time_s: np.ndarray) -> np.ndarray:
 
 
 def commanded_distance_m(command: np.ndarray, steps: int = EPISODE_STEPS) -> float:
-    """Distance a perfect follower of the ramped command (16,) walks in an episode, m."""
+    """Distance in m that a perfect follower of the ramped command (16,) walks."""
     time = np.arange(steps) * CONTROL_DT_S
     return float(np.minimum(command[C.VEL_X], command[C.ACCEL_LIMIT] * time).sum() * CONTROL_DT_S)

@@ -1,10 +1,9 @@
-"""A kinematic gait: joint targets that walk the command on flat ground, which experts correct.
+"""A kinematic gait: joint targets that walk a command on flat ground, which experts correct.
 
-Feet follow a clock (walk-these-ways' phases), stance feet move against the commanded velocity,
-swing feet return on a raised cosine; inverse kinematics and a feed-forward of the weight turn feet
-into joint targets. Policies that modulate such a generator learn far faster than from nothing
-(Iscen et al., "Policies Modulating Trajectory Generators", 2018). The clock is private to the
-expert: it never enters the stored observation.
+Feet follow a clock (walk-these-ways' phases): stance feet move against the commanded velocity,
+swing feet return on a raised cosine. Inverse kinematics and a feed-forward of the weight give joint
+targets. Policies that modulate a generator learn faster (Iscen et al., "Policies Modulating
+Trajectory Generators", 2018). The clock never enters the stored observation.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ from collectors.robots.kinematics import LegKinematics
 from collectors.robots.robot import RobotCard
 from collectors.timing import CONTROL_DT_S
 
-GRAVITY_MS2 = 9.81
-
-# Compiled loops know plain integers.
+# numba takes plain integers.
 _VEL_X, _VEL_Y, _YAW_RATE = int(C.VEL_X), int(C.VEL_Y), int(C.YAW_RATE)
 _HEIGHT, _STANCE_WIDTH = int(C.BODY_HEIGHT), int(C.STANCE_WIDTH)
 _STANCE_LENGTH, _SWING_HEIGHT = int(C.STANCE_LENGTH), int(C.SWING_HEIGHT)
@@ -29,7 +26,7 @@ _FREQUENCY, _DUTY, _LOCOMOTE = int(C.GAIT_FREQUENCY), int(C.GAIT_DUTY), int(C.LO
 
 
 def leg_phases(command: np.ndarray, clock: np.ndarray) -> np.ndarray:
-    """(..., N, 4) phases in [0, 1) of FL, FR, RL, RR: commands (N, 16), clocks (..., N) in cycles.
+    """(..., N, 4) phases in [0, 1) of FL, FR, RL, RR, of commands (N, 16) and clocks (..., N).
 
     Offsets (p + o + b, o, b, p) as in walk-these-ways; p, o, b: phase, offset and bound commands.
     """
@@ -46,22 +43,15 @@ class GaitReference:
         self._robot = robot
         self._kinematics = LegKinematics(robot)
         self._signs = robot.leg_signs
-        self._weight_n = robot.mass_kg * GRAVITY_MS2
 
     def joint_targets(self, command: np.ndarray, clock: np.ndarray) -> np.ndarray:
-        """PD targets that hold the gait's pose under the weight and lead its velocity.
-
-        Args:
-            command: (N, 16) the command in force.
-            clock: (N,) gait clock in cycles.
-        """
-        robot = self._robot
+        """PD targets of commands (N, 16) at clocks (N,); they carry the weight and lead motion."""
         robot = self._robot
         clocks = np.stack([clock, clock + command[:, C.GAIT_FREQUENCY] * CONTROL_DT_S])
         phase, tilt = leg_phases(command, clocks), _tilt(command)
         feet, load = np.empty((*phase.shape, 3)), np.empty(phase.shape[1:])
-        sizes = robot.nominal_height_m, robot.foot_radius_m, self._weight_n
-        _place_feet(command, phase, tilt, self._signs, *sizes, feet, load)
+        sizes = robot.nominal_height_m, robot.foot_radius_m, robot.weight_n
+        _place_feet(command, phase, tilt, self._signs, sizes, feet, load)
         poses = self._kinematics.joint_positions(feet).reshape(2, len(command), -1)
         pose, next_pose = np.clip(poses, robot.joint_lower_rad, robot.joint_upper_rad)
         velocity = (next_pose - pose) / CONTROL_DT_S
@@ -75,7 +65,7 @@ class GaitReference:
 
 
 def _tilt(command: np.ndarray) -> np.ndarray:
-    """(N, 4): sine and cosine of the commanded pitch, then of the roll."""
+    """(N, 4): sin and cos of the commanded pitch, then roll."""
     angles = command[:, C.BODY_PITCH : C.BODY_ROLL + 1]
     tilt = np.empty((len(command), 4))
     np.sin(angles, out=tilt[:, ::2])
@@ -85,7 +75,7 @@ def _tilt(command: np.ndarray) -> np.ndarray:
 
 @compiled
 def _to_trunk(tilt: np.ndarray, x: float, y: float, z: float) -> tuple[float, float, float]:
-    """A vector of the level frame in the trunk's: the transpose of Ry(pitch) Rx(roll)."""
+    """A level vector in the trunk's frame: the transpose of Ry(pitch) Rx(roll)."""
     sp, cp, sr, cr = tilt
     x, z = cp * x - sp * z, sp * x + cp * z
     return x, cr * y + sr * z, -sr * y + cr * z
@@ -93,7 +83,7 @@ def _to_trunk(tilt: np.ndarray, x: float, y: float, z: float) -> tuple[float, fl
 
 @compiled
 def _turn_up(tilt: np.ndarray, up: np.ndarray) -> None:
-    """Into up (N, 1, 3): the vertical in the trunk's frame."""
+    """Into up (N, 1, 3): the vertical in trunk frames."""
     for i in range(len(tilt)):
         up[i, 0] = _to_trunk(tilt[i], 0.0, 0.0, 1.0)
 
@@ -104,16 +94,16 @@ def _place_feet(
     phases: np.ndarray,
     tilt: np.ndarray,
     signs: np.ndarray,
-    nominal_height_m: float,
-    foot_radius_m: float,
-    weight_n: float,
+    sizes: tuple[float, float, float],
     feet: np.ndarray,
     load: np.ndarray,
 ) -> None:
-    """Into feet (2, N, 4, 3), foot centres in the trunk frame at phases (2, N, 4).
+    """Into feet (2, N, 4, 3), their centres in the trunk frame at two phases (2, N, 4).
 
-    Into load (N, 4), the weight that each carries in N at the first of the two phases.
+    Into load (N, 4), the weight in N on each foot at the first phase. Sizes: nominal height and
+    foot radius in m, weight in N.
     """
+    nominal_height_m, foot_radius_m, weight_n = sizes
     for i in range(len(command)):
         asked = command[i]
         duty, moving, yaw_rate = asked[_DUTY], asked[_LOCOMOTE], asked[_YAW_RATE]
@@ -127,8 +117,7 @@ def _place_feet(
             travel_y = (asked[_VEL_Y] + yaw_rate * rest_x) * stance_s
             for moment in range(2):
                 phase = phases[moment, i, leg]
-                # Fraction of the stance's travel ahead of neutral: +1/2 at touch-down, -1/2 at
-                # lift-off.
+                # Share of the stance's travel: +1/2 at touch-down, -1/2 at lift-off.
                 ahead, lift = 0.5 - phase / duty, 0.0
                 if phase >= duty:
                     swing = min(max((phase - duty) / max(1.0 - duty, 1e-6), 0.0), 1.0)

@@ -12,10 +12,10 @@ from collectors.rotations import wrapped
 
 
 class LegKinematics:
-    """Forward and inverse kinematics for all four legs at once.
+    """Forward and inverse kinematics of all four legs.
 
-    Feet are given as their centres in the trunk frame, (N, 4, 3) in m; joints as (N, 12) in rad.
-    Rotation by q about y turns the hanging leg (0, 0, -l) into (-l sin q, 0, -l cos q).
+    Feet (N, 4, 3) are their centres in the trunk frame, m; joints (N, 12) rad. Rotation by q about
+    y turns the hanging leg (0, 0, -l) into (-l sin q, 0, -l cos q).
     """
 
     def __init__(self, robot: RobotCard):
@@ -35,9 +35,9 @@ class LegKinematics:
         return np.stack([x, y, z], axis=-1) + self._hip
 
     def joint_positions(self, feet: np.ndarray) -> np.ndarray:
-        """(N, 4, 3) foot centres in the trunk frame to (N, 12) joint angles, knees bent backwards.
+        """(N, 4, 3) foot centres to (N, 12) joint angles, knees bent backwards.
 
-        A target out of reach is answered with the straight leg that points at it.
+        A target out of reach gives the straight leg that points at it.
         """
         feet = feet.reshape(-1, N_LEGS, 3)
         place, joints = np.empty((5, *feet.shape[:2])), np.empty(feet.shape)
@@ -53,7 +53,7 @@ class LegKinematics:
         return joints.reshape(-1, 3 * N_LEGS)
 
     def rise_gradient(self, joint_pos: np.ndarray, up: np.ndarray) -> np.ndarray:
-        """(N, 12) derivatives by its leg's joints of how far each foot is along `up`, in m/rad.
+        """(N, 12) m/rad, derivatives of each foot's position along `up` by its leg's joints.
 
         Args:
             up: (N, 1, 3) unit vectors in the trunk frame.
@@ -62,6 +62,12 @@ class LegKinematics:
         gradient = np.empty(joints.shape)
         _rise_gradient(joints, up, self._side, self._thigh, self._calf, gradient)
         return gradient.reshape(-1, 3 * N_LEGS)
+
+
+def standing_height_m(robot: RobotCard) -> float:
+    """Height of the trunk's origin over flat ground in the default pose."""
+    feet = LegKinematics(robot).foot_positions(robot.default_joint_pos_rad[None])
+    return float(robot.foot_radius_m - feet[0, :, 2].min())
 
 
 @compiled
@@ -73,10 +79,7 @@ def _unturned(
     calf: float,
     place: np.ndarray,
 ) -> None:
-    """Into place (5, N, 4): feet from their hips, x, y, z, how deep the leg hangs, cosine of knee.
-
-    The depth is that along the leg's own plane, negative.
-    """
+    """Into place (5, N, 4): feet relative to hips, depth in the leg's plane (< 0), cos(calf)."""
     for i in range(feet.shape[0]):
         for leg in range(feet.shape[1]):
             x, y = feet[i, leg, 0] - hips[leg, 0], feet[i, leg, 1] - hips[leg, 1]

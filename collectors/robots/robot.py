@@ -1,4 +1,4 @@
-"""Robot cards: the facts about a legged robot that the task needs beside its MJCF."""
+"""Robot cards: what the task needs to know of a legged robot beside its MJCF."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from collectors.timing import GRAVITY_MS2
+
 ASSETS = Path(__file__).parent.parent / "assets"
 CARD_FILE = "robot.json"
 DEFAULT_ROBOT = "aliengo"
@@ -22,16 +24,15 @@ JOINTS_OF_A_LEG = ("hip", "thigh", "calf")
 
 
 class RobotError(ValueError):
-    """A robot card, or the MJCF it names, that cannot be used; the message says why."""
+    """A robot card, or its MJCF, that cannot be used."""
 
 
 @dataclass(frozen=True)
 class RobotCard:
     """A quadruped with three joints a leg: hip roll, thigh pitch, calf pitch.
 
-    Legs are in the order FL, FR, RL, RR. Arrays have shape (12,) in `joint_names` order. Lengths in
-    m, angles in rad, torques in Nm. `trunk_half_size_m` is the trunk's box along x, y and z;
-    `width_m` the outline across the hips with vertical legs.
+    Legs are FL, FR, RL, RR; arrays are (12,) in `joint_names` order. `trunk_half_size_m` is the
+    trunk's box along x, y and z, `width_m` the outline across the hips with vertical legs.
     """
 
     name: str
@@ -61,12 +62,12 @@ class RobotCard:
 
     @property
     def leg_signs(self) -> np.ndarray:
-        """(4, 2): +1 for front and -1 for rear legs; +1 for left and -1 for right legs."""
+        """(4, 2): +1 front, -1 rear; +1 left, -1 right."""
         return np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
 
     @property
     def hip_positions_m(self) -> np.ndarray:
-        """(4, 3): hip joint origins in the trunk frame."""
+        """(4, 3): hip joints in the trunk frame."""
         xy = self.leg_signs * np.array(self.hip_offset_m)
         return np.concatenate([xy, np.zeros((N_LEGS, 1))], axis=1)
 
@@ -75,8 +76,13 @@ class RobotCard:
         """Length of a straight leg, hip to foot."""
         return self.thigh_length_m + self.calf_length_m
 
+    @property
+    def weight_n(self) -> float:
+        """Weight without randomisation."""
+        return self.mass_kg * GRAVITY_MS2
+
     def wrong(self, message: str) -> RobotError:
-        """What is wrong with this robot, as the error to raise."""
+        """An error about this robot, to raise."""
         return RobotError(f"robot '{self.name}': {message}")
 
 
@@ -84,14 +90,8 @@ _NAMES = {"foot_geoms": N_LEGS, "knee_geoms": N_LEGS, "joint_names": N_JOINTS}
 _PER_JOINT = ("default_joint_pos_rad", "joint_lower_rad", "joint_upper_rad", "torque_limit_nm")
 _GAINS = ("kp_nm_per_rad", "kd_nms_per_rad")
 _POSITIVE = (
-    "action_scale_rad",
-    "mass_kg",
-    "foot_radius_m",
-    "thigh_offset_m",
-    "thigh_length_m",
-    "calf_length_m",
-    "nominal_height_m",
-    "width_m",
+    *("action_scale_rad", "mass_kg", "foot_radius_m", "thigh_offset_m", "thigh_length_m"),
+    *("calf_length_m", "nominal_height_m", "width_m"),
 )
 _TEXTS = ("name", "mjcf", "source", "trunk_body")
 _SIZES = {"hip_offset_m": 2, "trunk_half_size_m": 3}
@@ -108,7 +108,7 @@ def list_robots() -> list[str]:
 
 
 def find_robot(robot: str) -> Path:
-    """Path of a robot's card: of a shipped robot by name, or in a folder, or the file itself.
+    """Path of a card: a shipped robot by name, or a card or its folder by path.
 
     Raises:
         RobotError: there is none.
@@ -129,11 +129,7 @@ def find_robot(robot: str) -> Path:
 
 
 def absolute_robot(robot: str) -> str:
-    """The same robot, named so that it is found from any working directory.
-
-    Raises:
-        RobotError: there is none.
-    """
+    """A shipped robot's name, or the absolute path of another; RobotError if there is none."""
     if robot in list_robots():
         return robot
     path = find_robot(robot).resolve()
@@ -141,12 +137,10 @@ def absolute_robot(robot: str) -> str:
 
 
 def load_robot(robot: str = "aliengo") -> RobotCard:
-    """Load a robot card: a shipped robot by name, or a path to a card or to its folder.
-
-    The card is checked against itself; `physics.mujoco_check` checks the MJCF against it.
+    """Load a robot card, as `find_robot` finds it; `physics.mujoco.model_check` checks the MJCF.
 
     Raises:
-        RobotError: no such robot, or a card that lacks something or contradicts itself.
+        RobotError: no such robot, or an incomplete or contradictory card.
     """
     path = find_robot(robot)
     try:
@@ -213,7 +207,7 @@ def _check_names(names: Any, key: str, count: int, wrong: _Wrong) -> None:
 
 
 def _numbers(value: Any, key: str, wrong: _Wrong) -> np.ndarray:
-    """As many float64 as the key needs; a gain that is given once holds for every joint."""
+    """The key's float64 numbers; a single gain holds for every joint."""
     items = value if isinstance(value, list) else [value]
     if not all(
         isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < _LARGEST for x in items
@@ -231,7 +225,7 @@ def _numbers(value: Any, key: str, wrong: _Wrong) -> np.ndarray:
 
 
 def _check_pose(card: RobotCard) -> None:
-    """Limits in order, the default pose within them, and the legs long enough for the height."""
+    """Check limits, default pose and leg length against each other."""
     for i, joint in enumerate(card.joint_names):
         low, high = card.joint_lower_rad[i], card.joint_upper_rad[i]
         default = card.default_joint_pos_rad[i]

@@ -1,19 +1,11 @@
-"""Which commands a robot's policies have met, over all skills: what one may ask of them."""
+"""Which commands a robot's policies have met, over all skills."""
 
 from __future__ import annotations
 
-from collectors.robots.commands import (
-    MAX_CRAWL_M,
-    N_COMMANDS,
-    NEUTRAL,
-    SKILLS,
-    C,
-    Range,
-    command_scale,
-    length_scale,
-)
+from collectors.robots.commands import NEUTRAL, C, Range, command_scale
 from collectors.robots.robot import RobotCard
-from collectors.scenarios.passages import MAX_STEER_SIDE_MS, MAX_STEER_TURN_RADS, PASSAGE_ROLL_RAD
+from collectors.scenarios.passages import MAX_STEER_SIDE_MS, MAX_STEER_TURN_RADS
+from collectors.scenarios.skills import SKILLS
 
 _FROM_ZERO = (C.VEL_X, C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL)
 """What `commands.ramped` moves from zero to its target."""
@@ -22,22 +14,25 @@ _FROM_ZERO = (C.VEL_X, C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL)
 def command_ranges(robot: RobotCard) -> list[Range]:
     """Lowest and highest value of each of the 16 numbers, in the robot's size and SI units.
 
-    Ramps from neutral, mirrored commands, steering along a track and what passages ask for are
-    included. These are bounds of each number alone: not every combination was met.
+    Ramps, mirrored commands, steering along a track and passages are included. These are bounds of
+    each number alone: not every combination was met.
     """
     scale = command_scale(robot)
-    ranges = [_over_skills(c) for c in C]
-    scaled = [(low * scale[c], high * scale[c]) for c, (low, high) in zip(C, ranges, strict=True)]
-    met_in_passages = {
-        C.VEL_Y: (-MAX_STEER_SIDE_MS, MAX_STEER_SIDE_MS),
-        C.YAW_RATE: (-MAX_STEER_TURN_RADS, MAX_STEER_TURN_RADS),
-        C.BODY_HEIGHT: (-MAX_CRAWL_M * length_scale(robot), 0.0),
-        C.BODY_ROLL: (-PASSAGE_ROLL_RAD[1], PASSAGE_ROLL_RAD[1]),
-    }
-    for c, more in met_in_passages.items():
-        scaled[c] = _joined(scaled[c], more)
-    assert len(scaled) == N_COMMANDS
-    return [(float(low), float(high)) for low, high in scaled]
+    scaled: dict[C, Range] = {}
+    for c in C:
+        low, high = _over_skills(c)
+        scaled[c] = low * scale[c], high * scale[c]
+    for skill in SKILLS.values():
+        if skill.passage is not None:
+            for c, more in (_STEERED | skill.passage.ranges).items():
+                scaled[c] = _joined(scaled[c], more)
+    return [(float(low), float(high)) for low, high in scaled.values()]
+
+
+_STEERED: dict[C, Range] = {
+    C.VEL_Y: (-MAX_STEER_SIDE_MS, MAX_STEER_SIDE_MS),
+    C.YAW_RATE: (-MAX_STEER_TURN_RADS, MAX_STEER_TURN_RADS),
+}
 
 
 def _over_skills(c: C) -> Range:

@@ -1,4 +1,4 @@
-"""Domain randomisation: a row of draws an episode, from nominal values, stored with the episode."""
+"""Domain randomisation: draws around nominal values, stored with each episode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Draw:
-    """A uniformly drawn quantity and its nominal value; `whole` are integers, ends included."""
+    """A uniformly drawn quantity; `whole` ones are integers, both ends included."""
 
     name: str
     unit: str
@@ -60,5 +60,5 @@ def draw_randomisation(rng: np.random.Generator) -> np.ndarray:
 
 
 def standardised(draws: np.ndarray) -> np.ndarray:
-    """(..., N_DRAWS) float32 draws mapped to [-1, 1] over their ranges, for privileged policies."""
+    """(..., N_DRAWS) float32 draws scaled to [-1, 1], for privileged observations."""
     return ((draws - _LOW) / (_HIGH - _LOW) * 2.0 - 1.0).astype(np.float32)

@@ -1,8 +1,7 @@
-"""Periodic terrain tiles: one square height map that repeats for ever in both directions.
+"""Terrains as periodic tiles: square height maps that repeat in both directions.
 
-A robot that leaves the tile on one side comes back on the other, so a small height field serves an
-endless ground and no episode ends at an edge. Difficulty follows legged_gym's terrain types, scaled
-to Aliengo's 0.5 m legs: level 0 is nearly flat, level 9 the hardest.
+A robot that leaves a tile on one side re-enters on the other, so no episode ends at an edge. Levels
+0 (nearly flat) to 9 follow legged_gym's terrain types, scaled to Aliengo's 0.5 m legs.
 """
 
 from __future__ import annotations
@@ -17,18 +16,16 @@ from collectors.compiling import compiled
 
 N_LEVELS = 10
 GRID = 120
-"""Cells a side of every height field; fixed so that all compiled models have one size."""
+"""Cells a side of every height field: all compiled models have one size."""
 MARGIN_CELLS = 10
-"""Cells beyond the period on each side, so that the ground continues under a robot at the seam."""
+"""Cells beyond the period on each side: ground under a robot at the seam."""
 
 
 @dataclass(frozen=True)
 class TerrainTile:
-    """A periodic height map.
+    """A periodic height map centred on the origin; `period_m` is the repeating square's side.
 
-    heights: (GRID + 1, GRID + 1) float32 in m, indexed [y, x] over [-extent, extent], the margin
-        included.
-    period_m: side of the repeating square, centred on the origin.
+    heights is (GRID + 1, GRID + 1) float32 in m, [y, x] over [-extent, extent] with the margin.
     """
 
     heights: np.ndarray
@@ -37,7 +34,7 @@ class TerrainTile:
 
     @property
     def extent_m(self) -> float:
-        """Half the side of the whole map, the margin included."""
+        """Half the side of the map with its margin."""
         return self.resolution_m * GRID / 2
 
 
@@ -51,10 +48,7 @@ def _flat(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) ->
 
 
 def _rough(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -> np.ndarray:
-    """Smoothed noise of amplitude +-(0.01 + 0.05 d) m on a 0.2 m lattice.
-
-    legged_gym: +-0.05 m, down-sampled to 0.2 m.
-    """
+    """Smoothed noise of +-(0.01 + 0.05 d) m on a 0.2 m lattice (legged_gym: +-0.05 m)."""
     n = x.shape[0]
     amplitude = 0.01 + 0.05 * difficulty(level)
     coarse = rng.uniform(-amplitude, amplitude, (n // 2, n // 2))
@@ -66,7 +60,7 @@ def _rough(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -
 
 
 def _pyramid_distance(x: np.ndarray, y: np.ndarray, platform_m: float, foot_m: float) -> np.ndarray:
-    """Distance walked from a square platform; constant again beyond `foot_m` from the centre."""
+    """Distance from a square platform; constant beyond `foot_m` from the centre."""
     return np.clip(np.maximum(np.abs(x), np.abs(y)), platform_m, foot_m) - platform_m
 
 
@@ -77,19 +71,13 @@ def _slope(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -
 
 
 def _stairs(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -> np.ndarray:
-    """Square flights with treads of 0.3 m and rises of 0.03 + 0.15 d m.
-
-    legged_gym: 0.31 m, 0.05 + 0.18 d.
-    """
+    """Treads of 0.3 m, rises of 0.03 + 0.15 d m (legged_gym: 0.31 m, 0.05 + 0.18 d)."""
     rise = (0.03 + 0.15 * difficulty(level)) * rng.choice([-1.0, 1.0])
     return rise * np.ceil(_pyramid_distance(x, y, 0.6, 2.4) / 0.3 - 1e-9)
 
 
 def _obstacles(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -> np.ndarray:
-    """Blocks and pits of +-(0.03 + 0.12 d) m around a clear start.
-
-    Their sides are 0.3 to 1.0 m (legged_gym: 1-2 m).
-    """
+    """Blocks and pits of +-(0.03 + 0.12 d) m, sides of 0.3 to 1.0 m (legged_gym: 1-2 m)."""
     ground = np.zeros_like(x)
     height = 0.03 + 0.12 * difficulty(level)
     half = np.abs(x).max()
@@ -103,40 +91,62 @@ def _obstacles(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generato
 
 
 @dataclass(frozen=True)
-class TerrainKind:
-    """How to make the tiles of one terrain: the height function and the grid's resolution in m."""
+class Terrain:
+    """Everything about one terrain; adding a terrain is adding a record.
 
+    Attributes:
+        seed: first number of its tiles' seeds. Stored episodes depend on it: unique, never changed.
+        height: (x, y, level, rng) to the heights of one period, all square arrays in m.
+        resolution_m: grid spacing.
+        share: of the robots that train an expert; 0 leaves the terrain out of training.
+        hardness: pictures show each skill on its hardest terrain.
+        skills: skills asked for here beyond those whose own records say so.
+    """
+
+    name: str
+    seed: int
     height: Callable[[np.ndarray, np.ndarray, int, np.random.Generator], np.ndarray]
-    resolution_m: float
+    resolution_m: float = 0.1
+    share: float = 0.0
+    hardness: int = 0
+    skills: tuple[str, ...] = ()
 
 
-TERRAINS: dict[str, TerrainKind] = {
-    "flat": TerrainKind(_flat, 0.1),
-    "rough": TerrainKind(_rough, 0.1),
-    "slope": TerrainKind(_slope, 0.1),
-    "stairs": TerrainKind(_stairs, 0.1),
-    "obstacles": TerrainKind(_obstacles, 0.1),
+TERRAINS: dict[str, Terrain] = {
+    terrain.name: terrain
+    for terrain in (
+        Terrain("flat", seed=0, height=_flat, share=0.2, hardness=0),
+        Terrain("rough", seed=1, height=_rough, share=0.22, hardness=1),
+        Terrain("slope", seed=2, height=_slope, share=0.23, hardness=2),
+        Terrain("stairs", seed=3, height=_stairs, share=0.23, hardness=4),
+        Terrain("obstacles", seed=4, height=_obstacles, share=0.12, hardness=3),
+    )
 }
 
 
 def check_terrain(terrain: str) -> str:
-    """Return the name, or raise ValueError naming the terrains there are."""
+    """Return the name; raises ValueError for an unknown one."""
     if terrain not in TERRAINS:
         raise ValueError(f"unknown terrain '{terrain}'; terrains: {', '.join(TERRAINS)}")
     return terrain
 
 
-@lru_cache(maxsize=1024)
-def make_tile(terrain: str, level: int, variant: int) -> TerrainTile:
-    """The tile of a terrain, level 0-9 and variant; the same arguments always give the same tile.
-
-    Raises:
-        ValueError: an unknown terrain or a level outside 0-9.
-    """
-    kind = TERRAINS[check_terrain(terrain)]
+def check_level(level: int) -> int:
+    """Return the level; raises ValueError outside 0-9."""
     if not 0 <= level < N_LEVELS:
         raise ValueError(f"terrain level {level} is outside 0-{N_LEVELS - 1}")
-    rng = np.random.default_rng([list(TERRAINS).index(terrain), level, variant])
+    return level
+
+
+@lru_cache(maxsize=1024)
+def make_tile(terrain: str, level: int, variant: int) -> TerrainTile:
+    """The tile of a terrain, level and variant; a pure function of them.
+
+    Raises:
+        ValueError: an unknown terrain, or a level outside 0-9.
+    """
+    kind = TERRAINS[check_terrain(terrain)]
+    rng = np.random.default_rng([kind.seed, check_level(level), variant])
     cells = GRID - 2 * MARGIN_CELLS
     axis = (np.arange(cells) - cells / 2) * kind.resolution_m
     x, y = np.meshgrid(axis, axis)
@@ -148,11 +158,7 @@ def make_tile(terrain: str, level: int, variant: int) -> TerrainTile:
 
 
 class TerrainBatch:
-    """The tiles under N robots, for height look-ups at many points at once.
-
-    heights (N, (GRID + 1)^2) float32, period_m (N,) and resolution_m (N,) are read by compiled
-    loops.
-    """
+    """Tiles under N robots: heights (N, (GRID + 1)^2) float32, period_m and resolution_m (N,)."""
 
     def __init__(self, num_robots: int):
         side = GRID + 1
@@ -166,33 +172,22 @@ class TerrainBatch:
         self.resolution_m[index] = tile.resolution_m
         self.period_m[index] = tile.period_m
 
-    def heights_at(self, points: np.ndarray) -> np.ndarray:
-        """Heights in m at world points, each row on its own robot's tile: (N, K, 2) to (N, K).
-
-        float32. The nearest grid point answers: at 0.1 m resolution that is what a range sensor
-        would resolve.
-        """
-        found = np.empty(points.shape[:2], dtype=np.float32)
-        _look_up(self.heights, points, self.period_m, self.resolution_m, found)
-        return found
-
 
 def tile_heights(tile: TerrainTile, points: np.ndarray) -> np.ndarray:
-    """Heights in m of one tile at points (K, 2), to (K,) float32."""
-    period, resolution = np.array([tile.period_m]), np.array([tile.resolution_m])
-    found = np.empty((1, len(points)), dtype=np.float32)
-    _look_up(tile.heights.reshape(1, -1), points[None], period, resolution, found)
-    return found[0]
+    """Heights (K,) float32 in m of a tile at points (K, 2): of the nearest grid points.
+
+    A range sensor resolves no more than the grid's 0.1 m.
+    """
+    found = np.empty(len(points), dtype=np.float32)
+    _look_up(tile.heights.ravel(), points, tile.period_m, tile.resolution_m, found)
+    return found
 
 
 @compiled
 def cell_height(
     heights: np.ndarray, x: float, y: float, period_m: float, resolution_m: float
 ) -> float:
-    """Height at a world point of the tile (GRID + 1)^2, flat, that repeats every `period_m`.
-
-    A point that is no number, which no index follows from, is answered with a corner.
-    """
+    """Height of a flattened tile at a world point; of a corner where the point is NaN."""
     column = int(np.rint((x - period_m * np.floor(x / period_m + 0.5)) / resolution_m))
     row = int(np.rint((y - period_m * np.floor(y / period_m + 0.5)) / resolution_m))
     column = min(max(column + GRID // 2, 0), GRID)
@@ -204,11 +199,9 @@ def cell_height(
 def _look_up(
     heights: np.ndarray,
     points: np.ndarray,
-    period_m: np.ndarray,
-    resolution_m: np.ndarray,
+    period_m: float,
+    resolution_m: float,
     found: np.ndarray,
 ) -> None:
-    for i in range(found.shape[0]):
-        for k in range(found.shape[1]):
-            x, y = points[i, k, 0], points[i, k, 1]
-            found[i, k] = cell_height(heights[i], x, y, period_m[i], resolution_m[i])
+    for k in range(len(points)):
+        found[k] = cell_height(heights, points[k, 0], points[k, 1], period_m, resolution_m)

@@ -16,8 +16,8 @@ import numpy as np
 from collectors.experts.expert import DEFAULT_EXPERT, load_expert
 from collectors.legged.evaluation import EvaluationGrid
 from collectors.legged.observations import POLICY_SLICES
-from collectors.robots.commands import SKILLS
 from collectors.robots.robot import load_robot
+from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from datasets import Selection
 from flows.progress import Reporter

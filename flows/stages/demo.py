@@ -16,7 +16,7 @@ from typing import Any
 from collectors.experts.expert import load_expert
 from collectors.legged.data import COLLECTION_PRESETS
 from collectors.legged.evaluation import EvaluationGrid
-from collectors.robots.commands import SKILLS
+from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from collectors.timing import EPISODE_STEPS
 from flows.progress import Reporter

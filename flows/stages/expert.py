@@ -10,7 +10,7 @@ from typing import Any
 from collectors.experts.ppo import ExpertTrainingConfig, train_expert
 from collectors.experts.ppo_checkpoint import trained_steps
 from collectors.legged.evaluation import EvaluationGrid
-from collectors.robots.commands import SKILLS
+from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from flows.progress import Reporter
 from flows.records.records import provenance, write_record

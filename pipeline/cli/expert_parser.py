@@ -69,7 +69,6 @@ def add_expert(commands: argparse._SubParsersAction) -> None:
     film.add_argument("--seed", type=whole, help="of the held-out episodes")
     film.add_argument("--out", type=Path, default=Path("runs/film"), help="folder")
     film.add_argument("--format", type=names, default=("gif", "png"), help="gif, png, webp")
-    film.add_argument("--renderer", choices=("auto", "mujoco", "side"), default="auto")
     film.set_defaults(run="cli.picture_commands:film")
 
 

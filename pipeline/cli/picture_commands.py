@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from collectors.experts.expert import DEFAULT_EXPERT
 from pipeline.report.pictures import FilmPlan, make_films
@@ -16,13 +15,9 @@ def film(arguments: argparse.Namespace) -> int:
         "terrains": arguments.terrain,
         "level": arguments.level,
         "seed": arguments.seed,
-        "renderer": arguments.renderer,
     }
     plan = FilmPlan(**{name: value for name, value in chosen.items() if value is not None})
     expert = arguments.expert or DEFAULT_EXPERT
-    written = make_films(
-        expert, arguments.out, plan, arguments.format, lambda line: print(line, file=sys.stderr)
-    )
-    for path in written:
+    for path in make_films(expert, arguments.out, plan, arguments.format):
         print(f"{path}  {path.stat().st_size / 1000:,.0f} kB")
     return 0

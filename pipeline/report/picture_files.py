@@ -12,7 +12,7 @@ import matplotlib as mpl
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from collectors.rendering.side_view import BARRIER, FEET, LEFT_LEGS, RIGHT_LEGS, SKY, TRUNK
+from collectors.rendering.colours import BARRIER, FEET, LEFT_LEGS, RIGHT_LEGS, SKY, TRUNK
 
 FRAME_PX = (400, 250)
 SHEET_FRAMES = 8

@@ -18,10 +18,9 @@ from collectors.experts.expert import DEFAULT_EXPERT, Expert, load_expert
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.evaluation import EvaluationGrid
 from collectors.legged.rollout import EpisodeResult, run_episodes
-from collectors.rendering.rendering import Shot, check_renderer, draw
+from collectors.rendering.rendering import RenderingError, Shot, draw
 from collectors.rendering.scene import Scene, frame_steps, scene_of
-from collectors.robots.commands import SKILLS, C, check_skill
-from collectors.scenarios.passages import PASSAGES
+from collectors.scenarios.skills import SKILLS, check_skill
 from collectors.scenarios.terrains import TERRAINS, check_terrain
 from collectors.timing import CONTROL_DT_S
 from datasets.files import write_bytes_durably
@@ -33,7 +32,6 @@ FORMATS = ("png", "gif", "webp")
 FILM_FPS = 25
 _DRAWING = 1
 """Part of the key under which sheets are kept: raise it when they shall be drawn anew."""
-_HARDEST_FIRST = ("stairs", "obstacles", "slope", "rough", "flat")
 
 Say = Callable[[str], None]
 
@@ -53,14 +51,12 @@ class FilmPlan:
     level: int = 4
     seed: int = 1_000_003
     episodes: int = 5
-    renderer: str = "auto"
 
     def __post_init__(self) -> None:
         for skill in self.skills:
             check_skill(skill)
         for terrain in self.terrains:
             check_terrain(terrain)
-        check_renderer(self.renderer)
 
     def grids(self) -> dict[str, EvaluationGrid]:
         """The episodes to run, by skill; skills that none of the terrains is for are left out.
@@ -93,10 +89,13 @@ class Take:
 
 def hardest_terrain(skill: str, terrains: Sequence[str]) -> str | None:
     """Where a skill is shown: before all, where its passage stands; None if it fits nowhere."""
-    _, with_passage = PASSAGES.get(skill, ("none", ()))
-    ranked = [t for t in _HARDEST_FIRST if t in terrains and t in SKILLS[skill].terrains]
-    ranked.sort(key=lambda terrain: terrain not in with_passage)
-    return ranked[0] if ranked else None
+    passage = SKILLS[skill].passage
+    with_passage = passage.terrains if passage else ()
+    return max(
+        (terrain for terrain in terrains if SKILLS[skill].asked_on(terrain)),
+        key=lambda terrain: (terrain in with_passage, TERRAINS[terrain].hardness),
+        default=None,
+    )
 
 
 def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
@@ -117,15 +116,14 @@ def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
     return takes
 
 
-def make_sheets(
-    expert_name: str, folder: Path, plan: FilmPlan | None = None, say: Say | None = None
-) -> dict[str, Any]:
+def make_sheets(expert_name: str, folder: Path, plan: FilmPlan | None = None) -> dict[str, Any]:
     """Draw a contact sheet a skill into `folder`, unless those of this plan and expert are there.
 
     Returns:
         What `pictures.json` holds: the renderer, and a record a sheet.
 
     Raises:
+        RenderingError: MuJoCo cannot draw here.
         ValueError: no such expert, or a folder that cannot be written.
     """
     plan, expert = plan or FilmPlan(), load_expert(expert_name or DEFAULT_EXPERT)
@@ -140,22 +138,24 @@ def make_sheets(
     takes = record_takes(expert, plan)
     scenes = [scene_of(take.result, expert.policy.robot) for take in takes]
     shots = [_sheet_shot(scene) for scene in scenes]
-    pictures = draw(shots, *FRAME_PX, plan.renderer, say)
+    pictures = draw(shots, *FRAME_PX)
     folder.mkdir(parents=True, exist_ok=True)
     sheets = []
-    for take, shot, frames in zip(takes, shots, pictures.frames, strict=True):
+    for take, shot, frames in zip(takes, shots, pictures, strict=True):
         name = f"{take.result.spec.skill}.png"
         sheet = contact_sheet(heading(take), frames, shot.steps * CONTROL_DT_S)
         write_bytes_durably(folder / name, sheet)
         sheets.append({"file": name, **_facts(take)})
     record = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
-    record |= {"renderer": pictures.renderer, "sheets": sheets}
+    record |= {"renderer": "mujoco", "sheets": sheets}
     write_record(folder / PICTURE_INDEX, record)
     return record
 
 
-def make_run_sheets(run_dir: Path, say: Say | None = None) -> dict[str, Any]:
+def make_run_sheets(run_dir: Path, say: Say | None = None) -> dict[str, Any] | None:
     """Draw the sheets of a demo's expert, at the middle of its levels, into its run folder.
+
+    Where MuJoCo cannot draw, `say` gets the reason and the run has no pictures.
 
     Raises:
         ValueError: the folder holds no plan of a demo.
@@ -168,7 +168,12 @@ def make_run_sheets(run_dir: Path, say: Say | None = None) -> dict[str, Any]:
         film = FilmPlan(tuple(grid["skills"]), tuple(grid["terrains"]), levels[len(levels) // 2])
     except (TypeError, KeyError, IndexError):
         raise ValueError(f"{run_dir / 'plan.json'} is not the plan of a demo") from None
-    return make_sheets(expert, run_dir / PICTURES, film, say)
+    try:
+        return make_sheets(expert, run_dir / PICTURES, film)
+    except RenderingError as error:
+        if say is not None:
+            say(f"no pictures: {error}")
+        return None
 
 
 def make_films(
@@ -176,13 +181,12 @@ def make_films(
     folder: Path,
     plan: FilmPlan,
     formats: Sequence[str] = ("gif", "png"),
-    say: Say | None = None,
 ) -> list[Path]:
     """Draw every skill of the plan in every format: "png" sheets, "gif" and "webp" animations.
 
     Raises:
-        ValueError: no such expert or format, no OpenGL where it was asked for, or a folder that
-            cannot be written.
+        RenderingError: MuJoCo cannot draw here.
+        ValueError: no such expert or format, or a folder that cannot be written.
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
@@ -190,18 +194,16 @@ def make_films(
     expert = load_expert(expert_name)
     takes = record_takes(expert, plan)
     folder.mkdir(parents=True, exist_ok=True)
-    renderer, written = plan.renderer, []
+    written = []
     for take in takes:
         scene = scene_of(take.result, expert.policy.robot)
         shots = [_sheet_shot(scene)] if "png" in formats else []
         if set(formats) != {"png"}:
             shots.append(_film_shot(scene))
-        pictures = draw(shots, *FRAME_PX, renderer, say)
-        # What failed for one skill is not tried again for the next.
-        renderer = pictures.renderer
+        pictures = draw(shots, *FRAME_PX)
         for name in formats:
             k = 0 if name == "png" else -1
-            frames, times_s = pictures.frames[k], shots[k].steps * CONTROL_DT_S
+            frames, times_s = pictures[k], shots[k].steps * CONTROL_DT_S
             content = (
                 contact_sheet(heading(take), frames, times_s)
                 if name == "png"
@@ -224,19 +226,8 @@ def heading(take: Take) -> Heading:
 
 def describe(result: EpisodeResult) -> str:
     """The command of an episode and what stands on its track, in words."""
-    command, passage = result.draws.command, result.draws.passage
-    speed = f"{command[C.VEL_X]:.1f} m/s"
-    height_cm = round(100 * command[C.BODY_HEIGHT])
-    roll, pitch = (round(np.degrees(command[c])) for c in (C.BODY_ROLL, C.BODY_PITCH))
-    texts = {
-        "stand": f"height {height_cm:+d} cm, pitch {pitch:+d}°, roll {roll:+d}°",
-        "rush": f"{speed}, {command[C.ACCEL_LIMIT]:.1f} m/s²",
-        "run": f"{speed}, turning at {command[C.YAW_RATE]:+.2f} rad/s",
-        "crawl": f"{speed}, height {height_cm:+d} cm",
-        "squeeze": f"{speed}, feet {command[C.STANCE_WIDTH]:.2f} m apart",
-        "tilt": f"{speed}, roll {roll:+d}°",
-    }
-    text = texts[result.spec.skill]
+    passage = result.draws.passage
+    text = SKILLS[result.spec.skill].describe(result.draws.command)
     if passage is not None:
         opening, depth = f"{passage.opening_m:.2f} m", f"{passage.depth_m:.2f} m deep"
         obstacle = f"bar {opening} above ground" if passage.kind == "bar" else f"gap of {opening}"
@@ -260,8 +251,8 @@ def _facts(take: Take) -> dict[str, Any]:
 
 
 def _sheet_shot(scene: Scene) -> Shot:
-    return Shot(scene, frame_steps(scene.steps, SHEET_FRAMES))
+    return Shot(scene, frame_steps(len(scene.state), SHEET_FRAMES))
 
 
 def _film_shot(scene: Scene) -> Shot:
-    return Shot(scene, np.arange(0, scene.steps, round(1.0 / (FILM_FPS * CONTROL_DT_S))))
+    return Shot(scene, np.arange(0, len(scene.state), round(1.0 / (FILM_FPS * CONTROL_DT_S))))

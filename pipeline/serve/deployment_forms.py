@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints, WithJsonSchema
 
 from collectors.legged.data import COLLECTION_PRESETS
-from collectors.robots.commands import SKILLS
+from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import N_LEVELS, TERRAINS
 from datasets.formats import FORMATS as DATA_FORMATS
 from learners.checkpoint import KEPT

@@ -50,7 +50,7 @@ class ResidualTrainingConfig:
             moves too far in one update; initial_std: of the exploration noise, in the latter.
         residual_price: of the latter's mean square, so that what exploration cannot tell from noise
             stays with the PD law.
-        gamma, lam: short, for every step's reward says how well the reference is tracked; the
+        gamma, gae_lambda: short, as every step's reward says how well the reference is tracked; the
             values are those of MoCapAct's experts.
         clip_starts: share of episodes that start at the snippet's first frame.
         termination_error: ends an episode of the training; at most the task's own 0.3.
@@ -65,9 +65,9 @@ class ResidualTrainingConfig:
     hidden: tuple[int, ...] = (256, 256)
     learning_rate: float = 5e-4
     max_learning_rate: float = 1e-3
-    desired_kl: float = 0.3
+    target_kl: float = 0.3
     gamma: float = 0.95
-    lam: float = 0.95
+    gae_lambda: float = 0.95
     clip: float = 0.2
     entropy: float = 0.0
     initial_std: float = 1.0

@@ -1,7 +1,7 @@
-"""Checks that barriers stop robots, and that the state says how hard they were hit.
+"""Checks of barriers: they stop robots, and the state reports the force.
 
-Robots fly at most of them, so that nothing but the barrier acts. Back ends of float32 may let a
-robot that touches nothing differ by 1 mm from one on open ground.
+Robots fly at most of them, so that nothing else acts. In float32 a robot that touches nothing may
+differ by 1 mm from one on open ground.
 """
 
 from __future__ import annotations
@@ -46,32 +46,31 @@ _FELT_N = 1.0
 
 
 def walls(make: Make) -> str:
-    """Walls stop who is wider and let through who is narrower; each robot has its own."""
+    """Walls stop a wider robot and let a narrower one pass; each robot has its own."""
     backend = _fly(make, (), _walls(ROBOT.width_m - 0.06), _walls(ROBOT.width_m + 0.05))
     force, on_body = _hardest(backend)
     free, stopped, _ = backend.state.base_pos[:, 0]
-    # Not more than a hip's length between the walls.
     require(stopped + _NOSE_M < 0.65, f"the wider robot's nose is {stopped + _NOSE_M:.2f} m ahead")
     require(force[1] > _HARD_N, f"it feels {force[1]:.0f} N")
     require(on_body[1] > _HARD_N, f"its body feels {on_body[1]:.0f} N")
     way = _SPEED_MS * _FLIGHT_STEPS * CONTROL_DT_S
     require_close("way on open ground, m", free, way, tolerance(backend, 1e-9, 1e-3))
-    require(not force[[0, 2]].any() and not on_body[[0, 2]].any(), "who passes feels a force")
+    require(not force[[0, 2]].any() and not on_body[[0, 2]].any(), "a passing robot feels a force")
     off = _require_alike(backend, 0, 2)
-    return f"{force[1]:.0f} N, {on_body[1]:.0f} N on the body; who passes is off by {off:.1g}"
+    return f"{force[1]:.0f} N, {on_body[1]:.0f} N on the body; a passing robot is off by {off:.1g}"
 
 
 def bar(make: Make) -> str:
-    """A bar stops who is taller and lets through who is lower."""
+    """A bar stops a taller robot and lets a lower one pass."""
     # The robot is a few centimetres lower by the time it arrives.
     backend = _fly(make, (), _bar(-0.1), _bar(ROBOT.trunk_half_size_m[2]))
     force, on_body = _hardest(backend)
     stopped = backend.state.base_pos[1, 0]
     require(stopped + _NOSE_M < 0.62, f"the taller robot's nose is {stopped + _NOSE_M:.2f} m ahead")
     require(on_body[1] > _HARD_N, f"its body feels {on_body[1]:.0f} N")
-    require(not force[[0, 2]].any(), "who passes feels a force")
+    require(not force[[0, 2]].any(), "a passing robot feels a force")
     off = _require_alike(backend, 0, 2)
-    return f"{on_body[1]:.0f} N on the body; who passes is off by {off:.1g}"
+    return f"{on_body[1]:.0f} N on the body; a passing robot is off by {off:.1g}"
 
 
 def turned_barrier(make: Make) -> str:
@@ -81,15 +80,14 @@ def turned_barrier(make: Make) -> str:
     backend = _fly(make, [beside], [across])
     force, _ = _hardest(backend)
     passed, stopped = backend.state.base_pos[:, 0]
-    require(stopped < 0.8 < passed, f"beside the way: {passed:.2f} m, across it: {stopped:.2f} m")
-    require(force[0] == 0.0 and force[1] > _HARD_N, f"forces of {force[0]:.0f}, {force[1]:.0f} N")
-    return (
-        f"beside the way {passed:.2f} m and no force, across it {stopped:.2f} m, {force[1]:.0f} N"
-    )
+    found = f"beside the path {passed:.2f} m, {force[0]:.0f} N"
+    found += f"; across it {stopped:.2f} m, {force[1]:.0f} N"
+    require(stopped < 0.8 < passed and force[0] == 0.0 and force[1] > _HARD_N, found)
+    return found
 
 
 def body_force(make: Make) -> str:
-    """The force on the body is that on trunk and hips alone."""
+    """The body force counts trunk and hips only."""
     hit = {
         "foot": (_box(0.55, 0.138, -0.4, (0.2, 0.02, 0.05)), False),
         "thigh or calf": (_box(0.55, 0.138, -0.2, (0.2, 0.02, 0.05)), False),
@@ -113,7 +111,7 @@ def body_force(make: Make) -> str:
 
 
 def no_ground(make: Make) -> str:
-    """Barriers are no ground: feet, knees and trunk that hit them feel none."""
+    """Barriers do not count as ground for feet, knees and trunk."""
     shin = _box(0.55, 0.138, -0.4, (0.2, 0.02, 0.05))
     backend = _fly(make, _walls(0.2), _bar(-0.1), [shin])
     hit = 0.0
@@ -127,9 +125,9 @@ def no_ground(make: Make) -> str:
 
 
 def wall_beside(make: Make) -> str:
-    """A robot that stands beside a wall feels wall and ground apart."""
+    """A robot that stands beside a wall feels wall and ground separately."""
     backend = make(1, 1)
-    # Overlapping the left hips by a few millimetres, at their height once the robot stands low.
+    # Overlaps the left hips of the low stance by 5 mm.
     wall = Barrier((0.0, 0.155 + 0.05 - 0.005, 0.4), (0.5, 0.05, 0.16), 0.0)
     backend.reset(0, FLAT, [wall], nominal_draws(), start_at(joint_pos=FIRM_STANCE))
     pressed = 0.0
@@ -164,7 +162,7 @@ def out_of_reach(make: Make) -> str:
 
 
 def own_barriers(make: Make) -> str:
-    """A reset replaces a robot's barriers and leaves the others theirs; equal ones act alike."""
+    """A reset replaces the barriers of its robot only; equal barriers act alike."""
     placed = place_barriers(Passage("walls", 0.5, 0.6, 0.3), FLAT, np.array([0.01, 0.02]), 0.1)
     raised = [
         Barrier((b.centre_m[0], b.centre_m[1], _HEIGHT_M), (*b.half_size_m[:2], 1.9), b.yaw_rad)
@@ -200,11 +198,11 @@ def too_many_barriers(make: Make) -> str:
     except ValueError as error:
         require(f"{len(barriers)} barriers" in str(error), f"the message is: {error}")
         return str(error)
-    raise CheckFailed(f"{len(barriers)} barriers were taken; {MAX_BARRIERS} is what there may be")
+    raise CheckFailed(f"{len(barriers)} barriers were accepted; {MAX_BARRIERS} are allowed")
 
 
 def _fly(make: Make, *barriers: Sequence[Barrier]) -> PhysicsBackend:
-    """A robot for each list of barriers, in the air and moving ahead."""
+    """A robot in the air for each list of barriers, moving forward."""
     backend = make(len(barriers), 1)
     for index, around in enumerate(barriers):
         _take_off(backend, index, around)
@@ -217,23 +215,23 @@ def _take_off(backend: PhysicsBackend, index: int, barriers: Sequence[Barrier]) 
 
 
 def _box(x: float, y: float, z: float, half: tuple[float, float, float], yaw: float = 0) -> Barrier:
-    """A barrier with its centre at `z` above the robot's trunk at the start."""
+    """A barrier whose centre is `z` above the trunk at the start."""
     return Barrier((x, y, _HEIGHT_M + z), half, yaw)
 
 
 def _walls(gap_m: float) -> list[Barrier]:
-    """A pair that reaches so deep that no robot falls past it."""
+    """A pair too deep for a robot to fall past."""
     sides = (gap_m / 2 + 0.05, -gap_m / 2 - 0.05)
     return [_box(0.9, y, -0.8, (0.3, 0.05, 1.5)) for y in sides]
 
 
 def _bar(low_m: float) -> list[Barrier]:
-    """A bar whose lower edge is this far above the trunk's middle at the start."""
+    """A bar whose lower edge is `low_m` above the trunk's middle at the start."""
     return [_box(0.9, 0.0, low_m + 0.3, (0.3, 0.8, 0.3))]
 
 
 def _hardest(backend: PhysicsBackend) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) the largest force on any part and on the body during the flight."""
+    """(N,) the largest force in flight, on any part and on the body."""
     force, on_body = np.zeros(backend.num_robots), np.zeros(backend.num_robots)
     for _ in range(_FLIGHT_STEPS):
         hold(backend, 1, DEFAULT_POSE)
@@ -249,7 +247,7 @@ def _require_alike(
     float32_m: float = 1e-3,
     other: PhysicsBackend | None = None,
 ) -> float:
-    """How far two robots' states differ; of a back end that is not exact, their positions alone."""
+    """The difference of two robots' states; of positions only where not exact."""
     one, two = snapshot(backend), snapshot(other or backend)
     names = STATE_NAMES if backend.exact else ("base_pos", "joint_pos")
     allowed = tolerance(backend, 0.0, float32_m)

@@ -1,7 +1,7 @@
-"""The contract of a physics back end as checks that any of them can be put through.
+"""The contract of physics back ends, as checks on the shipped Aliengo.
 
-Each check is a function of `make(robots, threads)` that returns what it measured in a few words and
-raises CheckFailed where the contract is broken. The checks run on the shipped Aliengo.
+A check takes `make(robots, threads)`, returns what it measured in a few words, and raises
+CheckFailed where the contract is broken.
 """
 
 from __future__ import annotations
@@ -13,63 +13,55 @@ from dataclasses import dataclass
 from functools import partial
 
 from collectors.physics import make_backend
-from collectors.physics.contract import barriers as checks_barriers
-from collectors.physics.contract import contact as checks_contact
-from collectors.physics.contract import draws as checks_draws
-from collectors.physics.contract import independence as checks_independence
-from collectors.physics.contract import motion as checks_motion
-from collectors.physics.contract import speed as checks_speed
+from collectors.physics.contract import barriers, contact, draws, independence, motion, speed
 from collectors.physics.contract.scene import ROBOT, Make
 from collectors.physics.interface import PhysicsBackend
 
 Check = Callable[[Make], str]
 
 CHECKS: dict[str, Check] = {
-    "start": checks_motion.start,
-    "free-fall": checks_motion.free_fall,
-    "base-velocity": checks_motion.base_velocity,
-    "frames": checks_motion.frames,
-    "joint-order": checks_motion.joint_order,
-    "torque-limits": checks_motion.torque_limits,
-    "push": checks_motion.push,
-    "seam": checks_motion.seam,
-    "standing-sag": checks_contact.standing_sag,
-    "weight-on-feet": checks_contact.weight_on_feet,
-    "belly": checks_contact.belly,
-    "terrain-heights": checks_contact.terrain_heights,
-    "slope-friction": checks_contact.slope_friction,
-    "realised-draws": checks_draws.realised_draws,
-    "motor-gains": checks_draws.motor_gains,
-    "stiff-legs": checks_draws.stiff_legs,
-    "action-lag": checks_draws.action_lag,
-    "joint-offset": checks_draws.joint_offset,
-    "added-mass": checks_draws.added_mass,
-    "centre-of-mass": checks_draws.centre_of_mass,
-    "raised-mass": checks_draws.raised_mass,
-    "draws-replaced": checks_draws.draws_replaced,
-    "walls": checks_barriers.walls,
-    "bar": checks_barriers.bar,
-    "turned-barrier": checks_barriers.turned_barrier,
-    "body-force": checks_barriers.body_force,
-    "no-ground": checks_barriers.no_ground,
-    "wall-beside": checks_barriers.wall_beside,
-    "out-of-reach": checks_barriers.out_of_reach,
-    "own-barriers": checks_barriers.own_barriers,
-    "too-many-barriers": checks_barriers.too_many_barriers,
-    "determinism": checks_independence.determinism,
-    "neighbours": checks_independence.neighbours,
-    "partial-reset": checks_independence.partial_reset,
-    "restart": checks_independence.restart,
-    "throughput": checks_speed.throughput,
+    "start": motion.start,
+    "free-fall": motion.free_fall,
+    "base-velocity": motion.base_velocity,
+    "frames": motion.frames,
+    "joint-order": motion.joint_order,
+    "torque-limits": motion.torque_limits,
+    "push": motion.push,
+    "seam": motion.seam,
+    "standing-sag": contact.standing_sag,
+    "weight-on-feet": contact.weight_on_feet,
+    "belly": contact.belly,
+    "terrain-heights": contact.terrain_heights,
+    "slope-friction": contact.slope_friction,
+    "realised-draws": draws.realised_draws,
+    "motor-gains": draws.motor_gains,
+    "stiff-legs": draws.stiff_legs,
+    "action-lag": draws.action_lag,
+    "joint-offset": draws.joint_offset,
+    "added-mass": draws.added_mass,
+    "centre-of-mass": draws.centre_of_mass,
+    "raised-mass": draws.raised_mass,
+    "draws-replaced": draws.draws_replaced,
+    "walls": barriers.walls,
+    "bar": barriers.bar,
+    "turned-barrier": barriers.turned_barrier,
+    "body-force": barriers.body_force,
+    "no-ground": barriers.no_ground,
+    "wall-beside": barriers.wall_beside,
+    "out-of-reach": barriers.out_of_reach,
+    "own-barriers": barriers.own_barriers,
+    "too-many-barriers": barriers.too_many_barriers,
+    "determinism": independence.determinism,
+    "neighbours": independence.neighbours,
+    "partial-reset": independence.partial_reset,
+    "restart": independence.restart,
+    "throughput": speed.throughput,
 }
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """How a check went.
-
-    what is the promise that it checks; found is what was measured, or why it failed.
-    """
+    """Result of a check: `what` it checks, and what it `found` or why it failed."""
 
     name: str
     what: str
@@ -79,16 +71,12 @@ class CheckResult:
 
 
 def describe(name: str) -> str:
-    """The promise that a check checks, in a sentence."""
+    """What a check checks, in a sentence."""
     return (inspect.getdoc(CHECKS[name]) or "").split("\n")[0].rstrip(".")
 
 
 def run_check(check: Check, make: Make) -> str:
-    """Put a back end through one check, and close what it made.
-
-    Raises:
-        CheckFailed: the contract is broken.
-    """
+    """Run one check and close the back ends that it made; raises CheckFailed."""
     made: list[PhysicsBackend] = []
 
     def remember(robots: int, threads: int) -> PhysicsBackend:
@@ -102,20 +90,18 @@ def run_check(check: Check, make: Make) -> str:
             backend.close()
 
 
-def run_checks(backend: str, robots: int = checks_speed.ROBOTS) -> Iterator[CheckResult]:
-    """Put a back end through every check, and yield each one's result as it ends.
-
-    A check that the simulator itself breaks off has failed too; the others go on.
+def run_checks(backend: str, robots: int = speed.ROBOTS) -> Iterator[CheckResult]:
+    """Run every check on a back end and yield the results; a simulator's error is a failed check.
 
     Args:
-        backend: its name; robots: how many the throughput is measured with.
+        robots: for the measurement of throughput.
 
     Raises:
         ValueError: an unknown back end, or one that cannot be built here.
     """
     make = partial(make_backend, backend, ROBOT)
     make(1, 1).close()
-    timed: Check = partial(checks_speed.throughput, robots=robots)
+    timed: Check = partial(speed.throughput, robots=robots)
     for name, check in (CHECKS | {"throughput": timed}).items():
         started = time.perf_counter()
         try:

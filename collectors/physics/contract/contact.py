@@ -1,6 +1,6 @@
-"""Checks of a back end on the ground: standing, weights, forces, slopes, every terrain.
+"""Checks on the ground: standing, weights, slopes, every terrain.
 
-Forces are means over half a second: those of a single substep flicker in some simulators.
+Forces are means over half a second: in some simulators they flicker.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ def standing_sag(make: Make) -> str:
     hold(backend, _SETTLE_STEPS, targets)
     sag = mean_over(backend, _MEAN_STEPS, targets, lambda state: targets - state.joint_pos[0])
     torque = mean_over(backend, _MEAN_STEPS, targets, lambda state: state.joint_torque[0])
-    # Friction on the feet takes some of the hips' load.
     stated = stance.torque_nm / ROBOT.kp_nm_per_rad
-    off = require_close("sag against load / stiffness, rad", sag, stated, 0.06)
+    off = require_close("sag against load / stiffness, rad", sag, stated, 0.06)  # feet rub
     law = require_close("torque against the PD law, Nm", torque, sag * ROBOT.kp_nm_per_rad, 1.0)
     height = float(backend.state.base_pos[0, 2])
     require_close("height of the trunk, m", height, ROBOT.nominal_height_m, 0.015)
@@ -56,7 +55,7 @@ def standing_sag(make: Make) -> str:
 
 
 def weight_on_feet(make: Make) -> str:
-    """The feet of a standing robot carry its weight, straight up, and nothing else does."""
+    """The feet of a standing robot carry its weight, straight up; nothing else does."""
     backend = start_all(make(1, 1), start_at(joint_pos=FIRM_STANCE))
     hold(backend, _SETTLE_STEPS, FIRM_STANCE)
     force = mean_over(
@@ -70,7 +69,7 @@ def weight_on_feet(make: Make) -> str:
 
 
 def belly(make: Make) -> str:
-    """A trunk that lies on the ground feels the weight, and the feet in the air nothing."""
+    """A trunk on the ground carries the weight, and feet in the air nothing."""
     backend = start_all(make(1, 1), start_at(z=0.06, joint_pos=LEGS_UP))
     hold(backend, _SETTLE_STEPS, LEGS_UP)
     force = mean_over(backend, _MEAN_STEPS, LEGS_UP, lambda state: state.trunk_force[0])
@@ -84,8 +83,7 @@ def terrain_heights(make: Make) -> str:
     names = sorted(TERRAINS)
     places = [(name, on_seam) for name in names for on_seam in (False, True)]
     backend = start_all(make(len(places), 1), start_at())
-    # The second reset counts: a back end may set up the ground's place only once.
-    hold(backend, 5)
+    hold(backend, 5)  # the second reset counts
     tiles = [make_tile(name, 4, 2) for name, _ in places]
     for index, (tile, (_, on_seam)) in enumerate(zip(tiles, places, strict=True)):
         x, y = (tile.period_m / 2, 0.3) if on_seam else (1.2, 0.4)

@@ -1,7 +1,4 @@
-"""Checks that every randomisation draw does to a back end's robot what its name says.
-
-Robots with different values of a draw stand or hang side by side in one simulation.
-"""
+"""Checks of randomisation draws, on robots with different draws in one simulation."""
 
 from __future__ import annotations
 
@@ -26,28 +23,28 @@ from collectors.physics.contract.scene import (
     tolerance,
 )
 from collectors.physics.interface import InitialState, PhysicsBackend
-from collectors.robots.gait import GRAVITY_MS2
 from collectors.robots.robot import LEGS
 from collectors.scenarios.randomisation import DRAWS, draw_randomisation
+from collectors.timing import GRAVITY_MS2
 
 _STEP_RAD = 0.3
 _CALF = 2
 _TRUNK_SHARE = 13.042 / ROBOT.mass_kg
-"""Of the mass, which the offset of the centre of mass moves."""
+"""Share of the mass that the centre-of-mass offset moves."""
 _COARSEST_SHARE = 1 / 64
-"""Of a draw's range, by which what is realised may differ: Isaac Gym knows 64 frictions."""
+"""Allowed error of a realised draw, as a share of its range: Isaac Gym has 64 frictions."""
 
 
 def realised_draws(make: Make) -> str:
-    """What a back end makes of the draws is near them, and is made of itself again."""
+    """Realised draws are near the drawn ones; realising them again changes nothing."""
     backend, rng = make(1, 1), np.random.default_rng(0)
     drawn = np.stack([draw_randomisation(rng) for _ in range(200)])
     found = backend.realised(drawn)
     require(found.shape == drawn.shape, f"draws of shape {drawn.shape} became {found.shape}")
     again = backend.realised(found)
-    require((again == found).all(), "draws that were realised are realised as others")
+    require((again == found).all(), "realising twice changes draws")
     one = backend.realised(drawn[0])
-    require((one == found[0]).all(), "a robot's draws are realised otherwise than in a batch")
+    require((one == found[0]).all(), "one robot's draws are realised differently in a batch")
     ranges = np.array([draw.high - draw.low for draw in DRAWS])
     off = np.abs(found - drawn).max(axis=0) / ranges
     worst = int(np.argmax(off))
@@ -60,7 +57,7 @@ def realised_draws(make: Make) -> str:
 
 
 def motor_gains(make: Make) -> str:
-    """Stiffer and stronger motors respond faster, damped ones more slowly, each robot its own."""
+    """Stiffer and stronger motors respond faster, damped ones more slowly."""
     factors = (0.9, 1.0, 1.1)
     names = ("kp_factor", "motor_strength", "kd_factor")
     draws = [draws_with(**{name: factor}) for name in names for factor in factors]
@@ -85,7 +82,7 @@ def stiff_legs(make: Make) -> str:
 
 
 def action_lag(make: Make) -> str:
-    """Lag delays the response by substeps and does not weaken it."""
+    """Lag delays the response by substeps without weakening it."""
     backend = _hanging(make, [draws_with(action_lag_substeps=lag) for lag in range(4)])
     response = _calf_response(backend, 1)
     require((np.diff(response) < 0).all(), f"after a step, lag 0 to 3: {_rad(response)}")
@@ -96,7 +93,7 @@ def action_lag(make: Make) -> str:
 
 
 def joint_offset(make: Make) -> str:
-    """A joint's offset shifts where it comes to rest, and no other joint."""
+    """A joint offset shifts that joint's rest position and no other."""
     offsets = [-0.02, 0.0, 0.02]
     backend = _hanging(make, [draws_with(joint_offset_7_rad=offset) for offset in offsets])
     hold(backend, 40)
@@ -107,7 +104,7 @@ def joint_offset(make: Make) -> str:
 
 
 def added_mass(make: Make) -> str:
-    """An added mass weighs on the feet."""
+    """Added mass weighs on the feet."""
     masses = [-1.0, 0.0, 3.0]
     backend = _standing(make, [draws_with(base_mass_offset_kg=mass) for mass in masses])
     weight = _on_feet(backend).sum(axis=1)
@@ -117,7 +114,7 @@ def added_mass(make: Make) -> str:
 
 
 def centre_of_mass(make: Make) -> str:
-    """The centre of mass loads the feet that it moves to, forwards and sideways."""
+    """Moving the centre of mass loads the feet on that side."""
     offsets = [("com_offset_x_m", "FL FR"), ("com_offset_y_m", "FL RL")]
     draws = [draws_with(**{name: value}) for name, _ in offsets for value in (-0.03, 0.03)]
     force = _on_feet(_standing(make, draws)).reshape(2, 2, 4)
@@ -126,9 +123,7 @@ def centre_of_mass(make: Make) -> str:
         feet = [leg in loaded.split() for leg in LEGS]
         gained.append(float(towards[feet].sum() - away[feet].sum()))
         require(gained[-1] > 20.0, f"{name} 0.06 further: {loaded} carry {gained[-1]:.0f} N more")
-    return (
-        f"6 cm forwards load the front by {gained[0]:.0f} N, 6 cm left the left by {gained[1]:.0f}"
-    )
+    return f"6 cm forwards load the front by {gained[0]:.0f} N, 6 cm left that by {gained[1]:.0f}"
 
 
 def raised_mass(make: Make) -> str:
@@ -144,7 +139,7 @@ def raised_mass(make: Make) -> str:
 
 
 def draws_replaced(make: Make) -> str:
-    """A robot's new draws replace the ones before, mass and friction included."""
+    """New draws replace the previous ones, mass and friction included."""
     backend = _hanging(make, [draws_with(base_mass_offset_kg=3.0, kp_factor=1.1), draws_with()])
     hold(backend, 1)
     for index in range(2):
@@ -174,12 +169,12 @@ def _standing(make: Make, draws: Sequence[np.ndarray]) -> PhysicsBackend:
 
 
 def _on_feet(backend: PhysicsBackend) -> np.ndarray:
-    """(N, 4) N, how much each foot carries; a mean over half a second."""
+    """(N, 4) load of each foot in N, a mean over half a second."""
     return mean_over(backend, 25, FIRM_STANCE, lambda state: state.foot_force[..., 2])
 
 
 def _calf_response(backend: PhysicsBackend, steps: int) -> np.ndarray:
-    """(N,) how far the front left calf has moved towards a target 0.3 rad away."""
+    """(N,) rad that the front left calf has moved towards a target 0.3 rad away."""
     target = DEFAULT_POSE.copy()
     target[_CALF] += _STEP_RAD
     hold(backend, steps, target)

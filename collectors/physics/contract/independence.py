@@ -1,8 +1,7 @@
-"""Checks that a robot's way depends on its own start, draws and targets, and on nothing else.
+"""Checks that a robot's motion depends on its own start, draws and targets only.
 
-An exact back end gives the same bits. One of float32 may round otherwise beside other robots, and
-what bumps into walls and steps amplifies it: base positions may then differ by 2 cm and joints by
-0.1 rad after a few tenths of a second, against decimetres where a robot got another one's reset.
+Exact back ends give the same bits. In float32, rounding differs beside other robots and contacts
+amplify it: 2 cm and 0.1 rad are allowed, against decimetres where a robot got another one's reset.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ State = Mapping[str, np.ndarray]
 
 
 def determinism(make: Make) -> str:
-    """The same starts, draws and targets give the same way twice."""
+    """The same starts, draws and targets give the same motion twice."""
     first, second = make(4, 1), make(4, 1)
     for backend in (first, second):
         _scatter(backend, range(4))
@@ -45,7 +44,7 @@ def determinism(make: Make) -> str:
 
 
 def neighbours(make: Make) -> str:
-    """A robot's way depends on neither threads nor neighbours nor its place among them."""
+    """Motion does not depend on threads, neighbours or a robot's index."""
     numbers = list(range(6))
     runs: dict[str, dict[str, np.ndarray]] = {}
     for name, robots, threads in (
@@ -70,7 +69,7 @@ def neighbours(make: Make) -> str:
 
 
 def partial_reset(make: Make) -> str:
-    """A reset of one robot leaves the others untouched, now and later."""
+    """Resetting one robot leaves the others untouched, now and later."""
     whole, partly = make(4, 1), make(4, 1)
     for backend in (whole, partly):
         _scatter(backend, range(4))
@@ -91,7 +90,7 @@ def partial_reset(make: Make) -> str:
 
 
 def restart(make: Make) -> str:
-    """A used robot starts again like a new one."""
+    """A used robot restarts like a new one."""
     used, new = make(2, 1), make(2, 1)
     _scatter(used, (2, 3))
     _wave(used, 15)
@@ -104,10 +103,7 @@ def restart(make: Make) -> str:
 
 
 def _scatter(backend: PhysicsBackend, numbers: Sequence[int]) -> None:
-    """Reset each robot by the number that is given to it, which tells all about its start.
-
-    Odd numbers stand so close between walls that they bump into them.
-    """
+    """Reset each robot as its number says; odd ones stand between walls that they touch."""
     names = sorted(TERRAINS)
     for robot, number in enumerate(numbers):
         rng = np.random.default_rng(number)
@@ -120,7 +116,7 @@ def _scatter(backend: PhysicsBackend, numbers: Sequence[int]) -> None:
 
 
 def _wave(backend: PhysicsBackend, steps: int) -> np.ndarray:
-    """The same swaying targets for every robot; (N,) whether it touched a barrier."""
+    """Step with swaying targets; (N,) whether each robot touched a barrier."""
     touched = np.zeros(backend.num_robots, dtype=bool)
     for step in range(steps):
         hold(backend, 1, DEFAULT_POSE + 0.2 * np.sin(0.5 * step + np.arange(N_JOINTS)))
@@ -139,11 +135,7 @@ def _rows(state: State, rows: Sequence[int]) -> dict[str, np.ndarray]:
 def _require_same(
     backend: PhysicsBackend, first: State, second: State, what: str = "the second time"
 ) -> str:
-    """Say how far two runs differ.
-
-    Raises:
-        CheckFailed: other bits in an exact back end, more than the tolerances in another.
-    """
+    """Describe how far two runs differ; CheckFailed beyond the tolerance."""
     if backend.exact:
         for name in STATE_NAMES:
             require(np.array_equal(first[name], second[name]), f"{what} {name} has other bits")

@@ -1,8 +1,7 @@
-"""Checks of a back end in the air: falling, turning, joints and their motors, pushes.
+"""Checks in the air: falling, turning, joints and their motors, pushes; closed forms hold there.
 
-Nothing but gravity, the motors and the robot's own inertia acts, so closed forms hold. Tolerances
-of float32 back ends: 1e-3 m and m/s where the exact one is held to 1e-6, for positions of 50 m
-carry 4e-6 m of rounding into every substep.
+float32 back ends are held to 1e-3 m and m/s, exact ones to 1e-6: at 50 m each substep rounds by
+4e-6 m.
 """
 
 from __future__ import annotations
@@ -23,21 +22,20 @@ from collectors.physics.contract.scene import (
     start_at,
     tolerance,
 )
-from collectors.robots.gait import GRAVITY_MS2
 from collectors.robots.kinematics import LegKinematics
 from collectors.robots.robot import N_JOINTS, N_LEGS
 from collectors.rotations import from_yaw, rotate, rotate_inverse
 from collectors.scenarios.randomisation import nominal_draws
 from collectors.scenarios.terrains import make_tile
-from collectors.timing import CONTROL_DT_S, SUBSTEP_S
+from collectors.timing import CONTROL_DT_S, GRAVITY_MS2, SUBSTEP_S
 
 _STEP_RAD = 0.3
 _TURN_OF_AXES = np.array([0.5, 0.5, 0.5, 0.5])
-"""The rotation that takes x to y, y to z and z to x: no axis of the body keeps its place."""
+"""Takes x to y, y to z and z to x: every axis of the body moves."""
 
 
 def start(make: Make) -> str:
-    """A reset shows the start that was asked for at once, feet and frames included."""
+    """A reset shows the requested start at once, feet and frames included."""
     backend = make(2, 1)
     hold(start_all(backend, start_at()), 10)
     joint_pos = DEFAULT_POSE + np.linspace(-0.1, 0.1, N_JOINTS)
@@ -76,7 +74,6 @@ def free_fall(make: Make) -> str:
     first_order = GRAVITY_MS2 * time * SUBSTEP_S + near
     away = require_close("position", state.base_pos[0], position, first_order)
     require_close("joints", state.joint_pos[0], DEFAULT_POSE, near)
-    # Feet are those of the last substep's start.
     lag = GRAVITY_MS2 * SUBSTEP_S + near
     require_close("velocity of the feet", state.foot_vel[0], np.tile(velocity, (4, 1)), lag)
     require(not state.foot_force.any() and not state.trunk_force.any(), "it feels a force")
@@ -84,7 +81,7 @@ def free_fall(make: Make) -> str:
 
 
 def base_velocity(make: Make) -> str:
-    """Position and velocity are those of the trunk's origin, wherever its centre of mass is."""
+    """Position and velocity are those of the trunk's origin, not of its centre of mass."""
     backend = make(2, 1)
     for index, offset in enumerate((-0.05, 0.05)):
         spin = in_the_air(ang_vel=(0.0, 3.0, 0.0))
@@ -101,7 +98,7 @@ def base_velocity(make: Make) -> str:
 
 
 def seam(make: Make) -> str:
-    """Position runs on across the seam of a periodic tile."""
+    """Positions continue across the seam of a periodic tile."""
     tile = make_tile("rough", 5, 0)
     velocity = np.array([3.0, -2.0])
     corner = tile.period_m / 2
@@ -123,9 +120,9 @@ def seam(make: Make) -> str:
 
 
 def joint_order(make: Make) -> str:
-    """Every target moves its own joint its own way, and the foot as that joint does."""
+    """Every target moves its own joint, in its direction, and the foot with it."""
     steps = 40
-    # Thrown so that they hang still at the end, when feet are compared.
+    # Thrown so that they are at rest when feet are compared.
     thrown = in_the_air(lin_vel=(0.0, 0.0, GRAVITY_MS2 * steps * CONTROL_DT_S))
     backend = start_all(make(2 * N_JOINTS, 1), thrown)
     unit = np.concatenate([np.eye(N_JOINTS), -np.eye(N_JOINTS)])
@@ -159,7 +156,7 @@ def joint_order(make: Make) -> str:
 
 
 def torque_limits(make: Make) -> str:
-    """Motors push as hard as their limits and no harder."""
+    """Motors reach their torque limits and never exceed them."""
     backend = start_all(make(N_JOINTS, 1), in_the_air())
     hold(backend, 1, DEFAULT_POSE + 5.0 * np.eye(N_JOINTS))
     found, limits = np.diag(backend.state.joint_torque), ROBOT.torque_limit_nm
@@ -168,7 +165,7 @@ def torque_limits(make: Make) -> str:
 
 
 def frames(make: Make) -> str:
-    """A robot spinning about any axis turns as the closed form says; body-frame rates, w first."""
+    """Spins about any axis match the closed form; body-frame rates, w first."""
     backend = make(6, 1)
     starts = [from_yaw(np.array(np.pi / 2)), _TURN_OF_AXES]
     spins = np.tile(np.eye(3), (2, 1))
@@ -191,7 +188,7 @@ def frames(make: Make) -> str:
 
 
 def push(make: Make) -> str:
-    """A push adds world velocity to the robots it names, also beside another one's reset."""
+    """A push adds world velocity to its robots, also beside another one's reset."""
     backend = start_all(make(3, 1), in_the_air(yaw=1.2, lin_vel=(0.5, 0.0, 0.0)))
     hold(backend, 1)
     near = tolerance(backend, 1e-6, 1e-3)

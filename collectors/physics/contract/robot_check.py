@@ -1,4 +1,4 @@
-"""Whether a robot can be worked with: card against MJCF, motors against weight, a trial stand."""
+"""Check a robot: card against MJCF, motors against weight, a simulated stand."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.physics import InitialState, PhysicsBackend, make_backend
-from collectors.robots.commands import C, draw_command
-from collectors.robots.gait import GRAVITY_MS2, GaitReference
-from collectors.robots.kinematics import LegKinematics
+from collectors.physics import make_backend
+from collectors.physics.interface import InitialState, PhysicsBackend
+from collectors.robots.commands import C
+from collectors.robots.gait import GaitReference
+from collectors.robots.kinematics import LegKinematics, standing_height_m
 from collectors.robots.robot import N_LEGS, RobotCard
 from collectors.rotations import gravity_in_body
 from collectors.scenarios.randomisation import nominal_draws
+from collectors.scenarios.skills import STAND
 from collectors.scenarios.terrains import make_tile
 from collectors.timing import CONTROL_DT_S
 
 TRIAL_S = 2.0
 MAX_SAG_RAD = 1.0
-"""Softer gains are refused: the target that carries the weight would be further off than the half a
-rad by which targets may pass a joint's limits, so they are a mistake, most often of unit."""
+"""Softer gains are refused: the target that carries the weight would pass a joint's limits by more
+than the half a rad that targets may. Mostly a wrong unit."""
 _SOFT_SAG_RAD = 0.4
 _HEIGHT_SHARE = 0.1
 _FALLEN_HEIGHT_SHARE = 0.15
@@ -30,10 +32,10 @@ _CLEARANCE_M = 0.01
 
 @dataclass(frozen=True)
 class Stance:
-    """Standing still at the nominal height, feet straight below the thighs, trunk level.
+    """Standing at the nominal height, feet below the thighs, trunk level; (12,) in card order.
 
-    joint_pos_rad, torque_nm and sag_rad are (12,) in the card's order: the pose, the torque that
-    holds a quarter of the weight on each foot, and by how much that torque bends the PD law.
+    The pose, the torque that holds a quarter of the weight on each foot, and the sag of the PD law
+    under that torque.
     """
 
     joint_pos_rad: np.ndarray
@@ -43,11 +45,7 @@ class Stance:
 
 @dataclass(frozen=True)
 class Trial:
-    """A simulated stand under the gait's targets: how it ended.
-
-    height_m of the trunk, tilt_rad of its up axis, and the largest joint_speed_rads of the last
-    second.
-    """
+    """End of a simulated stand: trunk height and tilt, largest joint speed of the last second."""
 
     height_m: float
     tilt_rad: float
@@ -56,10 +54,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class RobotFindings:
-    """What was found about a robot that can be used; `warnings` say what looks wrong all the same.
-
-    default_height_m is how high the trunk stands in the default pose.
-    """
+    """Findings about a usable robot; default_height_m is the trunk's in the default pose."""
 
     robot: RobotCard
     default_height_m: float
@@ -69,11 +64,11 @@ class RobotFindings:
 
 
 def check_robot(robot: RobotCard) -> RobotFindings:
-    """Check a robot's MJCF against its card and its motors against its weight, and let it stand.
+    """Check a robot's MJCF against its card, its motors against its weight, and let it stand.
 
     Raises:
-        RobotError: an MJCF that contradicts the card, a nominal height that the joint limits do not
-            allow, or motors or gains too weak for the weight.
+        RobotError: the MJCF contradicts the card, joint limits do not allow the nominal height, or
+            motors or gains are too weak for the weight.
     """
     backend = make_backend("mujoco", robot, 1, 1)
     try:
@@ -81,30 +76,19 @@ def check_robot(robot: RobotCard) -> RobotFindings:
         trial = _stand(robot, backend)
     finally:
         backend.close()
-    height = default_height_m(robot)
+    height = standing_height_m(robot)
     return RobotFindings(robot, height, stance, trial, _warnings(robot, height, stance, trial))
 
 
-def default_height_m(robot: RobotCard) -> float:
-    """Height of the trunk's origin over flat ground in the default pose."""
-    feet = LegKinematics(robot).foot_positions(robot.default_joint_pos_rad[None])
-    return float(robot.foot_radius_m - feet[0, :, 2].min())
-
-
 def standing_load(robot: RobotCard) -> Stance:
-    """The static load of standing on four legs.
-
-    Raises:
-        RobotError: joint limits, torque limits or gains that do not let it stand.
-    """
+    """The static load of standing; RobotError where limits or gains do not allow it."""
     kinematics = LegKinematics(robot)
     feet = robot.hip_positions_m
     feet[:, 1] += robot.leg_signs[:, 1] * robot.thigh_offset_m
     feet[:, 2] = robot.foot_radius_m - robot.nominal_height_m
     pose = kinematics.joint_positions(feet[None])
     up = np.array([[[0.0, 0.0, 1.0]]])
-    weight_n = robot.mass_kg * GRAVITY_MS2
-    torque = -weight_n / N_LEGS * kinematics.rise_gradient(pose, up)[0]
+    torque = -robot.weight_n / N_LEGS * kinematics.rise_gradient(pose, up)[0]
     stance = Stance(pose[0], torque, np.abs(torque) / robot.kp_nm_per_rad)
     for i, joint in enumerate(robot.joint_names):
         angle, low, high = pose[0, i], robot.joint_lower_rad[i], robot.joint_upper_rad[i]
@@ -130,12 +114,12 @@ def standing_load(robot: RobotCard) -> Stance:
 
 
 def _stand(robot: RobotCard, backend: PhysicsBackend) -> Trial:
-    """Stand on flat ground for `TRIAL_S`, without randomisation, level at the nominal height."""
-    command = draw_command("stand", np.random.default_rng(0), robot)
+    """Stand on flat ground for `TRIAL_S` under the gait's targets."""
+    command = STAND.draw_command(np.random.default_rng(0), robot)
     command[[C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL]] = 0.0
     targets = GaitReference(robot).joint_targets(command[None], np.zeros(1))
     start = InitialState(
-        base_pos=np.array([0.0, 0.0, default_height_m(robot) + _CLEARANCE_M]),
+        base_pos=np.array([0.0, 0.0, standing_height_m(robot) + _CLEARANCE_M]),
         base_quat=np.array([1.0, 0.0, 0.0, 0.0]),
         base_vel=np.zeros(6),
         joint_pos=robot.default_joint_pos_rad,
@@ -156,7 +140,7 @@ def _stand(robot: RobotCard, backend: PhysicsBackend) -> Trial:
 def _warnings(
     robot: RobotCard, default_height: float, stance: Stance, trial: Trial
 ) -> tuple[str, ...]:
-    """What can be worked with and is still most likely a mistake."""
+    """Likely mistakes in a usable robot."""
     found = []
     nominal, names = robot.nominal_height_m, np.array(robot.joint_names)
     if abs(default_height - nominal) > _HEIGHT_SHARE * robot.leg_length_m:

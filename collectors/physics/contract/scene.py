@@ -1,4 +1,4 @@
-"""What the checks of back ends have in common: the robot, its poses and starts, and comparing."""
+"""What the checks share: the robot, its poses and starts, and comparisons."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from typing import Any
 import numpy as np
 
 from collectors.physics.interface import InitialState, PhysicsBackend, PhysicsState
-from collectors.robots.commands import NEUTRAL, SKILLS, C
-from collectors.robots.gait import GRAVITY_MS2, GaitReference
-from collectors.robots.kinematics import LegKinematics
+from collectors.robots.commands import NEUTRAL, C
+from collectors.robots.gait import GaitReference
+from collectors.robots.kinematics import standing_height_m
 from collectors.robots.robot import N_JOINTS, load_robot
 from collectors.rotations import from_yaw
 from collectors.scenarios.randomisation import DRAW_INDEX, nominal_draws
+from collectors.scenarios.skills import STAND
 from collectors.scenarios.terrains import TerrainTile, make_tile
 
 Make = Callable[[int, int], PhysicsBackend]
-"""make(robots, threads): a new back end of the kind that is checked; who made it closes it."""
+"""make(robots, threads): a new back end of the kind under test."""
 
 ROBOT = load_robot()
-WEIGHT_N = ROBOT.mass_kg * GRAVITY_MS2
+WEIGHT_N = ROBOT.weight_n
 DEFAULT_POSE = ROBOT.default_joint_pos_rad
-STANDING_HEIGHT_M = float(
-    ROBOT.foot_radius_m - LegKinematics(ROBOT).foot_positions(DEFAULT_POSE[None])[0, :, 2].min()
-)
+STANDING_HEIGHT_M = standing_height_m(ROBOT)
 LEGS_UP = np.tile([0.0, 3.0, -2.0], 4)
-"""(12,) a pose with all feet above the trunk, in which a robot lies on its belly."""
+"""(12,) all feet above the trunk: the robot lies on its belly."""
 FLAT = make_tile("flat", 0, 0)
 STATE_NAMES = tuple(field.name for field in fields(PhysicsState))
 
 
 class CheckFailed(ValueError):
-    """A back end that breaks the contract; the message says what was measured and allowed."""
+    """A back end breaks the contract; the message says what was measured and allowed."""
 
 
 def require(condition: bool | np.bool_, complaint: str) -> None:
@@ -43,27 +42,21 @@ def require(condition: bool | np.bool_, complaint: str) -> None:
 
 
 def require_close(what: str, found: Any, expected: Any, tolerance: float) -> float:
-    """The largest difference.
-
-    Raises:
-        CheckFailed: it exceeds the tolerance, or a number is not finite.
-    """
+    """The largest difference; CheckFailed if it exceeds the tolerance or is not finite."""
     difference = np.abs(np.asarray(found, dtype=float) - np.asarray(expected, dtype=float))
     largest = float(difference.max())
-    require(
-        largest <= tolerance,  # false for NaN
-        f"{what}: off by {largest:.3g}, allowed is {tolerance:.3g}",
-    )
+    # The comparison is false for NaN.
+    require(largest <= tolerance, f"{what}: off by {largest:.3g}, allowed is {tolerance:.3g}")
     return largest
 
 
 def tolerance(backend: PhysicsBackend, exact: float, float32: float) -> float:
-    """How far results may be off: in a back end that is exact, and in one of float32."""
+    """The allowed error of an exact back end, or of a float32 one."""
     return exact if backend.exact else float32
 
 
 def _firm_stance() -> np.ndarray:
-    command = np.array([low for low, _ in (NEUTRAL | SKILLS["stand"].ranges).values()])
+    command = np.array([low for low, _ in (NEUTRAL | STAND.ranges).values()])
     command[[C.BODY_PITCH, C.BODY_ROLL]] = 0.0
     command[C.BODY_HEIGHT] = -0.1
     command[C.STANCE_WIDTH] = 0.34
@@ -71,8 +64,7 @@ def _firm_stance() -> np.ndarray:
 
 
 FIRM_STANCE = _firm_stance()
-"""(12,) targets of a low, wide stance that carries the weight; in the default pose the knees slowly
-give way."""
+"""(12,) targets of a low, wide stance that carries the weight, as the default pose does not."""
 
 
 def draws_with(**changes: float) -> np.ndarray:
@@ -93,7 +85,7 @@ def start_at(
     ang_vel: tuple[float, float, float] = (0.0, 0.0, 0.0),
     joint_pos: np.ndarray = DEFAULT_POSE,
 ) -> InitialState:
-    """A start, by default standing still over the origin; `ang_vel` is in the body frame."""
+    """A start, by default standing still; `ang_vel` is in the body frame."""
     return InitialState(
         base_pos=np.array([x, y, z]),
         base_quat=from_yaw(np.array(yaw)) if quat is None else quat,
@@ -103,21 +95,21 @@ def start_at(
 
 
 def in_the_air(**changes: Any) -> InitialState:
-    """A start so high that no check lasts until the ground."""
+    """A start too high to reach the ground in a check."""
     return start_at(**{"z": 50.0, **changes})
 
 
 def start_all(
     backend: PhysicsBackend, start: InitialState, tile: TerrainTile = FLAT
 ) -> PhysicsBackend:
-    """Put every robot, without randomisation, in the same state."""
+    """Reset every robot to the same state, without randomisation."""
     for index in range(backend.num_robots):
         backend.reset(index, tile, (), nominal_draws(), start)
     return backend
 
 
 def hold(backend: PhysicsBackend, steps: int, targets: np.ndarray = DEFAULT_POSE) -> None:
-    """Step towards the same joint targets, (12,) for all robots or (N, 12)."""
+    """Step towards constant joint targets, (12,) or (N, 12)."""
     rows = np.broadcast_to(targets, (backend.num_robots, N_JOINTS))
     for _ in range(steps):
         backend.step(rows)
@@ -129,7 +121,7 @@ def mean_over(
     targets: np.ndarray,
     read: Callable[[PhysicsState], np.ndarray],
 ) -> np.ndarray:
-    """The mean of a quantity over some steps towards the same targets: forces flicker."""
+    """The mean of a quantity over steps towards constant targets."""
     total = np.zeros(1)
     for _ in range(steps):
         hold(backend, 1, targets)
@@ -138,12 +130,12 @@ def mean_over(
 
 
 def snapshot(backend: PhysicsBackend) -> dict[str, np.ndarray]:
-    """A copy of everything that the state holds."""
+    """A copy of the state."""
     return {name: getattr(backend.state, name).copy() for name in STATE_NAMES}
 
 
 def height_between(tile: TerrainTile, points: np.ndarray) -> np.ndarray:
-    """Heights of a tile at points (K, 2), interpolated between its grid points and periodic."""
+    """Bilinear heights of a periodic tile at points (K, 2)."""
     local = points - tile.period_m * np.floor(points / tile.period_m + 0.5)
     cells = (local + tile.extent_m) / tile.resolution_m
     low = np.floor(cells).astype(int)

@@ -1,18 +1,17 @@
-"""Isaac Gym in a process of its own, under the user's Python 3.6 to 3.8.
+"""Isaac Gym in a worker process, under the user's Python 3.6 to 3.8.
 
-This process never imports isaacgym. It prepares worlds as meshes, boxes and a URDF, and exchanges
-rows of float32 with the worker (`worker`) through shared memory, once a control step.
+This process never imports isaacgym. It prepares worlds (meshes, boxes, a URDF) and exchanges rows
+of float32 with the worker through shared memory, once a control step.
 
-Deviations from the MuJoCo back end, beside PhysX's own contact and integration:
-- Forces are net forces on a body. While any barrier of a robot feels something, that on trunk and
-  hips counts as barriers', that on a foot high above the ground as no ground's, and that on another
-  foot holds both; otherwise all are the ground's.
-- Trunk, hips, thighs and calves slide on the ground with a coefficient of 0.3, not 1, and what in
-  the MJCF meets barriers alone meets the ground too: Isaac Gym averages the coefficients of a pair,
-  and filters nothing from its ground.
-- Friction has 62 values over the range of its draw.
-- Contacts are those of the last substep's end.
-- On a GPU, PhysX is known to miss contacts with triangle meshes now and then (legged_gym's README).
+Deviations from the MuJoCo back end, beside PhysX's own contacts and integration:
+- Forces are net forces on a body. While a robot touches a barrier, forces on trunk and hips count
+  as the barrier's, forces on a foot high above the ground not as the ground's, and forces on other
+  feet hold both.
+- Trunk, hips, thighs and calves slide on the ground with a coefficient of 0.3, not 1, and shapes
+  that should meet barriers only meet the ground too: Isaac Gym averages the coefficients of a pair,
+  and cannot filter the ground.
+- Friction has 62 values; contacts are those of the last substep's end.
+- On a GPU, PhysX sometimes misses contacts with triangle meshes (legged_gym's README).
 """
 
 # MuJoCo's compiled modules come without type stubs.
@@ -44,8 +43,7 @@ from collectors.physics.isaacgym.worker import protocol
 from collectors.physics.isaacgym.world_file import FixedPart, TileBook, write_world
 from collectors.physics.mujoco.model import build_model
 from collectors.physics.mujoco.urdf import robot_urdf
-from collectors.robots.gait import GRAVITY_MS2
-from collectors.robots.kinematics import LegKinematics
+from collectors.robots.kinematics import standing_height_m
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from collectors.scenarios.passages import MAX_BARRIERS, Barrier
 from collectors.scenarios.randomisation import (
@@ -56,18 +54,20 @@ from collectors.scenarios.randomisation import (
     nominal_draws,
 )
 from collectors.scenarios.terrains import TerrainTile, make_tile, tile_heights
-from collectors.timing import DECIMATION, SUBSTEP_S
+from collectors.timing import DECIMATION, GRAVITY_MS2, SUBSTEP_S
 
 FOOT_CLEARANCE_M = 0.05
-"""Above the ground, over which a foot cannot feel it: half a cell of the terrain."""
+"""A foot higher than this feels no ground: half a terrain cell."""
 FRICTION_BUCKETS = 62
-"""With the materials of other shapes and of barriers 64, legged_gym's number of buckets."""
+"""With the materials of other shapes and barriers 64, legged_gym's number of buckets."""
 STEP_LIMIT_S = 60.0
-"""After which a step counts as hung; building a world has the configured limit."""
+"""A step that takes longer has hung."""
 _FRICTION = DRAWS[DRAW_INDEX["friction"]]
 _FRICTIONS = np.linspace(_FRICTION.low, _FRICTION.high, FRICTION_BUCKETS)
 _EVENT = protocol.column_slices(protocol.EVENTS)
 _STATE = protocol.column_slices(protocol.STATE)
+_CARRIED = ("base_quat", "base_lin_vel_world", "base_ang_vel_body", "joint_pos", "joint_vel")
+_AS_SENT = (*_CARRIED, "joint_torque", "trunk_force")
 _IMPORT_LIMIT_S = 60.0
 _VERSION_MARK = "gaitforge: isaacgym"
 _IMPORT = (
@@ -78,7 +78,7 @@ _IMPORT = (
 
 
 def availability() -> Availability:
-    """Whether an interpreter is configured that can import isaacgym; no simulation is started."""
+    """Whether an interpreter is configured that can import isaacgym."""
     try:
         config = config_from_environment()
         version = _isaacgym_version(config.python, min(config.timeout_s, _IMPORT_LIMIT_S))
@@ -89,11 +89,7 @@ def availability() -> Availability:
 
 @lru_cache(maxsize=8)
 def _isaacgym_version(python: str, limit_s: float) -> str:
-    """The version that an interpreter imports.
-
-    Raises:
-        BackendUnavailable: it imports none; such an answer is not remembered.
-    """
+    """The version that an interpreter imports; BackendUnavailable, not cached, if it cannot."""
     try:
         done = subprocess.run(
             [python, "-c", _IMPORT],
@@ -116,18 +112,15 @@ def _isaacgym_version(python: str, limit_s: float) -> str:
 
 
 class IsaacGymBackend:
-    """Robots in Isaac Gym, a world at a time.
+    """Robots in Isaac Gym; those that were never reset stand on flat ground.
 
-    A world is built at the first step after a reset changed what is fixed in it. On a GPU each has
-    a process of its own: simulations that are made one after the other in a process leave memory
-    behind (github.com/ci-group/revolve2, issue 15).
-
-    Robots that were never reset stand on flat ground.
+    A world is rebuilt at the first step after a reset changed what is fixed in it.
 
     Args:
-        threads: of PhysX, where it runs on the processor.
-        config: where Isaac Gym runs; without, as environment variables say.
-        fresh_process: whether every world has a process of its own; without, on a GPU.
+        threads: of PhysX on the CPU.
+        config: where Isaac Gym runs; by default from the environment.
+        fresh_process: one process a world, by default on a GPU: consecutive simulations in one
+            process leak memory (github.com/ci-group/revolve2, issue 15).
 
     Raises:
         BackendUnavailable: no interpreter is configured.
@@ -249,12 +242,12 @@ class IsaacGymBackend:
 
     @property
     def worker_pid(self) -> int:
-        """Id of the worker's process."""
+        """Process id of the worker."""
         return self._worker.pid
 
     @property
     def worker_s(self) -> float:
-        """Seconds that workers have spent on steps; what `step` takes beyond them is the border."""
+        """Seconds that workers spent on steps; the rest of `step` is overhead."""
         return self._former_s + self._worker.step_s
 
     def close(self) -> None:
@@ -265,7 +258,7 @@ class IsaacGymBackend:
         return WorkerProcess(self._config, self.num_robots, self._facts, self._urdf)
 
     def _build(self) -> None:
-        """Have the world built, with the robots that were not reset as they are now."""
+        """Build the world; robots that were not reset keep their state."""
         for index in np.flatnonzero(self._events[:, 0] == 0.0).tolist():
             self._write_start(index)
         if self._built and self._fresh_process:
@@ -278,14 +271,11 @@ class IsaacGymBackend:
         self._built = list(self._wanted)
 
     def _stand_everywhere(self) -> None:
-        """Give every robot a place, for the world holds them all."""
+        """Place every robot: the world holds them all."""
         robot = self._robot
-        pose = robot.default_joint_pos_rad
-        feet = LegKinematics(robot).foot_positions(pose[None])
-        height = float(robot.foot_radius_m - feet[0, :, 2].min())
-        start = InitialState(
-            np.array([0.0, 0.0, height]), np.array([1.0, 0.0, 0.0, 0.0]), np.zeros(6), pose
-        )
+        position = np.array([0.0, 0.0, standing_height_m(robot)])
+        upright = np.array([1.0, 0.0, 0.0, 0.0])
+        start = InitialState(position, upright, np.zeros(6), robot.default_joint_pos_rad)
         draws = nominal_draws()
         self._wanted = [FixedPart(0, (), 0.0, 0.0, ())] * self.num_robots
         for index in range(self.num_robots):
@@ -300,44 +290,25 @@ class IsaacGymBackend:
         event[_EVENT["lag_substeps"]] = draws[DRAW_INDEX["action_lag_substeps"]]
 
     def _write_start(self, index: int) -> None:
-        """Have robot `index` start from the state that is shown."""
+        """Start robot `index` from the shown state."""
         event, state = self._events[index], self.state
         position = state.base_pos[index].copy()
         periods = np.floor(position[:2] / self._period[index] + 0.5)
         position[:2] -= periods * self._period[index]
         event[_EVENT["reset"]], event[_EVENT["push"]] = 1.0, 0.0
         event[_EVENT["base_pos"]], event[_EVENT["periods"]] = position, periods
-        event[_EVENT["base_quat"]] = state.base_quat[index]
-        event[_EVENT["base_lin_vel_world"]] = state.base_lin_vel_world[index]
-        event[_EVENT["base_ang_vel_body"]] = state.base_ang_vel_body[index]
-        event[_EVENT["joint_pos"]] = state.joint_pos[index]
-        event[_EVENT["joint_vel"]] = state.joint_vel[index]
+        for name in _CARRIED:
+            event[_EVENT[name]] = getattr(state, name)[index]
         event[_EVENT["previous_targets"]] = self._targets[index]
         self._eventful = True
 
     def _show_start(self, index: int, start: InitialState) -> None:
-        """Show a reset robot's start: no contact, no torque, feet where kinematics puts them."""
-        state, data = self.state, self._data
+        """Show a reset robot's start, feet where kinematics puts them."""
+        data = self._data
         data.qpos[:3], data.qpos[3:7] = start.base_pos, start.base_quat
         data.qpos[self._joints] = start.joint_pos
         mujoco.mj_kinematics(self._model, data)
-        state.base_pos[index] = start.base_pos
-        state.base_quat[index] = start.base_quat
-        state.base_lin_vel_world[index] = start.base_vel[:3]
-        state.base_ang_vel_body[index] = start.base_vel[3:]
-        state.joint_pos[index] = start.joint_pos
-        state.foot_pos[index] = data.geom_xpos[self._feet]
-        for at_rest in (
-            state.joint_vel,
-            state.joint_torque,
-            state.foot_vel,
-            state.foot_force,
-            state.trunk_force,
-            state.knee_force,
-            state.barrier_force,
-            state.barrier_body_force,
-        ):
-            at_rest[index] = 0.0
+        self.state.show_start(index, start, data.geom_xpos[self._feet])
 
     def _off_ground(self, index: int, foot_pos: np.ndarray) -> np.ndarray:
         """(4,) which feet of robot `index` are too high to feel the ground."""
@@ -345,7 +316,7 @@ class IsaacGymBackend:
         return foot_pos[:, 2] - self._robot.foot_radius_m - ground > FOOT_CLEARANCE_M
 
     def _read(self) -> PhysicsState:
-        """The worker's rows as the contract's state."""
+        """The worker's rows as a state."""
         rows = self._worker.blocks["state"].astype(np.float64)
         away = rows[:, _STATE["periods"]] * self._period
 
@@ -360,17 +331,11 @@ class IsaacGymBackend:
         for index in np.flatnonzero(barrier_force).tolist():
             foot_force[index, self._off_ground(index, foot_pos[index])] = 0.0
         return PhysicsState(
+            **{name: rows[:, _STATE[name]] for name in _AS_SENT},
             base_pos=base_pos,
-            base_quat=rows[:, _STATE["base_quat"]],
-            base_lin_vel_world=rows[:, _STATE["base_lin_vel_world"]],
-            base_ang_vel_body=rows[:, _STATE["base_ang_vel_body"]],
-            joint_pos=rows[:, _STATE["joint_pos"]],
-            joint_vel=rows[:, _STATE["joint_vel"]],
-            joint_torque=rows[:, _STATE["joint_torque"]],
             foot_pos=foot_pos,
             foot_vel=feet("foot_vel"),
             foot_force=foot_force,
-            trunk_force=rows[:, _STATE["trunk_force"]],
             knee_force=feet("knee_force"),
             barrier_force=barrier_force,
             barrier_body_force=rows[:, _STATE["barrier_body_force"]][:, 0],

@@ -1,6 +1,6 @@
-"""The process that runs Isaac Gym under its own Python: started, asked, watched, ended.
+"""The worker process that runs Isaac Gym under its own Python.
 
-It lives no longer than this process. Whatever goes wrong with it is one line with its last output.
+It ends with this process. Its failures are one-line errors with its last output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PYTHON_VARIABLE = "GAITFORGE_ISAACGYM_PYTHON"
 DEVICE_VARIABLE = "GAITFORGE_ISAACGYM_DEVICE"
 TIMEOUT_VARIABLE = "GAITFORGE_ISAACGYM_TIMEOUT_S"
 DEFAULT_TIMEOUT_S = 600.0
-"""Compiling gymtorch and cooking terrain of hundreds of tiles take minutes."""
+"""Compiling gymtorch and cooking hundreds of tiles take minutes."""
 WORKER = Path(__file__).parent / "worker" / "worker.py"
 _FAREWELL_S = 5.0
 _QUOTED_LINES = 3
@@ -38,18 +38,12 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 class WorkerError(ValueError):
-    """A worker that cannot go on; the message says why, with the last that it printed."""
+    """A worker that failed; the message says why, with its last output."""
 
 
 @dataclass(frozen=True)
 class IsaacGymConfig:
-    """Where Isaac Gym runs.
-
-    Attributes:
-        python: the interpreter that has Isaac Gym.
-        device: "cuda:0" and so on, or "cpu" for PhysX on the processor.
-        timeout_s: how long an answer may take before the worker counts as hung.
-    """
+    """Where Isaac Gym runs: its interpreter, "cuda:0" or "cpu", and the limit for an answer."""
 
     python: str
     device: str = "cuda:0"
@@ -57,11 +51,7 @@ class IsaacGymConfig:
 
 
 def config_from_environment() -> IsaacGymConfig:
-    """The interpreter, device and time limit that environment variables name.
-
-    Raises:
-        BackendUnavailable: no interpreter, or a device or limit that is none.
-    """
+    """The configuration from environment variables; BackendUnavailable if they are wrong."""
     python = os.environ.get(PYTHON_VARIABLE, "")
     if not python:
         raise BackendUnavailable(
@@ -82,28 +72,24 @@ def config_from_environment() -> IsaacGymConfig:
 
 
 def child_environment(python: str) -> dict[str, str]:
-    """This process' environment, with the libraries beside the interpreter to be found last.
-
-    Isaac Gym links to the interpreter's libpython, which conda keeps in its own lib folder.
-    """
+    """This environment plus the interpreter's lib folder: Isaac Gym links to conda's libpython."""
     paths = [os.environ.get("LD_LIBRARY_PATH", ""), str(Path(python).parent.parent / "lib")]
     return os.environ | {"LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
 
 
 class WorkerProcess:
-    """A running worker and the memory it shares.
+    """A running worker and its shared memory.
 
     Args:
-        facts: what the worker has to know of the robot, for its settings file.
-        urdf: text of the robot's URDF.
+        facts: the robot's, for the worker's settings file; urdf: its text.
 
     Attributes:
         blocks: {name: (robots, width) float32} views of the shared memory.
-        hello: what the worker said of itself: versions and device.
-        world_path: where it looks for the file of the world to build.
+        hello: the worker's versions and device.
+        world_path: the file of the world to build.
 
     Raises:
-        WorkerError: it does not start, or is not what was asked for.
+        WorkerError: it does not start, or does not match.
     """
 
     def __init__(self, config: IsaacGymConfig, robots: int, facts: Mapping[str, Any], urdf: str):
@@ -149,28 +135,24 @@ class WorkerProcess:
         self.close = weakref.finalize(
             self, _end, os.getpid(), self._process, self._commands, self._answers, folder
         )
-        """End the process; twice is once."""
+        """End the process; may be called twice."""
         self.hello = self._greet(robots)
 
     @property
     def pid(self) -> int:
-        """The process' id."""
+        """Process id."""
         return self._process.pid
 
     @property
     def step_s(self) -> float:
-        """Seconds that the worker has spent on steps, by its own clock."""
+        """Seconds that the worker spent on steps."""
         return float(self._clock[0])
 
     def ask(self, command: bytes, limit_s: float | None = None) -> None:
-        """Have a command done, within a time limit or else the configured one.
-
-        Raises:
-            WorkerError: the worker failed, died or hung; it is gone then.
-        """
+        """Run a command within a time limit; WorkerError, and the worker ended, if it fails."""
         if not self.close.alive:
             raise WorkerError(f"{self._title}: it has ended")
-        with contextlib.suppress(BrokenPipeError):  # what became of it is in its answer
+        with contextlib.suppress(BrokenPipeError):  # the answer says what happened
             os.write(self._commands, command)
         answer = self._read(limit_s or self._config.timeout_s)
         if answer == protocol.DONE:
@@ -196,7 +178,7 @@ class WorkerProcess:
             )
 
     def _greet(self, robots: int) -> dict[str, Any]:
-        """Read the worker's greeting and check that both sides mean the same."""
+        """Read the worker's greeting and check that it matches."""
         line = self._read_line()
         try:
             hello = json.loads(line)
@@ -241,7 +223,7 @@ class WorkerProcess:
         return f"{_FAILED}{json.loads(line)['error']}"
 
     def _failure(self, what: str) -> WorkerError:
-        """The error to raise, after the end of the process."""
+        """End the process; returns the error to raise."""
         _kill(self._process)
         text = self._log.read_text(encoding="utf-8", errors="replace")
         self.close()
@@ -254,7 +236,7 @@ class WorkerProcess:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a worker with whatever it started."""
+    """Kill a worker's process group."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -263,9 +245,9 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def _end(
     owner: int, process: subprocess.Popen[bytes], commands: int, answers: int, folder: Path
 ) -> None:
-    """Bid a worker farewell, kill it if it stays, and remove its folder."""
+    """Ask a worker to quit, kill it if it does not, and remove its folder."""
     if os.getpid() != owner:
-        return  # a fork: the worker is its parent's
+        return  # in a fork
     with contextlib.suppress(BrokenPipeError):  # it has ended already
         os.write(commands, protocol.QUIT)
     os.close(commands)

@@ -1,4 +1,4 @@
-"""What is fixed in an Isaac Gym world, as the file that the worker builds it from."""
+"""The file from which the worker builds an Isaac Gym world."""
 
 from __future__ import annotations
 
@@ -14,16 +14,12 @@ from collectors.scenarios.passages import Barrier
 from collectors.scenarios.terrains import GRID, TerrainTile
 
 GAP_M = 4.0
-"""Between tiles: more than a robot with its barriers reaches beyond its tile."""
+"""Between tiles: more than robots and barriers reach beyond theirs."""
 
 
 @dataclass(frozen=True)
 class FixedPart:
-    """What of a robot and its surroundings a built world cannot change.
-
-    tile is a number in a `TileBook`; friction the feet's coefficient; com_offset_m in the trunk's
-    frame.
-    """
+    """What a built world cannot change of a robot: tile number, barriers, friction, mass."""
 
     tile: int
     barriers: tuple[Barrier, ...]
@@ -33,12 +29,12 @@ class FixedPart:
 
 
 class TileBook:
-    """Numbers for tiles; equal tiles have one number."""
+    """Numbers of tiles; equal tiles share one."""
 
     def __init__(self) -> None:
         self.tiles: list[TerrainTile] = []
         self._by_content: dict[tuple[float, float, bytes], int] = {}
-        # Tiles are kept beside their number, so that no other comes to have the same identity.
+        # Keeping the tiles keeps their ids unique.
         self._by_identity: dict[int, tuple[TerrainTile, int]] = {}
 
     def number(self, tile: TerrainTile) -> int:
@@ -54,13 +50,12 @@ class TileBook:
 
 
 def write_world(path: Path, book: TileBook, robots: Sequence[FixedPart]) -> None:
-    """Write the world of some robots.
+    """Write the world of N robots with T tiles and B barriers; float32, m, kg, rad, scene frame.
 
-    The file holds, for T tiles, N robots and B barriers: `vertices` (T, 121 * 121, 3) in the scene
-    and the `triangles` (F, 3) of each tile; the `place` (N, 3) of each robot's tile and its
-    `period` (N,); `barrier_robot` (B,), `barrier_centre` (B, 3) in the scene, `barrier_half` (B, 3)
-    and `barrier_yaw` (B,); `foot_friction` (N,), by whose average with the ground's 0 the foot's
-    decides; `mass_offset` (N,) and `com_offset` (N, 3). Lengths in m, kg, rad; float32.
+    Arrays: `vertices` (T, 121 * 121, 3), `triangles` (F, 3) of each tile; `place` (N, 3) and
+    `period` (N,) of each robot's tile; `barrier_robot` (B,), `barrier_centre` (B, 3),
+    `barrier_half` (B, 3), `barrier_yaw` (B,); `foot_friction` (N,), twice the wanted one as it is
+    averaged with the ground's 0; `mass_offset` (N,), `com_offset` (N, 3).
     """
     used = sorted({robot.tile for robot in robots})
     tiles = [book.tiles[number] for number in used]
@@ -88,9 +83,9 @@ def write_world(path: Path, book: TileBook, robots: Sequence[FixedPart]) -> None
 
 
 def tile_places(tiles: Sequence[TerrainTile]) -> np.ndarray:
-    """(T, 3) m: the middle of each tile in the scene, on a square grid around the origin.
+    """(T, 3) m: middles of the tiles on a square grid around the origin.
 
-    Around it, for float32 resolves least far away: 0.03 mm at 256 m.
+    float32 resolves 0.03 mm at 256 m.
     """
     side = math.ceil(math.sqrt(len(tiles)))
     pitch = 2.0 * max(tile.extent_m for tile in tiles) + GAP_M
@@ -100,17 +95,14 @@ def tile_places(tiles: Sequence[TerrainTile]) -> np.ndarray:
 
 
 def tile_vertices(tile: TerrainTile) -> np.ndarray:
-    """(121 * 121, 3) m: the height map's points, row by row along y, relative to its middle."""
+    """(121 * 121, 3) m: points of the height map, relative to its middle."""
     axis = (np.arange(GRID + 1) - GRID / 2) * tile.resolution_m
     x, y = np.meshgrid(axis, axis)
     return np.stack([x, y, tile.heights], axis=-1).reshape(-1, 3)
 
 
 def grid_triangles() -> np.ndarray:
-    """(2 * 120 * 120, 3) uint32 triangles of a tile's vertices, counter-clockwise from above.
-
-    Cells are cut from their first corner to the opposite one, as MuJoCo cuts its height fields.
-    """
+    """(2 * 120 * 120, 3) uint32, counter-clockwise from above; cells cut as MuJoCo cuts them."""
     corner = np.arange(GRID * (GRID + 1)).reshape(GRID, GRID + 1)[:, :-1].ravel()
     right, above, opposite = corner + 1, corner + GRID + 1, corner + GRID + 2
     lower = np.stack([corner, right, opposite], axis=1)

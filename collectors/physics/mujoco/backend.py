@@ -1,4 +1,4 @@
-"""MuJoCo on the CPU: one model a robot, stepped in batches by `mujoco.rollout` on threads."""
+"""MuJoCo on the CPU: one model a robot, stepped by `mujoco.rollout` on threads."""
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -15,11 +15,10 @@ from mujoco.rollout import Rollout
 
 from collectors.compiling import compiled
 from collectors.physics.interface import Availability, InitialState, PhysicsState
-from collectors.physics.mujoco.host import StateReader, write_draws
+from collectors.physics.mujoco.host import RobotRows, write_draws
 from collectors.physics.mujoco.model import build_model, write_barriers, write_tile
 from collectors.robots.robot import N_JOINTS, RobotCard
 from collectors.scenarios.passages import Barrier
-from collectors.scenarios.randomisation import DRAW_INDEX, JOINT_OFFSET
 from collectors.scenarios.terrains import TerrainTile
 from collectors.timing import DECIMATION
 
@@ -27,20 +26,18 @@ _FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
 
 
 def availability() -> Availability:
-    """It is always here: `mujoco` is no optional package."""
+    """Always available."""
     return Availability(MujocoBackend.name, True, "", MujocoBackend.version)
 
 
 class MujocoBackend:
-    """Every robot owns a copy of the model, which holds its randomisation and its terrain tile.
+    """Every robot owns a copy of the model, with its randomisation and terrain tile.
 
     The PD law is MuJoCo's position actuator, evaluated at every substep. No solver warm start
-    crosses a control step, so a step is a function of the state alone and stored episodes can be
-    simulated again bit for bit.
+    crosses a control step: a step is a function of the state alone, and replay is bit for bit.
 
     Attributes:
-        pool: the `mujoco.rollout.Rollout` that every step goes through, or what stands in for it to
-            measure it.
+        pool: the `mujoco.rollout.Rollout` that steps; benchmarks wrap it.
     """
 
     name = "mujoco"
@@ -64,13 +61,7 @@ class MujocoBackend:
         self._states = np.zeros((num_robots, DECIMATION, n_state))
         self._sensors = np.zeros((num_robots, DECIMATION, nominal.nsensordata))
         self._control = np.zeros((num_robots, DECIMATION, N_JOINTS))
-        self._targets = np.tile(robot.default_joint_pos_rad, (num_robots, 1))
-        self._joint_offset = np.zeros((num_robots, N_JOINTS))
-        self._lag = np.zeros(num_robots, dtype=np.int64)
-        self._period = np.ones((num_robots, 1))
-        self._origin = np.zeros((num_robots, 2))
-        self._origin_of_sensors = np.zeros((num_robots, 2))
-        self._reader = StateReader(nominal, robot)
+        self._rows = RobotRows(nominal, robot, num_robots)
         # FULLPHYSICS starts with the time, then qpos and qvel.
         self._pos = self._full[:, 1 : 1 + nominal.nq]
         self._vel = self._full[:, 1 + nominal.nq : 1 + nominal.nq + nominal.nv]
@@ -89,28 +80,17 @@ class MujocoBackend:
         start: InitialState,
     ) -> None:
         """See `PhysicsBackend.reset`."""
-        write_draws(self._models[index], self._nominal, self._robot, draws)
-        write_tile(self._models[index], tile)
-        write_barriers(self._models[index], barriers)
-        # Derived constants last: they hold the total mass, and whether the ground shares the
-        # world's frame.
-        mujoco.mj_setConst(self._models[index], self._scratch)
-        self._joint_offset[index] = draws[JOINT_OFFSET]
-        self._lag[index] = int(draws[DRAW_INDEX["action_lag_substeps"]])
-        self._period[index] = tile.period_m
-        self._origin[index] = 0.0
-        self._origin_of_sensors[index] = 0.0
-        self._targets[index] = start.joint_pos
-        self._full[index] = 0.0
-        self._pos[index, :3] = start.base_pos
-        self._pos[index, 3:7] = start.base_quat
-        self._pos[index, self._reader.qpos] = start.joint_pos
-        self._vel[index, :6] = start.base_vel
-        self._sensors[index] = 0.0
-        mujoco.mj_setState(self._models[index], self._scratch, self._full[index], _FULL)
-        mujoco.mj_kinematics(self._models[index], self._scratch)
-        start_pos, start_vel = self._pos[index], self._vel[index]
-        self._reader.show_start(self.state, index, start_pos, start_vel, self._scratch)
+        model, data = self._models[index], self._scratch
+        write_draws(model, self._nominal, self._robot, draws)
+        write_tile(model, tile)
+        write_barriers(model, barriers)
+        # Derived constants last: they depend on masses and on where the ground is.
+        mujoco.mj_setConst(model, data)
+        self._full[index], self._sensors[index] = 0.0, 0.0
+        self._rows.start(index, tile, draws, start, self._pos[index], self._vel[index])
+        mujoco.mj_setState(model, data, self._full[index], _FULL)
+        mujoco.mj_kinematics(model, data)
+        self.state.show_start(index, start, self._rows.feet(data))
 
     def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
         """See `PhysicsBackend.push`."""
@@ -119,8 +99,8 @@ class MujocoBackend:
 
     def step(self, joint_targets: np.ndarray) -> None:
         """See `PhysicsBackend.step`."""
-        new = joint_targets + self._joint_offset
-        _delay(self._control, self._targets, new, self._lag)
+        rows = self._rows
+        _delay(self._control, rows.targets, joint_targets + rows.joint_offset, rows.lag)
         self.pool.rollout(
             self._models,
             self._datas,
@@ -132,8 +112,8 @@ class MujocoBackend:
             skip_checks=True,
             chunk_size=self._chunk,
         )
-        self._origin_of_sensors[:] = self._origin
-        _keep_last(self._states, self._full, self._period, self._origin)
+        rows.sensor_origin[:] = rows.origin
+        _keep_last(self._states, self._full, rows.period, rows.origin)
         self.state = self._read()
 
     def close(self) -> None:
@@ -141,16 +121,12 @@ class MujocoBackend:
         self.pool.close()
 
     def _read(self) -> PhysicsState:
-        last = self._sensors[:, -1]
-        return self._reader.read(self._pos, self._vel, last, self._origin, self._origin_of_sensors)
+        return self._rows.read(self._pos, self._vel, self._sensors[:, -1])
 
 
 @compiled
 def _delay(control: np.ndarray, old: np.ndarray, new: np.ndarray, lag: np.ndarray) -> None:
-    """Controls (N, DECIMATION, 12): the old targets for `lag` substeps, then the new ones.
-
-    The new ones are then the old.
-    """
+    """Control (N, DECIMATION, 12): old targets for `lag` substeps, then new; then old = new."""
     for i in range(control.shape[0]):
         for substep in range(control.shape[1]):
             control[i, substep] = old[i] if substep < lag[i] else new[i]
@@ -161,10 +137,7 @@ def _delay(control: np.ndarray, old: np.ndarray, new: np.ndarray, lag: np.ndarra
 def _keep_last(
     states: np.ndarray, full: np.ndarray, period: np.ndarray, origin: np.ndarray
 ) -> None:
-    """The last substep's states (N, S), robots that left their tile brought in on the other side.
-
-    Columns 1 and 2 are the trunk's place; origin (N, 2) says where the tile lies by now.
-    """
+    """Keep the last substep's states (N, S) and wrap robots (columns 1, 2) that left their tile."""
     for i in range(full.shape[0]):
         full[i] = states[i, -1]
         for axis in range(2):

@@ -1,4 +1,4 @@
-"""What MuJoCo back ends do on the host: write draws into a model, read states off its sensors."""
+"""What MuJoCo back ends do on the host: write draws into a model, read states from sensors."""
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -9,20 +9,18 @@ import mujoco
 import numpy as np
 
 from collectors.compiling import compiled
-from collectors.physics.interface import PhysicsState
+from collectors.physics.interface import InitialState, PhysicsState
 from collectors.physics.mujoco.model import sensor_slices
 from collectors.robots.robot import N_JOINTS, RobotCard
 from collectors.rotations import lengths
-from collectors.scenarios.randomisation import COM_OFFSET, DRAW_INDEX
+from collectors.scenarios.randomisation import COM_OFFSET, DRAW_INDEX, JOINT_OFFSET
+from collectors.scenarios.terrains import TerrainTile
 
 
 def write_draws(
     model: mujoco.MjModel, nominal: mujoco.MjModel, robot: RobotCard, draws: np.ndarray
 ) -> None:
-    """Write the draws that live in the model into it, always from the nominal one's values.
-
-    Joint offsets and the lag are in the targets and not in the model.
-    """
+    """Write the draws that live in the model, starting from the nominal model's values."""
     trunk = nominal.body(robot.trunk_body).id
     feet = [nominal.geom(name).id for name in robot.foot_geoms]
     mass = nominal.body_mass[trunk] + draws[DRAW_INDEX["base_mass_offset_kg"]]
@@ -38,42 +36,68 @@ def write_draws(
     model.actuator_biasprm[:, 2] = -kd
 
 
-class StateReader:
-    """Turns positions, velocities and sensor data of N robots into a `PhysicsState`."""
+class RobotRows:
+    """What both MuJoCo back ends keep of N robots on the host, float64.
 
-    def __init__(self, model: mujoco.MjModel, robot: RobotCard) -> None:
+    Attributes:
+        targets, joint_offset: (N, 12) rad; lag: (N,) substeps.
+        period: (N, 1) of the tile, m; origin: (N, 2) m, where a robot's tile lies by now;
+            sensor_origin: where it lay when sensors were read.
+    """
+
+    def __init__(self, model: mujoco.MjModel, robot: RobotCard, num_robots: int) -> None:
         joints = [model.joint(name) for name in robot.joint_names]
-        self.qpos = np.array([int(joint.qposadr[0]) for joint in joints])
-        self.qvel = np.array([int(joint.dofadr[0]) for joint in joints])
+        self._qpos = np.array([int(joint.qposadr[0]) for joint in joints])
+        self._qvel = np.array([int(joint.dofadr[0]) for joint in joints])
         self._feet = [model.geom(name).id for name in robot.foot_geoms]
         self._slices = sensor_slices(model)
+        self.targets = np.tile(robot.default_joint_pos_rad, (num_robots, 1))
+        self.joint_offset = np.zeros((num_robots, N_JOINTS))
+        self.lag = np.zeros(num_robots, dtype=np.int64)
+        self.period = np.ones((num_robots, 1))
+        self.origin = np.zeros((num_robots, 2))
+        self.sensor_origin = np.zeros((num_robots, 2))
 
-    def read(
+    def start(
         self,
+        index: int,
+        tile: TerrainTile,
+        draws: np.ndarray,
+        start: InitialState,
         pos: np.ndarray,
         vel: np.ndarray,
-        sensors: np.ndarray,
-        origin: np.ndarray,
-        origin_of_sensors: np.ndarray,
-    ) -> PhysicsState:
-        """The state, in arrays of its own.
+    ) -> None:
+        """Start robot `index`; writes its positions (nq,) and velocities (nv,)."""
+        self.joint_offset[index] = draws[JOINT_OFFSET]
+        self.lag[index] = int(draws[DRAW_INDEX["action_lag_substeps"]])
+        self.period[index] = tile.period_m
+        self.origin[index] = self.sensor_origin[index] = 0.0
+        self.targets[index] = start.joint_pos
+        pos[:3], pos[3:7], pos[self._qpos] = start.base_pos, start.base_quat, start.joint_pos
+        vel[:] = 0.0
+        vel[:6] = start.base_vel
+
+    def feet(self, data: mujoco.MjData) -> np.ndarray:
+        """(4, 3) positions of the feet."""
+        return data.geom_xpos[self._feet]
+
+    def read(self, pos: np.ndarray, vel: np.ndarray, sensors: np.ndarray) -> PhysicsState:
+        """The state, in new arrays.
 
         Args:
             pos, vel: (N, nq) and (N, nv), inside the tile.
             sensors: (N, nsensordata) of the last substep's start.
-            origin, origin_of_sensors: (N, 2) of the tile in the world, now and then.
         """
-
         robots = len(pos)
-        # A joint's values of all robots lie together, as the task's sums over robots read them.
+        # A joint's values of all robots lie together: the task's sums run over robots.
         base, joint = np.empty((4, robots, 4)), np.empty((2, N_JOINTS, robots)).transpose(0, 2, 1)
-        _read_motion(pos, vel, origin, self.qpos, self.qvel, base, joint)
+        _read_motion(pos, vel, self.origin, self._qpos, self._qvel, base, joint)
 
         def sensor(kind: str) -> np.ndarray:
             return sensors[:, self._slices[kind]].reshape(robots, -1, 3)
 
         foot_pos = sensor("foot_pos").copy()
-        foot_pos[..., :2] += origin_of_sensors[:, None]
+        foot_pos[..., :2] += self.sensor_origin[:, None]
         return PhysicsState(
             base_pos=base[0, :, :3],
             base_quat=base[1],
@@ -84,40 +108,13 @@ class StateReader:
             joint_torque=sensors[:, self._slices["torque"]].copy(),
             foot_pos=foot_pos,
             foot_vel=sensor("foot_vel").copy(),
-            # The sensor reports the force of the foot on the ground.
+            # The sensor gives the force of the foot on the ground.
             foot_force=-sensor("foot_force"),
             trunk_force=-sensor("trunk_force")[:, 0],
             knee_force=-sensor("knee_force"),
             barrier_force=lengths(sensor("barrier_force")).sum(axis=1),
             barrier_body_force=lengths(sensor("barrier_body_force")).sum(axis=1),
         )
-
-    def show_start(
-        self,
-        state: PhysicsState,
-        index: int,
-        pos: np.ndarray,
-        vel: np.ndarray,
-        data: mujoco.MjData,
-    ) -> None:
-        """Show robot `index` at its start: no contact, no torque, feet where `data` has them.
-
-        pos (nq,) and vel (nv,) are the robot's own; `data` holds the kinematics of pos.
-        """
-        state.base_pos[index] = pos[:3]
-        state.base_quat[index] = pos[3:7]
-        state.base_lin_vel_world[index] = vel[:3]
-        state.base_ang_vel_body[index] = vel[3:6]
-        state.joint_pos[index] = pos[self.qpos]
-        state.joint_vel[index] = 0.0
-        state.joint_torque[index] = 0.0
-        state.foot_pos[index] = data.geom_xpos[self._feet]
-        state.foot_vel[index] = 0.0
-        state.foot_force[index] = 0.0
-        state.trunk_force[index] = 0.0
-        state.knee_force[index] = 0.0
-        state.barrier_force[index] = 0.0
-        state.barrier_body_force[index] = 0.0
 
 
 @compiled
@@ -130,7 +127,7 @@ def _read_motion(
     base: np.ndarray,
     joint: np.ndarray,
 ) -> None:
-    """Into base (4, N, 4) place, quaternion and velocities; into joint (2, N, 12) theirs."""
+    """Into base (4, N, 4) position, quaternion, velocities; into joint (2, N, 12) the joints'."""
     for i in range(pos.shape[0]):
         for axis in range(3):
             base[0, i, axis] = pos[i, axis] + (origin[i, axis] if axis < 2 else 0.0)

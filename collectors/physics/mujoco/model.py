@@ -1,4 +1,4 @@
-"""A robot's MJCF as the model that is simulated: ground, barriers, motors and sensors added."""
+"""The simulated model: a robot's MJCF with ground, barriers, motors and sensors."""
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -12,11 +12,10 @@ import mujoco
 import numpy as np
 
 from collectors.physics.mujoco.model_check import check_model
-from collectors.robots.gait import GRAVITY_MS2
 from collectors.robots.robot import JOINTS_PER_LEG, RobotCard
 from collectors.scenarios.passages import MAX_BARRIERS, Barrier
 from collectors.scenarios.terrains import GRID, TerrainTile
-from collectors.timing import SUBSTEP_S
+from collectors.timing import GRAVITY_MS2, SUBSTEP_S
 
 GROUND = "gaitforge_ground"
 BARRIERS = "gaitforge_barriers"
@@ -27,33 +26,27 @@ _MAX_EXTENT_M = 10.0
 _MAX_RELIEF_M = 4.0
 _MAX_BARRIER_HALF_SIZE_M = 2.0
 _BARRIER_FRICTION = 0.3
-"""Of smooth panels, whatever slides along them; feet alone bring their own."""
+"""Of smooth panels; feet have their own."""
 _BARRIER_PRIORITY, _FOOT_PRIORITY = 1, 2
 _AWAY_M = -50.0
 
 _Made = TypeVar("_Made")
 
 SENSOR_KINDS = (
-    "foot_force",
-    "trunk_force",
-    "knee_force",
-    "barrier_force",
-    "barrier_body_force",
-    "foot_pos",
-    "foot_vel",
-    "torque",
+    *("foot_force", "trunk_force", "knee_force", "barrier_force", "barrier_body_force"),
+    *("foot_pos", "foot_vel", "torque"),
 )
 
 
 def build_model(robot: RobotCard) -> mujoco.MjModel:
-    """The robot's MJCF on a height field of the fixed grid, with barriers parked out of reach.
+    """The robot's MJCF on a height field, with barriers parked out of reach.
 
-    Motors and sensors of the MJCF are replaced by those of the card: position servos in the card's
-    joint order. Shapes meet the ground and barriers and never each other; a floor of the MJCF's own
-    meets nothing. Step and gravity are the task's, the solver's options the MJCF's.
+    Position servos in the card's joint order, and the task's sensors, replace the MJCF's. Shapes
+    collide with ground and barriers only, a floor of the MJCF with nothing. Step and gravity are
+    the task's, solver options the MJCF's.
 
     Raises:
-        RobotError: an MJCF that does not compile, lacks what the card names, or contradicts it.
+        RobotError: an MJCF that does not compile, is incomplete, or contradicts the card.
     """
     file = str(robot.mjcf_path)
     spec = _or_wrong(robot, lambda: mujoco.MjSpec.from_file(file))
@@ -73,7 +66,7 @@ def build_model(robot: RobotCard) -> mujoco.MjModel:
 
 
 def write_tile(model: mujoco.MjModel, tile: TerrainTile) -> None:
-    """Write a tile into the height field, whose data run from 0 to 1 over `hfield_size[2]`."""
+    """Write a tile into the height field: data from 0 to 1, scaled by `hfield_size[2]`."""
     low = float(tile.heights.min())
     relief = max(float(tile.heights.max()) - low, 0.01)
     model.hfield_size[0, :3] = tile.extent_m, tile.extent_m, relief
@@ -82,10 +75,7 @@ def write_tile(model: mujoco.MjModel, tile: TerrainTile) -> None:
 
 
 def write_barriers(model: mujoco.MjModel, barriers: Sequence[Barrier]) -> None:
-    """Put barriers in place; those that are not needed stand out of reach.
-
-    Bounds were compiled for the largest size, so a smaller box needs no recompilation.
-    """
+    """Place barriers and park the rest; bounds were compiled for the largest size."""
     if len(barriers) > MAX_BARRIERS:
         raise ValueError(f"{len(barriers)} barriers; a model holds {MAX_BARRIERS}")
     for slot in range(MAX_BARRIERS):
@@ -109,19 +99,16 @@ def write_barriers(model: mujoco.MjModel, barriers: Sequence[Barrier]) -> None:
 def sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:
     """Where each kind of sensor lies in `sensordata`."""
     slices = {}
+    sensors = [model.sensor(i) for i in range(model.nsensor)]
     for kind in SENSOR_KINDS:
-        found = [
-            model.sensor(i)
-            for i in range(model.nsensor)
-            if model.sensor(i).name.startswith(f"{kind}/")
-        ]
+        found = [sensor for sensor in sensors if sensor.name.startswith(f"{kind}/")]
         start = int(found[0].adr[0])
         slices[kind] = slice(start, start + sum(int(s.dim[0]) for s in found))
     return slices
 
 
 def _or_wrong(robot: RobotCard, make: Callable[[], _Made]) -> _Made:
-    """What MuJoCo makes, or its complaint's first line as an error about the robot."""
+    """Call `make`; MuJoCo's error becomes one about the robot, in one line."""
     try:
         return make()
     except (ValueError, mujoco.FatalError) as error:
@@ -143,17 +130,13 @@ def _check_names(spec: mujoco.MjSpec, robot: RobotCard) -> None:
 
 
 def _set_collisions(spec: mujoco.MjSpec, robot: RobotCard) -> None:
-    """Let shapes that collide meet the ground and the barriers alone.
-
-    A shape with contype 0 says by conaffinity which of the two it meets; any other that collides
-    meets both.
-    """
+    """Let shapes collide with ground and barriers only; with contype 0, conaffinity says which."""
     for geom in spec.geoms:
         if geom.contype or geom.conaffinity:
             chosen = 0 if geom.contype else geom.conaffinity & _BOTH_BITS
             geom.contype, geom.conaffinity = 0, chosen or _BOTH_BITS
         if geom.name in robot.foot_geoms:
-            # The foot's friction decides, so that randomising it means what it says.
+            # The foot's friction decides, for it is randomised.
             geom.priority, geom.condim = _FOOT_PRIORITY, 3
     for name in (*robot.foot_geoms, *robot.knee_geoms):
         if not spec.geom(name).conaffinity & _GROUND_BIT:
@@ -209,10 +192,9 @@ def _add_motors(spec: mujoco.MjSpec, robot: RobotCard) -> None:
 
 
 def _add_sensors(spec: mujoco.MjSpec, robot: RobotCard) -> None:
-    """One block a kind, in the order of `SENSOR_KINDS` and of the card's legs and joints."""
+    """Sensors in the order of `SENSOR_KINDS`, and of the card's legs and joints."""
     geom, body, tree = mujoco.mjtObj.mjOBJ_GEOM, mujoco.mjtObj.mjOBJ_BODY, mujoco.mjtObj.mjOBJ_XBODY
     contact = mujoco.mjtSensor.mjSENS_CONTACT
-    # The data's bit field, the net force over all contacts, one result.
     netforce = [1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 3, 1]
 
     def add_contact(kind: str, objtype: mujoco.mjtObj, name: str, other: str) -> None:
@@ -231,7 +213,7 @@ def _add_sensors(spec: mujoco.MjSpec, robot: RobotCard) -> None:
     add_contact("trunk_force", body, robot.trunk_body, GROUND)
     for name in robot.knee_geoms:
         add_contact("knee_force", geom, name, GROUND)
-    # A sensor a barrier: the pressures of opposite walls would cancel in one net force.
+    # One sensor a barrier: forces of opposite walls would cancel.
     barriers = [f"{BARRIERS}_{slot}" for slot in range(MAX_BARRIERS)]
     for barrier in barriers:
         add_contact("barrier_force", tree, robot.trunk_body, barrier)

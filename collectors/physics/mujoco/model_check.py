@@ -1,4 +1,4 @@
-"""Whether a compiled model is the robot that its card describes."""
+"""Check a compiled model against its robot's card."""
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -21,11 +21,7 @@ _BENT_RAD = 0.3
 
 
 def check_model(robot: RobotCard, model: mujoco.MjModel) -> None:
-    """Check a model that holds all that the card names: joints, legs, limits, mass and lengths.
-
-    Raises:
-        RobotError: what contradicts the card.
-    """
+    """Check joints, legs, limits, mass and lengths; raises RobotError for a contradiction."""
     _check_joints(robot, model)
     _check_legs(robot, model)
     _check_limits(robot, model)
@@ -34,7 +30,7 @@ def check_model(robot: RobotCard, model: mujoco.MjModel) -> None:
 
 
 def _check_joints(robot: RobotCard, model: mujoco.MjModel) -> None:
-    """One free joint, of the trunk, and the card's twelve hinges."""
+    """The trunk's free joint and the card's twelve hinges, no other."""
     file, trunk = robot.mjcf_path.name, model.body(robot.trunk_body)
     free = np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)
     if not len(free):
@@ -57,7 +53,7 @@ def _check_joints(robot: RobotCard, model: mujoco.MjModel) -> None:
 
 
 def _check_legs(robot: RobotCard, model: mujoco.MjModel) -> None:
-    """Joints in the order FL, FR, RL, RR and hip, thigh, calf; each foot and knee on its leg."""
+    """Legs FL, FR, RL, RR, joints hip, thigh, calf; each foot and knee on its leg."""
     data = _posed(robot, model, np.zeros(len(robot.joint_names)))
     for leg, signs in enumerate(robot.leg_signs):
         names = robot.joint_names[leg * JOINTS_PER_LEG : (leg + 1) * JOINTS_PER_LEG]
@@ -93,7 +89,7 @@ def _check_legs(robot: RobotCard, model: mujoco.MjModel) -> None:
 
 
 def _check_limits(robot: RobotCard, model: mujoco.MjModel) -> None:
-    """The MJCF lets every joint go and push as far as the card says."""
+    """The MJCF allows the card's joint ranges and torques."""
     file = robot.mjcf_path.name
     for i, name in enumerate(robot.joint_names):
         joint = model.joint(name)
@@ -129,7 +125,7 @@ def _check_mass(robot: RobotCard, model: mujoco.MjModel) -> None:
 
 
 def _check_feet(robot: RobotCard, model: mujoco.MjModel) -> None:
-    """The card's lengths put the feet where the MJCF does, in two poses; soles are as thick."""
+    """The card's lengths put the feet where the MJCF does, in two poses; foot radii agree."""
     default = robot.default_joint_pos_rad
     middle = (robot.joint_lower_rad + robot.joint_upper_rad) / 2
     bent = default + np.clip(middle - default, -_BENT_RAD, _BENT_RAD)
@@ -165,7 +161,7 @@ def _posed(robot: RobotCard, model: mujoco.MjModel, joint_pos: np.ndarray) -> mu
 
 
 def _carries(model: mujoco.MjModel, carrier: int, body: int) -> bool:
-    """Whether a body is the carrier or hangs on it."""
+    """Whether a body is the carrier or its descendant."""
     while body > carrier:
         body = int(model.body_parentid[body])
     return body == carrier

@@ -1,8 +1,8 @@
-"""A robot as URDF, written from its compiled MuJoCo model, for simulators that read nothing else.
+"""A robot as URDF, written from its compiled MuJoCo model.
 
-Every body becomes a link. Feet and knees, which are shapes of a body in MJCF, become links of their
-own on fixed joints, so that a simulator with one contact force a link tells them apart. They weigh
-a little, and their body as much less: mass, centre of mass and inertia of the robot stay the same.
+Every body becomes a link. Feet and knees become links of their own, on fixed joints, for simulators
+with one contact force a link; they take a little of their body's mass, so that the robot's mass,
+centre of mass and inertia stay the same.
 """
 
 # MuJoCo's compiled modules come without type stubs.
@@ -21,12 +21,11 @@ from collectors.physics.mujoco.model import BARRIERS
 from collectors.robots.robot import JOINTS_PER_LEG, RobotCard
 
 MAX_JOINT_SPEED_RADS = 100.0
-"""Models have no limit on speeds and URDF wants one."""
+"""URDF requires a limit, MuJoCo models have none."""
 _PART_MASS_SHARES = (0.01, 0.001, 0.0001)
-"""Of its body's mass, which a foot or a knee weighs: the first that leaves a possible inertia."""
+"""Mass of a foot or knee relative to its body: the first that leaves a possible inertia."""
 FRICTION_SPEED_RADS = 4.0
-"""Speed at which the viscous friction that stands for a joint's dry friction equals it, as in the
-shipped robots' models."""
+"""Dry joint friction becomes viscous friction that equals it at this speed."""
 _SPHERE = int(mujoco.mjtGeom.mjGEOM_SPHERE)
 _CAPSULE = int(mujoco.mjtGeom.mjGEOM_CAPSULE)
 _CYLINDER = int(mujoco.mjtGeom.mjGEOM_CYLINDER)
@@ -38,12 +37,10 @@ class RobotUrdf:
     """A robot's URDF and the names in it.
 
     Attributes:
-        text: the XML. Joints are named as in the card.
+        text: the XML, with the card's joint names.
         trunk, hips, feet, knees: names of links, legs in the card's order.
-        beyond_barriers: links none of whose shapes meets barriers. URDF cannot say what else a
-            shape meets, so all meet the ground.
-        damping, armature: (12,) of the joints in the card's order, Nms/rad and kg m^2. URDF has no
-            armature; dry friction is in the damping, as much as it is at `FRICTION_SPEED_RADS`.
+        beyond_barriers: links that do not meet barriers, which URDF cannot say.
+        damping, armature: (12,) in the card's order, Nms/rad with dry friction, and kg m^2.
     """
 
     text: str
@@ -57,10 +54,10 @@ class RobotUrdf:
 
 
 def robot_urdf(robot: RobotCard, model: mujoco.MjModel) -> RobotUrdf:
-    """The URDF of a card's robot as `mujoco_model.build_model` compiled it.
+    """The URDF of a robot as `model.build_model` compiled it.
 
     Raises:
-        RobotError: something that URDF cannot hold: a shape that is no primitive, two joints of one
+        RobotError: URDF cannot hold it: colliding shapes that are no primitives, two joints of one
             body, springs, tendons, equality constraints.
     """
     _check(robot, model)
@@ -97,7 +94,7 @@ class _Inertial:
         return self.inertia + self.mass * (com @ com * np.eye(3) - np.outer(com, com))
 
     def without(self, parts: Sequence[_Inertial]) -> _Inertial:
-        """What is left when parts are taken out."""
+        """The rest when parts are removed."""
         mass = self.mass - sum(part.mass for part in parts)
         moment = self.mass * self.com - sum((p.mass * p.com for p in parts), np.zeros(3))
         about_origin = self.about_origin() - sum(
@@ -108,7 +105,7 @@ class _Inertial:
         return _Inertial(mass, com, inertia)
 
     def possible(self) -> bool:
-        """Whether matter could have it: no principal moment above the sum of the other two."""
+        """Whether no principal moment exceeds the sum of the other two."""
         low, middle, high = np.linalg.eigvalsh(self.inertia)
         return low > 0 and low + middle >= high
 
@@ -133,7 +130,7 @@ class _Writer:
         self.beyond_barriers: list[str] = []
 
     def link_name(self, body: int) -> str:
-        """The body's, or one made up."""
+        """The body's name, or a generated one."""
         return self._model.body(body).name or f"gaitforge_body_{body}"
 
     def part_name(self, geom: int) -> str:
@@ -141,7 +138,7 @@ class _Writer:
         return self._parts[geom]
 
     def write_body(self, root: ET.Element, body: int) -> None:
-        """Add a body's link, the links of its feet and knees, and the joints to them."""
+        """Add a body's link, those of its feet and knees, and their joints."""
         model = self._model
         first, count = int(model.body_geomadr[body]), int(model.body_geomnum[body])
         geoms = [g for g in range(first, first + count) if model.geom_conaffinity[g]]
@@ -213,7 +210,7 @@ class _Writer:
             adr = int(model.body_jntadr[body])
             axis, name = model.jnt_axis[adr], model.joint(adr).name
             limited = bool(model.jnt_limited[adr])
-            # URDF counts angles from the pose of the file, MuJoCo from the joint's reference.
+            # URDF measures angles from the file's pose, MuJoCo from the joint's reference.
             rotation = rotation @ _turn(axis, -float(model.qpos0[model.jnt_qposadr[adr]]))
             kind = "revolute" if limited else "continuous"
             joint = _add_joint(root, name, kind, position, rotation)
@@ -230,7 +227,7 @@ class _Writer:
     def _write_link(
         self, root: ET.Element, name: str, inertial: _Inertial, geoms: list[int], placed: bool
     ) -> None:
-        """A link with its shapes, where they are in their body or, not `placed`, at its origin."""
+        """A link with its shapes: `placed` as in their body, or at the origin."""
         model = self._model
         link = _add(root, "link", name=name)
         element = _add(link, "inertial")
@@ -298,7 +295,7 @@ def _add_joint(
 ) -> ET.Element:
     joint = _add(root, "joint", name=name, type=kind)
     if kind == "fixed":
-        # Read by Isaac Gym's importer, should it be told to merge links.
+        # For Isaac Gym's importer.
         joint.set("dont_collapse", "true")
     _add(joint, "origin", xyz=_text(position), rpy=_text(_roll_pitch_yaw(rotation)))
     return joint
@@ -321,7 +318,6 @@ def _roll_pitch_yaw(rotation: np.ndarray) -> np.ndarray:
     across = float(np.hypot(rotation[0, 0], rotation[1, 0]))
     pitch = np.arctan2(-rotation[2, 0], across)
     if across < 1e-9:
-        # Roll and yaw turn about one axis: all of it is called roll.
         return np.array([np.arctan2(-rotation[1, 2], rotation[1, 1]), pitch, 0.0])
     roll = np.arctan2(rotation[2, 1], rotation[2, 2])
     return np.array([roll, pitch, np.arctan2(rotation[1, 0], rotation[0, 0])])

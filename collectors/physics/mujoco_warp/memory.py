@@ -1,4 +1,4 @@
-"""Memory that the host shares with Warp's device: one block for a step, and a bank of tiles."""
+"""Memory shared by host and Warp device: one block for a step, and a bank of tiles."""
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -18,10 +18,7 @@ _ALIGNED_FLOATS = 64
 
 
 class Mirror:
-    """Named float32 arrays that lie side by side, once on the host and once on the device.
-
-    Neighbours travel in one transfer. `host` and `device` hold the arrays by name.
-    """
+    """Named float32 arrays in one block on the host and one on the device."""
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], device: Any) -> None:
         self._start, self._stop, size = {}, {}, 0
@@ -40,22 +37,18 @@ class Mirror:
             self.device[name] = self._device[part].reshape(shape)
 
     def upload(self, last: str) -> None:
-        """Bring everything up to and with `last` to the device."""
+        """Copy the arrays up to and including `last` to the device."""
         wp.copy(self._device, self._host, count=self._stop[last])
 
     def download(self, first: str) -> None:
-        """Bring everything from `first` on to the host, and wait for it."""
+        """Copy the arrays from `first` on to the host, and wait."""
         start = self._start[first]
         wp.copy(self._host, self._device, start, start, self._size - start)
         wp.synchronize_device(self._at)
 
 
 class TileBank:
-    """The terrain tiles that N worlds stand on: height fields that worlds choose by number.
-
-    Worlds on the same tile share one field. There are as many as worlds, so that one is always
-    free for a tile that comes: that of the world's last tile, if nothing else.
-    """
+    """The terrain tiles of N worlds, as N height fields; worlds on the same tile share one."""
 
     def __init__(self, model: Any, num_worlds: int, ground: int) -> None:
         rows, columns = int(model.hfield_nrow.numpy()[0]), int(model.hfield_ncol.numpy()[0])
@@ -75,13 +68,13 @@ class TileBank:
         model.hfield_data = wp.zeros(num_worlds * self._cells, dtype=wp.float32)
 
     def place(self, world: int, model: mujoco.MjModel, tile: TerrainTile) -> None:
-        """Put a world on a tile, which the model has in its height field."""
+        """Put a world on the tile that is in the model's height field."""
         self._users[self._dataid[world, self._ground]] -= 1
         slot = self._slots.get(id(tile))
         if slot is None:
             slot = int(np.argmin(self._users))
             self._slots.pop(id(self._tiles[slot]), None)
-            # The bank holds the tile, so that its identity is not given to another.
+            # Keeping the tile keeps its id unique.
             self._tiles[slot], self._slots[id(tile)] = tile, slot
             self._new[slot] = model.hfield_data.astype(np.float32)
             self._size[slot] = model.hfield_size[0]
@@ -90,7 +83,7 @@ class TileBank:
         self._changed = True
 
     def upload(self) -> None:
-        """Bring to the device what changed since the last time."""
+        """Copy changes to the device."""
         if not self._changed:
             return
         self._changed = False

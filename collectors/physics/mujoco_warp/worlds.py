@@ -1,7 +1,4 @@
-"""N worlds of one MuJoCo model on Warp's device, stepped together.
-
-Needs the packages of the extra `warp`; `backend` imports this where they are installed.
-"""
+"""N worlds of one MuJoCo model on a Warp device; needs the extra `warp`."""
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -25,23 +22,14 @@ from collectors.scenarios.terrains import TerrainTile
 
 DEVICE_VARIABLE = "GAITFORGE_WARP_DEVICE"
 _CPU_FLAGS = "-march=native"
-"""Without Warp's higher inlining thresholds kernels compile in two thirds of the time and run as
-fast."""
+"""Without Warp's inlining thresholds: kernels compile in 2/3 of the time and run as fast."""
 _MODEL_FIELDS = (
-    "body_mass",
-    "body_inertia",
-    "body_ipos",
-    "body_subtreemass",
-    "body_invweight0",
-    "dof_invweight0",
-    "geom_friction",
-    "geom_size",
-    "actuator_gainprm",
-    "actuator_biasprm",
+    *("body_mass", "body_inertia", "body_ipos", "body_subtreemass", "body_invweight0"),
+    *("dof_invweight0", "geom_friction", "geom_size", "actuator_gainprm", "actuator_biasprm"),
 )
 """What draws and barriers change in the model, and what MuJoCo derives from it."""
 _DATA_FIELDS = ("geom_xpos", "geom_xmat")
-"""Where ground and barriers stand: shapes that never move are placed once, and not by a step."""
+"""Poses of ground and barriers, which steps do not update."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,10 +39,10 @@ class WorldLimits:
     """Memory for contacts and constraints, doubled when a step needs more.
 
     Attributes:
-        contacts: pairs of shapes and contacts a world, on average over all worlds.
-        convex_pairs: pairs of one kind of shapes a world, likewise; each takes about 5 kB.
-        constraints: rows of the solver in any one world; four a contact and one a joint limit.
-        matches: contacts that any one sensor adds up.
+        contacts: pairs of shapes and contacts a world, on average.
+        convex_pairs: pairs of convex shapes a world, on average; 5 kB each.
+        constraints: solver rows in any world: four a contact, one a joint limit.
+        matches: contacts that any sensor sums.
     """
 
     contacts: int = 48
@@ -63,7 +51,7 @@ class WorldLimits:
     matches: int = 32
 
     def enlarged(self, overflow: int) -> WorldLimits:
-        """Twice of what overflowed, or the same limits if nothing that matters did."""
+        """Doubled where something overflowed, else the same."""
         limits = self
         if overflow & (OverflowType.BROADPHASE | OverflowType.NARROWPHASE):
             limits = replace(limits, contacts=2 * self.contacts)
@@ -78,10 +66,10 @@ class WorldLimits:
 
 
 def chosen_device() -> Any:
-    """Warp's device that the environment names, else the first GPU, else the CPU.
+    """Warp's device: the environment's, else the first GPU, else the CPU.
 
     Raises:
-        ValueError: a device that is not here.
+        ValueError: no such device.
     """
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
@@ -99,7 +87,7 @@ def chosen_device() -> Any:
 
 
 class WarpWorlds:
-    """The batch: model and data on the device, and what travels between it and the host."""
+    """Model and data on the device, and their exchange with the host."""
 
     def __init__(
         self,
@@ -116,7 +104,7 @@ class WarpWorlds:
             batched: dict[str, int] = {"geom_dataid": num_worlds}
             batched.update(dict.fromkeys(_MODEL_FIELDS, num_worlds))
             self._model = mjw.put_model(model, batch_sizes=batched)
-            # What overflows is told below, once.
+            # `run` reports overflow.
             self._model.opt.warn_overflow = 0
             if self.device.is_cuda:
                 self._model.opt.graph_conditional = wp.is_conditional_graph_supported()
@@ -140,10 +128,7 @@ class WarpWorlds:
     def place(
         self, world: int, model: mujoco.MjModel, data: mujoco.MjData, tile: TerrainTile
     ) -> None:
-        """Give a world the masses, gains, friction and static shapes of a model, and a tile.
-
-        `model` has the tile in its height field, `data` the shapes' poses.
-        """
+        """Set a world's masses, gains, friction, tile (from `model`) and static poses (`data`)."""
         values = [getattr(model, name) for name in _MODEL_FIELDS]
         values += [getattr(data, name) for name in _DATA_FIELDS]
         self._pending[world] = np.concatenate([value.ravel() for value in values])
@@ -152,14 +137,11 @@ class WarpWorlds:
     def run(
         self, control: np.ndarray, qpos: np.ndarray, qvel: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Run the substeps from a state.
-
-        Args:
-            control: (substeps, N, nu); qpos: (N, nq); qvel: (N, nv).
+        """Run the substeps from qpos (N, nq), qvel (N, nv) under control (substeps, N, nu).
 
         Returns:
-            qpos and qvel at the end and sensor data of the last substep's start, float32; they
-            hold until the next call.
+            qpos and qvel, and sensor data of the last substep's start, float32, valid until the
+            next call.
         """
         host = self._mirror.host
         with wp.ScopedDevice(self.device):
@@ -178,7 +160,7 @@ class WarpWorlds:
                 self._allocate()
 
     def _allocate(self) -> None:
-        """Make data of the present limits; static shapes stay where they are."""
+        """Allocate data for the present limits, keeping static poses."""
         before, limits = self._data, self.limits
         self._model.opt.contact_sensor_maxmatch = limits.matches
         data = mjw.make_data(
@@ -216,10 +198,9 @@ class WarpWorlds:
             start += width
 
     def _launch(self) -> None:
-        """Run the substeps: as a graph, captured after a first run that compiles the kernels.
+        """Run the substeps, from the second time on as a graph.
 
-        Both kinds of device replay a graph without Python between its launches; a GPU without
-        memory pools cannot capture the memory that a step asks for.
+        The first run compiles the kernels; a GPU without memory pools cannot capture a step.
         """
         if self._graph is not None:
             wp.capture_launch(self._graph)
@@ -236,7 +217,7 @@ class WarpWorlds:
         data.qacc_warmstart.zero_()
         data.overflow.zero_()
         for substep in range(self._substeps):
-            # Sensors are read of the last substep alone.
+            # Sensors are read at the last substep only.
             sensing = substep == self._substeps - 1
             model.opt.disableflags = flags if sensing else flags | DisableBit.SENSOR
             data.ctrl = self._mirror.device["control"][substep]

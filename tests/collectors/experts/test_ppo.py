@@ -15,10 +15,15 @@ from safetensors.numpy import load_file, save_file
 
 from collectors.experts.expert import FEATURE_DIM, ExpertPolicy, load_expert
 from collectors.experts.ppo import ExpertTrainingConfig, train_expert
-from collectors.experts.training_task import CRITIC_DIM, TERRAIN_SHARES, ExpertTask
+from collectors.experts.training_task import (
+    CRITIC_DIM,
+    SKILL_NAMES,
+    TERRAIN_SHARES,
+    ExpertTask,
+)
 from collectors.legged.episodes import EpisodeSpec
-from collectors.robots.commands import SKILL_NAMES, SKILLS
 from collectors.robots.robot import N_JOINTS
+from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from collectors.timing import EPISODE_STEPS
 from tests.collectors.making import FIRM_STANCE, ROBOT

@@ -15,12 +15,13 @@ from collectors.legged.environment import MAX_ACTION, LeggedEnvironment
 from collectors.legged.episodes import PUSH_STEPS, EpisodeSpec, draw_episode
 from collectors.legged.observations import POLICY_SLICES
 from collectors.legged.rewards import REWARDS, total_reward
-from collectors.legged.skills import S
-from collectors.robots.commands import C, draw_command, ramped
+from collectors.robots.commands import C, ramped
 from collectors.robots.gait import GaitReference, leg_phases
 from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.passages import steer
 from collectors.scenarios.randomisation import nominal_draws
+from collectors.scenarios.signals import S
+from collectors.scenarios.skills import SKILLS
 from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from tests.collectors.making import FLAT, LEGS_UP, ROBOT, perfect_view, spec, start_at
 
@@ -37,7 +38,7 @@ def env() -> Iterator[LeggedEnvironment]:
 
 
 def command(**changes: float) -> np.ndarray:
-    drawn = draw_command("run", np.random.default_rng(0), ROBOT)
+    drawn = SKILLS["run"].draw_command(np.random.default_rng(0), ROBOT)
     for name, value in changes.items():
         drawn[C[name.upper()]] = value
     return drawn
@@ -45,7 +46,7 @@ def command(**changes: float) -> np.ndarray:
 
 def test_a_perfect_step_earns_the_stated_maximum() -> None:
     assert total_reward(perfect_view(command()))[0] == pytest.approx(BEST_PER_S)
-    positive = sum(term.weight for term in REWARDS.values() if term.weight > 0)
+    positive = sum(weight for weight in REWARDS.values() if weight > 0)
     assert positive == pytest.approx(BEST_PER_S)
 
 

@@ -21,8 +21,8 @@ from collectors.legged.episodes import (
     draw_episode,
 )
 from collectors.legged.observations import NOISE_DIM
-from collectors.robots.commands import SKILLS
 from collectors.robots.robot import N_JOINTS
+from collectors.scenarios.skills import SKILLS
 from collectors.timing import EPISODE_STEPS
 from tests.collectors.making import ROBOT, spec
 

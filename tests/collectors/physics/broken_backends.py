@@ -7,8 +7,9 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from collectors.physics import InitialState, PhysicsState, make_backend
+from collectors.physics import make_backend
 from collectors.physics.contract.scene import ROBOT, STATE_NAMES
+from collectors.physics.interface import InitialState, PhysicsState
 from collectors.rotations import rotate, rotate_inverse
 from collectors.scenarios.passages import Barrier
 from collectors.scenarios.randomisation import DRAW_INDEX, nominal_draws

@@ -179,17 +179,6 @@ def test_friction_of_a_pair_is_the_average(double: Double) -> None:
     assert lost[3] > 1.3 * lost[2]
 
 
-def test_friction_may_change_while_it_runs(double: Double) -> None:
-    world = boxes(double, 0.1, friction=0.0, ground=0.0).step(10)
-    shapes = world.gym.get_actor_rigid_shape_properties(world.envs[0], 0)
-    shapes[0].friction = 1.6
-    world.gym.set_actor_rigid_shape_properties(world.envs[0], 0, shapes)
-    world.root[0, 7] = 1.0
-    world.set_root(0)
-    world.step(60)
-    assert abs(world.root[0, 7].item()) < 0.01
-
-
 def test_contact_forces_are_net_forces_on_each_body(double: Double) -> None:
     world = World(double)
     env = world.env()
@@ -252,21 +241,6 @@ def test_efforts_are_clipped_and_only_driven_joints_obey(double: Double, tmp_pat
     strong, clipped, free = world.dof[::2, 1].tolist()
     assert clipped == pytest.approx(strong / 2, rel=1e-3)
     assert free == pytest.approx(0.0, abs=1e-6)
-
-
-def test_damping_slows_and_armature_burdens_a_joint(double: Double, tmp_path: Path) -> None:
-    world = World(double)
-    asset = world.robot_asset(tmp_path)
-    for name, value in (("damping", 0.0), ("damping", 0.5), ("armature", 0.1)):
-        env = world.env()
-        world.place(env, asset, double.pose(z=50.0))
-        dofs = world.gym.get_actor_dof_properties(env, 0)
-        dofs[name] = value
-        world.gym.set_actor_dof_properties(env, 0, dofs)
-    world.ready().step(5, torch.tensor([0.5, 0.0] * 3))
-    plain, damped, burdened = world.dof[::2, 1].tolist()
-    assert 0.0 < damped < 0.9 * plain
-    assert 0.0 < burdened < 0.5 * plain
 
 
 @pytest.mark.parametrize(("recompute", "factor"), [(False, 1.0), (True, 3.0)])

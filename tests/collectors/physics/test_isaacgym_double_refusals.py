@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.collectors.physics.double_worlds import FOLDER, URDF, Double, World, imported_double
+from tests.collectors.physics.double_worlds import FOLDER, Double, World, imported_double
 from tests.collectors.physics.test_isaacgym_double import grid
 
 
@@ -50,26 +50,19 @@ def test_torch_comes_after_isaacgym(monkeypatch: pytest.MonkeyPatch) -> None:
         importlib.import_module("isaacgym")
 
 
-@pytest.mark.parametrize("kind", ["actor_root", "dof", "rigid_body", "net_contact_force"])
-def test_tensors_come_after_prepare_sim(
-    double: Double, tmp_path: Path, raises_misuse: Callable[[str], Any], kind: str
-) -> None:
-    world = unprepared(double, tmp_path)
-    name = kind if kind.endswith("force") else f"{kind}_state"
-    for verb in ("acquire", "refresh"):
-        with raises_misuse(f"{verb}_{name}_tensor: only after prepare_sim"):
-            getattr(world.gym, f"{verb}_{name}_tensor")(world.sim)
-
-
-def test_nothing_else_comes_before_prepare_sim_either(
+def test_tensors_efforts_and_steps_come_after_prepare_sim(
     double: Double, tmp_path: Path, raises_misuse: Callable[[str], Any]
 ) -> None:
     world = unprepared(double, tmp_path)
-    efforts = world.unwrap(torch.zeros(4))
+    gym, sim = world.gym, world.sim
+    for name in ("actor_root_state", "dof_state", "rigid_body_state", "net_contact_force"):
+        for verb in ("acquire", "refresh"):
+            with raises_misuse(f"{verb}_{name}_tensor: only after prepare_sim"):
+                getattr(gym, f"{verb}_{name}_tensor")(sim)
     with raises_misuse("set_dof_actuation_force_tensor: only after prepare_sim"):
-        world.gym.set_dof_actuation_force_tensor(world.sim, efforts)
+        gym.set_dof_actuation_force_tensor(sim, world.unwrap(torch.zeros(4)))
     with raises_misuse("simulate: only after prepare_sim"):
-        world.gym.simulate(world.sim)
+        gym.simulate(sim)
 
 
 def test_what_is_built_is_built_before_prepare_sim(
@@ -123,70 +116,50 @@ def test_a_setter_is_called_once_a_step(
         world.step()
 
 
-@pytest.mark.parametrize(
-    ("ids", "dtype", "text"),
-    [
+def test_ids_are_int32_numbers_of_movable_actors(
+    world: World, raises_misuse: Callable[[str], Any]
+) -> None:
+    cases: list[tuple[list[Any], torch.dtype, str]] = [
         ([0], torch.int64, "actor ids are DTYPE_UINT64; they have to be int32"),
         ([0.0], torch.float32, "actor ids are DTYPE_FLOAT32; they have to be int32"),
         ([[0]], torch.int32, "1 actor ids of a tensor"),
         ([0, 4], torch.int32, "actor ids run from 0 to 3"),
         ([-1], torch.int32, "actor ids run from 0 to 3"),
         ([2, 0, 2], torch.int32, "an actor id is there twice"),
-        # Numbers of environments where those of actors are due: 1 is the first one's box.
+        # An environment's number instead of an actor's: 1 is the first one's box.
         ([0, 1], torch.int32, "1 is (a fixed actor's id|an actor's without joints)"),
-    ],
-)
-@pytest.mark.parametrize("kind", ["root", "dof"])
-def test_ids_are_int32_numbers_of_movable_actors(
-    world: World,
-    raises_misuse: Callable[[str], Any],
-    kind: str,
-    ids: list[Any],
-    dtype: torch.dtype,
-    text: str,
-) -> None:
-    states = world.unwrap(getattr(world, kind))
-    tensor = world.unwrap(torch.tensor(ids, dtype=dtype))
-    name = {"root": "set_actor_root_state_tensor_indexed", "dof": "set_dof_state_tensor_indexed"}
-    with raises_misuse(text):
-        getattr(world.gym, name[kind])(world.sim, states, tensor, len(ids))
+    ]
+    setters = {
+        "root": world.gym.set_actor_root_state_tensor_indexed,
+        "dof": world.gym.set_dof_state_tensor_indexed,
+    }
+    for kind, set_states in setters.items():
+        states = world.unwrap(getattr(world, kind))
+        for ids, dtype, text in cases:
+            with raises_misuse(text):
+                tensor = world.unwrap(torch.tensor(ids, dtype=dtype))
+                set_states(world.sim, states, tensor, len(ids))
+        with raises_misuse("3 actor ids of a tensor"):
+            set_states(world.sim, states, world.ids(0, 2), 3)
 
 
-def test_no_more_ids_are_announced_than_there_are(
+def test_states_are_the_whole_contiguous_float32_tensor(
     world: World, raises_misuse: Callable[[str], Any]
 ) -> None:
-    with raises_misuse("3 actor ids of a tensor"):
-        world.gym.set_dof_state_tensor_indexed(
-            world.sim, world.unwrap(world.dof), world.ids(0, 2), 3
-        )
-
-
-@pytest.mark.parametrize(
-    ("states", "text"),
-    [
+    for states, text in (
         (torch.zeros(4, 13, dtype=torch.float64), "Isaac Gym has no torch.float64"),
         (torch.zeros(4, 13, dtype=torch.int32), "numbers are DTYPE_UINT32; they have to be float"),
         (torch.zeros(2, 13), "the whole tensor has 52"),
         (torch.zeros(13, 4).T, "not contiguous"),
         (torch.full((4, 13), torch.nan), "not finite"),
         (torch.zeros(4, 13), "not of length 1"),
-    ],
-)
-def test_states_are_the_whole_contiguous_float32_tensor(
-    world: World, raises_misuse: Callable[[str], Any], states: torch.Tensor, text: str
-) -> None:
-    with raises_misuse(text):
-        world.gym.set_actor_root_state_tensor_indexed(
-            world.sim, world.unwrap(states), world.ids(0), 1
-        )
-
-
-def test_efforts_are_one_a_joint(world: World, raises_misuse: Callable[[str], Any]) -> None:
+    ):
+        with raises_misuse(text):
+            world.gym.set_actor_root_state_tensor_indexed(
+                world.sim, world.unwrap(states), world.ids(0), 1
+            )
     with raises_misuse("the whole tensor has 4"):
         world.gym.set_dof_actuation_force_tensor(world.sim, world.unwrap(torch.zeros(2)))
-
-
-def test_a_fixed_actor_stays_where_it_is(world: World, raises_misuse: Callable[[str], Any]) -> None:
     world.root[1, 0] += 1.0
     with raises_misuse("a fixed actor cannot be moved"):
         world.gym.set_actor_root_state_tensor(world.sim, world.unwrap(world.root))
@@ -267,71 +240,6 @@ def test_misspelt_parameters_are_no_parameters(double: Double) -> None:
         double.gym.prepare_simulation(None)
 
 
-@pytest.mark.parametrize("option", ["angular_damping", "linear_damping", "armature"])
-def test_what_mujoco_cannot_model_is_not_taken(
-    double: Double, tmp_path: Path, raises_misuse: Callable[[str], Any], option: str
-) -> None:
-    with raises_misuse(rf"AssetOptions\.{option} is 0.5; the double models none"):
-        World(double).robot_asset(tmp_path, **{option: 0.5})
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "text"),
-    [
-        ('dont_collapse="true"', "", "cannot collapse the fixed joint foot_joint"),
-        ('"right_joint" type="revolute"', '"right_joint" type="prismatic"', "is prismatic"),
-        ("<robot", "<robots", "load_asset"),
-    ],
-)
-def test_robots_that_the_double_cannot_hold(
-    double: Double,
-    tmp_path: Path,
-    raises_misuse: Callable[[str], Any],
-    old: str,
-    new: str,
-    text: str,
-) -> None:
-    (tmp_path / "other.urdf").write_text(URDF.replace(old, new))
-    world = World(double)
-    options = double.options(collapse_fixed_joints=True)
-    with raises_misuse(text):
-        world.gym.load_asset(world.sim, str(tmp_path), "other.urdf", options)
-
-
-def test_position_drives_and_springs_are_refused(
-    double: Double, world: World, raises_misuse: Callable[[str], Any]
-) -> None:
-    env = world.envs[0]
-    for name, value, text in (
-        ("driveMode", int(double.gymapi.DOF_MODE_POS), "drives joints by efforts alone"),
-        ("stiffness", 20.0, "no stiffness"),
-        ("friction", 0.1, "no counterpart of PhysX's friction"),
-    ):
-        dofs = world.gym.get_actor_dof_properties(env, 0)
-        dofs[name] = value
-        with raises_misuse(text):
-            world.gym.set_actor_dof_properties(env, 0, dofs)
-
-
-def test_actors_that_would_meet_others_are_refused(
-    double: Double, tmp_path: Path, raises_misuse: Callable[[str], Any]
-) -> None:
-    world = World(double)
-    asset, box = world.robot_asset(tmp_path), world.box_asset()
-    world.place(world.env(), box, double.pose())
-    env = world.env()
-    with raises_misuse("no collision group that meets all others"):
-        world.place(env, asset, double.pose(), group=-1)
-    with raises_misuse("group 0 is another environment's"):
-        world.place(env, asset, double.pose(), group=0)
-    world.place(env, box, double.pose())
-    with raises_misuse("one movable actor an environment"):
-        world.place(env, asset, double.pose())
-    world.set_shapes(asset, filter=0)
-    with raises_misuse("no self-collisions"):
-        world.place(world.env(), asset, double.pose())
-
-
 def test_meshes_are_checked(double: Double, raises_misuse: Callable[[str], Any]) -> None:
     points, triangles = grid(4, 5)
     vertices = points.reshape(-1, 3)
@@ -369,21 +277,3 @@ def test_meshes_are_flat_float32_and_uint32(
     params.dynamic_friction = 0.5
     with raises_misuse("one friction"):
         world.gym.add_triangle_mesh(world.sim, good, corners, params)
-
-
-def test_a_plane_faces_up(double: Double, raises_misuse: Callable[[str], Any]) -> None:
-    world = World(double)
-    with raises_misuse("the normal, y by default, has to be z"):
-        world.gym.add_ground(world.sim, double.gymapi.PlaneParams())
-
-
-def test_handles_and_counts_are_checked(
-    world: World, double: Double, raises_misuse: Callable[[str], Any]
-) -> None:
-    with raises_misuse("actor handle 2; the environment has 2 actors"):
-        world.gym.get_actor_rigid_body_properties(world.envs[0], 2)
-    with raises_misuse("1 shapes of an actor with 3"):
-        world.gym.set_actor_rigid_shape_properties(
-            world.envs[0], 0, [double.gymapi.RigidShapeProperties()]
-        )
-    assert world.gym.find_actor_rigid_body_handle(world.envs[0], 0, "no such body") == -1

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.physics import BackendUnavailable, PhysicsBackend, availability, make_backend
+from collectors.physics import availability, make_backend
 from collectors.physics.contract.scene import (
     DEFAULT_POSE,
     FIRM_STANCE,
@@ -27,6 +27,7 @@ from collectors.physics.contract.scene import (
     start_all,
     start_at,
 )
+from collectors.physics.interface import BackendUnavailable, PhysicsBackend
 from collectors.physics.mujoco.model import GROUND, build_model, write_tile
 from collectors.physics.mujoco_warp.backend import MujocoWarpBackend
 from collectors.robots.robot import N_JOINTS, RobotError, load_robot

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
-from collectors.physics import (
-    BACKENDS,
-    BackendUnavailable,
-    PhysicsBackend,
-    availability,
-    make_backend,
-)
+from collectors.physics import availability, make_backend
 from collectors.physics.contract.checks import CHECKS, describe, run_check, run_checks
 from collectors.physics.contract.scene import CheckFailed, Make
 from collectors.physics.contract.speed import throughput
+from collectors.physics.interface import BackendUnavailable, PhysicsBackend
+from collectors.simulators import BACKENDS
 from tests.collectors.making import ROBOT
 from tests.collectors.physics import broken_backends as broken
 
@@ -51,10 +49,47 @@ SLOW = ("mujoco_warp", "isaacgym")
 """Without a GPU and on the double: minutes."""
 
 
+FRESH = ("restart", "own-barriers")
+"""Checks that compare with a new simulation."""
+
+Pool = dict[tuple[int, int], list[PhysicsBackend]]
+
+
+class Kept:
+    """A back end that returns to a pool when a check closes it."""
+
+    def __init__(self, backend: PhysicsBackend, free: list[PhysicsBackend]):
+        self._backend, self._free = backend, free
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def close(self) -> None:
+        self._free.append(self._backend)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """Workers of the double for several checks: starting one takes longer than a check."""
+    kept: Pool = {}
+    yield kept
+    for free in kept.values():
+        for backend in free:
+            backend.close()
+
+
+def from_pool(make: Make, pool: Pool) -> Make:
+    def take(robots: int, threads: int) -> Any:
+        free = pool.setdefault((robots, threads), [])
+        return Kept(free.pop() if free else make(robots, threads), free)
+
+    return take
+
+
 @pytest.fixture(
     params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in BACKENDS]
 )
-def make(request: pytest.FixtureRequest) -> Make:
+def make(request: pytest.FixtureRequest, pool: Pool) -> Make:
     """Makes back ends of each kind that can be built here."""
     name = request.param
     if name == "isaacgym":
@@ -62,7 +97,9 @@ def make(request: pytest.FixtureRequest) -> Make:
     found = availability(name)
     if not found.available:
         pytest.skip(found.why_not)
-    return partial(make_backend, name, ROBOT)
+    make = partial(make_backend, name, ROBOT)
+    check = request.node.callspec.params["name"]
+    return from_pool(make, pool) if name == "isaacgym" and check not in FRESH else make
 
 
 @pytest.mark.parametrize("name", SMALL)

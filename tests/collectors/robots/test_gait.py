@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.physics import make_backend
-from collectors.robots.commands import NEUTRAL, SKILLS, C, ramped
+from collectors.robots.commands import NEUTRAL, C, ramped
 from collectors.robots.gait import GaitReference
 from collectors.robots.kinematics import LegKinematics
 from collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
 from collectors.rotations import gravity_in_body
 from collectors.scenarios.randomisation import nominal_draws
+from collectors.scenarios.skills import SKILLS
 from collectors.timing import CONTROL_DT_S
 from tests.collectors.making import FLAT, ROBOT, SMALL_ROBOT, start_at
 

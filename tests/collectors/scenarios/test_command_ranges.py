@@ -7,9 +7,11 @@ import pytest
 
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec, draw_episode
-from collectors.robots.commands import N_COMMANDS, SKILLS, C, ramped
+from collectors.robots.commands import N_COMMANDS, C, ramped
 from collectors.robots.robot import RobotCard
 from collectors.scenarios.command_ranges import command_ranges
+from collectors.scenarios.skills import SKILLS
+from collectors.scenarios.terrains import TERRAINS
 from collectors.timing import CONTROL_DT_S
 from tests.collectors.making import ROBOT, similar_robot
 
@@ -20,7 +22,7 @@ def in_force(robot: RobotCard) -> np.ndarray:
     """(K, 16) ramped commands of many episodes, steering apart."""
     rows = []
     for name, skill in SKILLS.items():
-        for terrain in skill.terrains:
+        for terrain in filter(skill.asked_on, TERRAINS):
             for seed in range(40):
                 drawn = draw_episode(EpisodeSpec(seed, terrain, seed % 10, name, seed), robot)
                 rows.append(ramped(np.tile(drawn.command, (len(TIMES_S), 1)), TIMES_S))

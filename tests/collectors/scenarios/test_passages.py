@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.robots.commands import MAX_CRAWL_M, SKILLS, C, commanded_distance_m, draw_command
+from collectors.robots.commands import C, commanded_distance_m
 from collectors.robots.robot import RobotCard
 from collectors.scenarios.passages import (
     MAX_BARRIERS,
     MAX_STEER_SIDE_MS,
     MAX_STEER_TURN_RADS,
-    PASSAGES,
     TRACK_HALF_WIDTH_M,
     Barrier,
     Passage,
-    draw_passage,
     place_barriers,
     steer,
 )
+from collectors.scenarios.skills import MAX_CRAWL_M, SKILLS
 from collectors.scenarios.terrains import N_LEVELS, TerrainTile, make_tile
 from collectors.timing import CONTROL_DT_S
 from tests.collectors.making import FLAT, ROBOT, SMALL_ROBOT, height_between, similar_robot
 
+PASSAGES = {s.name: s.passage for s in SKILLS.values() if s.passage is not None}
 EASY_TO_HARD_M = {"crawl": (0.50, 0.29), "squeeze": (0.50, 0.34), "tilt": (0.34, 0.26)}
 DEPTH_M = {"bar": (0.1, 0.6), "walls": (0.1, 1.0)}
 WIDEST_ROLL_RAD = 1.1
@@ -44,8 +44,8 @@ def drawn(
 ) -> tuple[Passage, np.ndarray, np.ndarray]:
     """A passage on flat ground, the command that takes it, and the command before."""
     rng = np.random.default_rng(seed)
-    before = draw_command(skill, rng, robot, speed_scale)
-    passage, command = draw_passage(skill, "flat", level, before, rng, robot)
+    before = SKILLS[skill].draw_command(rng, robot, speed_scale)
+    passage, command = SKILLS[skill].draw_passage("flat", level, before, rng, robot)
     assert passage is not None
     return passage, command, before
 
@@ -156,7 +156,9 @@ def test_a_passage_follows_from_its_seed_and_leaves_the_drawn_command_alone(
     assert first[0] == second[0]
     np.testing.assert_array_equal(first[1], second[1])
     np.testing.assert_array_equal(
-        first[2], draw_command(skill, np.random.default_rng(seed), robot), "not changed in place"
+        first[2],
+        SKILLS[skill].draw_command(np.random.default_rng(seed), robot),
+        "not changed in place",
     )
 
 
@@ -169,18 +171,18 @@ def test_a_passage_follows_from_its_seed_and_leaves_the_drawn_command_alone(
 )
 def test_elsewhere_is_open_ground_and_nothing_is_drawn(skill: str, terrain: str) -> None:
     rng = np.random.default_rng(3)
-    command = draw_command(skill, rng, ROBOT)
+    command = SKILLS[skill].draw_command(rng, ROBOT)
     untouched = rng.bit_generator.state
-    passage, same = draw_passage(skill, terrain, 5, command, rng, ROBOT)
+    passage, same = SKILLS[skill].draw_passage(terrain, 5, command, rng, ROBOT)
     assert passage is None
     np.testing.assert_array_equal(same, command)
     assert rng.bit_generator.state == untouched
 
 
 def test_passages_stand_where_their_skills_are_asked_for() -> None:
-    for skill, (kind, terrains) in PASSAGES.items():
-        assert kind in DEPTH_M
-        assert set(terrains) <= set(SKILLS[skill].terrains)
+    for skill, rule in PASSAGES.items():
+        assert rule.kind in DEPTH_M
+        assert all(SKILLS[skill].asked_on(terrain) for terrain in rule.terrains)
 
 
 @given(skills, levels, seeds, st.floats(0.6, 1.6))

@@ -12,7 +12,6 @@ from collectors.scenarios.terrains import (
     MARGIN_CELLS,
     N_LEVELS,
     TERRAINS,
-    TerrainBatch,
     TerrainTile,
     difficulty,
     make_tile,
@@ -143,14 +142,3 @@ def test_look_ups_at_grid_points_are_the_tiles_heights_and_wrap(
     local = (np.array([column, row]) - GRID // 2) * tile.resolution_m
     point = local + tiles_away * tile.period_m
     assert tile_heights(tile, point[None])[0] == tile.heights[row, column]
-
-
-def test_a_batch_reads_every_robots_own_tile() -> None:
-    tiles = [make_tile("rough", 9, 0), make_tile("stairs", 5, 1), make_tile("flat", 0, 0)]
-    batch = TerrainBatch(len(tiles))
-    for index, tile in enumerate(tiles):
-        batch.set(index, tile)
-    points = np.random.default_rng(0).uniform(-12, 12, (len(tiles), 40, 2))
-    found = batch.heights_at(points)
-    for row, tile, own in zip(found, tiles, points, strict=True):
-        np.testing.assert_array_equal(row, tile_heights(tile, own))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from collectors.robots.commands import SKILLS
+from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from datasets import Selection, open_store
 from tests.flows.processes import gaitforge

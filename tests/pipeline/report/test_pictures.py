@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from safetensors.numpy import save_file
 from collectors.experts.expert import FEATURE_DIM, load_expert
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.rollout import run_episodes
-from collectors.rendering.side_view import BARRIER
-from collectors.robots.commands import SKILLS
+from collectors.rendering.colours import BARRIER, SKY
+from collectors.rendering.rendering import RenderingError, Shot
 from collectors.robots.robot import N_JOINTS
+from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from pipeline.cli.picture_commands import film
 from pipeline.report.picture_files import (
@@ -40,7 +42,7 @@ from pipeline.report.pictures import (
 )
 from tests.pipeline.report.run_folder import write_json
 
-PLAN = FilmPlan(skills=("stand", "crawl"), terrains=("flat",), episodes=1, renderer="side")
+PLAN = FilmPlan(skills=("stand", "crawl"), terrains=("flat",), episodes=1)
 HEADING = Heading("crawl", "rough, level 4", "0.5 m/s", "success", True, "4 of 5 succeed")
 
 
@@ -57,6 +59,25 @@ def expert(tmp_path_factory: pytest.TempPathFactory) -> str:
     save_file(weights, folder / "gait.safetensors")
     write_json(folder / "gait.json", {"robot": "aliengo"})
     return str(folder / "gait.safetensors")
+
+
+def draw_blocks(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarray]:
+    """Stands in for MuJoCo's renderer, which needs OpenGL: a shaded sky, amber where a bar is."""
+    drawn = []
+    for shot in shots:
+        shades = np.linspace(0.6, 1.0, width_px)[:, None] * np.array(SKY)
+        frames = np.tile(shades.astype(np.uint8), (len(shot.steps), height_px, 1, 1))
+        if shot.scene.barriers:
+            frames[:, :60, 100:300] = BARRIER
+        drawn.append(frames)
+    return drawn
+
+
+@pytest.fixture(scope="module", autouse=True)
+def renderer() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.report.pictures.draw", draw_blocks)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +109,7 @@ def test_skills_that_fit_no_terrain_are_left_out_and_none_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"skills": ("fly",)}, "fly"), ({"terrains": ("sea",)}, "sea"), ({"renderer": "x"}, "'x'")],
+    [({"skills": ("fly",)}, "fly"), ({"terrains": ("sea",)}, "sea")],
 )
 def test_wrong_plans_are_refused(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
@@ -112,7 +133,7 @@ def test_the_shown_episode_is_the_one_of_median_return(expert: str) -> None:
 
 def test_sheets_are_pictures_of_bounded_size_with_the_passage_in_them(sheets: Path) -> None:
     index = json.loads((sheets / "pictures.json").read_text())
-    assert index["renderer"] == "side"
+    assert index["renderer"] == "mujoco"
     assert [sheet["skill"] for sheet in index["sheets"]] == ["stand", "crawl"]
     amber = {}
     for sheet in index["sheets"]:
@@ -151,18 +172,25 @@ def test_sheets_are_drawn_once_and_again_when_something_changed(
 def test_a_run_shows_its_own_expert_at_its_middle_level(
     expert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MUJOCO_GL", "nothing")
     grid = {"skills": ["squeeze"], "terrains": ["flat"], "levels": [8, 1, 4]}
     plan = {"collect": {"expert": expert}, "evaluate": {"grid": grid}}
     write_json(tmp_path / "plan.json", {"plan": plan})
     said: list[str] = []
     record = make_run_sheets(tmp_path, said.append)
+    assert record is not None
+    assert said == []
     (sheet,) = record["sheets"]
     assert (sheet["skill"], sheet["terrain"], sheet["level"]) == ("squeeze", "flat", 4)
     assert record["weights"] == load_expert(expert).hash
     assert (tmp_path / "pictures" / sheet["file"]).is_file()
-    assert len(said) == 1
-    assert said[0].endswith("drawing side views instead")
+
+    def refuse(*_: object) -> None:
+        raise RenderingError("MuJoCo cannot draw here; install OSMesa")
+
+    monkeypatch.setattr("pipeline.report.pictures.draw", refuse)
+    (tmp_path / "pictures" / "pictures.json").unlink()
+    assert make_run_sheets(tmp_path, said.append) is None
+    assert said == ["no pictures: MuJoCo cannot draw here; install OSMesa"]
 
 
 @pytest.mark.parametrize("content", [{}, {"plan": {"collect": {}}}, {"plan": []}])
@@ -219,7 +247,7 @@ def test_the_film_command_prints_what_it_wrote(
 ) -> None:
     arguments = argparse.Namespace(
         expert=expert, skill=("stand",), terrain=("flat",), level=3, seed=None,
-        out=tmp_path / "films", format=("png",), renderer="side",
+        out=tmp_path / "films", format=("png",),
     )  # fmt: skip
     assert film(arguments) == 0
     assert str(tmp_path / "films" / "stand.png") in capsys.readouterr().out

@@ -1,6 +1,5 @@
-"""The program that simulates robots in Isaac Gym, for the Python that has Isaac Gym.
+"""The Isaac Gym worker, run as a script by Python 3.6 to 3.8.
 
-`worker.py` is started as a script by Python 3.6 to 3.8. These files import isaacgym, torch, numpy,
-the standard library and each other, and use the language of Python 3.6. Nothing here is imported by
-the rest of the package but `protocol`.
+Files here use the language of Python 3.6 and import isaacgym, torch, numpy, the standard library
+and each other. The rest of the package imports `protocol` only.
 """

@@ -1,10 +1,9 @@
-"""What the worker and the process that started it agree on: commands, blocks of numbers, settings.
+"""Protocol of worker and parent: commands, and blocks of shared memory.
 
-Everything a control step needs lies in one piece of shared memory as rows of float32, a row a
-robot, in the blocks below; ahead of them stands how long the worker's steps took. Two pipes carry a
-byte each a step: a command, and the answer when it is done. All quantities are in the project's
-convention (quaternions wxyz, angular velocity in the body frame, joints in the card's order);
-positions are relative to the middle of the robot's tile.
+Shared memory holds the time that steps took, then the blocks below: float32, a row a robot. Two
+pipes carry a byte each a step, a command and its answer. Quantities are in the project's convention
+(quaternions wxyz, angular velocity in the body frame, joints in the card's order), positions
+relative to the middle of the robot's tile.
 """
 
 import json
@@ -16,15 +15,15 @@ import numpy as np
 PROTOCOL = 1
 
 BUILD = b"B"
-"""Build the world that the world file holds, with the robots at the starts in EVENTS."""
+"""Build the world of the world file, robots at the starts in EVENTS."""
 STEP = b"S"
 """One control step towards TARGETS."""
 STEP_WITH_EVENTS = b"E"
-"""The same, after the events in EVENTS."""
+"""A control step, after the events in EVENTS."""
 QUIT = b"Q"
 DONE = b"k"
 FAILED = b"!"
-"""Followed by a line of JSON with the reason under "error"."""
+"""Followed by a line of JSON with the "error"."""
 
 JOINTS, LEGS = 12, 4
 
@@ -32,8 +31,8 @@ TARGETS = (("joint_targets", JOINTS),)
 """rad, joint offsets included."""
 
 EVENTS = (
-    ("reset", 1),  # 1 where the robot starts anew, 0 where it goes on
-    ("push", 2),  # m/s along the world's x and y, added to the base
+    ("reset", 1),  # 1 where the robot starts
+    ("push", 2),  # m/s in the world's x and y
     ("base_pos", 3),
     ("base_quat", 4),
     ("base_lin_vel_world", 3),
@@ -46,7 +45,7 @@ EVENTS = (
     ("kd", JOINTS),  # Nms/rad, motor strength included
     ("lag_substeps", 1),
 )
-"""All but the push is read where `reset` is 1."""
+"""Only the push is read where `reset` is 0."""
 
 STATE = (
     ("base_pos", 3),
@@ -65,7 +64,6 @@ STATE = (
     ("barrier_body_force", 1),
     ("periods", 2),
 )
-"""In this order the worker lines them up."""
 
 BLOCKS = (("targets", TARGETS), ("events", EVENTS), ("state", STATE))
 FLOAT_BYTES = 4
@@ -93,7 +91,7 @@ def memory_bytes(robots: int) -> int:
 
 
 def clock_view(memory: mmap.mmap) -> np.ndarray:
-    """(1,) float64 view: seconds that the worker has spent on steps in all."""
+    """(1,) float64 view: seconds spent on steps."""
     return np.ndarray((1,), dtype=np.float64, buffer=memory)
 
 

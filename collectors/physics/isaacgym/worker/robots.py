@@ -1,7 +1,7 @@
-"""Robots under a PD law, on the tensors of a world that was built.
+"""Robots under a PD law, on the tensors of a built world.
 
-Isaac Gym's conventions end here: quaternions xyzw, angular velocities in the world frame, and
-linear velocities of a body's centre of mass, while its position is its origin's (PhysX:
+Isaac Gym has quaternions xyzw, angular velocities in the world frame, positions of a body's origin
+and linear velocities of its centre of mass (PhysX:
 PxArticulationReducedCoordinate::getRootLinearVelocity).
 """
 
@@ -21,11 +21,7 @@ _EVENT = protocol.column_slices(protocol.EVENTS)
 
 
 class Robots:
-    """All robots of a world.
-
-    States are written at most once a step: what a reset, a push and a robot's return to the middle
-    of its periodic tile change is gathered in the root tensor, and written before the next step.
-    """
+    """All robots of a world; resets, pushes and wraps are written once, before the next step."""
 
     def __init__(
         self,
@@ -74,7 +70,7 @@ class Robots:
         self._started = torch.zeros(n, dtype=torch.bool, device=device)
 
     def take_events(self, events: torch.Tensor) -> None:
-        """Put resets and pushes, (N, width) of `protocol.EVENTS`, into the tensors."""
+        """Apply resets and pushes, (N, width) of `protocol.EVENTS`."""
         self._started = events[:, 0] > 0.5
         robots = torch.nonzero(self._started)[:, 0]
         if len(robots):
@@ -108,7 +104,7 @@ class Robots:
         self._lag[robots], self._periods[robots] = value("lag_substeps"), value("periods")
 
     def _write_states(self) -> None:
-        """Hand changed states to the simulator: root states once, joint states once."""
+        """Write changed states to the simulator."""
         gym, sim = self._gym, self._sim
         changed, started = self._actors[self._changed], self._actors[self._started]
         if len(changed):
@@ -129,10 +125,9 @@ class Robots:
         self._started.zero_()
 
     def _move(self, targets: torch.Tensor) -> None:
-        """The control law at every substep: torques limited, and friction of the joints on top.
+        """The PD law at every substep, with torque limits and joint friction.
 
-        Joint friction acts here and not through the simulator's joint properties, which leave open
-        whether they act on joints that are driven by torques.
+        The simulator does not document whether its joint friction acts on torque-driven joints.
         """
         gym, sim = self._gym, self._sim
         for substep in range(self._decimation):
@@ -144,7 +139,7 @@ class Robots:
             applied = (self._torque - self._damping * velocity)[:, self._from_card].contiguous()
             gym.set_dof_actuation_force_tensor(sim, gymtorch.unwrap_tensor(applied))
             if substep == self._decimation - 1:
-                # Feet are read at the last substep's start, as on the other back ends.
+                # Feet are read at the last substep's start.
                 gym.refresh_rigid_body_state_tensor(sim)
             gym.simulate(sim)
             if self._device.type == "cpu":
@@ -185,8 +180,8 @@ class Robots:
     def _barrier_forces(self) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
         """Ground on trunks (N, 3), barriers on anything (N,), barriers on trunk and hips (N,).
 
-        Isaac Gym gives the net force on a body, whatever it comes from: on trunk and hips it counts
-        as barriers' while any barrier of the robot feels something, and else as the ground's.
+        Isaac Gym gives net forces: on trunk and hips they count as barriers' while any barrier of
+        the robot is touched, else as the ground's.
         """
         pressed = length(self._forces[self._barriers])
         on_any = self._zeros(len(self._rows)).index_add_(0, self._barrier_robot, pressed)
@@ -197,7 +192,7 @@ class Robots:
         return on_trunk, on_any, torch.where(touched, on_body, torch.zeros_like(on_body))
 
     def _wrap(self) -> None:
-        """Bring robots that left their tile back in on the other side, with the next write."""
+        """Move robots that left their tile to its other side, with the next write."""
         local = self._root[self._rows, :2] - self._place[:, :2]
         crossed = torch.floor(local / self._period + 0.5)
         self._root[self._rows, :2] -= crossed * self._period

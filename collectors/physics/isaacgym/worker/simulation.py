@@ -1,4 +1,4 @@
-"""One world after another, and the shared memory that goes in and out of them."""
+"""Worlds, one after another, and their shared memory."""
 
 import mmap
 import os
@@ -17,18 +17,13 @@ from world import World
 
 
 def isaacgym_version() -> str:
-    """As Isaac Gym gives it."""
+    """Isaac Gym's own version."""
     version = gymapi.acquire_gym().get_version()
     return f"{version.major}.{version.minor}"
 
 
 class Simulation:
-    """The robots of a worker in the world that was built last.
-
-    Args:
-        settings: the settings file's content.
-        memory: shared, of `protocol.memory_bytes`.
-    """
+    """The robots of a worker in the current world; memory is of `protocol.memory_bytes`."""
 
     def __init__(self, settings: "dict[str, Any]", memory: mmap.mmap):
         self.device = torch.device(settings["device"])
@@ -45,10 +40,7 @@ class Simulation:
         self._robots: Optional[Robots] = None  # noqa: UP045
 
     def build(self) -> None:
-        """Build the world that the world file holds, in place of the one before.
-
-        EVENTS has to hold the starts of all robots: the first step is one with events.
-        """
+        """Build the world of the world file; EVENTS holds the starts of all robots."""
         path = self._settings["world"]
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -65,11 +57,7 @@ class Simulation:
         self._robots = Robots(self._gym, self._settings, arrays, self._world, self.device)
 
     def step(self, with_events: bool) -> None:
-        """One control step.
-
-        Raises:
-            RuntimeError: there is no world yet.
-        """
+        """One control step; RuntimeError without a world."""
         started = time.perf_counter()
         if self._robots is None:
             raise RuntimeError("a step before a world was built")

@@ -1,4 +1,4 @@
-"""Batches of vectors; quaternions are Isaac Gym's xyzw and rotate body vectors into the world."""
+"""Batches of vectors; quaternions xyzw rotate body vectors into the world."""
 
 import torch
 

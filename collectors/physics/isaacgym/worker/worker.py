@@ -1,7 +1,6 @@
-"""Simulates robots in Isaac Gym for the process that started it.
+"""Simulates robots in Isaac Gym for its parent; called with the path of a settings file.
 
-Called with the path of a settings file. It answers over a pipe, for Isaac Gym prints, and ends when
-the other end of its pipe closes.
+It answers over a pipe, as Isaac Gym prints, and ends when the pipe's other end closes.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ PARENT_CHECK_S = 1.0
 
 
 def main(settings_path: str) -> int:
-    """Say what this interpreter is, then do what is asked until told to quit; the exit status."""
+    """Greet, then run commands until told to quit; returns the exit status."""
     with open(settings_path, encoding="utf-8") as file:
         settings = json.load(file)
     pipe = Pipe(settings)
@@ -38,13 +37,13 @@ def main(settings_path: str) -> int:
 
 
 def start(settings: "dict[str, Any]") -> "tuple[Simulation, dict[str, Any]]":
-    """Import Isaac Gym and make the simulation, empty as yet, and the greeting."""
+    """Import Isaac Gym and make the empty simulation, and the greeting."""
     if settings["protocol"] != protocol.PROTOCOL:
         raise RuntimeError(
             f"the worker's files speak protocol {protocol.PROTOCOL}, "
             f"and were asked for {settings['protocol']}"
         )
-    # Here and not above, so that an Isaac Gym that cannot be imported is answered with the reason.
+    # Imported here so that a failure is answered with its reason.
     from simulation import Simulation, isaacgym_version
 
     memory = mmap.mmap(settings["memory_fd"], protocol.memory_bytes(settings["robots"]))
@@ -61,11 +60,11 @@ def start(settings: "dict[str, Any]") -> "tuple[Simulation, dict[str, Any]]":
 
 
 def serve(pipe: "Pipe", simulation: "Simulation", settings: "dict[str, Any]") -> int:
-    """Answer commands; 0 after a farewell, 1 after a failure or the loss of the other side."""
+    """Run commands; 0 after QUIT, 1 after a failure or the parent's end."""
     while True:
         command = pipe.read_command()
         if command == b"":
-            # Whoever started this is gone and cannot tidy up.
+            # The parent cannot clean up.
             shutil.rmtree(settings["folder"], ignore_errors=True)
             return 1
         if command == protocol.QUIT:
@@ -95,11 +94,7 @@ class Pipe:
         self._poll.register(self._commands, select.POLLIN)
 
     def read_command(self) -> bytes:
-        """One byte, or none when the other side is gone.
-
-        The pipe may be held open by processes that the other side forked, so its death is looked
-        for as well.
-        """
+        """One byte, or none when the parent is gone; forks of it may hold the pipe open."""
         while True:
             if self._poll.poll(1000 * PARENT_CHECK_S):
                 return os.read(self._commands, 1)
@@ -107,7 +102,7 @@ class Pipe:
                 return b""
 
     def write(self, message: bytes) -> None:
-        """Answer; nobody listening is seen at the next read."""
+        """Answer; a closed pipe shows at the next read."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._answers, message)
 
@@ -122,5 +117,5 @@ if __name__ == "__main__":
     status = main(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()
-    # At once: the end of the process frees all that a teardown of the simulator would.
+    # Without the simulator's teardown.
     os._exit(status)

@@ -1,7 +1,7 @@
 """Builds a world in Isaac Gym: terrain tiles, robots and their barriers.
 
-Coefficients of friction of a pair are averaged. Feet have twice the coefficient that is wanted and
-ground and barriers none, so that the foot's alone decides; other shapes slide at BODY_FRICTION / 2.
+A pair's friction coefficients are averaged: feet have twice the wanted one, ground and barriers 0,
+other shapes slide at BODY_FRICTION / 2.
 """
 
 import os
@@ -11,14 +11,13 @@ import numpy as np
 from isaacgym import gymapi
 
 BODY_FRICTION = 0.6
-"""Of all shapes but feet: 0.3 on barriers, as in the MuJoCo back end, and on the ground too, where
-that has 1."""
+"""Of all shapes but feet: 0.3 on barriers, as in MuJoCo, and on the ground, where that has 1."""
 ROBOT_BIT, BARRIER_BIT = 1, 2
-"""Shapes that share a bit of their filters do not meet."""
+"""Shapes that share a filter bit do not collide."""
 MAX_JOINT_SPEED = 100.0
 MAX_BODY_SPEED = 1000.0
 EFFORT_MARGIN = 10.0
-"""Above the motors' torque, which the control law limits: friction comes on top of it."""
+"""Over the motors' torque limits, which the PD law applies: friction adds to them."""
 
 
 class World:
@@ -26,11 +25,11 @@ class World:
 
     Args:
         settings: the worker's settings; arrays: the world file's.
-        poses: (N, 7) float32 of the trunks, quaternions xyzw, in the scene.
+        poses: (N, 7) float32 of the trunks in the scene, quaternions xyzw.
 
     Attributes:
         robot_actors: (N,) int32 actor ids; robot_bodies: (N, bodies) and barrier_bodies: (B,) rows
-            of the rigid-body tensors; body_names and joint_names: the robot's, in its order.
+            of the rigid-body tensors; body_names and joint_names: in Isaac Gym's order.
         base_com: (N, 3) float32 centre of mass in each trunk's frame.
     """
 
@@ -127,7 +126,7 @@ class World:
         return actor
 
     def _set_shapes(self, env: gymapi.Env, actor: int, foot_friction: float) -> None:
-        """Set what a robot's shapes meet and how they slide."""
+        """Set collision filters and friction of a robot's shapes."""
         gym, settings = self._gym, self._settings
         shapes = gym.get_actor_rigid_shape_properties(env, actor)
         for body, which in enumerate(self._shape_ranges):
@@ -140,7 +139,7 @@ class World:
         gym.set_actor_rigid_shape_properties(env, actor, shapes)
 
     def _load_trunk(self, trunk: gymapi.RigidBodyProperties, robot: int) -> None:
-        """Add the drawn mass, with the inertia in proportion, and move the centre of mass."""
+        """Add the drawn mass, scale the inertia, and move the centre of mass."""
         mass = trunk.mass + float(self._arrays["mass_offset"][robot])
         factor = mass / trunk.mass
         trunk.mass, trunk.invMass = mass, 1.0 / mass
@@ -170,9 +169,9 @@ class World:
 
 
 def sim_params(settings: "dict[str, Any]", cuda: bool) -> gymapi.SimParams:
-    """Step, gravity and PhysX's options: legged_gym's, but for the contacts that are collected.
+    """Step, gravity, and legged_gym's PhysX options.
 
-    Collecting those of all substeps is known to give wrong forces (IsaacGymEnvs' release notes).
+    Contacts of the last substep: those of all give wrong forces (IsaacGymEnvs' release notes).
     """
     params = gymapi.SimParams()
     params.dt, params.substeps = settings["substep_s"], 1
@@ -195,7 +194,7 @@ def sim_params(settings: "dict[str, Any]", cuda: bool) -> gymapi.SimParams:
 
 
 def robot_options() -> gymapi.AssetOptions:
-    """How the robot's URDF is read: every link stays a body, cylinders stay cylinders."""
+    """Import options: every link stays a body, cylinders stay cylinders."""
     options = gymapi.AssetOptions()
     options.default_dof_drive_mode = int(gymapi.DOF_MODE_EFFORT)
     options.collapse_fixed_joints = False
@@ -222,7 +221,7 @@ def transform(pose: np.ndarray) -> gymapi.Transform:
 def scaled(matrix: gymapi.Mat33, factor: float) -> gymapi.Mat33:
     """A matrix times a number."""
     result = gymapi.Mat33()
-    result.x = gymapi.Vec3(matrix.x.x * factor, matrix.x.y * factor, matrix.x.z * factor)
-    result.y = gymapi.Vec3(matrix.y.x * factor, matrix.y.y * factor, matrix.y.z * factor)
-    result.z = gymapi.Vec3(matrix.z.x * factor, matrix.z.y * factor, matrix.z.z * factor)
+    for row in "xyz":
+        old = getattr(matrix, row)
+        setattr(result, row, gymapi.Vec3(old.x * factor, old.y * factor, old.z * factor))
     return result

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from collectors.legged.skills import CRITERIA, N_SIGNALS, S, Track, signals, succeeded
-from collectors.robots.commands import NEUTRAL, SKILLS, C
+from collectors.legged.signals import signals
+from collectors.robots.commands import NEUTRAL, C
 from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.passages import Passage
+from collectors.scenarios.signals import N_SIGNALS, S, Track
+from collectors.scenarios.skills import SKILLS
 from collectors.timing import CONTROL_DT_S
 from tests.collectors.making import ROBOT, perfect_view
 
@@ -101,23 +103,18 @@ def cell(name: str) -> Track:
     return perfect(skill, None if where == "on open ground" else PASSAGE_OF.get(skill))
 
 
-CELLS = [*sorted(CRITERIA), "tilt on open ground"]
+CELLS = [*sorted(SKILLS), "tilt on open ground"]
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_the_perfect_episode_succeeds_unless_it_ended_in_a_fall(name: str) -> None:
+def test_the_perfect_episode_succeeds_(name: str) -> None:
     skill = name.split()[0]
-    assert succeeded(skill, cell(name), terminated=False)
-    assert not succeeded(skill, cell(name), terminated=True)
+    assert SKILLS[skill].succeeded(cell(name))
 
 
 @pytest.mark.parametrize("skill", ["crawl", "squeeze"])
 def test_crawling_and_squeezing_take_a_passage(skill: str) -> None:
-    assert not succeeded(skill, perfect(skill), terminated=False), "posing is not passing"
-
-
-def test_every_skill_has_a_criterion() -> None:
-    assert set(CRITERIA) == set(SKILLS)
+    assert not SKILLS[skill].succeeded(perfect(skill)), "posing is not passing"
 
 
 FAILURES: list[tuple[str, str, Spoil]] = [
@@ -162,7 +159,7 @@ FAILURES: list[tuple[str, str, Spoil]] = [
 def test_one_broken_condition_fails(skill: str, spoil: Spoil) -> None:
     track = cell(skill)
     spoil(track.values)
-    assert not succeeded(skill.split()[0], track, terminated=False)
+    assert not SKILLS[skill.split()[0]].succeeded(track)
 
 
 FORGIVEN: list[tuple[str, str, Spoil]] = [
@@ -210,7 +207,7 @@ FORGIVEN: list[tuple[str, str, Spoil]] = [
 def test_what_is_within_the_bounds_succeeds(skill: str, spoil: Spoil) -> None:
     track = cell(skill)
     spoil(track.values)
-    assert succeeded(skill.split()[0], track, terminated=False)
+    assert SKILLS[skill.split()[0]].succeeded(track)
 
 
 def test_distance_counts_the_way_and_not_the_trunks_sway() -> None:
@@ -236,7 +233,7 @@ def test_slow_runs_may_be_off_by_thirty_centimetres_a_second() -> None:
     for error, fine in ((0.29, True), (0.31, False)):
         track.values[LAST_TWO_SECONDS, S.VEL_X_COMMAND] = 1.0
         track.values[LAST_TWO_SECONDS, S.VEL_X] = 1.0 - error
-        assert succeeded("run", track, terminated=False) == fine
+        assert SKILLS["run"].succeeded(track) == fine
 
 
 def test_a_rush_has_until_twice_its_ramp_and_half_a_second_to_be_fast() -> None:
@@ -247,7 +244,7 @@ def test_a_rush_has_until_twice_its_ramp_and_half_a_second_to_be_fast() -> None:
     for start, fine in ((deadline - 5, True), (deadline + 5, False)):
         track.values[:, S.VEL_X] = 0.0
         track.values[start : start + 5, S.VEL_X] = speed
-        assert succeeded("rush", track, terminated=False) == fine
+        assert SKILLS["rush"].succeeded(track) == fine
 
 
 @given(

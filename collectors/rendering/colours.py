@@ -1,0 +1,10 @@
+"""Colours (RGB, 0-255) of what pictures show; legs as Okabe & Ito (2008) tell them apart."""
+
+Colour = tuple[int, int, int]
+
+RIGHT_LEGS: Colour = (213, 94, 0)
+LEFT_LEGS: Colour = (0, 114, 178)
+TRUNK: Colour = (70, 83, 99)
+FEET: Colour = (24, 28, 34)
+BARRIER: Colour = (230, 159, 0)
+SKY: Colour = (246, 248, 250)

@@ -1,0 +1,82 @@
+"""Signals recorded at every step of an episode, from which success is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from collectors.scenarios.passages import TRACK_HALF_WIDTH_M, Passage
+from collectors.timing import CONTROL_DT_S
+
+
+class S(IntEnum):
+    """Index of each recorded signal."""
+
+    VEL_X = 0
+    VEL_X_COMMAND = 1
+    SPEED = 2
+    TURN_RATE = 3
+    HEIGHT_ERROR = 4
+    TILT_ERROR = 5
+    ROLL_ERROR = 6
+    FEET_DOWN = 7
+    POS_X = 8
+    POS_Y = 9
+    TRACKING = 10
+    STANCE_WIDTH = 11
+    ALONG = 12
+    ACROSS = 13
+    BARRIER_FORCE = 14
+    BARRIER_BODY_FORCE = 15
+    TORQUE = 16
+    ACTION_RATE = 17
+
+
+N_SIGNALS = len(S)
+
+
+@dataclass(frozen=True)
+class Track:
+    """The signals (T, N_SIGNALS) of an episode, its target command (16,) and its passage."""
+
+    values: np.ndarray
+    command: np.ndarray
+    passage: Passage | None
+    trunk_half_length_m: float
+
+    def last(self, seconds: float, signal: S) -> np.ndarray:
+        """A signal over the episode's last `seconds`."""
+        return self.values[-max(1, round(seconds / CONTROL_DT_S)) :, signal]
+
+    def rms(self, seconds: float, signal: S) -> float:
+        """Root mean square of a signal over the last `seconds`."""
+        return float(np.sqrt(np.mean(np.square(self.last(seconds, signal)))))
+
+    def distance_m(self) -> float:
+        """Length of the path, from 5-step chords: the trunk's sway does not count."""
+        chords = np.diff(self.values[::5, S.POS_X : S.POS_Y + 1], axis=0)
+        return float(np.linalg.norm(chords, axis=1).sum())
+
+    def commanded_distance_m(self) -> float:
+        """Integral of the commanded speed."""
+        return float(self.values[:, S.VEL_X_COMMAND].sum() * CONTROL_DT_S)
+
+    def walked(self) -> bool:
+        """Whether the path is at least 70 % of the commanded distance."""
+        return self.distance_m() >= 0.7 * self.commanded_distance_m()
+
+    def passed(self) -> bool:
+        """Whether the whole trunk left the passage at its far end, without leaving the track."""
+        if self.passage is None:
+            return False
+        along, across = self.values[:, S.ALONG], self.values[:, S.ACROSS]
+        out = self.passage.end_m + self.trunk_half_length_m
+        inside = (along > self.passage.start_m) & (along < self.passage.end_m)
+        wide = TRACK_HALF_WIDTH_M if self.passage.kind == "bar" else self.passage.opening_m / 2
+        return bool(along[-1] > out and np.all(np.abs(across[inside]) < wide))
+
+    def vel_x_error(self) -> float:
+        """Mean |v_x error| over the last 2 s, m/s."""
+        return float(np.abs(self.last(2.0, S.VEL_X) - self.last(2.0, S.VEL_X_COMMAND)).mean())

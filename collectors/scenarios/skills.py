@@ -1,0 +1,326 @@
+"""Skills: one record each, with its commands, terrains, passage, share and success criterion.
+
+Passages have the sizes of parkour's obstacles relative to the robot: a bar at 1.15 to 0.665 of its
+standing height (Aliengo: 0.50 to 0.29 m), walls 0.19 to 0.03 m wider than the robot to squeeze
+through, and 0.03 m wider to 0.05 m narrower to tilt through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectors.robots.commands import C, Range, draw_command, length_scale
+from collectors.robots.robot import RobotCard
+from collectors.scenarios.passages import Passage, PassageRule
+from collectors.scenarios.signals import S, Track
+from collectors.scenarios.terrains import TERRAINS, check_level, check_terrain
+from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+
+MAX_CRAWL_M = 0.18
+_BAR_MARGIN_M = (0.03, 0.06)
+_WALL_MARGIN_M = 0.025
+_FOOT_MARGIN_M = 0.02
+_PASSAGE_ROLL_RAD = (0.3, 1.1)
+"""1.1 rad is what the narrowest walls take; Aliengo's hips end at 1.22."""
+
+
+@dataclass(frozen=True)
+class Skill:
+    """Everything about one skill; adding a skill is adding a record, and an expert that has it.
+
+    Attributes:
+        succeeded: whether an episode that did not end in a fall counts as a success.
+        describe: a command (16,) in words, for pictures.
+        ranges: of the commands that differ from the neutral trot's, drawn uniformly.
+        mirrored: commands that take either sign with equal chance.
+        terrains: where it is asked for, None for all; a terrain's record may name it too.
+        share: of the episodes that train an expert; 0 leaves the skill out of training.
+        passage: what stands on its track.
+    """
+
+    name: str
+    succeeded: Callable[[Track], bool]
+    describe: Callable[[np.ndarray], str]
+    ranges: dict[C, Range]
+    mirrored: tuple[C, ...] = ()
+    terrains: tuple[str, ...] | None = None
+    share: float = 0.0
+    passage: PassageRule | None = None
+
+    def asked_on(self, terrain: str) -> bool:
+        """Whether the skill is asked for on a terrain."""
+        everywhere = self.terrains is None or terrain in self.terrains
+        return everywhere or self.name in TERRAINS[terrain].skills
+
+    def draw_command(
+        self, rng: np.random.Generator, robot: RobotCard, speed_scale: float = 1.0
+    ) -> np.ndarray:
+        """Draw a target command (16,), see `commands.draw_command`."""
+        return draw_command(self.ranges, self.mirrored, rng, robot, speed_scale)
+
+    def draw_passage(
+        self,
+        terrain: str,
+        level: int,
+        command: np.ndarray,
+        rng: np.random.Generator,
+        robot: RobotCard,
+    ) -> tuple[Passage | None, np.ndarray]:
+        """An episode's passage, None on open ground, and the command (16,) that takes it."""
+        if self.passage is None or terrain not in self.passage.terrains:
+            return None, command
+        return self.passage.draw(level, command, rng, robot)
+
+
+def _between(easy: float, hard: float, hardness: float) -> float:
+    return easy + hardness * (hard - easy)
+
+
+def _speed(command: np.ndarray) -> str:
+    return f"{command[C.VEL_X]:.1f} m/s"
+
+
+def _height(command: np.ndarray) -> str:
+    return f"height {round(100 * command[C.BODY_HEIGHT]):+d} cm"
+
+
+def _degrees(command: np.ndarray, c: C) -> str:
+    return f"{round(np.degrees(command[c])):+d}°"
+
+
+def _stand(track: Track) -> bool:
+    """Still, level as commanded, in place and on four feet over the last second.
+
+    Drift counts over that second only: an earlier push may have moved the robot.
+    """
+    drift = np.hypot(np.ptp(track.last(1.0, S.POS_X)), np.ptp(track.last(1.0, S.POS_Y)))
+    return bool(
+        track.rms(1.0, S.SPEED) < 0.1
+        and track.rms(1.0, S.TURN_RATE) < 0.2
+        and abs(track.last(1.0, S.HEIGHT_ERROR).mean()) < 0.03
+        and track.last(1.0, S.TILT_ERROR).mean() < 0.1
+        and drift < 0.15
+        and np.mean(track.last(1.0, S.FEET_DOWN) == 4) > 0.9
+    )
+
+
+STAND = Skill(
+    "stand",
+    _stand,
+    lambda command: (
+        f"{_height(command)}, pitch {_degrees(command, C.BODY_PITCH)}, "
+        f"roll {_degrees(command, C.BODY_ROLL)}"
+    ),
+    ranges={
+        C.BODY_HEIGHT: (-0.10, 0.05),
+        C.BODY_PITCH: (-0.3, 0.3),
+        C.BODY_ROLL: (-0.3, 0.3),
+        C.SWING_HEIGHT: (0.0, 0.0),
+        C.GAIT_FREQUENCY: (0.0, 0.0),
+        C.GAIT_PHASE: (0.0, 0.0),
+        C.GAIT_DUTY: (1.0, 1.0),
+        C.LOCOMOTE: (0.0, 0.0),
+    },
+    share=0.12,
+)
+
+
+def _rush(track: Track) -> bool:
+    """Reaches 80 % of the speed within 2 v / a + 0.5 s and walks 70 % of the distance."""
+    speed, accel = track.command[C.VEL_X], track.command[C.ACCEL_LIMIT]
+    deadline = round((2 * speed / accel + 0.5) / CONTROL_DT_S)
+    window = np.convolve(track.values[:, S.VEL_X], np.full(5, 0.2), mode="valid")
+    # A mean over five steps counts at its last one.
+    reached = window[: deadline - 4].max(initial=-np.inf) >= 0.8 * speed
+    return bool(reached and track.walked())
+
+
+RUSH = Skill(
+    "rush",
+    _rush,
+    lambda command: f"{_speed(command)}, {command[C.ACCEL_LIMIT]:.1f} m/s²",
+    ranges={
+        C.VEL_X: (1.0, 2.5),
+        C.YAW_RATE: (-0.3, 0.3),
+        C.SWING_HEIGHT: (0.08, 0.15),
+        C.GAIT_FREQUENCY: (3.0, 4.0),
+        C.ACCEL_LIMIT: (3.0, 6.0),
+    },
+    share=0.24,
+)
+
+
+def _crawl(track: Track) -> bool:
+    """Passes under the bar; trunk and hips never press on it with more than 1 N."""
+    return track.passed() and not bool(np.any(track.values[:, S.BARRIER_BODY_FORCE] > 1.0))
+
+
+def _bar_height(robot: RobotCard, hardness: float) -> float:
+    top = robot.nominal_height_m + robot.trunk_half_size_m[2]
+    return top * _between(1.15, 0.665, hardness)
+
+
+def _duck(
+    command: np.ndarray, opening_m: float, robot: RobotCard, rng: np.random.Generator
+) -> None:
+    scale = length_scale(robot)
+    clearance = scale * rng.uniform(*_BAR_MARGIN_M)
+    under = opening_m - robot.trunk_half_size_m[2] - clearance - robot.nominal_height_m
+    command[C.BODY_HEIGHT] = max(-MAX_CRAWL_M * scale, min(command[C.BODY_HEIGHT], under))
+
+
+CRAWL = Skill(
+    "crawl",
+    _crawl,
+    lambda command: f"{_speed(command)}, {_height(command)}",
+    ranges={
+        C.VEL_X: (0.4, 0.8),
+        C.BODY_HEIGHT: (-MAX_CRAWL_M, -0.08),
+        C.SWING_HEIGHT: (0.04, 0.08),
+        C.GAIT_FREQUENCY: (2.0, 3.0),
+        C.GAIT_DUTY: (0.6, 0.75),
+    },
+    terrains=("flat", "rough"),
+    share=0.1,
+    passage=PassageRule("bar", ("flat", "rough"), _bar_height, _duck),
+)
+
+
+def _squeeze(track: Track) -> bool:
+    """Passes between the walls and touches them in less than 5 % of the window's steps."""
+    touches = track.values[:, S.BARRIER_FORCE] > 1.0
+    return track.passed() and float(touches.sum()) < 0.05 * EPISODE_STEPS
+
+
+def _squeeze_gap(robot: RobotCard, hardness: float) -> float:
+    return robot.width_m + length_scale(robot) * _between(0.19, 0.03, hardness)
+
+
+SQUEEZE = Skill(
+    "squeeze",
+    _squeeze,
+    lambda command: f"{_speed(command)}, feet {command[C.STANCE_WIDTH]:.2f} m apart",
+    ranges={
+        C.VEL_X: (0.4, 0.6),
+        C.STANCE_WIDTH: (0.12, 0.22),
+        C.GAIT_FREQUENCY: (2.5, 3.5),
+    },
+    terrains=("flat", "rough"),
+    share=0.12,
+    passage=PassageRule("walls", ("flat", "rough"), _squeeze_gap),
+)
+
+
+def _tilt(track: Track) -> bool:
+    """Passes between the walls; on open ground, walks with a roll error below 0.15 rad (2 s)."""
+    if track.passage is not None:
+        return track.passed()
+    return bool(np.abs(track.last(2.0, S.ROLL_ERROR)).mean() < 0.15 and track.walked())
+
+
+def _tilt_gap(robot: RobotCard, hardness: float) -> float:
+    return robot.width_m + length_scale(robot) * _between(0.03, -0.05, hardness)
+
+
+def _roll_through(
+    command: np.ndarray, opening_m: float, robot: RobotCard, rng: np.random.Generator
+) -> None:
+    scale = length_scale(robot)
+    roll = _roll_for_gap(robot, opening_m - 2 * scale * _WALL_MARGIN_M)
+    roll = np.clip(roll, *_PASSAGE_ROLL_RAD)
+    command[C.BODY_ROLL] = np.copysign(roll, command[C.BODY_ROLL])
+    widest = opening_m - 2 * (robot.foot_radius_m + scale * _FOOT_MARGIN_M)
+    command[C.STANCE_WIDTH] = min(command[C.STANCE_WIDTH], widest)
+
+
+def _roll_for_gap(robot: RobotCard, gap_m: float) -> float:
+    """Roll in rad at which the hips fit a gap with the legs hanging vertically.
+
+    The hip joints, `hip_offset_m[1]` off the middle, then stand closer together:
+    width(roll) = width - 2 hip_y (1 - cos roll).
+    """
+    cosine = 1.0 - (robot.width_m - gap_m) / (2.0 * robot.hip_offset_m[1])
+    return float(np.arccos(np.clip(cosine, -1.0, 1.0)))
+
+
+TILT = Skill(
+    "tilt",
+    _tilt,
+    lambda command: f"{_speed(command)}, roll {_degrees(command, C.BODY_ROLL)}",
+    ranges={
+        C.VEL_X: (0.4, 0.6),
+        C.BODY_ROLL: (0.3, 0.5),
+        C.GAIT_FREQUENCY: (2.5, 3.5),
+    },
+    mirrored=(C.BODY_ROLL,),
+    terrains=("flat", "rough", "slope"),
+    share=0.14,
+    passage=PassageRule(
+        "walls",
+        ("flat", "rough"),
+        _tilt_gap,
+        _roll_through,
+        ranges={C.BODY_ROLL: (-_PASSAGE_ROLL_RAD[1], _PASSAGE_ROLL_RAD[1])},
+    ),
+)
+
+
+def _run(track: Track) -> bool:
+    """Mean |v_x error| below max(0.3, 0.2 v_x) and tracking reward above 0.7 over the last 2 s."""
+    return bool(
+        track.vel_x_error() < max(0.3, 0.2 * track.command[C.VEL_X])
+        and track.last(2.0, S.TRACKING).mean() > 0.7
+    )
+
+
+RUN = Skill(
+    "run",
+    _run,
+    lambda command: f"{_speed(command)}, turning at {command[C.YAW_RATE]:+.2f} rad/s",
+    ranges={
+        C.VEL_X: (1.5, 3.0),
+        C.YAW_RATE: (-0.3, 0.3),
+        C.SWING_HEIGHT: (0.06, 0.12),
+        C.GAIT_FREQUENCY: (3.0, 4.0),
+        C.GAIT_DUTY: (0.40, 0.50),
+        C.ACCEL_LIMIT: (0.5, 2.0),
+    },
+    terrains=("flat", "rough", "slope"),
+    share=0.28,
+)
+
+SKILLS: dict[str, Skill] = {skill.name: skill for skill in (STAND, RUSH, CRAWL, SQUEEZE, TILT, RUN)}
+
+
+def check_skill(skill: str) -> str:
+    """Return the name; raises ValueError for an unknown one."""
+    if skill not in SKILLS:
+        raise ValueError(f"unknown skill '{skill}'; skills: {', '.join(SKILLS)}")
+    return skill
+
+
+def matching_cells(
+    terrains: tuple[str, ...], skills: tuple[str, ...], levels: tuple[int, ...]
+) -> list[tuple[str, str]]:
+    """The pairs of terrain and skill that go together, for a grid of cells.
+
+    Raises:
+        ValueError: an unknown name or level, no level, or no pair.
+    """
+    for skill in skills:
+        check_skill(skill)
+    for terrain in terrains:
+        check_terrain(terrain)
+    for level in levels:
+        check_level(level)
+    if not levels:
+        raise ValueError("at least one level is needed")
+    cells = [(t, s) for t in terrains for s in skills if SKILLS[s].asked_on(t)]
+    if not cells:
+        raise ValueError(
+            f"none of the skills {', '.join(skills)} is asked for on {', '.join(terrains)}"
+        )
+    return cells

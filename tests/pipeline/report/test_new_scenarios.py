@@ -1,0 +1,101 @@
+"""A new terrain is one record, a new skill one record: both are simulated, drawn and reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES
+from collectors.legged.data import CollectionGrid
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.evaluation import EvaluationGrid, evaluate
+from collectors.legged.rollout import run_episodes
+from collectors.rendering.scene import scene_of
+from collectors.robots.commands import C
+from collectors.scenarios.passages import PassageRule
+from collectors.scenarios.skills import SKILLS, Skill
+from collectors.scenarios.terrains import TERRAINS, Terrain, make_tile
+from pipeline.report.pictures import FilmPlan, Take, describe, hardest_terrain, heading
+from pipeline.report.report import write_report
+from tests.collectors.making import ROBOT, Constant
+from tests.pipeline.report.run_folder import write_json, write_run_folder
+
+DUNES = Terrain(
+    "dunes",
+    seed=77,
+    height=lambda x, y, level, rng: 0.01 * level * np.sin(2 * np.pi * x / 2.5),
+    skills=("run",),
+)
+MARCH = Skill(
+    "march",
+    succeeded=lambda track: len(track.values) > 0,
+    describe=lambda command: f"marches at {command[C.VEL_X]:.1f} m/s",
+    ranges={C.VEL_X: (0.3, 0.5)},
+    terrains=("dunes",),
+    passage=PassageRule("bar", ("dunes",), lambda robot, hardness: 0.6 - 0.1 * hardness),
+)
+
+
+@pytest.fixture(autouse=True)
+def records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TERRAINS, "dunes", DUNES)
+    monkeypatch.setitem(SKILLS, "march", MARCH)
+
+
+def test_records_of_both_sides_say_what_goes_together() -> None:
+    grid = CollectionGrid(terrains=("flat", "dunes"), skills=tuple(SKILLS), parts=1)
+    assert {skill for terrain, skill in grid.cells() if terrain == "dunes"} == {
+        "stand",
+        "rush",
+        "run",
+        "march",
+    }
+    assert ("flat", "march") not in grid.cells()
+    assert "dunes" not in TERRAIN_SHARES, "no share: the experts' training stays as it is"
+    assert "march" not in SKILL_SHARES
+
+
+@pytest.mark.parametrize("terrain", ["flat", "rough", "slope", "stairs", "obstacles"])
+def test_tiles_hang_on_the_terrains_own_seed(terrain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = make_tile(terrain, 6, 3).heights
+    turned = dict(reversed(TERRAINS.items()))
+    monkeypatch.setattr("collectors.scenarios.terrains.TERRAINS", turned)
+    make_tile.cache_clear()
+    np.testing.assert_array_equal(make_tile(terrain, 6, 3).heights, before)
+
+
+def test_seeds_are_unique() -> None:
+    assert len({terrain.seed for terrain in TERRAINS.values()}) == len(TERRAINS)
+
+
+def test_they_are_simulated_drawn_and_reported(tmp_path: Path) -> None:
+    grid = EvaluationGrid(("dunes",), ("march",), levels=(4,), episodes=2)
+    env = LeggedEnvironment(ROBOT, 2, threads=1, episode_steps=10)
+    try:
+        (result, _) = run_episodes(env, Constant(), grid.specs(), record=True)
+        assert not env.success(0, terminated=True), "a fall is never a success"
+        (cell,) = evaluate(Constant(), env, grid)
+    finally:
+        env.close()
+    assert result.success == (not result.terminated)
+    assert result.draws.passage is not None
+    scene = scene_of(result, ROBOT)
+    assert np.ptp(scene.ground.heights) == pytest.approx(2 * 0.04, abs=0.01)
+    assert len(scene.barriers) == 1
+    assert hardest_terrain("march", tuple(TERRAINS)) == "dunes"
+    assert hardest_terrain("run", ("dunes",)) == "dunes"
+    assert list(FilmPlan(("march",), ("dunes",)).grids()) == ["march"]
+    assert describe(result).startswith("marches at 0.")
+    assert heading(Take(result, 1, 1)).where == "dunes, level 4"
+
+    run = write_run_folder(tmp_path)
+    summary = json.loads((run / "summary.json").read_text())
+    policy = summary["cells"][0]["policy"]
+    summary["cells"].append(cell.as_record() | {"policy": policy})
+    write_json(run / "summary.json", summary)
+    page = write_report(run).read_text()
+    assert "dunes" in page
+    assert "march" in page
