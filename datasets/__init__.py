@@ -7,11 +7,17 @@ from datasets.analysis.spectrum import SpectralEnergy
 from datasets.analysis.statistics import ChannelStatistics
 from datasets.catalog.manifest import PartRecord
 from datasets.catalog.parquet_export import write_parquet
+from datasets.dataset import (
+    Selection,
+    Store,
+    create_store,
+    migrate_store,
+    open_store,
+    query,
+)
 from datasets.errors import DatasetError
 from datasets.schema import Field, Schema
-from datasets.selection.selection import Selection, query
-from datasets.storage.root import SCHEMA_VERSION, migrate_store
-from datasets.storage.store import Store, create_store, open_store
+from datasets.storage.root import SCHEMA_VERSION
 from datasets.storage.tags import Tag
 from datasets.stream.materialise import Materialised
 from datasets.stream.mixing import Mixture, equal_shares

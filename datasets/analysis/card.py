@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from datasets.analysis.dask_arrays import Scheduler
+from datasets.analysis.quantiles import channel_quantiles
+from datasets.analysis.statistics import channel_statistics
 from datasets.analysis.xarray_view import channel_names
 from datasets.schema import Field
-from datasets.storage.s3.object_store import store_address
-
-if TYPE_CHECKING:
-    from datasets.analysis.dask_arrays import Scheduler
-    from datasets.selection.selection import Selection
+from datasets.selection.selection import Selection
 
 CARD_VERSION = 1
 BINS = 20
@@ -49,7 +48,7 @@ def card_record(
     pairs = selection.describe(("terrain", "skill"))
     return {
         "card_version": CARD_VERSION,
-        "name": PurePosixPath(store_address(store)).name,
+        "name": PurePosixPath(store.full_address).name,
         "store": store.info(),
         "schema": store.schema.to_json(),
         "selection": {
@@ -175,8 +174,9 @@ def _parts(selection: Selection) -> Iterator[dict[str, Any]]:
 
 def _channels(selection: Selection, scheduler: Scheduler) -> Iterator[dict[str, Any]]:
     for field in selection.store.schema.fields:
-        found = selection.statistics(field.name, scheduler)
-        low, median, high = selection.quantiles(field.name, CHANNEL_QUANTILES, scheduler)
+        found = channel_statistics(selection, field.name, scheduler)
+        quantiles = channel_quantiles(selection, field.name, CHANNEL_QUANTILES, scheduler)
+        low, median, high = quantiles
         for name, place in _named_channels(field):
             yield {
                 "field": field.name,

@@ -10,16 +10,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import dask.array as da
 import numpy as np
-from dask.delayed import delayed
 
 from datasets.errors import DatasetError
+from datasets.selection.selection import Selection
 from datasets.storage.shards import row_runs
+from datasets.storage.store import Store
 
 if TYPE_CHECKING:
-    from datasets.selection.selection import Selection
-    from datasets.storage.store import Store
+    import dask.array as da
 
 Partial = TypeVar("Partial")
 Measure = Callable[[np.ndarray, np.ndarray], Partial]
@@ -50,14 +49,13 @@ class UnitReader:
         return self._selection.unit_rows(self._units[number])[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from datasets.storage.s3.object_store import store_address
-
         manifests = self._selection.catalog.manifests
         parts = {
             part_id: (manifests[part_id].content_hash, row_runs(rows, np.ones_like(rows)))
             for part_id, rows in self._selection.rows_by_part()
         }
-        return _reopened, (store_address(self._selection.store), parts, self._field)
+        store = self._selection.store
+        return _reopened, (type(store), store.full_address, parts, self._field)
 
 
 def selection_array(selection: Selection, field: str) -> da.Array:
@@ -70,6 +68,8 @@ def selection_array(selection: Selection, field: str) -> da.Array:
     Raises:
         DatasetError: unknown field; at computation, a damaged or missing object.
     """
+    import dask.array as da  # slow to import: 0.9 s
+
     described = selection.store.schema.field(field)
     dtype = np.dtype(described.dtype)
     reader = UnitReader(selection, field)
@@ -105,6 +105,8 @@ def reduce_units(
     Raises:
         DatasetError: an empty selection, an unknown field, a damaged or missing object.
     """
+    from dask.delayed import delayed  # slow to import: 0.1 s
+
     selection.store.schema.field(field)
     if len(selection) == 0:
         raise DatasetError("statistics of an empty selection; select at least one episode")
@@ -130,11 +132,12 @@ def _read_block(
 
 
 def _reopened(
-    address: str, parts: dict[str, tuple[str, list[tuple[int, int]]]], field: str
+    kind: type[Store],
+    address: str,
+    parts: dict[str, tuple[str, list[tuple[int, int]]]],
+    field: str,
 ) -> UnitReader:
-    from datasets.selection.selection import Selection
-
-    store = _opened(address)
+    store = _opened(kind, address)
     catalog = store.catalog()
     rows = []
     for part_id, (content_hash, runs) in parts.items():
@@ -147,7 +150,5 @@ def _reopened(
 
 
 @lru_cache(maxsize=8)
-def _opened(address: str) -> Store:
-    from datasets.storage.store import open_store
-
-    return open_store(address)
+def _opened(kind: type[Store], address: str) -> Store:
+    return kind.open(address)

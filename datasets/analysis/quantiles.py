@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from datasets.analysis.dask_arrays import Scheduler, reduce_units
 from datasets.errors import DatasetError
-
-if TYPE_CHECKING:
-    from datasets.analysis.dask_arrays import Scheduler
-    from datasets.selection.selection import Selection
+from datasets.selection.selection import Selection
 
 BINS = 1 << 21
 """Counters of one pass, for all channels and ranks together: 16 MiB."""
@@ -52,10 +49,6 @@ def channel_quantiles(
     Raises:
         DatasetError: a quantile outside 0..1, an empty selection, or an unknown field.
     """
-    from datasets.analysis.dask_arrays import (
-        reduce_units,
-    )  # inside: a query needs no Dask and starts fast
-
     wanted = np.asarray(quantiles, np.float64)
     if wanted.ndim != 1 or len(wanted) == 0 or not ((wanted >= 0) & (wanted <= 1)).all():
         raise DatasetError(f"quantiles must be one or more numbers in 0..1, not {quantiles}")

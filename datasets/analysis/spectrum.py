@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from datasets.analysis.dask_arrays import Scheduler, reduce_units
 from datasets.errors import DatasetError
-
-if TYPE_CHECKING:
-    from datasets.analysis.dask_arrays import Scheduler
-    from datasets.selection.selection import Selection
+from datasets.selection.selection import Selection
 
 BLOCK_WINDOWS = 32
 
@@ -64,10 +61,6 @@ def spectral_energy(
     Raises:
         DatasetError: unknown or unfit field, n < 2, an empty selection, or no episode with n steps.
     """
-    from datasets.analysis.dask_arrays import (
-        reduce_units,
-    )  # inside: a query needs no Dask and starts fast
-
     described = selection.store.schema.field(field)
     if described.per != "step" or not described.dtype.startswith("float"):
         raise DatasetError(f"field {field} has no spectrum; choose a floating-point field a step")

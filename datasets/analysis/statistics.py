@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from datasets.analysis.dask_arrays import Scheduler
-    from datasets.selection.selection import Selection
+from datasets.analysis.dask_arrays import Scheduler, reduce_units
+from datasets.selection.selection import Selection
 
 BLOCK_ROWS = 1 << 12
 
@@ -66,13 +64,9 @@ def channel_statistics(
 ) -> ChannelStatistics:
     """Statistics of one field over the selection's rows; see ``dask_arrays.reduce_units``.
 
-    The import is inside because a query, which needs no Dask, must start at once.
-
     Raises:
         DatasetError: an empty selection or an unknown field.
     """
-    from datasets.analysis.dask_arrays import reduce_units
-
     return reduce_units(selection, field, _of_unit, ChannelStatistics.merge, scheduler)
 
 

@@ -6,18 +6,15 @@ import json
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from datasets.catalog.catalog import Catalog
 from datasets.errors import DatasetError
 from datasets.files import write_bytes_durably
+from datasets.selection.selection import Selection
 from datasets.storage.shards import row_runs
-
-if TYPE_CHECKING:
-    from datasets.selection.selection import Selection
-    from datasets.storage.store import Store
+from datasets.storage.store import Store
 
 SAVED_VERSION = 1
 
@@ -38,15 +35,14 @@ def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
         raise DatasetError(f"cannot write the selection to {path}: {error.strerror}") from error
 
 
-def saved_rows(
-    store: Store, catalog: Catalog, path: str | os.PathLike[str]
-) -> tuple[np.ndarray, str]:
-    """Ascending catalog rows of a saved selection, and the hash that it must have.
+def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
+    """Read a saved selection; the same episodes even after more parts were added.
 
     Raises:
         DatasetError: not a saved selection, or its parts are not in the store as they were.
     """
     parts, recorded = _read(path)
+    catalog = store.catalog()
     rows: list[np.ndarray] = [np.zeros(0, np.int64)]
     for part_id in sorted(parts):
         content_hash, runs = parts[part_id]
@@ -62,7 +58,10 @@ def saved_rows(
             )
         first, _ = catalog.part_bounds[part_id]
         rows += [first + np.arange(start, stop) for start, stop in runs]
-    return np.concatenate(rows), recorded
+    loaded = Selection(store, catalog, np.concatenate(rows))
+    if loaded.hash != recorded:
+        raise DatasetError(f"{path} is damaged: its rows do not have the recorded hash")
+    return loaded
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, tuple[str, list[list[int]]]], str]:

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from datasets.analysis.quantiles import DEFAULT_QUANTILES, channel_quantiles
-from datasets.analysis.spectrum import SpectralEnergy, spectral_energy
-from datasets.analysis.statistics import ChannelStatistics, channel_statistics
 from datasets.catalog.catalog import Catalog
 from datasets.catalog.grouping import grouped_outcomes
 from datasets.errors import DatasetError
 from datasets.hashing import hashed
 from datasets.layout import SHARD_STEPS
-
-if TYPE_CHECKING:
-    import dask.array
-    import xarray
-
-    from datasets.analysis.dask_arrays import Scheduler
-    from datasets.storage.store import Store
-    from datasets.stream.config import StreamSettings
-    from datasets.stream.materialise import Materialised
-    from datasets.stream.window_stream import WindowStream
+from datasets.storage.shards import row_runs
+from datasets.storage.store import Store
 
 _SPLIT = 4
 
@@ -97,13 +85,13 @@ class Selection:
         """The catalog's columns, one row an episode."""
         return self.catalog.rows(self.rows)
 
-    def where(self, condition: str) -> Selection:
+    def where(self, condition: str) -> Self:
         """Those episodes for which one boolean SQL expression over the columns is true.
 
         Raises:
             DatasetError: anything but such an expression; see ``conditions.matching_rows``.
         """
-        from datasets.catalog.conditions import matching_rows  # inside: DuckDB is slow to import
+        from datasets.catalog.conditions import matching_rows  # DuckDB is slow to import
 
         matching = matching_rows(self.catalog, condition)
         kept = np.isin(self.rows, matching, assume_unique=True)
@@ -122,7 +110,7 @@ class Selection:
         names = [self.catalog.check_column(name) for name in group_by]
         return grouped_outcomes(self.catalog, self.rows, list(dict.fromkeys(names)))
 
-    def split(self, fraction: float, seed: int) -> tuple[Selection, Selection]:
+    def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
         """Split into (rest, held out) by a hash of each episode's id and the seed.
 
         An episode lands on the same side whatever else is selected, so a held-out episode stays
@@ -140,28 +128,6 @@ class Selection:
     def episode_ids(self) -> np.ndarray:
         """(E,) global episode ids from the collection plan."""
         return self.catalog.numbers("episode")[self.rows]
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the selection as a JSON file: its hash, its parts' hashes, and row ranges."""
-        from datasets.selection.saved import save_selection
-
-        save_selection(self, path)
-
-    @classmethod
-    def load(cls, store: Store, path: str | os.PathLike[str]) -> Selection:
-        """Read a saved selection; the same episodes even after more parts were added.
-
-        Raises:
-            DatasetError: not a saved selection, or its parts are not in the store as they were.
-        """
-        from datasets.selection.saved import saved_rows
-
-        catalog = store.catalog()
-        rows, recorded = saved_rows(store, catalog, path)
-        loaded = cls(store, catalog, rows)
-        if loaded.hash != recorded:
-            raise DatasetError(f"{path} is damaged: its rows do not have the recorded hash")
-        return loaded
 
     def read(self, field: str) -> np.ndarray:
         """All values of one field: (steps, *shape), or (episodes, *shape) for a field an episode.
@@ -220,73 +186,12 @@ class Selection:
         self._read_runs(field, unit, out)
         return out
 
-    def statistics(self, field: str, scheduler: Scheduler = None) -> ChannelStatistics:
-        """Count, mean, std, min and max of every channel of one field, in float64."""
-        return channel_statistics(self, field, scheduler)
+    def with_rows(self, rows: np.ndarray) -> Self:
+        """Another selection from the same catalog, of the given ascending rows."""
+        return type(self)(self.store, self.catalog, rows)
 
-    def quantiles(
-        self,
-        field: str,
-        quantiles: Sequence[float] = DEFAULT_QUANTILES,
-        scheduler: Scheduler = None,
-    ) -> np.ndarray:
-        """(Q, *shape) exact quantiles of every channel of one field; see ``quantiles``."""
-        return channel_quantiles(self, field, quantiles, scheduler)
-
-    def spectral_energy(
-        self, field: str, n: int = 128, scheduler: Scheduler = None
-    ) -> SpectralEnergy:
-        """Energy per mode and channel over windows of ``n`` steps; see ``spectrum``."""
-        return spectral_energy(self, field, n, scheduler)
-
-    def dask(self, field: str) -> dask.array.Array:
-        """One field as a lazy Dask array; see ``dask_arrays.selection_array``."""
-        from datasets.analysis.dask_arrays import selection_array
-
-        return selection_array(self, field)
-
-    def to_xarray(self, fields: Sequence[str] | None = None) -> xarray.Dataset:
-        """All or some fields as a lazy xarray Dataset; see ``xarray_view.selection_dataset``."""
-        from datasets.analysis.xarray_view import selection_dataset
-
-        return selection_dataset(self, fields)
-
-    def windows(
-        self,
-        context_len: int = 64,
-        batch_size: int = 1024,
-        **settings: Unpack[StreamSettings],
-    ) -> WindowStream:
-        """Stream shuffled windows as batches of torch tensors.
-
-        Args:
-            context_len: K, steps of a window.
-            batch_size: windows of a batch on each rank.
-            **settings: ``fields``, ``seed``, ``epoch``, ``rank``, ``world_size`` and the others of
-                ``stream_config.StreamConfig``.
-
-        Raises:
-            DatasetError: see ``stream.WindowStream``.
-        """
-        from datasets.stream.pool import SelectionSource
-        from datasets.stream.window_stream import (
-            StreamConfig,
-            WindowStream,
-        )  # inside: torch is slow to import
-
-        config = StreamConfig(context_len=context_len, batch_size=batch_size, **settings)
-        return WindowStream(SelectionSource(self), config)
-
-    def materialise(
-        self, directory: str | os.PathLike[str], fields: Sequence[str] = ("obs", "action")
-    ) -> Materialised:
-        """Copy some fields to a node-local memory map; see ``materialise.materialise``."""
-        from datasets.stream.materialise import materialise
-
-        return materialise(self, directory, fields)
-
-    def _refined(self, positions: np.ndarray) -> Selection:
-        return Selection(self.store, self.catalog, self.rows[positions])
+    def _refined(self, positions: np.ndarray) -> Self:
+        return self.with_rows(self.rows[positions])
 
     def rows_by_part(self) -> list[tuple[str, np.ndarray]]:
         """The parts with selected episodes, and their rows there, counted from the part's first."""
@@ -306,30 +211,6 @@ class Selection:
         return rows, np.ones_like(rows)
 
     def _read_runs(self, field: str, unit: Unit, out: np.ndarray) -> None:
-        from datasets.storage.shards import row_runs  # inside: queries need none of its codecs
-
         runs = row_runs(*self._field_rows(field, unit))
         with self.store.array_reader(self.catalog, unit.part_id, field) as reader:
             reader.read_runs(runs, out)
-
-
-def query(
-    store: Store,
-    terrain: str | Sequence[str] | None = None,
-    skill: str | Sequence[str] | None = None,
-    level: int | Sequence[int] | None = None,
-    where: str | None = None,
-    group_by: Sequence[str] = ("terrain", "skill"),
-) -> list[dict[str, Any]]:
-    """Describe the episodes that match all the filters, grouped; opens no array.
-
-    Returns:
-        ``Selection.describe``'s rows.
-
-    Raises:
-        DatasetError: as ``Store.select``, ``Selection.where`` and ``Selection.describe``.
-    """
-    selection = store.select(terrain=terrain, skill=skill, level=level)
-    if where is not None:
-        selection = selection.where(where)
-    return selection.describe(group_by)

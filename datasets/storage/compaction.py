@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +24,7 @@ from datasets.errors import DatasetError
 from datasets.layout import MERGED_PREFIX, SHARD_STEPS
 from datasets.storage.commit import commit_part
 from datasets.storage.parts import array_digest
-
-if TYPE_CHECKING:
-    from datasets.storage.store import Store
+from datasets.storage.store import Store
 
 COMPACT_LOCK = f"{MERGED_PREFIX}lock"
 
@@ -49,6 +46,7 @@ def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRec
         DatasetError: a damaged part, a disk that takes no writing, another compaction at work, or a
             target outside 1 to one shard.
     """
+    store.check_writable()
     if not 1 <= target_steps <= SHARD_STEPS:
         raise DatasetError(f"target_steps must be in 1..{SHARD_STEPS}, not {target_steps}")
     try:

@@ -6,7 +6,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +18,8 @@ from datasets.files import files_under, fsync_path, sha256_file
 from datasets.layout import CATALOG, PARTS, STAGING
 from datasets.schema import Schema
 from datasets.storage.root import read_root
+from datasets.storage.store import Store
 from datasets.storage.tags import read_tag, tag_names
-
-if TYPE_CHECKING:
-    from datasets.storage.store import Store
 
 ObjectFaults = Callable[[Manifest, str], Iterator[str]]
 
@@ -71,6 +68,7 @@ def verify_store(store: Store, object_faults: ObjectFaults | None = None) -> lis
 
 def remove_leftovers(store: Store) -> list[str]:
     """Remove what no catalog file commits and nobody is writing, and parts that were merged."""
+    store.check_writable()
     try:
         return [*_remove_replaced(store), *_remove_uncommitted(store)]
     except OSError as error:

@@ -30,10 +30,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import zarr
-from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] (compiled)
-from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, TransposeCodec
-from zarr.storage import LocalStore
 
 from datasets.errors import DatasetError, listed
 from datasets.files import files_under, sha256_file
@@ -41,9 +37,6 @@ from datasets.layout import SHARD_STEPS
 from datasets.schema import Field, Schema
 
 CHUNK_BYTES = 1 << 20
-
-# Blosc's own pool would not survive a fork and could make bytes depend on the number of cores.
-blosc.use_threads = False
 
 
 def chunk_rows(field: Field, rows: int) -> int:
@@ -124,6 +117,13 @@ def write_arrays(
     folder: Path, schema: Schema, part_id: str, arrays: Mapping[str, np.ndarray]
 ) -> None:
     """Write a part's group of arrays into the new ``folder``, one shard at a time."""
+    import zarr  # slow to import: 0.14 s, which a query should not pay
+    from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] (compiled)
+    from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, TransposeCodec
+    from zarr.storage import LocalStore
+
+    # Blosc's thread pool does not survive a fork and could make bytes depend on the core count.
+    blosc.use_threads = False
     group = zarr.create_group(
         LocalStore(folder),
         zarr_format=3,
@@ -133,13 +133,14 @@ def write_arrays(
         field = schema.field(name)
         rows = len(array)
         shard = shard_rows(field, rows)
+        rows_last = (*range(1, array.ndim), 0)
         stored = group.create_array(
             name,
             shape=array.shape,
             dtype=array.dtype,
             chunks=(chunk_rows(field, rows), *field.shape),
             shards=(shard, *field.shape),
-            filters=_filters(field),
+            filters=[TransposeCodec(order=rows_last)] if field.shape else [],
             serializer=BytesCodec(),
             compressors=[
                 BloscCodec(
@@ -173,9 +174,3 @@ def array_digest(array: np.ndarray) -> str:
     digest = hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode())
     digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _filters(field: Field) -> list[TransposeCodec]:
-    if not field.shape:
-        return []
-    return [TransposeCodec(order=(*range(1, len(field.shape) + 1), 0))]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ from datasets.errors import DatasetError
 from datasets.files import fsync_path, fsync_tree, write_bytes_durably
 from datasets.layout import ATTRIBUTE, CATALOG, PARTS, STAGING
 from datasets.schema import Schema
-from datasets.storage.s3.bucket import is_bucket_url
 
 SCHEMA_VERSION = 2
 """Version of the store's layout that this program writes."""
@@ -118,21 +116,15 @@ def read_root(root: Path, address: str = "") -> RootRecord:
         raise DatasetError(f"store {shown}: {error}") from error
 
 
-def migrate_store(path: str | os.PathLike[str]) -> int:
+def migrate_root(root: Path) -> int:
     """Bring a store's root record to the current version; returns the version it had.
 
     One file is replaced in one step, and no part is touched: a crash leaves the old record or the
     new one. The dataset's hash stays the same. Programs of the old version refuse it afterwards.
 
     Raises:
-        DatasetError: as ``read_root``, or the file cannot be written or is on object storage.
+        DatasetError: as ``read_root``, or the file cannot be written.
     """
-    if is_bucket_url(path):
-        raise DatasetError(
-            f"{path} is on object storage and is not migrated in place: migrate a local copy and "
-            "push that to a new address"
-        )
-    root = Path(path)
     record = read_root(root)
     if record.version != SCHEMA_VERSION:
         tree = json.loads((root / ROOT_FILE).read_bytes())

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import google_crc32c
 import numpy as np
-from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
+from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError
+from datasets.files import sha256_file
 
 CRC_BYTES = 4
 INDEX_ENTRY_BYTES = 16
@@ -78,11 +78,22 @@ class ArrayReader:
         layout: its layout.
         sizes: object name below the array's folder -> recorded bytes.
         label: how messages name the array.
+        first_row: row of the array that counts as row 0: where a part begins in a merged array.
     """
 
     def __init__(
-        self, folder: Path, layout: ArrayLayout, sizes: Mapping[str, int], label: str
+        self,
+        folder: Path,
+        layout: ArrayLayout,
+        sizes: Mapping[str, int],
+        label: str,
+        first_row: int = 0,
     ) -> None:
+        # slow to import: 0.09 s, which a query should not pay
+        from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] (compiled)
+
+        self._decompress = blosc.decompress
+        self._first_row = first_row
         self._folder = folder
         self._layout = layout
         self._sizes = sizes
@@ -116,10 +127,10 @@ class ArrayReader:
         size = self._layout.chunk_rows
         filled = 0
         for begin, stop in runs:
-            start = begin
-            while start < stop:
+            start, end = begin + self._first_row, stop + self._first_row
+            while start < end:
                 chunk, low = divmod(start, size)
-                count = min(size - low, stop - start)
+                count = min(size - low, end - start)
                 self._decode(chunk)
                 out[filled : filled + count] = self._decoded_rows[low : low + count]
                 filled += count
@@ -137,7 +148,7 @@ class ArrayReader:
             raise self._fault(shard, f"chunk {position} is absent")
         stored = self._checked_read(offset, length, shard, f"chunk {position}")
         try:
-            blosc.decompress(stored, self._decoded)
+            self._decompress(stored, self._decoded)
         except (RuntimeError, ValueError) as error:
             raise self._fault(shard, f"chunk {position} cannot be decoded") from error
         self._chunk = chunk
@@ -183,6 +194,45 @@ class ArrayReader:
         return DatasetError(f"{self._label}, object {self._layout.shard_key(shard)}: {what}")
 
 
+def open_array(
+    folder: Path,
+    manifest: Manifest,
+    first_row: int,
+    label: str,
+    layouts: dict[tuple[Path, str], ArrayLayout],
+) -> ArrayReader:
+    """A reader of one field's array.
+
+    Args:
+        folder: the array's folder, named after the field.
+        manifest: the commit record of the part.
+        first_row: row of the array at which the part begins.
+        label: how messages name the array.
+        layouts: (folder, digest of its metadata) -> layout, filled as arrays are opened.
+
+    Raises:
+        DatasetError: the array's metadata is missing or damaged.
+    """
+    prefix = f"{folder.name}/"
+    sizes = {
+        name.removeprefix(prefix): size
+        for name, (size, _) in manifest.objects.items()
+        if name.startswith(prefix)
+    }
+    recorded = manifest.objects[f"{prefix}zarr.json"][1]
+    key = folder, recorded
+    if key not in layouts:
+        path = folder / "zarr.json"
+        try:
+            damaged = sha256_file(path) != recorded
+        except OSError as error:
+            raise DatasetError(f"{label}: zarr.json is missing") from error
+        if damaged:
+            raise DatasetError(f"{label}: zarr.json is not the file that was written")
+        layouts[key] = ArrayLayout.parse(path.read_bytes())
+    return ArrayReader(folder, layouts[key], sizes, label, first_row)
+
+
 def row_runs(starts: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
     """Merge adjacent row ranges: ascending (E,) starts and lengths -> half-open runs."""
     if len(starts) == 0:
@@ -192,13 +242,3 @@ def row_runs(starts: np.ndarray, lengths: np.ndarray) -> list[tuple[int, int]]:
     firsts = starts[np.concatenate(([0], breaks + 1))]
     lasts = stops[np.concatenate((breaks, [len(stops) - 1]))]
     return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
-
-
-def sizes_below(objects: Mapping[str, Any], folder: str) -> dict[str, int]:
-    """Recorded sizes of the objects below ``folder``, by name below it."""
-    prefix = folder + "/"
-    return {
-        name.removeprefix(prefix): int(size)
-        for name, (size, _) in objects.items()
-        if name.startswith(prefix)
-    }

@@ -1,4 +1,4 @@
-"""The store: immutable parts, a catalog that commits them, and selections of their episodes."""
+"""The store: immutable parts, and a catalog that commits them."""
 
 from __future__ import annotations
 
@@ -10,30 +10,25 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from datasets.catalog.catalog import Catalog
+from datasets.catalog.catalog import Catalog, Location
 from datasets.catalog.catalog_files import CatalogFolder
-from datasets.catalog.grouping import select_rows
+from datasets.catalog.episodes import episode_table
 from datasets.catalog.manifest import Manifest, PartRecord
 from datasets.errors import DatasetError
 from datasets.files import exclusive_lock, replace_durably
-from datasets.layout import MERGED_PREFIX, SHARD_STEPS, STAGING
+from datasets.layout import MERGED_PREFIX, PARTS, STAGING
 from datasets.schema import Schema
-from datasets.selection.selection import Selection
+from datasets.storage.commit import commit_part
+from datasets.storage.parts import check_arrays
 from datasets.storage.root import SCHEMA_VERSION, RootRecord, plain_plan, read_root, write_skeleton
-from datasets.storage.s3.bucket import is_bucket_url
+from datasets.storage.shards import ArrayLayout, ArrayReader, open_array
 from datasets.storage.tags import Tag, read_tag, tag_names, write_tag
-
-if TYPE_CHECKING:
-    from datasets.storage.shards import ArrayReader
-
-# Imports inside the functions that write or read arrays: Zarr alone takes longer to import than a
-# query needs to answer.
 
 _PART_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 
@@ -66,7 +61,7 @@ class Store:
         self._version = record.version
         self._tag = tag
         self._tagged: tuple[Catalog, Catalog] | None = None
-        self._layouts: dict[tuple[str, str], Any] = {}
+        self._layouts: dict[tuple[Path, str], ArrayLayout] = {}
 
     @classmethod
     def create(
@@ -74,7 +69,7 @@ class Store:
         path: str | os.PathLike[str],
         schema: Schema,
         plan: Mapping[str, Any] | None = None,
-    ) -> Store:
+    ) -> Self:
         """Create a store, or open the one there if it has an equal schema.
 
         Args:
@@ -107,7 +102,7 @@ class Store:
         return cls(root, record)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], tag: str | None = None) -> Store:
+    def open(cls, path: str | os.PathLike[str], tag: str | None = None) -> Self:
         """Open an existing store, at one of its tags if ``tag`` is given.
 
         Raises:
@@ -118,14 +113,19 @@ class Store:
         return cls(root, read_root(root), None if tag is None else read_tag(root, tag))
 
     @classmethod
-    def _open_equal(cls, root: Path, schema: Schema) -> Store:
+    def _open_equal(cls, root: Path, schema: Schema) -> Self:
         store = cls.open(root)
         if store.schema != schema:
             raise DatasetError(
                 f"store {root} has another schema; open it with its own, or give a new path"
             )
-        store._check_writable()
+        store.check_writable()
         return store
+
+    @property
+    def full_address(self) -> str:
+        """What ``open_store`` takes to open the store again, from any folder or machine."""
+        return os.fspath(self.path.resolve())
 
     def parts(self) -> list[str]:
         """Ids of the committed parts as they were collected, sorted."""
@@ -156,11 +156,7 @@ class Store:
             DatasetError: the input does not fit the schema (nothing is written), or the disk
                 refuses (nothing is committed).
         """
-        from datasets.catalog.episodes import episode_table
-        from datasets.storage.commit import commit_part
-        from datasets.storage.parts import check_arrays
-
-        self._check_writable()
+        self.check_writable()
         if not _PART_ID.fullmatch(part_id) or part_id.startswith(MERGED_PREFIX):
             raise DatasetError(
                 f"part id {part_id!r} is not allowed: use up to 120 letters, digits, '_', '-', "
@@ -239,7 +235,7 @@ class Store:
         Raises:
             DatasetError: a name that is not allowed, or was given to another version.
         """
-        self._check_writable()
+        self.check_writable()
         catalog, info = self.catalog(), self.info()
         hashes = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
         sizes = info["hash"], info["steps"], info["episodes"]
@@ -249,66 +245,34 @@ class Store:
         """The named versions, sorted by name; DatasetError when one's file is damaged."""
         return [read_tag(self.path, name, self.address) for name in tag_names(self.path)]
 
-    def verify(self) -> list[str]:
-        """Faults of the store, a line each that names the part; empty when all is as written."""
-        from datasets.storage.integrity import verify_store
-
-        return verify_store(self)
-
-    def gc(self) -> list[str]:
-        """Remove what uncommitted writers left, and parts that ``compact`` replaced.
-
-        A part that another process is writing at this moment is left alone. Readers that opened the
-        store before a compaction find the merged parts by themselves.
-
-        Returns:
-            The removed paths below the store.
-
-        Raises:
-            DatasetError: the folder cannot be written, or a merged part is damaged, so that the
-                parts it replaces must stay.
-        """
-        from datasets.storage.integrity import remove_leftovers
-
-        self._check_writable()
-        return remove_leftovers(self)
-
-    def compact(self, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
-        """Merge small parts and bring the catalog index up to date; see ``compaction``."""
-        from datasets.storage.compaction import compact_store
-
-        self._check_writable()
-        return compact_store(self, target_steps)
-
-    def select(
-        self,
-        terrain: str | Sequence[str] | None = None,
-        skill: str | Sequence[str] | None = None,
-        level: int | Sequence[int] | None = None,
-        part: str | Sequence[str] | None = None,
-        **equals: Any,
-    ) -> Selection:
-        """Episodes whose columns take one of the given values; no argument selects them all.
-
-        Raises:
-            DatasetError: an unknown column, or a value that no episode has; lists what there is.
-        """
-        wanted = {"terrain": terrain, "skill": skill, "level": level, "part": part, **equals}
-        catalog = self.catalog()
-        given = {name: value for name, value in wanted.items() if value is not None}
-        return Selection(self, catalog, select_rows(catalog, given, self.address))
-
     def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
         """A reader of one field's rows in one part as collected; use it as a context manager.
 
         Raises:
             DatasetError: unknown field, or the array's metadata is missing or damaged.
         """
-        from datasets.storage.part_arrays import open_array
+        per = self.schema.field(field).per
+        manifest, location = self._located(catalog, part_id)
+        return open_array(
+            self.path / PARTS / location.folder / field,
+            manifest,
+            location.first_step if per == "step" else location.first_episode,
+            f"part {part_id} of {self.address}, field {field}",
+            self._layouts,
+        )
 
-        return open_array(self, catalog, part_id, field, self._layouts)
+    def _located(self, catalog: Catalog, part_id: str) -> tuple[Manifest, Location]:
+        """Where a part lies; reads the catalog again if its folder was merged away since."""
+        manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
+        if not (self.path / PARTS / location.folder).is_dir():
+            latest = self.files.catalog()
+            found = latest.manifests.get(part_id)
+            if found is not None and found.content_hash == manifest.content_hash:
+                return found, latest.locations[part_id]
+        return manifest, location
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """DatasetError if the store was opened at a tag or has an older schema version."""
         if self._tag is not None:
             raise DatasetError(
                 f"store {self.address} was opened at tag {self.tag_name}, which never changes; "
@@ -319,34 +283,6 @@ class Store:
                 f"store {self.address} has schema version {self._version} and can only be read; "
                 f"migrate it to version {SCHEMA_VERSION} to write to it (datasets.migrate_store)"
             )
-
-
-def open_store(address: str | os.PathLike[str], tag: str | None = None) -> Store:
-    """Open an existing store, at one of its tags if ``tag`` is given; see ``Store.open``.
-
-    Args:
-        address: a folder, or ``s3://bucket/prefix``.
-    """
-    return _kind_of(address).open(address, tag)
-
-
-def create_store(
-    address: str | os.PathLike[str], schema: Schema, plan: Mapping[str, Any] | None = None
-) -> Store:
-    """Create a store, or open the one there if it has an equal schema; see ``Store.create``.
-
-    Args:
-        address: a folder, or ``s3://bucket/prefix``.
-    """
-    return _kind_of(address).create(address, schema, plan)
-
-
-def _kind_of(address: str | os.PathLike[str]) -> type[Store]:
-    if not is_bucket_url(address):
-        return Store
-    from datasets.storage.s3.object_store import RemoteStore
-
-    return RemoteStore
 
 
 def dataset_hash(schema: Schema, manifests: Iterable[Manifest]) -> str:

@@ -37,10 +37,10 @@ from datasets.files import (
 )
 from datasets.selection.returns import returns_to_go
 from datasets.selection.selection import Selection
+from datasets.stream.config import StreamConfig, StreamSettings
 from datasets.stream.pool import RETURN_TO_GO, REWARD, Column, SelectionSource, Steps, Task
 
 if TYPE_CHECKING:
-    from datasets.stream.config import StreamSettings
     from datasets.stream.window_stream import WindowStream
 
 MATERIALISED_VERSION = 1
@@ -151,7 +151,7 @@ class Materialised:
         gathers, into memory that stays in its cache: 15.5 million steps a second, against 11.7
         where a thread hands batches over. Use 1 to overlap with an accelerator or a slow disk.
         """
-        from datasets.stream.window_stream import StreamConfig, WindowStream
+        from datasets.stream.window_stream import WindowStream  # torch is slow to import
 
         chosen: StreamSettings = {"workers": 0, **settings}
         config = StreamConfig(context_len=context_len, batch_size=batch_size, **chosen)

@@ -15,23 +15,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 import numpy as np
 
 from datasets.errors import DatasetError, listed
 from datasets.hashing import hashed
 from datasets.selection.selection import Selection
+from datasets.stream.config import StreamConfig, StreamSettings
+from datasets.stream.materialise import Materialised
+from datasets.stream.pool import SelectionSource
 
 if TYPE_CHECKING:
-    from datasets.stream.config import StreamSettings
-    from datasets.stream.materialise import Materialised
     from datasets.stream.window_stream import WindowStream
+
+AnySelection = TypeVar("AnySelection", bound=Selection)
 
 _TURN = 5
 
 
-class Mixture:
+class Mixture(Generic[AnySelection]):
     """Selections of one store and the share of the steps that each gives.
 
     Args:
@@ -49,7 +52,9 @@ class Mixture:
     """
 
     def __init__(
-        self, selections: Mapping[str, Selection], weights: Mapping[str, float] | None = None
+        self,
+        selections: Mapping[str, AnySelection],
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         if not selections:
             raise DatasetError("a mixture needs at least one selection")
@@ -99,8 +104,7 @@ class Mixture:
         Raises:
             DatasetError: the copy is of another selection; also see ``stream.WindowStream``.
         """
-        from datasets.stream.pool import SelectionSource
-        from datasets.stream.window_stream import StreamConfig, WindowStream
+        from datasets.stream.window_stream import WindowStream  # torch is slow to import
 
         if materialised is not None and materialised.hash != self.selection.hash:
             raise DatasetError(
@@ -118,7 +122,7 @@ class Mixture:
         return digest.hexdigest()
 
 
-def equal_shares(selection: Selection, column: str = "skill") -> Mixture:
+def equal_shares(selection: AnySelection, column: str = "skill") -> Mixture[AnySelection]:
     """A mixture in which every value of a column gives the same share of the steps.
 
     Raises:
@@ -128,7 +132,7 @@ def equal_shares(selection: Selection, column: str = "skill") -> Mixture:
     values = np.asarray(selection.episodes().column(column).to_pylist(), dtype=object)
     present: dict[str, Any] = {str(value): value for value in dict.fromkeys(values)}
     groups = {
-        name: Selection(selection.store, selection.catalog, selection.rows[values == value])
+        name: selection.with_rows(selection.rows[values == value])
         for name, value in sorted(present.items())
     }
     return Mixture(groups)
@@ -158,7 +162,7 @@ def _check_weights(selections: Mapping[str, Selection], weights: Mapping[str, fl
             )
 
 
-def _union(selections: Mapping[str, Selection]) -> Selection:
+def _union(selections: Mapping[str, AnySelection]) -> AnySelection:
     first = next(iter(selections.values()))
     rows = np.unique(np.concatenate([each.rows for each in selections.values()]))
-    return Selection(first.store, first.catalog, rows)
+    return first.with_rows(rows)

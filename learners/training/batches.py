@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from datasets.selection.selection import Selection
+from datasets import Selection
 from learners.policy.tokens import needs_last_action
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks

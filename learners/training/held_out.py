@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from datasets.selection.selection import Selection
+from datasets import Selection
 from learners.policy.policy_network import PolicyNetwork
 from learners.training.config import TrainConfig
 from learners.training.nonfinite import NonFiniteError

@@ -251,7 +251,7 @@ def _peers(
     """The installed libraries' loaders, and a line for each that is missing."""
     long_enough = np.flatnonzero(selection.lengths >= config.context_len)
     kept = np.cumsum(selection.lengths[long_enough]) <= config.peer_steps
-    chosen = Selection(selection.store, selection.catalog, selection.rows[long_enough[kept]])
+    chosen = selection.with_rows(selection.rows[long_enough[kept]])
     columns = {name: chosen.read(name) for name in FIELDS}
     data = PeerData(
         **columns,

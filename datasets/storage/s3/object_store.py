@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -74,7 +74,7 @@ class RemoteStore(Store):
         schema: Schema,
         plan: Mapping[str, Any] | None = None,
         cache: Path | None = None,
-    ) -> RemoteStore:
+    ) -> Self:
         """Create a store at the URL ``path``, or open the one there if it has an equal schema.
 
         Args:
@@ -100,7 +100,7 @@ class RemoteStore(Store):
     @classmethod
     def open(
         cls, path: str | os.PathLike[str], tag: str | None = None, cache: Path | None = None
-    ) -> RemoteStore:
+    ) -> Self:
         """Open the store at the URL ``path``; as ``Store.open``, and ``cache`` as ``create``."""
         bucket = Bucket(str(path))
         mirror = cache or default_mirror(bucket)
@@ -112,6 +112,11 @@ class RemoteStore(Store):
         _refresh(bucket, mirror)
         kept = None if tag is None else read_tag(mirror, tag, bucket.url)
         return cls(bucket, mirror, read_root(mirror, bucket.url), kept)
+
+    @property
+    def full_address(self) -> str:
+        """Its URL."""
+        return self.url
 
     def parts(self) -> list[str]:
         """As ``Store.parts``, as of now."""
@@ -131,7 +136,7 @@ class RemoteStore(Store):
         per_episode: Mapping[str, npt.ArrayLike] | None = None,
     ) -> PartRecord:
         """As ``Store.write_part``; the part is made in a temporary folder and then published."""
-        self._check_writable()
+        self.check_writable()
         if part_id in self.parts():
             return self.files.find(part_id).record
         with tempfile.TemporaryDirectory(prefix="gaitforge-part-") as folder:
@@ -175,7 +180,7 @@ class RemoteStore(Store):
         Returns:
             The removed folders and files below the store.
         """
-        self._check_writable()
+        self.check_writable()
         used = {location.folder for location in self.catalog().locations.values()}
         replaced = [stem for stem in self.files.stamps() if stem not in used]
         removed = [f"{CATALOG}/{stem}.parquet" for stem in replaced]
@@ -242,11 +247,6 @@ class RemoteStore(Store):
                     yield f"object {name} does not have its recorded SHA-256"
         for name in sorted(set(present) - set(manifest.objects)):
             yield f"object {name} is not among the committed ones"
-
-
-def store_address(store: Store) -> str:
-    """What ``open_store`` takes to open the store again, also in another folder or machine."""
-    return store.url if isinstance(store, RemoteStore) else os.fspath(store.path.resolve())
 
 
 def push_store(store: Store, url: str) -> list[str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from datasets import DatasetError, Selection, migrate_store
+from datasets import DatasetError, Selection, migrate_store, open_store
+from datasets.dataset import RemoteStore
 from datasets.storage.s3.bucket import Bucket
-from datasets.storage.s3.object_store import RemoteStore, push_store
-from datasets.storage.store import open_store
+from datasets.storage.s3.object_store import push_store
 from tests.datasets.making import TWO_PARTS, fill_store, small_schema, small_store
 from tests.datasets.programs import run_program
 
@@ -20,7 +20,7 @@ CHUNK = "parts/part-000/obs/c/0/0"
 FULL_SCRATCH = """
 import resource, signal, sys
 from datasets import DatasetError
-from datasets.storage.s3.object_store import RemoteStore
+from datasets.dataset import RemoteStore
 from tests.datasets.making import small_schema, write_small_part
 
 store = RemoteStore.create(sys.argv[1], small_schema())
