@@ -84,14 +84,14 @@ class Selection(episodes.Selection):
 
     def windows(
         self,
-        context_len: int = 64,
+        window_len: int = 64,
         batch_size: int = 1024,
         **settings: Unpack[StreamSettings],
     ) -> WindowStream:
         """Stream shuffled windows as batches of torch tensors.
 
         Args:
-            context_len: K, steps of a window.
+            window_len: K, steps of a window.
             batch_size: windows per batch on each rank.
             **settings: ``fields``, ``seed``, ``epoch``, ``rank``, ``world_size`` and the others of
                 ``stream.config.StreamConfig``.
@@ -101,7 +101,7 @@ class Selection(episodes.Selection):
         """
         from datasets.stream.window_stream import WindowStream  # torch is slow to import
 
-        config = StreamConfig(context_len=context_len, batch_size=batch_size, **settings)
+        config = StreamConfig(window_len=window_len, batch_size=batch_size, **settings)
         return WindowStream(SelectionSource(self), config)
 
     def materialise(

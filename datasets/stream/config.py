@@ -35,11 +35,11 @@ class StreamConfig:
     """How a selection is streamed.
 
     Attributes:
-        context_len: K, steps of a window. 1 gives single steps for models without memory: no
+        window_len: K, steps of a window. 1 gives single steps for models without memory: no
             padding, and every step of a pool is shuffled by itself.
         batch_size: windows of a batch on each rank.
         fields: fields a step to put into the batches.
-        seed, epoch: of the order; it depends on nothing else but the selection, ``context_len``
+        seed, epoch: of the order; it depends on nothing else but the selection, ``window_len``
             and ``pool_steps``.
         rank, world_size: ranks take every ``world_size``-th window of one global order.
         return_to_go: add ``return_to_go`` (B, K) and ``ending`` (B,) from the field ``reward``; see
@@ -65,7 +65,7 @@ class StreamConfig:
         DatasetError: a value outside its range.
     """
 
-    context_len: int = 64
+    window_len: int = 64
     batch_size: int = 1024
     fields: Sequence[str] = ("obs", "action")
     seed: int = 0
@@ -83,7 +83,7 @@ class StreamConfig:
     pin_memory: bool = False
 
     def __post_init__(self) -> None:
-        sizes = ("context_len", "batch_size", "smallest_batch", "pool_steps", "prefetch")
+        sizes = ("window_len", "batch_size", "smallest_batch", "pool_steps", "prefetch")
         for name in (*sizes, "world_size"):
             if getattr(self, name) < 1:
                 raise DatasetError(f"{name} must be 1 or more, not {getattr(self, name)}")

@@ -143,7 +143,7 @@ class Materialised:
         ]
 
     def windows(
-        self, context_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
+        self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
     ) -> WindowStream:
         """As ``Selection.windows``; a stream's state can be carried from one to the other.
 
@@ -154,7 +154,7 @@ class Materialised:
         from datasets.stream.window_stream import WindowStream  # torch is slow to import
 
         chosen: StreamSettings = {"workers": 0, **settings}
-        config = StreamConfig(context_len=context_len, batch_size=batch_size, **chosen)
+        config = StreamConfig(window_len=window_len, batch_size=batch_size, **chosen)
         return WindowStream(self, config)
 
     def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, Column]:

@@ -88,7 +88,7 @@ class Mixture(Generic[AnySelection]):
 
     def windows(
         self,
-        context_len: int = 64,
+        window_len: int = 64,
         batch_size: int = 1024,
         materialised: Materialised | None = None,
         **settings: Unpack[StreamSettings],
@@ -96,7 +96,7 @@ class Mixture(Generic[AnySelection]):
         """As ``Selection.windows``, with the module's meaning of an epoch.
 
         Args:
-            context_len: K, steps of a window.
+            window_len: K, steps of a window.
             batch_size: windows of a batch on each rank.
             materialised: a copy of the union to read from instead of the store.
             **settings: see ``stream_config.StreamConfig``.
@@ -111,7 +111,7 @@ class Mixture(Generic[AnySelection]):
                 f"{materialised.path} is a copy of another selection; materialise the mixture's "
                 "own, .selection"
             )
-        config = StreamConfig(context_len=context_len, batch_size=batch_size, **settings)
+        config = StreamConfig(window_len=window_len, batch_size=batch_size, **settings)
         return WindowStream(materialised or SelectionSource(self.selection), config, self)
 
     def _hash(self) -> str:

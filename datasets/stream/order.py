@@ -27,7 +27,7 @@ class Windows:
     Attributes:
         episode: (W,) row of the selection.
         offset: (W,) first step within the episode.
-        length: (W,) real steps of the window, 1..context_len.
+        length: (W,) real steps of the window, 1..window_len.
     """
 
     episode: np.ndarray
@@ -48,7 +48,7 @@ class EpochOrder:
     A visit is one pass over one episode; each episode has one, unless selections are mixed.
 
     Attributes:
-        context_len: K, most steps of a window.
+        window_len: K, most steps of a window.
         seed, epoch: of the order.
         episode: (V,) row of the selection that each visit passes over, ascending.
         length: (V,) its steps.
@@ -59,7 +59,7 @@ class EpochOrder:
         pool_bounds: (P + 1,) positions in the order at which pools begin and end.
     """
 
-    context_len: int
+    window_len: int
     seed: int
     epoch: int
     episode: np.ndarray
@@ -78,30 +78,30 @@ class EpochOrder:
         ranges = [self.unit_visits[unit : unit + 2] for unit in self.pool_units[pool]]
         visits = np.concatenate([np.arange(first, stop) for first, stop in ranges])
         numbers = np.concatenate([np.arange(*self.window_bounds[each]) for each in ranges])
-        visit, offset, length = tile(self.length[visits], self.first[visits], self.context_len)
+        visit, offset, length = tile(self.length[visits], self.first[visits], self.window_len)
         shuffled = _permutation(hashed(self.seed, self.epoch, _WINDOW, numbers))
         episode = self.episode[visits][visit]
         return Windows(episode[shuffled], offset[shuffled], length[shuffled])
 
 
 def tile(
-    lengths: np.ndarray, first: np.ndarray, context_len: int
+    lengths: np.ndarray, first: np.ndarray, window_len: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut episodes into windows: one of up to ``first`` steps, then ``context_len`` steps each.
+    """Cut episodes into windows: one of up to ``first`` steps, then ``window_len`` steps each.
 
     Args:
         lengths: (E,) steps an episode.
-        first: (E,) length of the first window, 1..context_len.
-        context_len: steps of the following windows; the last one is what remains.
+        first: (E,) length of the first window, 1..window_len.
+        window_len: steps of the following windows; the last one is what remains.
 
     Returns:
         (W,) episode, (W,) offset, (W,) length; every step lies in exactly one window.
     """
-    counts = _window_counts(lengths, first, context_len)
+    counts = _window_counts(lengths, first, window_len)
     episode = np.repeat(np.arange(len(lengths)), counts)
     position = np.arange(len(episode)) - np.repeat(np.cumsum(counts) - counts, counts)
-    stop = np.minimum(first[episode] + position * context_len, lengths[episode])
-    offset = np.where(position == 0, 0, first[episode] + (position - 1) * context_len)
+    stop = np.minimum(first[episode] + position * window_len, lengths[episode])
+    offset = np.where(position == 0, 0, first[episode] + (position - 1) * window_len)
     return episode, offset, stop - offset
 
 
@@ -110,7 +110,7 @@ def epoch_order(
     lengths: np.ndarray,
     unit_bounds: Sequence[int] | np.ndarray,
     *,
-    context_len: int,
+    window_len: int,
     pool_steps: int,
     seed: int,
     epoch: int,
@@ -122,7 +122,7 @@ def epoch_order(
         episode_ids: (E,) global ids; the phase of an episode's windows depends on its id only.
         lengths: (E,) steps an episode; one that fits a window is not cut.
         unit_bounds: (U + 1,) first selection row of each reading unit, ascending.
-        context_len: K, the steps of a window.
+        window_len: K, the steps of a window.
         pool_steps: steps a pool may hold; one unit with more makes a pool by itself.
         seed: of the whole training run.
         epoch: of this pass.
@@ -133,10 +133,10 @@ def epoch_order(
         visits = np.ones(len(lengths), np.int64)
     episode = np.repeat(np.arange(len(lengths)), visits)
     turn = np.arange(len(episode)) - np.repeat(np.cumsum(visits) - visits, visits)
-    phase = hashed(seed, epoch, _PHASE, episode_ids[episode], turn) % np.uint64(context_len)
+    phase = hashed(seed, epoch, _PHASE, episode_ids[episode], turn) % np.uint64(window_len)
     visited = lengths[episode]
-    first = np.where(visited <= context_len, context_len, phase.astype(np.int64) + 1)
-    counts = _window_counts(visited, first, context_len)
+    first = np.where(visited <= window_len, window_len, phase.astype(np.int64) + 1)
+    counts = _window_counts(visited, first, window_len)
     window_bounds = np.concatenate(([0], np.cumsum(counts)))
     unit_visits = np.searchsorted(episode, unit_bounds)
     unit_windows = np.diff(window_bounds[unit_visits])
@@ -148,7 +148,7 @@ def epoch_order(
     )
     sizes = [int(unit_windows[list(units)].sum()) for units in pools]
     return EpochOrder(
-        context_len=context_len,
+        window_len=window_len,
         seed=seed,
         epoch=epoch,
         episode=episode,
@@ -161,8 +161,8 @@ def epoch_order(
     )
 
 
-def _window_counts(lengths: np.ndarray, first: np.ndarray, context_len: int) -> np.ndarray:
-    return 1 + np.maximum(0, -(-(lengths - first) // context_len))
+def _window_counts(lengths: np.ndarray, first: np.ndarray, window_len: int) -> np.ndarray:
+    return 1 + np.maximum(0, -(-(lengths - first) // window_len))
 
 
 def _sums(values: np.ndarray, bounds: Sequence[int] | np.ndarray) -> np.ndarray:

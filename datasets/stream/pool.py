@@ -213,19 +213,19 @@ class PoolReader:
 
 
 def gather(
-    steps: Steps, windows: Windows, context_len: int, batch: Mapping[str, np.ndarray]
+    steps: Steps, windows: Windows, window_len: int, batch: Mapping[str, np.ndarray]
 ) -> None:
     """Copy windows out of the steps, padded at the end with zeros.
 
     Args:
         steps: hold the windows' episodes.
         windows: W windows.
-        context_len: K, steps of a window.
+        window_len: K, steps of a window.
         batch: name -> (W, K, *shape) contiguous arrays that are filled, and ``mask`` (W, K). An
             array ``last_action`` that the steps do not hold gets the column ``action`` of the step
             before.
     """
-    step = np.arange(context_len)
+    step = np.arange(window_len)
     np.less(step, windows.length[:, None], out=batch["mask"])
     rows = (steps.episode_row[windows.episode] + windows.offset)[:, None] + step
     padding = len(next(iter(steps.columns.values()))) - 1

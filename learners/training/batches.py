@@ -39,7 +39,7 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
     """
     objective, schema = OBJECTIVES[config.objective], selection.store.schema
     return selection.windows(
-        context_len=config.window_len,
+        window_len=config.window_len,
         batch_size=ranks.share(config.batch_size),
         fields=objective_fields(objective, schema),
         seed=seed,

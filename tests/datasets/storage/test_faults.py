@@ -50,7 +50,7 @@ def test_a_missing_object_is_an_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(DatasetError, match=r"part-001.*missing"):
         store.select().read(name.split("/")[0])
     with pytest.raises(DatasetError, match=r"part-001.*missing"):
-        list(store.select().windows(context_len=4, return_to_go=True))
+        list(store.select().windows(window_len=4, return_to_go=True))
 
 
 def test_a_truncated_shard_is_an_error(tmp_path: Path) -> None:

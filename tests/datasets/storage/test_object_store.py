@@ -72,7 +72,7 @@ def test_statistics_streams_and_arrays_work_on_it(url: str, tmp_path: Path) -> N
     rows = selection.read("obs")
     np.testing.assert_allclose(selection.statistics("obs").mean, rows.mean(0), atol=1e-6)
     np.testing.assert_array_equal(selection.dask("obs").compute(), rows)
-    stream = selection.windows(context_len=16, batch_size=4, seed=3)
+    stream = selection.windows(window_len=16, batch_size=4, seed=3)
     assert sum(int(batch["mask"].sum()) for batch in stream) == selection.steps
     rebuild, arguments = UnitReader(selection, "obs").__reduce__()
     assert arguments[:2] == (RemoteStore, url)
