@@ -1,6 +1,6 @@
-"""Immutable, queryable, checksummed datasets of legged motion, streamed exactly once an epoch.
+"""Immutable, queryable, checksummed datasets, streamed exactly once per epoch.
 
-Importing this package does not import torch; only ``Selection.windows`` does.
+Importing this package does not import torch; only the ``windows`` methods do.
 """
 
 from datasets.analysis.spectrum import SpectralEnergy
@@ -23,7 +23,7 @@ from datasets.stream.materialise import Materialised
 from datasets.stream.mixing import Mixture, equal_shares
 
 __gaitforge__ = True
-"""Tells this package from any other that is called ``datasets``."""
+"""Distinguishes this package from others called ``datasets``."""
 
 __all__ = [
     "SCHEMA_VERSION",

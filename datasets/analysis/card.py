@@ -1,4 +1,4 @@
-"""What a dataset card says about a selection, as one tree of JSON values."""
+"""The content of a dataset card, as one tree of JSON values."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def card_record(
     """Sizes, groups, distributions, provenance and channel statistics of a selection.
 
     Args:
-        selection: the episodes; ``store.select()`` for all of a store.
-        channels: also read the arrays, for the statistics of every channel.
+        selection: the episodes; ``store.select()`` for a whole store.
+        channels: also read the arrays for the statistics of every channel.
         scheduler: as for ``dask.compute``.
 
     Returns:
         ``card_version``; ``store`` (``Store.info``), ``schema``; ``selection`` (hash, episodes,
         steps, whether it is the whole store); ``total``, ``pairs`` (terrain, skill) and ``cells``
         (terrain, skill, level) as ``Selection.describe`` gives them; ``returns``, ``lengths`` and
-        ``draws`` as histograms; ``provenance``; ``parts``; ``channels`` (empty if not asked for).
+        ``draws`` as histograms; ``provenance``; ``parts``; ``channels`` (empty if not requested).
 
     Raises:
         DatasetError: an empty selection, or a damaged or missing object.
@@ -72,13 +72,13 @@ def card_record(
 def histogram(
     values: np.ndarray, low: float | None = None, high: float | None = None
 ) -> dict[str, Any]:
-    """Counts of finite values between edges that hold them all, and ``low`` and ``high``.
+    """Counts of finite values between edges that include all of them, ``low`` and ``high``.
 
-    Few different whole numbers get a bin each, all else ``BINS`` equal ones.
+    Few different whole numbers get one bin each, other values ``BINS`` equal bins.
 
     Returns:
-        ``edges`` (n + 1), ``counts`` (n), ``min``, ``max``, ``mean`` of the values, and ``whole``:
-        whether a bin is a whole number, from half below to half above it.
+        ``edges`` (n + 1), ``counts`` (n), ``min``, ``max``, ``mean``, and ``whole``: whether each
+        bin is a whole number plus or minus a half.
     """
     limits = [each for each in (low, high) if each is not None]
     bottom = float(min([*limits, values.min(initial=np.inf)]))
@@ -112,7 +112,7 @@ def _numbers(episodes: pa.Table, name: str) -> np.ndarray:
 
 
 def _draws(selection: Selection, episodes: pa.Table) -> Iterator[dict[str, Any]]:
-    """Every declared draw that the catalog holds, against its declared range."""
+    """Histograms of the declared randomisation draws, with their declared ranges."""
     declared: Mapping[str, Any] = selection.store.schema.attributes.get(RANDOMISATION, {})
     for name, draw in declared.items():
         if name not in episodes.column_names:
@@ -131,7 +131,7 @@ def _draws(selection: Selection, episodes: pa.Table) -> Iterator[dict[str, Any]]
 
 
 def _provenance(episodes: pa.Table) -> dict[str, Any]:
-    """Who made the episodes, each with how many."""
+    """Robots, simulators, experts and seeds, with their numbers of episodes."""
     seeds = episodes.column("seed").to_numpy()
     return {
         "robots": _counted(episodes, ("robot",)),
@@ -155,7 +155,7 @@ def _counted(episodes: pa.Table, columns: tuple[str, ...]) -> list[dict[str, Any
 
 
 def _parts(selection: Selection) -> Iterator[dict[str, Any]]:
-    """The parts that the selection touches, and how much of each it takes."""
+    """The parts of the selection, and how much of each is selected."""
     taken: dict[str, list[int]] = {}
     for unit in selection.units():
         counts = taken.setdefault(unit.part_id, [0, 0])

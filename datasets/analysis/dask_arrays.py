@@ -1,7 +1,7 @@
 """Selections as lazy Dask arrays, and reductions of their rows on any Dask scheduler.
 
-What is computed does not depend on the scheduler or its number of threads: a task reads and
-measures one reading unit, and the partial results are merged along one fixed binary tree.
+Results do not depend on the scheduler or its number of threads: a task reads and measures one
+reading unit, and the partial results are merged along a fixed binary tree.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Scheduler = str | Callable[..., Any] | None
 
 
 class UnitReader:
-    """Reads one field of a selection, a unit at a time, in this process or in another.
+    """Reads one field of a selection, one unit at a time, in this process or another.
 
-    Sent to another process it carries the store's path and the rows, not the catalog; the store is
-    opened there, and its parts must have the content they had here.
+    Pickled, it carries the store's address and the rows, not the catalog; the other process opens
+    the store, whose parts must have the same content.
     """
 
     def __init__(self, selection: Selection, field: str) -> None:
@@ -62,11 +62,10 @@ def selection_array(selection: Selection, field: str) -> da.Array:
     """One field of a selection as a lazy array: (steps, *shape), or (episodes, *shape).
 
     Rows are in the order of the selection. A chunk holds the selected episodes that begin in one
-    shard of one part, so that every shard is read for one chunk (and for the next one, where an
-    episode crosses its border). Nothing is read before the array is computed.
+    shard of one part, so a shard is read for at most two chunks.
 
     Raises:
-        DatasetError: unknown field; at computation, a damaged or missing object.
+        DatasetError: unknown field; when computed, a damaged or missing object.
     """
     import dask.array as da  # slow to import: 0.9 s
 
@@ -83,7 +82,6 @@ def selection_array(selection: Selection, field: str) -> da.Array:
     return da.map_blocks(
         _read_block,
         reader=reader,
-        trailing=(0,) * len(described.shape),
         chunks=(rows, *((size,) for size in described.shape)),
         dtype=dtype,
         meta=np.empty((0,) * (1 + len(described.shape)), dtype),
@@ -100,7 +98,7 @@ def reduce_units(
 ) -> Partial:
     """Measure every unit of a selection and merge the results pairwise in a fixed tree.
 
-    At most one unit a thread is in memory, besides the partial results.
+    At most one unit per thread is in memory, besides the partial results.
 
     Raises:
         DatasetError: an empty selection, an unknown field, a damaged or missing object.
@@ -124,11 +122,8 @@ def _measure_unit(reader: UnitReader, number: int, measure: Measure[Partial]) ->
     return measure(reader.read(number), reader.lengths(number))
 
 
-def _read_block(
-    *, reader: UnitReader, trailing: tuple[int, ...], block_id: tuple[int, ...]
-) -> np.ndarray:
-    assert block_id[1:] == trailing, "only the rows are cut into chunks"
-    return reader.read(block_id[0])
+def _read_block(*, reader: UnitReader, block_id: tuple[int, ...]) -> np.ndarray:
+    return reader.read(block_id[0])  # only the rows are cut into chunks
 
 
 def _reopened(

@@ -1,9 +1,9 @@
 """Exact quantiles of every channel in a few passes over the rows, in bounded memory.
 
 Order statistics are found digit by digit, as in a radix sort: values map to unsigned integers of
-the same order, a pass counts the next bits of those that share the bits found so far, and the
-counts say in which bin each wanted rank lies. Counts of different rows are added, so any split of
-the rows into parts gives the same result, without error.
+the same order, each pass counts the next bits of those that share the bits found so far, and the
+counts tell the bin of each wanted rank. Counts add up, so any split of the rows gives the same
+result, without error.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def channel_quantiles(
     quantiles: Sequence[float] = DEFAULT_QUANTILES,
     scheduler: Scheduler = None,
 ) -> np.ndarray:
-    """Quantiles of every channel of one field, equal to ``numpy.quantile`` of all rows at once.
+    """Quantiles of every channel of one field, equal to ``numpy.quantile`` of all rows.
 
-    The order statistics are exact; between two of them the interpolation is linear, method 7 of
-    Hyndman and Fan (1996), in float64.
+    The order statistics are exact; the interpolation between two is linear, method 7 of Hyndman and
+    Fan (1996), in float64.
 
     Returns:
         (len(quantiles), *shape) float64.
@@ -70,11 +70,13 @@ def interpolated_quantiles(
     channels: int,
     quantiles: np.ndarray,
 ) -> np.ndarray:
-    """Quantiles (Q, channels) of rows that only ``count`` sees; see ``channel_quantiles``.
+    """Quantiles (Q, channels) of rows that only ``count`` reads; see ``channel_quantiles``.
 
     Args:
-        count: the sum of a ``DigitCount`` over all the rows.
-        dtype: of the rows; rows: how many there are, 1 or more; channels: numbers of a row.
+        count: the sum of a ``DigitCount`` over all rows.
+        dtype: of the rows.
+        rows: their number, 1 or more.
+        channels: values per row.
         quantiles: (Q,) in 0..1.
     """
     position = quantiles * (rows - 1)
@@ -165,7 +167,7 @@ class DigitCount:
 
 
 def _columns(rows: np.ndarray) -> np.ndarray:
-    """A copy of rows (N, C) as contiguous columns (C, N), made in blocks that stay in the cache."""
+    """A copy of rows (N, C) as contiguous columns (C, N), made in blocks that fit the cache."""
     columns = np.empty(rows.shape[::-1], rows.dtype)
     for start in range(0, len(rows), BLOCK_ROWS):
         columns[:, start : start + BLOCK_ROWS] = rows[start : start + BLOCK_ROWS].T
@@ -173,7 +175,7 @@ def _columns(rows: np.ndarray) -> np.ndarray:
 
 
 def _keys(values: np.ndarray) -> np.ndarray:
-    """Unsigned integers of the same width and order as the finite values, made in their place."""
+    """Unsigned integers of the same width and order as the finite values, made in place."""
     dtype = values.dtype
     keys = values.view(f"u{dtype.itemsize}")
     sign = keys.dtype.type(1 << (8 * dtype.itemsize - 1))

@@ -1,4 +1,4 @@
-"""Energy of stored signals by frequency: Figure 1 of the FCNet paper on a selection."""
+"""Energy of stored signals by frequency: Figure 1 of the FCNet paper for a selection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SpectralEnergy:
     Attributes:
         frequency_hz: (n // 2 + 1,) from 0 to half the control frequency.
         energy: (n // 2 + 1, *shape) float64, in squares of the field's unit times n.
-        windows: how many windows were transformed.
+        windows: number of windows.
     """
 
     frequency_hz: np.ndarray
@@ -30,12 +30,12 @@ class SpectralEnergy:
 
     @property
     def share(self) -> np.ndarray:
-        """``energy`` over its sum over the modes; all 0 for a channel that is always 0."""
+        """``energy`` over its sum over the modes; 0 for a channel that is always 0."""
         total = self.energy.sum(axis=0)
         return np.divide(self.energy, total, out=np.zeros_like(self.energy), where=total > 0)
 
     def merge(self, other: SpectralEnergy) -> SpectralEnergy:
-        """Energy of both sets of windows, which have the same length, together."""
+        """Energy of both sets of windows, which have the same length."""
         return SpectralEnergy(
             self.frequency_hz, self.energy + other.energy, self.windows + other.windows
         )
@@ -46,15 +46,14 @@ def spectral_energy(
 ) -> SpectralEnergy:
     """Energy density normalised to 100 % over all modes (FCNet, Figure 1, which has n = 256).
 
-    Each episode is cut from its first step into windows of n steps (a remainder shorter than n is
-    left out). The energy of mode k is |X_k|² of the raw window, counted twice where the conjugate
-    mode n - k is another one, so that by Parseval's theorem the shares are shares of the signal's
-    energy. The mean is kept: mode 0 is one of "all modes" of the figure. Energies are summed over
-    the windows before the normalisation.
+    Each episode is cut from its first step into windows of n steps; a shorter rest is left out. The
+    energy of mode k is |X_k|² of the raw window, counted twice where the conjugate mode n - k is
+    another one: by Parseval's theorem the shares are shares of the signal's energy. The mean is
+    kept as mode 0. Energies are summed over the windows before the normalisation.
 
     Args:
         selection: the episodes.
-        field: a floating-point field a step.
+        field: a floating-point step field.
         n: steps of a window, at least 2.
         scheduler: as for ``dask.compute``; the result does not depend on it.
 

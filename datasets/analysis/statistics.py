@@ -1,4 +1,4 @@
-"""Mean, spread and range of every channel, computed block by block and merged exactly."""
+"""Mean, spread and range of every channel, computed in blocks and merged exactly."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ BLOCK_ROWS = 1 << 12
 class ChannelStatistics:
     """Statistics over ``count`` rows, each array of the field's shape in float64.
 
-    ``squares`` is the sum of squared differences from the mean; ``std`` is the population standard
-    deviation, sqrt(squares / count).
+    ``squares`` is the sum of squared differences from the mean.
     """
 
     count: int
@@ -29,7 +28,7 @@ class ChannelStatistics:
 
     @property
     def std(self) -> np.ndarray:
-        """Population standard deviation."""
+        """Population standard deviation, sqrt(squares / count)."""
         return np.sqrt(self.squares / self.count)
 
     @classmethod

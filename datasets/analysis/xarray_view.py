@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 
 
 def selection_dataset(selection: Selection, fields: Sequence[str] | None = None) -> xarray.Dataset:
-    """The selection as an xarray Dataset; nothing is read before something is computed.
+    """The selection as an xarray Dataset of Dask arrays with ``units`` and ``description``.
 
-    Dimensions: ``step`` (the selection's steps, episode after episode), ``episode`` (its episodes),
-    and for each field with channels ``<field>_channel``, or ``<field>_axis_<k>`` where it has more
-    axes than one. Variables are Dask arrays with ``units`` and ``description``.
+    Dimensions: ``step`` (episode after episode), ``episode``, and per field ``<field>_channel``, or
+    ``<field>_axis_<k>`` if it has several axes.
 
     Coordinates: ``<field>_channel`` names the channels after the schema's slices; ``episode`` holds
-    the episode ids; every other catalog column lies along ``episode``, and so does ``offset``, the
-    episode's first row along ``step``. Along ``step`` lie, lazily, ``episode_row`` (position along
+    the episode ids; along ``episode`` lie the other catalog columns and ``offset``, the episode's
+    first row along ``step``; along ``step`` lie, lazily, ``episode_row`` (position along
     ``episode``) and ``step_in_episode``.
 
     Args:

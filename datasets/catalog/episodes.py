@@ -1,4 +1,4 @@
-"""The episodes of a part as a table: columns, types, checks, and the digest of its values."""
+"""A part's episodes as a table: columns, types, checks, and the digest of its values."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 def episode_table(
     episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table, part_id: str
 ) -> pa.Table:
-    """The catalog rows of a part, checked and in canonical types, ``part`` and ``start`` added.
+    """The catalog rows of a part, checked and cast, with ``part`` and ``start`` added.
 
     Args:
-        episodes: column -> one value an episode, in the order of the step arrays.
+        episodes: column -> one value per episode, in the order of the step arrays.
         part_id: the part they belong to.
 
     Raises:
-        DatasetError: a required column is missing, a type or value is not allowed, the lengths of
-            columns differ, or an episode id repeats.
+        DatasetError: a required column is missing, a type or value is not allowed, columns differ
+            in length, or an episode id repeats.
     """
     columns: dict[str, Any] = (
         dict(episodes)
@@ -54,7 +54,7 @@ def episode_table(
 
 
 def episodes_digest(table: pa.Table) -> str:
-    """SHA-256 of a catalog table's names, types and values, in the order of the column names."""
+    """SHA-256 of a catalog table's names, types and values, ordered by column name."""
     digest = hashlib.sha256()
     for name in sorted(table.column_names):
         column = table.column(name).combine_chunks()

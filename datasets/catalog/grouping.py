@@ -1,7 +1,6 @@
-"""Choose episodes by the values of catalog columns, and sum up their outcomes in groups.
+"""Choose episodes by catalog columns, and summarise their outcomes by group.
 
-Columns are compared as integer codes and no array is opened, so both take milliseconds for hundreds
-of thousands of episodes.
+Columns are compared as integer codes and no array is read: milliseconds for 100,000s of episodes.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from datasets.errors import DatasetError, listed
 
 
 def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np.ndarray:
-    """Rows of the catalog whose columns take one of the wanted values.
+    """Rows of the catalog whose columns have one of the wanted values.
 
     Args:
         catalog: the episodes.
-        wanted: column -> a value or several.
-        address: of the store, for messages.
+        wanted: column -> one value or several.
+        address: the store's name in messages.
 
     Raises:
         DatasetError: an unknown column, or a value that no episode has.
@@ -47,12 +46,7 @@ def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np
 def grouped_outcomes(
     catalog: Catalog, rows: np.ndarray, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """One dict a group of the given rows, sorted by key, missing keys last.
-
-    Returns:
-        The group's keys, and ``episodes``, ``steps``, ``return`` (mean), ``success`` (rate) and
-        ``survival`` (1 - rate of terminated); see ``Selection.describe``.
-    """
+    """``Selection.describe`` of the given rows: sorted by key, missing keys last."""
     if len(rows) == 0:
         return []
     group, keys = _groups(catalog, rows, names)

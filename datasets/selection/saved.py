@@ -1,4 +1,4 @@
-"""Selections as JSON files: which rows of which parts, with the hashes that prove it."""
+"""Selections as JSON files: row ranges of parts, with the parts' content hashes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
     """Read a saved selection; the same episodes even after more parts were added.
 
     Raises:
-        DatasetError: not a saved selection, or its parts are not in the store as they were.
+        DatasetError: not a saved selection, or its parts are absent from the store or changed.
     """
     parts, recorded = _read(path)
     catalog = store.catalog()
@@ -82,7 +82,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, tuple[str, list[list[
 
 
 def _checked_runs(runs: Any) -> list[list[int]]:
-    """Half-open (start, stop) runs, ascending and apart; ValueError for anything else."""
+    """Half-open (start, stop) runs, ascending and disjoint; ValueError for anything else."""
     bounds = [bound for start, stop in runs for bound in (start, stop)]
     if not bounds or any(type(bound) is not int for bound in bounds) or bounds[0] < 0:
         raise ValueError("rows must be runs of integers")

@@ -1,4 +1,4 @@
-"""A selection of episodes: a value that is refined, saved, hashed, described, read and streamed."""
+"""A selection of episodes: an immutable value that is refined, hashed, described and read."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ class Unit:
 
 
 class Selection:
-    """Whole episodes of a store, ordered by part and start; it never changes.
+    """Whole episodes of a store, ordered by part and start.
 
-    Later commits to the store do not touch it. ``len`` is the number of episodes.
+    It never changes: later commits to the store do not affect it. ``len`` is the number of
+    episodes.
 
     Args:
         store: the store.
         catalog: its catalog at the time of the selection.
-        rows: ascending row numbers of the catalog's table.
+        rows: ascending row numbers of the catalog.
     """
 
     def __init__(self, store: Store, catalog: Catalog, rows: np.ndarray) -> None:
@@ -59,7 +60,7 @@ class Selection:
 
     @property
     def steps(self) -> int:
-        """Steps of all the episodes."""
+        """Steps of all episodes."""
         return int(self.lengths.sum())
 
     @cached_property
@@ -74,7 +75,7 @@ class Selection:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the selected rows and of the content of their parts, and of nothing else."""
+        """SHA-256 of the selected rows and the content hashes of their parts."""
         digest = hashlib.sha256()
         for part_id, rows in self.rows_by_part():
             digest.update(f"{self.catalog.manifests[part_id].content_hash}\n".encode())
@@ -82,14 +83,14 @@ class Selection:
         return digest.hexdigest()
 
     def episodes(self) -> pa.Table:
-        """The catalog's columns, one row an episode."""
+        """The catalog's columns, one row per episode."""
         return self.catalog.rows(self.rows)
 
     def where(self, condition: str) -> Self:
-        """Those episodes for which one boolean SQL expression over the columns is true.
+        """The episodes for which a boolean SQL expression over the columns is true.
 
         Raises:
-            DatasetError: anything but such an expression; see ``conditions.matching_rows``.
+            DatasetError: not such an expression; see ``conditions.matching_rows``.
         """
         from datasets.catalog.conditions import matching_rows  # DuckDB is slow to import
 
@@ -98,7 +99,7 @@ class Selection:
         return self._refined(np.flatnonzero(kept))
 
     def describe(self, group_by: Sequence[str] = ("terrain", "skill")) -> list[dict[str, Any]]:
-        """One dict a group, sorted by key.
+        """Episodes and outcomes by group, one dict per group, sorted by key.
 
         Returns:
             The group's keys and ``episodes``, ``steps``, ``return`` (mean), ``success`` (rate) and
@@ -113,8 +114,7 @@ class Selection:
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
         """Split into (rest, held out) by a hash of each episode's id and the seed.
 
-        An episode lands on the same side whatever else is selected, so a held-out episode stays
-        held out in every selection; ``fraction`` is met on average, not exactly.
+        An episode is on the same side in every selection; ``fraction`` is met on average.
 
         Raises:
             DatasetError: fraction outside 0..1.
@@ -130,7 +130,7 @@ class Selection:
         return self.catalog.numbers("episode")[self.rows]
 
     def read(self, field: str) -> np.ndarray:
-        """All values of one field: (steps, *shape), or (episodes, *shape) for a field an episode.
+        """All values of one field: (steps, *shape), or (episodes, *shape) for an episode field.
 
         Raises:
             DatasetError: unknown field, or a damaged or missing object.
@@ -146,7 +146,7 @@ class Selection:
         return out
 
     def episode(self, index: int) -> dict[str, np.ndarray]:
-        """Every field of one episode: (length, *shape), or (*shape) for a field an episode.
+        """Every field of one episode: (length, *shape), or (*shape) for an episode field.
 
         Raises:
             DatasetError: index outside the selection, or a damaged or missing object.
@@ -187,14 +187,14 @@ class Selection:
         return out
 
     def with_rows(self, rows: np.ndarray) -> Self:
-        """Another selection from the same catalog, of the given ascending rows."""
+        """A selection of the given ascending rows of the same catalog."""
         return type(self)(self.store, self.catalog, rows)
 
     def _refined(self, positions: np.ndarray) -> Self:
         return self.with_rows(self.rows[positions])
 
     def rows_by_part(self) -> list[tuple[str, np.ndarray]]:
-        """The parts with selected episodes, and their rows there, counted from the part's first."""
+        """Part id and selected rows, counted from the part's first, of each part it touches."""
         found = []
         for part_id, (first, stop) in self.catalog.part_bounds.items():
             low, high = np.searchsorted(self.rows, (first, stop))

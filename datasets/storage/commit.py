@@ -1,4 +1,4 @@
-"""Write one part so that it appears whole or not at all: grow in staging, rename, commit last."""
+"""Write one part atomically: in a staging folder, then renamed, its catalog file last."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def commit_part(
         part_id: the part, not committed yet.
         table: its catalog rows.
         arrays: field -> all rows, checked against the schema.
-        members: the records of the parts that it merges.
+        members: records of the parts that it merges.
 
     Raises:
-        OSError: the disk refuses; nothing is committed, and what was staged is removed.
+        OSError: the disk fails; nothing is committed, and the staged files are removed.
     """
     staged = root / STAGING / part_id
     staged_catalog = staged.with_name(f"{part_id}.parquet")

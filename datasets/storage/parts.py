@@ -1,13 +1,13 @@
-"""A part's arrays on disk: a Zarr v3 group with one sharded array a field.
+"""A part's arrays on disk: a Zarr v3 group with one sharded array per field.
 
-Layout of one array: inner chunks of about ``CHUNK_BYTES``, shards of ``SHARD_STEPS`` rows. Inner
-codecs: rows transposed to the last axis (a channel's samples lie side by side), byte shuffle and
-zstd through Blosc, CRC32C. A chunk of 1 MiB and its decoded copy stay in a core's cache.
+An array has inner chunks of about ``CHUNK_BYTES`` and shards of ``SHARD_STEPS`` rows. Inner codecs:
+rows transposed to the last axis (a channel's samples are adjacent), byte shuffle and zstd through
+Blosc, CRC32C. A chunk of 1 MiB and its decoded copy fit into a core's cache.
 
-Measured on collected episodes with observation noise (102 float32 a step, 408 bytes; one core):
+Measured on collected episodes with observation noise (102 float32 or 408 bytes per step, one core):
 
     =========================  ==========  ==========  ===========
-    codec                      bytes/step  in          out
+    codec                      bytes/step  write       read
     =========================  ==========  ==========  ===========
     zstd 5, byte shuffle       270         115 MB/s    2.7 GB/s
     zstd 3, byte shuffle       272         265 MB/s    2.2 GB/s
@@ -17,8 +17,8 @@ Measured on collected episodes with observation noise (102 float32 a step, 408 b
     zstd 9, byte shuffle       261         3 MB/s      1.2 GB/s
     =========================  ==========  ==========  ===========
 
-Most of what is left is the noise's own entropy. zstd 3 is the level from which on a byte less costs
-too much time: collection and imports spend half as long on writing as with 5, for 0.4 % more bytes.
+Most of the rest is the entropy of the noise. zstd 3 halves the writing time of zstd 5 for 0.4 %
+more bytes.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def check_arrays(
 ) -> dict[str, np.ndarray]:
     """All arrays of a part by field name, checked against the schema.
 
+    float16 fields also accept float32, rounded to the nearest half: the error is at most 2**-11 of
+    the value, or 2**-25 if that is more.
+
     Args:
         schema: the store's schema.
-        steps: field -> (T, *shape) for every field a step, T equal for all.
-        per_episode: field -> (E, *shape) for every field an episode.
+        steps: field -> (T, *shape) for every step field, with one T for all.
+        per_episode: field -> (E, *shape) for every episode field.
         episodes: E, the number of episodes.
-
-    A field of float16 also takes float32, which is rounded to the nearest half: the error is at
-    most 2**-11 of the value, or 2**-25 where that is more.
 
     Raises:
         DatasetError: missing or unknown fields, wrong shape or dtype, unequal T, non-finite values.
@@ -170,7 +170,7 @@ def object_hashes(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def array_digest(array: np.ndarray) -> str:
-    """SHA-256 of dtype, shape and uncompressed bytes: the same whatever the codec."""
+    """SHA-256 of dtype, shape and uncompressed bytes, independent of the codec."""
     digest = hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode())
     digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

@@ -1,12 +1,12 @@
-"""The store's own record in its root ``zarr.json``: layout version, schema and collection plan.
+"""A store's record in its root ``zarr.json``: layout version, schema and collection plan.
 
 Versions of the layout:
 
 1. The attribute ``gaitforge`` is the schema with its version number.
-2. The attribute holds ``schema`` and ``plan``; parts may have been merged, and versions be tagged.
+2. The attribute holds ``schema`` and ``plan``; parts may be merged, and versions tagged.
 
-An older store is read through the migrations, in memory and unchanged on disk. Writing to it needs
-``migrate_store`` first, because programs of its own version could no longer read what is written.
+An older store is migrated in memory and can be read. Writing to it needs ``migrate_store`` first,
+because programs of its version could not read what is written.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ROOT_FILE = "zarr.json"
 
 @dataclass(frozen=True)
 class RootRecord:
-    """What a store says about itself.
+    """A store's schema, collection plan and layout version.
 
     Attributes:
         schema: the fields.
-        plan: the collection plan, as JSON values, that was given at creation; None without one.
+        plan: the collection plan as JSON values, or None.
         version: the layout's version on disk.
     """
 
@@ -44,7 +44,7 @@ class RootRecord:
     version: int = SCHEMA_VERSION
 
     def to_json(self) -> dict[str, Any]:
-        """The attribute's value, in the current version."""
+        """The attribute's value in the current version."""
         return {
             "schema_version": SCHEMA_VERSION,
             "schema": self.schema.to_json(),
@@ -71,11 +71,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
 
 
 def migrated(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The record in the current version, through every migration on the way.
-
-    Raises:
-        DatasetError: a version that is newer, or that never was.
-    """
+    """The record in the current version; DatasetError for a newer or an unknown version."""
     found = tree.get("schema_version")
     known = isinstance(found, int) and not isinstance(found, bool)
     if not known or found not in (*MIGRATIONS, SCHEMA_VERSION):
@@ -92,7 +88,7 @@ def migrated(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_root(root: Path, address: str = "") -> RootRecord:
-    """The record of the store at ``root``, which messages call by ``address`` if one is given.
+    """The record of the store at ``root``, named ``address`` in messages.
 
     Raises:
         DatasetError: nothing there, not a store, or a version this program cannot read.
@@ -117,10 +113,10 @@ def read_root(root: Path, address: str = "") -> RootRecord:
 
 
 def migrate_root(root: Path) -> int:
-    """Bring a store's root record to the current version; returns the version it had.
+    """Bring a store's root record to the current version; returns its previous version.
 
-    One file is replaced in one step, and no part is touched: a crash leaves the old record or the
-    new one. The dataset's hash stays the same. Programs of the old version refuse it afterwards.
+    One file is replaced atomically and no part is touched. The dataset's hash stays the same.
+    Programs of the old version cannot open the store afterwards.
 
     Raises:
         DatasetError: as ``read_root``, or the file cannot be written.
@@ -137,7 +133,7 @@ def migrate_root(root: Path) -> int:
 
 
 def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A copy of ``plan`` in JSON values; DatasetError when it has others."""
+    """A copy of ``plan`` in JSON values; DatasetError if it has others."""
     try:
         return None if plan is None else json.loads(json.dumps(dict(plan), allow_nan=False))
     except (TypeError, ValueError) as error:

@@ -21,7 +21,7 @@ from datasets.catalog.catalog_files import CatalogFolder
 from datasets.catalog.episodes import episode_table
 from datasets.catalog.manifest import Manifest, PartRecord
 from datasets.errors import DatasetError
-from datasets.files import exclusive_lock, replace_durably
+from datasets.files import exclusive_lock, files_under, replace_durably, sha256_file
 from datasets.layout import MERGED_PREFIX, PARTS, STAGING
 from datasets.schema import Schema
 from datasets.storage.commit import commit_part
@@ -34,18 +34,18 @@ _PART_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 
 
 class Store:
-    """A dataset on a local file system; make one with ``create`` or ``open``.
+    """A dataset in a local folder; ``create`` and ``open`` make one.
 
-    Layout: ``zarr.json`` (a Zarr v3 group whose attributes hold the schema), ``parts/<id>/`` (a
-    group a part), ``catalog/<id>.parquet`` (an episode a row; its appearance is the commit),
+    Layout: ``zarr.json`` (a Zarr v3 group whose attributes hold the schema), ``parts/<id>/`` (one
+    group per part), ``catalog/<id>.parquet`` (one row per episode; commits the part),
     ``tags/<name>.json``.
 
     Attributes:
         path: its folder.
-        address: what messages call it: its folder, or its URL.
+        address: its folder or URL, in messages.
         schema: its fields.
-        plan: the collection plan as JSON values that was given at its creation, or None.
-        tag_name: the tag it was opened at, or None: what ``select`` and ``info`` show.
+        plan: the collection plan given at its creation, as JSON values, or None.
+        tag_name: the tag it was opened at, or None.
         files: its committed catalog files.
     """
 
@@ -70,16 +70,16 @@ class Store:
         schema: Schema,
         plan: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Create a store, or open the one there if it has an equal schema.
+        """Create a store, or open an existing one with an equal schema.
 
         Args:
             path: of the new folder.
             schema: the fields.
-            plan: JSON values to keep with it; a store that exists keeps its own.
+            plan: JSON values to keep with it; an existing store keeps its own.
 
         Raises:
-            DatasetError: another schema is there, the path is something else, or cannot be written;
-                nothing is left behind.
+            DatasetError: a store with another schema or something else is there, or the path cannot
+                be written; nothing is left behind.
         """
         root = Path(path)
         record = RootRecord(schema, plain_plan(plan))
@@ -106,8 +106,7 @@ class Store:
         """Open an existing store, at one of its tags if ``tag`` is given.
 
         Raises:
-            DatasetError: nothing there, not a store, a schema version this program cannot read, or
-                no such tag.
+            DatasetError: not a store, a schema version this program cannot read, or no such tag.
         """
         root = Path(path)
         return cls(root, read_root(root), None if tag is None else read_tag(root, tag))
@@ -127,8 +126,22 @@ class Store:
         """What ``open_store`` takes to open the store again, from any folder or machine."""
         return os.fspath(self.path.resolve())
 
+    def refresh(self, *, anew: bool = False) -> None:
+        """Bring local copies of a remote store up to date (``anew``: fetch all again)."""
+
+    def object_sizes(self, stem: str) -> dict[str, int]:
+        """Object name -> bytes of what is stored in a part's folder."""
+        folder = self.path / PARTS / stem
+        names = files_under(folder) if folder.is_dir() else []
+        return {name: (folder / name).stat().st_size for name in names}
+
+    def object_sha256(self, stem: str, name: str) -> str:
+        """SHA-256 of a stored object."""
+        return sha256_file(self.path / PARTS / stem / name)
+
     def parts(self) -> list[str]:
-        """Ids of the committed parts as they were collected, sorted."""
+        """Ids of the committed parts as collected, sorted."""
+        self.refresh()
         return self.files.part_ids() if self._tag is None else sorted(self._tag.parts)
 
     def missing(self, part_ids: Iterable[str]) -> list[str]:
@@ -143,18 +156,18 @@ class Store:
         episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table,
         per_episode: Mapping[str, npt.ArrayLike] | None = None,
     ) -> PartRecord:
-        """Write and commit one part; a committed part is left as it is and its record returned.
+        """Write and commit one part; a committed part is not changed, and its record returned.
 
         Args:
             part_id: letters, digits, ``_``, ``-`` and ``.``.
-            steps: field -> (T, *shape), the episodes' steps one after the other.
-            episodes: column -> one value an episode (``catalog.REQUIRED_COLUMNS`` and any further
+            steps: field -> (T, *shape), the episodes' steps end to end.
+            episodes: column -> one value per episode (``catalog.REQUIRED_COLUMNS`` and any further
                 numbers or text); ``length`` must sum to T.
-            per_episode: field -> (E, *shape) for the fields an episode.
+            per_episode: field -> (E, *shape) for the episode fields.
 
         Raises:
-            DatasetError: the input does not fit the schema (nothing is written), or the disk
-                refuses (nothing is committed).
+            DatasetError: the input does not fit the schema (nothing is written), or the disk fails
+                (nothing is committed).
         """
         self.check_writable()
         if not _PART_ID.fullmatch(part_id) or part_id.startswith(MERGED_PREFIX):
@@ -189,12 +202,12 @@ class Store:
             yield held
 
     def catalog(self) -> Catalog:
-        """All committed episodes, or the tag's; files that did not change are not read again.
+        """All committed episodes, or the tag's; unchanged files are not read again.
 
         Raises:
-            DatasetError: a catalog file is damaged or from another schema, or a part of the tag is
-                absent.
+            DatasetError: a catalog file is damaged or of another schema, or a tag's part is absent.
         """
+        self.refresh()
         catalog = self.files.catalog()
         if self._tag is None:
             return catalog
@@ -206,12 +219,11 @@ class Store:
         return self._tagged[1]
 
     def info(self) -> dict[str, Any]:
-        """Version hash, sizes and schema version: what identifies the dataset.
+        """``hash``, ``steps``, ``episodes``, ``parts``, ``bytes`` and ``schema_version``.
 
-        ``hash`` covers the schema and the contents (every value of every field and catalog column)
-        of the committed parts as they were collected, and nothing else: not the files that hold
-        them, nor compression, nor whether parts were merged. ``parts`` counts them as collected;
-        ``bytes`` counts the folders and catalog files that readers use.
+        ``hash`` covers the schema and all values of the committed parts, not how they are stored,
+        compressed or merged. ``parts`` counts them as collected; ``bytes`` counts the folders and
+        catalog files in use.
         """
         catalog = self.catalog()
         manifests = list(catalog.manifests.values())
@@ -230,10 +242,10 @@ class Store:
         }
 
     def tag(self, name: str) -> Tag:
-        """Keep the committed parts as the version ``name``; the same again changes nothing.
+        """Name the committed parts as a version; tagging the same version again changes nothing.
 
         Raises:
-            DatasetError: a name that is not allowed, or was given to another version.
+            DatasetError: a name that is not allowed or belongs to another version.
         """
         self.check_writable()
         catalog, info = self.catalog(), self.info()
@@ -242,11 +254,12 @@ class Store:
         return write_tag(self.path, Tag(name, *sizes, hashes), self.address)
 
     def tags(self) -> list[Tag]:
-        """The named versions, sorted by name; DatasetError when one's file is damaged."""
+        """The named versions, sorted by name; DatasetError if a file is damaged."""
+        self.refresh()
         return [read_tag(self.path, name, self.address) for name in tag_names(self.path)]
 
     def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
-        """A reader of one field's rows in one part as collected; use it as a context manager.
+        """A reader of one field's rows in one part as collected; a context manager.
 
         Raises:
             DatasetError: unknown field, or the array's metadata is missing or damaged.
@@ -262,7 +275,7 @@ class Store:
         )
 
     def _located(self, catalog: Catalog, part_id: str) -> tuple[Manifest, Location]:
-        """Where a part lies; reads the catalog again if its folder was merged away since."""
+        """Where a part is; reads the catalog again if its folder was removed after a merge."""
         manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
         if not (self.path / PARTS / location.folder).is_dir():
             latest = self.files.catalog()
@@ -286,7 +299,7 @@ class Store:
 
 
 def dataset_hash(schema: Schema, manifests: Iterable[Manifest]) -> str:
-    """SHA-256 of a schema and the content hashes of parts as collected, in the order of names."""
+    """SHA-256 of a schema and the content hashes of the parts as collected, sorted by name."""
     content = [schema.hash, *(each.content_hash for each in manifests)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Tags: named versions of a dataset that never change, as lists of parts with their hashes."""
+"""Tags: named, immutable versions of a dataset, as lists of parts with their hashes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tag:
 
     Attributes:
         name: of the tag.
-        hash: of the dataset, as ``Store.info`` gives it.
+        hash: of the dataset, as in ``Store.info``.
         steps, episodes: its size.
         parts: part id -> content hash.
     """
@@ -38,12 +38,12 @@ class Tag:
 
 
 def write_tag(root: Path, tag: Tag, address: str = "") -> Tag:
-    """Keep a tag; the same again is accepted, and another under the same name is not.
+    """Write a tag; writing an equal one again is accepted.
 
     Args:
         root: the store's folder.
         tag: the version.
-        address: what messages call the store, if not by its folder.
+        address: the store's name in messages, if not its folder.
 
     Raises:
         DatasetError: a name that is not allowed or taken, or the folder cannot be written.
@@ -71,10 +71,7 @@ def write_tag(root: Path, tag: Tag, address: str = "") -> Tag:
 
 
 def read_tag(root: Path, name: str, address: str = "") -> Tag:
-    """A kept tag; DatasetError when there is none of this name, or its file is damaged.
-
-    The arguments are as for ``write_tag``.
-    """
+    """Read a tag; DatasetError if there is none of this name or its file is damaged."""
     if not _NAME.fullmatch(name) or not _path(root, name).is_file():
         raise DatasetError(f"no tag {name!r} in {address or root}; tags: {listed(tag_names(root))}")
     try:

@@ -35,7 +35,6 @@ class Schedule(Protocol):
 
     def visits(self, seed: int, epoch: int) -> np.ndarray:
         """(E,) visits of each episode."""
-        ...
 
 
 class WindowStream:
@@ -78,7 +77,7 @@ class WindowStream:
         self._first = self._cursor = 0
         self._order: tuple[int, EpochOrder] | None = None
         self._reader: tuple[int, StepReader] | None = None
-        self._iteration: Callable[[], Generator[Batch, None, None] | None] = _nothing
+        self._iteration: Callable[[], Generator[Batch, None, None] | None] = lambda: None
 
     def __len__(self) -> int:
         """Batches of this epoch, counted from where it started or was resumed."""
@@ -152,8 +151,8 @@ class WindowStream:
             )
         if get_worker_info() is not None:
             raise DatasetError(
-                "every DataLoader worker would repeat the whole stream, which prefetches by itself; "
-                "iterate it directly, or use num_workers=0"
+                "every DataLoader worker would repeat the whole stream: use num_workers=0, the "
+                "stream has prefetch threads of its own"
             )
 
     def _current_order(self) -> EpochOrder:
@@ -265,7 +264,7 @@ def _columns(
         return columns, columns
     if LAST_ACTION in columns:
         raise DatasetError(
-            f"{LAST_ACTION!r} is a stored field: list it in fields, or use last_action=True, not both"
+            f"{LAST_ACTION!r} is a stored field: list it in fields, or set last_action, not both"
         )
     read = source.columns(list(dict.fromkeys([*config.fields, ACTION])), config.return_to_go)
     return read, columns | {LAST_ACTION: read[ACTION]}
@@ -283,7 +282,7 @@ class _Buffers:
     def __init__(self, columns: Mapping[str, Column], config: StreamConfig) -> None:
         if config.pin_memory and not torch.accelerator.is_available():
             raise DatasetError(
-                "pin_memory needs an accelerator that torch can use, and there is none: leave it off"
+                "pin_memory needs an accelerator that torch can use; there is none: leave it off"
             )
         steps = (config.window_len,)
         self._rows: dict[str, tuple[tuple[int, ...], np.dtype]] = {
@@ -321,10 +320,6 @@ class _Buffers:
         if len(self._arrays[name]) < self._kept:
             self._arrays[name].append(fresh)
         return fresh
-
-
-def _nothing() -> None:
-    return None
 
 
 def _pools_between(order: EpochOrder, first: int, stop: int) -> range:

@@ -1,18 +1,17 @@
-"""The same store on S3-compatible object storage.
+"""A store on S3-compatible object storage.
 
-The objects have the names of the local files, so other Zarr readers open the store in place. What
-differs is how a part is written, for there is neither rename nor lock:
+Objects have the names of the local files, so other Zarr readers open the store in place. Writing a
+part differs, because there is neither rename nor lock:
 
-1. The part is made in a local scratch folder by the same code as a local one.
-2. Its objects are written under their final names, each only if there is none (``Bucket.create``).
-   An equal one, left by an earlier attempt or by another writer of the same plan, counts as
-   written; a different one ends the attempt. So no writer can change what another one relies on.
-3. The catalog file is written last, under the same condition: that one PUT is the commit, and of
-   two writers exactly one succeeds.
+1. The part is written to a local scratch folder by the same code as a local one.
+2. Its objects are created under their final names (``Bucket.create``). An equal object, left by an
+   earlier attempt or by another writer of the same plan, counts as written; a different one ends
+   the attempt. So no writer changes an object that another one relies on.
+3. The catalog file is created last: this PUT is the commit, and only one writer succeeds.
 
-A reader keeps a local mirror of the small files (root, catalog, tags), on which all queries run,
-and fetches an array's objects when they are first read. They are checked against the commit
-record's SHA-256 on arrival and stay in the mirror, which any number of processes may share.
+A reader mirrors the small files (root, catalog, tags), on which queries run, and fetches an array's
+objects when they are first read. They are checked against their recorded SHA-256 and stay in the
+mirror, which processes may share.
 """
 
 from __future__ import annotations
@@ -32,11 +31,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from datasets.catalog.catalog import Catalog
-from datasets.catalog.manifest import Manifest, PartRecord
+from datasets.catalog.manifest import PartRecord
 from datasets.errors import DatasetError
 from datasets.layout import CATALOG, PARTS, SHARD_STEPS, TAGS
 from datasets.schema import Schema
-from datasets.storage.integrity import verify_store
 from datasets.storage.root import ROOT_FILE, RootRecord, plain_plan, read_root
 from datasets.storage.s3.bucket import Bucket, Listed
 from datasets.storage.s3.object_parts import PARALLEL_REQUESTS, commit_part, send_objects
@@ -45,16 +43,13 @@ from datasets.storage.store import Store
 from datasets.storage.tags import Tag, read_tag
 
 GRACE_S = 24 * 3600.0
-"""Age from which ``gc`` takes uncommitted objects for left behind, not for being written."""
+"""Age from which ``gc`` removes uncommitted objects, in seconds."""
 
 _ROOT_FILES = (ROOT_FILE, f"{PARTS}/{ROOT_FILE}")
 
 
 class RemoteStore(Store):
-    """A dataset on object storage; make one with ``create`` or ``open``.
-
-    ``path`` is the local mirror. Merging parts (``compact``) is for local stores: compact one and
-    ``push_store`` it.
+    """A dataset on object storage; ``path`` is the local mirror.
 
     Attributes:
         url: its address, ``s3://bucket/prefix``.
@@ -75,7 +70,7 @@ class RemoteStore(Store):
         plan: Mapping[str, Any] | None = None,
         cache: Path | None = None,
     ) -> Self:
-        """Create a store at the URL ``path``, or open the one there if it has an equal schema.
+        """Create a store at the URL ``path``, or open an existing one with an equal schema.
 
         Args:
             path: ``s3://bucket/prefix``.
@@ -83,8 +78,8 @@ class RemoteStore(Store):
             cache: folder of the mirror; by default below the user's cache folder.
 
         Raises:
-            DatasetError: another schema is there, the storage refuses, or it ignores conditions on
-                writes, without which commits are not safe.
+            DatasetError: another schema is there, the storage fails, or it ignores conditions on
+                writes, which safe commits need.
         """
         bucket = Bucket(str(path))
         record = RootRecord(schema, plain_plan(plan))
@@ -101,7 +96,7 @@ class RemoteStore(Store):
     def open(
         cls, path: str | os.PathLike[str], tag: str | None = None, cache: Path | None = None
     ) -> Self:
-        """Open the store at the URL ``path``; as ``Store.open``, and ``cache`` as ``create``."""
+        """Open the store at the URL ``path``; as ``Store.open``, and ``cache`` as in ``create``."""
         bucket = Bucket(str(path))
         mirror = cache or default_mirror(bucket)
         for key in _ROOT_FILES:
@@ -118,15 +113,20 @@ class RemoteStore(Store):
         """Its URL."""
         return self.url
 
-    def parts(self) -> list[str]:
-        """As ``Store.parts``, as of now."""
-        _refresh(self._bucket, self.path)
-        return super().parts()
+    def refresh(self, *, anew: bool = False) -> None:
+        """Bring the mirror's catalog and tags up to date (``anew``: fetch all again)."""
+        _refresh(self._bucket, self.path, anew)
 
-    def catalog(self) -> Catalog:
-        """As ``Store.catalog``, as of now."""
-        _refresh(self._bucket, self.path)
-        return super().catalog()
+    def object_sizes(self, stem: str) -> dict[str, int]:
+        """As ``Store.object_sizes``, of the storage and not of the mirror."""
+        prefix = f"{PARTS}/{stem}/"
+        listing = self._bucket.list(prefix)
+        return {key.removeprefix(prefix): each.size for key, each in listing.items()}
+
+    def object_sha256(self, stem: str, name: str) -> str:
+        """As ``Store.object_sha256``, of the storage and not of the mirror."""
+        content = self._bucket.read(f"{PARTS}/{stem}/{name}") or b""
+        return hashlib.sha256(content).hexdigest()
 
     def write_part(
         self,
@@ -135,7 +135,7 @@ class RemoteStore(Store):
         episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table,
         per_episode: Mapping[str, npt.ArrayLike] | None = None,
     ) -> PartRecord:
-        """As ``Store.write_part``; the part is made in a temporary folder and then published."""
+        """As ``Store.write_part``; written to a temporary folder and then uploaded."""
         self.check_writable()
         if part_id in self.parts():
             return self.files.find(part_id).record
@@ -150,7 +150,6 @@ class RemoteStore(Store):
 
     def tag(self, name: str) -> Tag:
         """As ``Store.tag``; of two writers of one name, one succeeds."""
-        _refresh(self._bucket, self.path)
         tag = super().tag(name)
         path = self.path / TAGS / f"{name}.json"
         created = self._bucket.create_equal(f"{TAGS}/{path.name}", path.read_bytes())
@@ -162,23 +161,11 @@ class RemoteStore(Store):
             )
         return tag
 
-    def tags(self) -> list[Tag]:
-        """As ``Store.tags``, as of now."""
-        _refresh(self._bucket, self.path)
-        return super().tags()
-
-    def verify(self) -> list[str]:
-        """As ``Store.verify``; every object is read from the storage, none from the mirror."""
-        _refresh(self._bucket, self.path, anew=True)
-        return verify_store(self, self._object_faults)
-
     def gc(self, grace_s: float = GRACE_S) -> list[str]:
-        """Remove uncommitted objects that are older than ``grace_s`` seconds, and replaced parts.
+        """Remove uncommitted objects older than ``grace_s`` seconds, and replaced parts.
 
-        Nothing tells an object that is being written from one that was left behind but its age.
-
-        Returns:
-            The removed folders and files below the store.
+        Only its age tells whether an uncommitted object is still being written. Returns the removed
+        folders and files below the store.
         """
         self.check_writable()
         used = {location.folder for location in self.catalog().locations.values()}
@@ -200,7 +187,7 @@ class RemoteStore(Store):
         return removed
 
     def compact(self, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
-        """Refused: a store on object storage is not merged in place."""
+        """Not possible: DatasetError."""
         raise DatasetError(
             f"{self.url} is on object storage and is not merged in place: compact a local copy and "
             "push that"
@@ -211,12 +198,10 @@ class RemoteStore(Store):
         self.schema.field(field)
         manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
         names = [name for name in manifest.objects if name.startswith(f"{field}/")]
-        missing = [
-            name
-            for name in names
-            if not _has(self.path / PARTS / location.folder / name, manifest.objects[name][0])
-        ]
-        for name in missing:
+        for name in names:
+            copy = self.path / PARTS / location.folder / name
+            if copy.is_file() and copy.stat().st_size == manifest.objects[name][0]:
+                continue
             content = self._bucket.read(f"{PARTS}/{location.folder}/{name}")
             if content is None:
                 latest = self.catalog()
@@ -228,43 +213,26 @@ class RemoteStore(Store):
                     f"part {part_id} of {self.url}: object {name} does not have its recorded "
                     "SHA-256"
                 )
-            _keep(self.path / PARTS / location.folder / name, content)
+            _keep(copy, content)
         return super().array_reader(catalog, part_id, field)
-
-    def _object_faults(self, manifest: Manifest, stem: str) -> Iterator[str]:
-        prefix = f"{PARTS}/{stem}/"
-        present = {
-            key.removeprefix(prefix): each for key, each in self._bucket.list(prefix).items()
-        }
-        for name, (size, sha256) in sorted(manifest.objects.items()):
-            if name not in present:
-                yield f"object {name} is missing"
-            elif present[name].size != size:
-                yield f"object {name} has {present[name].size} bytes, recorded {size}"
-            else:
-                content = self._bucket.read(prefix + name) or b""
-                if hashlib.sha256(content).hexdigest() != sha256:
-                    yield f"object {name} does not have its recorded SHA-256"
-        for name in sorted(set(present) - set(manifest.objects)):
-            yield f"object {name} is not among the committed ones"
 
 
 def push_store(store: Store, url: str) -> list[str]:
-    """Copy a local store's parts to object storage; what is there already is not sent again.
+    """Copy a local store's parts to object storage; existing objects are not sent again.
 
-    All objects are sent before the first part is committed, so that a reader does not see a store
-    grow for as long as the sending takes; the commits follow, one small object each.
+    All objects are sent before the first part is committed, so that readers see few intermediate
+    states.
 
     Args:
         store: the local store; a mirror of a remote one lacks objects.
-        url: ``s3://bucket/prefix``; made if absent.
+        url: ``s3://bucket/prefix``; created if absent.
 
     Returns:
-        The catalog files (by name) that were committed now.
+        The stems of the catalog files committed now.
 
     Raises:
         DatasetError: the store is not local or lacks an object, another schema or other content is
-            there, or the storage refuses.
+            there, or the storage fails.
     """
     if isinstance(store, RemoteStore):
         raise DatasetError(f"{store.url} is on object storage already; push a local store")
@@ -289,25 +257,25 @@ def _write_root(bucket: Bucket, record: RootRecord) -> None:
     with tempfile.TemporaryDirectory(prefix="gaitforge-root-") as folder:
         local = Store.create(Path(folder, "store.zarr"), record.schema, record.plan)
         contents = {key: (local.path / key).read_bytes() for key in reversed(_ROOT_FILES)}
-    for key, content in contents.items():  # the root comes last: it makes the store
+    for key, content in contents.items():  # the root file comes last: it makes the store
         bucket.create(key, content)
     if bucket.create(ROOT_FILE, contents[ROOT_FILE]):
         raise DatasetError(
-            f"{bucket.url}: the storage ignores 'If-None-Match: *' on writes, without which two "
-            "writers could commit the same part; use one that keeps to it"
+            f"{bucket.url}: the storage ignores 'If-None-Match: *' on writes, so two writers could "
+            "commit the same part; use a storage that honours it"
         )
 
 
 def _refresh(bucket: Bucket, mirror: Path, anew: bool = False) -> None:
-    """Bring the mirror's catalog and tags to what the storage lists; ``anew``: trust no copy.
+    """Bring the mirror's catalog and tags to the state of the storage; ``anew``: fetch all.
 
-    A copy has its object's size and time, so that the catalog's own index of them stays valid.
+    A copy gets its object's size and time, so that the catalog index stays valid.
     """
     wanted: dict[str, Listed] = {}
     for folder in (CATALOG, TAGS):
         with _mirroring(mirror / folder):
             (mirror / folder).mkdir(parents=True, exist_ok=True)
-        # Before the listing: what another process mirrors meanwhile is newer than that.
+        # Listed before the bucket: what another process mirrors meanwhile is newer.
         copies = [path for path in (mirror / folder).iterdir() if path.name[0] != "."]
         wanted |= bucket.list(f"{folder}/")
         for path in copies:
@@ -332,15 +300,8 @@ def _is_copy(path: Path, listed: Listed) -> bool:
     return (status.st_size, status.st_mtime_ns) == (listed.size, listed.modified_ns)
 
 
-def _has(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except FileNotFoundError:
-        return False
-
-
 def _keep(path: Path, content: bytes, modified_ns: int | None = None) -> None:
-    """Put a copy into the mirror in one step; threads and processes may do so at once."""
+    """Write a copy into the mirror atomically; threads and processes may do so at once."""
     with _mirroring(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

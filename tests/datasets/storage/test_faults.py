@@ -104,7 +104,7 @@ def test_repeated_episode_ids_and_stray_files_are_faults(tmp_path: Path) -> None
     write_small_part(store, "part-001", (4,), 1)
     (store.path / "parts/part-001/obs/c/0/0.partial").write_bytes(b"x")
     faults = store.verify()
-    assert faults[0] == "part part-001: file obs/c/0/0.partial is not among the committed objects"
+    assert faults[0] == "part part-001: object obs/c/0/0.partial is not among the committed ones"
     assert faults[1] == "episode ids in more than one row: 1"
 
 

@@ -166,7 +166,7 @@ def test_damaged_copies_are_named(selection: Selection, tmp_path: Path) -> None:
     file.write_bytes(content)
     assert copy.verify() == [f"{file} does not have its recorded SHA-256"]
     file.write_bytes(content[:-1])
-    with pytest.raises(DatasetError, match=r"obs.npy is missing or not of its .* remove"):
+    with pytest.raises(DatasetError, match=r"obs.npy is missing or does not have .* remove"):
         selection.materialise(tmp_path)
     record = json.loads((copy.path / DONE).read_text())
     (copy.path / DONE).write_text(json.dumps(record | {"materialised_version": 99}))
