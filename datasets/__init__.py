@@ -7,14 +7,7 @@ from datasets.analysis.spectrum import SpectralEnergy
 from datasets.analysis.statistics import ChannelStatistics
 from datasets.catalog.manifest import PartRecord
 from datasets.catalog.parquet_export import write_parquet
-from datasets.dataset import (
-    Selection,
-    Store,
-    create_store,
-    migrate_store,
-    open_store,
-    query,
-)
+from datasets.dataset import Selection, Store, create_store, migrate_store, open_store, query
 from datasets.errors import DatasetError
 from datasets.schema import Field, Schema
 from datasets.storage.root import SCHEMA_VERSION

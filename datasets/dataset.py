@@ -1,7 +1,6 @@
-"""The user's classes: stores whose episodes are selected, and selections that are used.
+"""The user's classes: the stores and selections below, with methods for what is built on them.
 
-The classes below this file hold the data; here they get methods for what is built on them. Nothing
-in ``storage``, ``selection``, ``stream`` or ``analysis`` imports this file.
+Nothing in ``storage``, ``selection``, ``stream`` or ``analysis`` imports this file.
 """
 
 from __future__ import annotations
@@ -83,18 +82,14 @@ class Selection(episodes.Selection):
         return selection_dataset(self, fields)
 
     def windows(
-        self,
-        window_len: int = 64,
-        batch_size: int = 1024,
-        **settings: Unpack[StreamSettings],
+        self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
     ) -> WindowStream:
         """Stream shuffled windows as batches of torch tensors.
 
         Args:
             window_len: K, steps of a window.
             batch_size: windows per batch on each rank.
-            **settings: ``fields``, ``seed``, ``epoch``, ``rank``, ``world_size`` and the others of
-                ``stream.config.StreamConfig``.
+            **settings: the other fields of ``stream.config.StreamConfig``.
 
         Raises:
             DatasetError: see ``window_stream.WindowStream``.
@@ -122,11 +117,7 @@ class Store(local.Store):
         part: str | Sequence[str] | None = None,
         **equals: Any,
     ) -> Selection:
-        """Episodes whose columns have one of the given values; all of them without arguments.
-
-        Raises:
-            DatasetError: an unknown column, or a value that no episode has; lists what there is.
-        """
+        """Episodes whose columns have one of the given values; DatasetError lists what there is."""
         wanted = {"terrain": terrain, "skill": skill, "level": level, "part": part, **equals}
         catalog = self.catalog()
         given = {name: value for name, value in wanted.items() if value is not None}
@@ -150,24 +141,16 @@ class RemoteStore(remote.RemoteStore, Store):
 
 
 def open_store(address: str | os.PathLike[str], tag: str | None = None) -> Store:
-    """Open an existing store, at one of its tags if ``tag`` is given; see ``Store.open``.
-
-    Args:
-        address: a folder, or ``s3://bucket/prefix``.
-        tag: name of the version.
-    """
+    """Open the store in a folder or at ``s3://bucket/prefix``, at one of its tags if given."""
     return _class_for(address).open(address, tag)
 
 
 def create_store(
     address: str | os.PathLike[str], schema: Schema, plan: Mapping[str, Any] | None = None
 ) -> Store:
-    """Create a store, or open the one there if it has an equal schema; see ``Store.create``.
+    """Create a store in a folder or at ``s3://bucket/prefix``, or open an equal one there.
 
-    Args:
-        address: a folder, or ``s3://bucket/prefix``.
-        schema: the fields.
-        plan: JSON values to keep with it.
+    ``plan`` is kept with the store as JSON values; see ``Store.create``.
     """
     return _class_for(address).create(address, schema, plan)
 
@@ -177,11 +160,7 @@ def _class_for(address: str | os.PathLike[str]) -> type[Store]:
 
 
 def migrate_store(path: str | os.PathLike[str]) -> int:
-    """Bring a local store to the current schema version; returns the version it had.
-
-    Raises:
-        DatasetError: not a store, on object storage, or it cannot be written.
-    """
+    """Bring a local store to the current schema version; returns the version it had."""
     if is_bucket_url(path):
         raise DatasetError(
             f"{path} is on object storage and is not migrated in place: migrate a local copy and "
@@ -198,14 +177,7 @@ def query(
     where: str | None = None,
     group_by: Sequence[str] = ("terrain", "skill"),
 ) -> list[dict[str, Any]]:
-    """Describe the matching episodes by group, without reading any array.
-
-    Returns:
-        The rows of ``Selection.describe``.
-
-    Raises:
-        DatasetError: as ``Store.select``, ``Selection.where`` and ``Selection.describe``.
-    """
+    """``Selection.describe`` of the matching episodes, without reading any array."""
     selection = store.select(terrain=terrain, skill=skill, level=level)
     if where is not None:
         selection = selection.where(where)

@@ -14,17 +14,7 @@ import numpy as np
 
 from datasets.errors import DatasetError, listed
 
-DTYPES = (
-    "float32",
-    "float64",
-    "float16",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint8",
-    "bool",
-)
+DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 STREAM_KEYS = ("mask", "return_to_go", "episode", "offset")
 """Names that a batch adds to the stored fields; no field may have one."""
 
@@ -33,7 +23,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True)
 class Field:
-    """One stored quantity.
+    """One stored quantity; DatasetError for a value that is not allowed.
 
     Attributes:
         name: lower-case identifier; also the name of its Zarr array in every part.
@@ -43,9 +33,6 @@ class Field:
         description: one line.
         slices: name -> (start, stop) in the last axis, such as ``{"gravity": (0, 3)}``.
         per: ``"step"`` (one row per control step) or ``"episode"`` (one row per episode).
-
-    Raises:
-        DatasetError: a name, dtype, shape or slice that is not allowed.
     """
 
     name: str
@@ -105,16 +92,13 @@ class Field:
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields of a store and what they have in common.
+    """The fields of a store and what they have in common; DatasetError for an invalid one.
 
     Attributes:
         fields: at least one step field; names are unique.
         control_dt_s: seconds between two stored steps.
         robot: the robot whose joint order the fields use.
         attributes: further JSON values.
-
-    Raises:
-        DatasetError: no step field, repeated names, a bad time step, or non-JSON attributes.
     """
 
     fields: tuple[Field, ...]

@@ -30,19 +30,9 @@ def card_record(
 ) -> dict[str, Any]:
     """Sizes, groups, distributions, provenance and channel statistics of a selection.
 
-    Args:
-        selection: the episodes; ``store.select()`` for a whole store.
-        channels: also read the arrays for the statistics of every channel.
-        scheduler: as for ``dask.compute``.
-
-    Returns:
-        ``card_version``; ``store`` (``Store.info``), ``schema``; ``selection`` (hash, episodes,
-        steps, whether it is the whole store); ``total``, ``pairs`` (terrain, skill) and ``cells``
-        (terrain, skill, level) as ``Selection.describe`` gives them; ``returns``, ``lengths`` and
-        ``draws`` as histograms; ``provenance``; ``parts``; ``channels`` (empty if not requested).
-
-    Raises:
-        DatasetError: an empty selection, or a damaged or missing object.
+    Groups are as in ``Selection.describe``, ``store`` is ``Store.info``, and ``returns``,
+    ``lengths`` and ``draws`` are histograms. Without ``channels``, no array is read. DatasetError
+    for an empty selection, or a damaged or missing object.
     """
     store, episodes = selection.store, selection.episodes()
     pairs = selection.describe(("terrain", "skill"))
@@ -74,11 +64,8 @@ def histogram(
 ) -> dict[str, Any]:
     """Counts of finite values between edges that include all of them, ``low`` and ``high``.
 
-    Few different whole numbers get one bin each, other values ``BINS`` equal bins.
-
-    Returns:
-        ``edges`` (n + 1), ``counts`` (n), ``min``, ``max``, ``mean``, and ``whole``: whether each
-        bin is a whole number plus or minus a half.
+    Few different whole numbers get one bin each (``whole``), other values ``BINS`` equal bins.
+    Returns ``edges`` (n + 1), ``counts`` (n), ``min``, ``max``, ``mean`` and ``whole``.
     """
     limits = [each for each in (low, high) if each is not None]
     bottom = float(min([*limits, values.min(initial=np.inf)]))
@@ -95,15 +82,10 @@ def histogram(
             bottom, top = bottom - margin, top + margin
         edges = np.linspace(bottom, top, BINS + 1)
     counts, _ = np.histogram(values, edges)
-    some = len(values) > 0
-    return {
-        "edges": edges.tolist(),
-        "counts": counts.tolist(),
-        "min": float(values.min()) if some else None,
-        "max": float(values.max()) if some else None,
-        "mean": float(values.mean()) if some else None,
-        "whole": whole,
-    }
+    measured = {"min": None, "max": None, "mean": None}
+    if len(values):
+        measured = {name: float(getattr(values, name)()) for name in measured}
+    return {"edges": edges.tolist(), "counts": counts.tolist(), **measured, "whole": whole}
 
 
 def _numbers(episodes: pa.Table, name: str) -> np.ndarray:
@@ -156,20 +138,17 @@ def _counted(episodes: pa.Table, columns: tuple[str, ...]) -> list[dict[str, Any
 
 def _parts(selection: Selection) -> Iterator[dict[str, Any]]:
     """The parts of the selection, and how much of each is selected."""
-    taken: dict[str, list[int]] = {}
-    for unit in selection.units():
-        counts = taken.setdefault(unit.part_id, [0, 0])
-        counts[0] += unit.stop - unit.first
-        counts[1] += int(selection.lengths[unit.first : unit.stop].sum())
-    for part_id, (episodes, steps) in taken.items():
-        record = selection.catalog.manifests[part_id].record
+    first = 0
+    for part_id, rows in selection.rows_by_part():
+        manifest, stop = selection.catalog.manifests[part_id], first + len(rows)
         yield {
             "part": part_id,
-            "episodes": episodes,
-            "steps": steps,
-            "bytes": record.bytes,
-            "content_hash": record.content_hash,
+            "episodes": len(rows),
+            "steps": int(selection.lengths[first:stop].sum()),
+            "bytes": manifest.stored_bytes,
+            "content_hash": manifest.content_hash,
         }
+        first = stop
 
 
 def _channels(selection: Selection, scheduler: Scheduler) -> Iterator[dict[str, Any]]:

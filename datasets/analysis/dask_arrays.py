@@ -62,10 +62,7 @@ def selection_array(selection: Selection, field: str) -> da.Array:
     """One field of a selection as a lazy array: (steps, *shape), or (episodes, *shape).
 
     Rows are in the order of the selection. A chunk holds the selected episodes that begin in one
-    shard of one part, so a shard is read for at most two chunks.
-
-    Raises:
-        DatasetError: unknown field; when computed, a damaged or missing object.
+    shard of one part. DatasetError: unknown field; when computed, a damaged or missing object.
     """
     import dask.array as da  # slow to import: 0.9 s
 
@@ -98,10 +95,8 @@ def reduce_units(
 ) -> Partial:
     """Measure every unit of a selection and merge the results pairwise in a fixed tree.
 
-    At most one unit per thread is in memory, besides the partial results.
-
-    Raises:
-        DatasetError: an empty selection, an unknown field, a damaged or missing object.
+    One unit per thread is in memory. DatasetError: an empty selection, an unknown field, a damaged
+    or missing object.
     """
     from dask.delayed import delayed  # slow to import: 0.1 s
 
@@ -127,10 +122,7 @@ def _read_block(*, reader: UnitReader, block_id: tuple[int, ...]) -> np.ndarray:
 
 
 def _reopened(
-    kind: type[Store],
-    address: str,
-    parts: dict[str, tuple[str, list[tuple[int, int]]]],
-    field: str,
+    kind: type[Store], address: str, parts: dict[str, tuple[str, list[tuple[int, int]]]], field: str
 ) -> UnitReader:
     store = _opened(kind, address)
     catalog = store.catalog()

@@ -38,13 +38,10 @@ def channel_quantiles(
     quantiles: Sequence[float] = DEFAULT_QUANTILES,
     scheduler: Scheduler = None,
 ) -> np.ndarray:
-    """Quantiles of every channel of one field, equal to ``numpy.quantile`` of all rows.
+    """(Q, *shape) float64 quantiles of every channel, equal to ``numpy.quantile`` of all rows.
 
     The order statistics are exact; the interpolation between two is linear, method 7 of Hyndman and
     Fan (1996), in float64.
-
-    Returns:
-        (len(quantiles), *shape) float64.
 
     Raises:
         DatasetError: a quantile outside 0..1, an empty selection, or an unknown field.
@@ -70,14 +67,9 @@ def interpolated_quantiles(
     channels: int,
     quantiles: np.ndarray,
 ) -> np.ndarray:
-    """Quantiles (Q, channels) of rows that only ``count`` reads; see ``channel_quantiles``.
+    """(Q, channels) quantiles of ``rows`` rows that only ``count`` reads.
 
-    Args:
-        count: the sum of a ``DigitCount`` over all rows.
-        dtype: of the rows.
-        rows: their number, 1 or more.
-        channels: values per row.
-        quantiles: (Q,) in 0..1.
+    ``count`` sums a ``DigitCount`` over all rows; ``channels`` is the number of values per row.
     """
     position = quantiles * (rows - 1)
     below = np.floor(position).astype(np.int64)
@@ -120,10 +112,7 @@ def _order_statistics(
 class DigitCount:
     """Counts the next ``bits`` of each channel's keys that begin with one of its prefixes.
 
-    Attributes:
-        prefixes: a channel each, ascending: the first ``known`` bits of keys of interest.
-        known: how many bits a prefix has.
-        bits: how many follow.
+    ``prefixes`` are one ascending array per channel: the first ``known`` bits of the wanted keys.
     """
 
     prefixes: Sequence[np.ndarray]

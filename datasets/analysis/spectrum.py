@@ -18,10 +18,8 @@ BLOCK_WINDOWS = 32
 class SpectralEnergy:
     """Energy of each mode of each channel, summed over windows of n steps.
 
-    Attributes:
-        frequency_hz: (n // 2 + 1,) from 0 to half the control frequency.
-        energy: (n // 2 + 1, *shape) float64, in squares of the field's unit times n.
-        windows: number of windows.
+    ``frequency_hz`` (n // 2 + 1,) goes from 0 to half the control frequency; ``energy``
+    (n // 2 + 1, *shape) float64 is in squares of the field's unit times n.
     """
 
     frequency_hz: np.ndarray
@@ -51,14 +49,8 @@ def spectral_energy(
     another one: by Parseval's theorem the shares are shares of the signal's energy. The mean is
     kept as mode 0. Energies are summed over the windows before the normalisation.
 
-    Args:
-        selection: the episodes.
-        field: a floating-point step field.
-        n: steps of a window, at least 2.
-        scheduler: as for ``dask.compute``; the result does not depend on it.
-
     Raises:
-        DatasetError: unknown or unfit field, n < 2, an empty selection, or no episode with n steps.
+        DatasetError: not a floating-point step field, n < 2, or no episode with n steps.
     """
     described = selection.store.schema.field(field)
     if described.per != "step" or not described.dtype.startswith("float"):
@@ -81,15 +73,10 @@ def _of_unit(
     starts, counts = np.cumsum(lengths) - lengths, lengths // n
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     firsts = np.repeat(starts, counts) + within * n
-    energy = _energy(rows, firsts, n)
-    energy[1 : (n + 1) // 2] *= 2
-    return SpectralEnergy(frequency_hz, energy, len(firsts))
-
-
-def _energy(rows: np.ndarray, firsts: np.ndarray, n: int) -> np.ndarray:
     energy = np.zeros((n // 2 + 1, *rows.shape[1:]))
     for start in range(0, len(firsts), BLOCK_WINDOWS):
         index = firsts[start : start + BLOCK_WINDOWS, None] + np.arange(n)
         modes = np.fft.rfft(rows[index].astype(np.float64), axis=1)
         energy += np.square(np.abs(modes)).sum(axis=0)
-    return energy
+    energy[1 : (n + 1) // 2] *= 2
+    return SpectralEnergy(frequency_hz, energy, len(firsts))

@@ -61,11 +61,7 @@ class ChannelStatistics:
 def channel_statistics(
     selection: Selection, field: str, scheduler: Scheduler = None
 ) -> ChannelStatistics:
-    """Statistics of one field over the selection's rows; see ``dask_arrays.reduce_units``.
-
-    Raises:
-        DatasetError: an empty selection or an unknown field.
-    """
+    """Statistics of one field over the selection's rows; errors as in ``reduce_units``."""
     return reduce_units(selection, field, _of_unit, ChannelStatistics.merge, scheduler)
 
 

@@ -20,16 +20,10 @@ def selection_dataset(selection: Selection, fields: Sequence[str] | None = None)
     """The selection as an xarray Dataset of Dask arrays with ``units`` and ``description``.
 
     Dimensions: ``step`` (episode after episode), ``episode``, and per field ``<field>_channel``, or
-    ``<field>_axis_<k>`` if it has several axes.
-
-    Coordinates: ``<field>_channel`` names the channels after the schema's slices; ``episode`` holds
-    the episode ids; along ``episode`` lie the other catalog columns and ``offset``, the episode's
-    first row along ``step``; along ``step`` lie, lazily, ``episode_row`` (position along
-    ``episode``) and ``step_in_episode``.
-
-    Args:
-        selection: the episodes.
-        fields: which fields; all of the schema if None.
+    ``<field>_axis_<k>`` if it has several axes. Coordinates: ``<field>_channel`` names the channels
+    after the schema's slices; ``episode`` holds the episode ids; along it lie the other catalog
+    columns and ``offset``, the episode's first row along ``step``; along ``step`` lie, lazily,
+    ``episode_row`` (position along ``episode``) and ``step_in_episode``.
 
     Raises:
         DatasetError: xarray is not installed, or an unknown field.

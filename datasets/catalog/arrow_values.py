@@ -5,17 +5,10 @@ Arrow's own conversions import pandas if it is installed, which takes longer tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pyarrow as pa
 
 _DTYPES = {pa.int64(): np.int64, pa.int32(): np.int32, pa.float64(): np.float64}
-
-
-def one_table(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
-    """Columns side by side."""
-    return pa.Table.from_arrays(list(columns.values()), names=list(columns))
 
 
 def to_numpy(column: pa.ChunkedArray) -> np.ndarray:

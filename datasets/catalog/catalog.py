@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.arrow_values import array_to_numpy, one_table, to_numpy
+from datasets.catalog.arrow_values import array_to_numpy, to_numpy
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
 
@@ -54,12 +54,9 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class CommittedFile:
-    """One catalog file: its commit record, and its episodes in memory or in the index.
+    """One catalog file, named ``stem`` as the part's folder, with its commit record.
 
-    Attributes:
-        stem: name of the catalog file and of the part's folder.
-        manifest: the commit record.
-        source: holds the episodes, from row ``first`` on.
+    ``source`` holds the episodes from row ``first`` on: a table in memory, or the index.
     """
 
     stem: str
@@ -90,14 +87,9 @@ class _Piece:
 class Catalog:
     """All committed episodes, ordered by the part in which they were collected.
 
-    Merged parts appear as they were collected, so ``compact`` changes nothing here.
-
-    Attributes:
-        manifests: part id -> commit record, in the order of the rows.
-        locations: part id -> where its arrays are.
-        part_bounds: part id -> (first, stop) row.
-        num_rows: number of episodes.
-        schema: names and plain types of the columns.
+    Merged parts appear as they were collected, so ``compact`` changes nothing here. ``manifests``,
+    ``locations`` and ``part_bounds`` give each part's commit record, the place of its arrays and
+    its (first, stop) row; ``schema`` has the columns' plain types.
     """
 
     def __init__(self, files: Sequence[CommittedFile]) -> None:
@@ -164,12 +156,8 @@ class Catalog:
 
     def stored(self, names: Iterable[str]) -> pa.Table:
         """The given columns, with text coded."""
-        return one_table({name: self._column(name) for name in names})
-
-    @property
-    def table(self) -> pa.Table:
-        """Every column in its plain type; large, so queries do not use it."""
-        return self.rows(None)
+        columns = {name: self._column(name) for name in names}
+        return pa.Table.from_arrays(list(columns.values()), names=list(columns))
 
     def rows(self, rows: np.ndarray | None, names: Sequence[str] | None = None) -> pa.Table:
         """The given rows and columns (None: all) in plain types."""

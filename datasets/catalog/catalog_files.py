@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -51,11 +51,7 @@ def write_catalog_file(path: Path, table: pa.Table, manifest: Manifest) -> None:
 
 
 def read_catalog_file(path: Path, address: str) -> tuple[Manifest, pa.Table]:
-    """The commit record and the episodes of one part; messages name the file by ``address``.
-
-    Raises:
-        DatasetError: the file is truncated, fails a page checksum, or describes another part.
-    """
+    """Commit record and episodes of the part at ``path``; DatasetError if it is damaged."""
     with _damage_named(path.stem, address):
         with pq.ParquetFile(path, page_checksum_verification=True) as stored:
             table = stored.read(use_threads=False)
@@ -76,10 +72,7 @@ def read_manifest(path: Path, address: str) -> Manifest:
 class CatalogFolder:
     """The committed catalog files of a store, read again only when they change.
 
-    Args:
-        root: the store's folder.
-        schema_hash: of the schema that every part must have.
-        address: the store's name in messages.
+    Every part must have the schema of ``schema_hash``; messages call the store ``address``.
     """
 
     def __init__(self, root: Path, schema_hash: str, address: str) -> None:
@@ -192,11 +185,7 @@ class CatalogFolder:
         return Catalog([*kept, *read])
 
     def rebuild_index(self) -> bool:
-        """Write the index again; False if it cannot be written, which costs only time.
-
-        Raises:
-            DatasetError: a catalog file is damaged.
-        """
+        """Write the index again; False if it cannot be written, which costs only time."""
         return self._consistent(self._index_at)
 
     def _index_at(self, stamps: Mapping[str, Stamp]) -> bool:
@@ -204,7 +193,8 @@ class CatalogFolder:
             return False
         try:
             self.index_path.parent.mkdir(exist_ok=True)
-            build_index(self.index_path, stamps, self._columns_of_all(stamps), self._read_checked)
+            columns = common_schema(map(self.columns, stamps))
+            build_index(self.index_path, stamps, columns, self._read_checked)
         except OSError:
             return False
         self._index = None
@@ -219,9 +209,6 @@ class CatalogFolder:
     def read(self, stem: str) -> tuple[Manifest, pa.Table]:
         """Commit record and episodes of one catalog file; DatasetError if it is damaged."""
         return read_catalog_file(self.path(stem), self._file_address(stem))
-
-    def _columns_of_all(self, stems: Iterable[str]) -> pa.Schema:
-        return common_schema(self.columns(stem) for stem in stems)
 
     def _outside_index(self, stamps: Mapping[str, Stamp]) -> list[str]:
         if self._index is None:

@@ -51,15 +51,8 @@ FUNCTIONS = frozenset(
 def matching_rows(catalog: Catalog, condition: str) -> np.ndarray:
     """Ascending row numbers of the catalog for which ``condition`` is true.
 
-    Only the columns named in it are read.
-
-    Args:
-        catalog: the episodes.
-        condition: one boolean SQL expression over its columns, up to ``MAX_CHARACTERS`` long.
-
-    Raises:
-        DatasetError: not one boolean expression, a function or clause that is not allowed, or an
-            unknown column; the message lists the columns.
+    It is one boolean SQL expression of up to ``MAX_CHARACTERS``; only the columns in it are read.
+    DatasetError for anything else lists the columns.
     """
     try:
         _check_text(condition)

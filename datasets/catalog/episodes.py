@@ -22,10 +22,6 @@ def episode_table(
 ) -> pa.Table:
     """The catalog rows of a part, checked and cast, with ``part`` and ``start`` added.
 
-    Args:
-        episodes: column -> one value per episode, in the order of the step arrays.
-        part_id: the part they belong to.
-
     Raises:
         DatasetError: a required column is missing, a type or value is not allowed, columns differ
             in length, or an episode id repeats.

@@ -15,22 +15,14 @@ from datasets.errors import DatasetError, listed
 
 
 def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np.ndarray:
-    """Rows of the catalog whose columns have one of the wanted values.
-
-    Args:
-        catalog: the episodes.
-        wanted: column -> one value or several.
-        address: the store's name in messages.
-
-    Raises:
-        DatasetError: an unknown column, or a value that no episode has.
-    """
+    """Rows whose columns have one of the ``wanted`` values; DatasetError lists what there is."""
     keep = np.ones(catalog.num_rows, bool)
     for name, value in wanted.items():
         codes, values = catalog.codes(catalog.check_column(name))
         numbers = {each: code for code, each in enumerate(values) if each is not None}
         chosen = np.zeros(len(values), bool)
-        for each in _as_list(value):
+        single = isinstance(value, str) or not isinstance(value, Iterable)
+        for each in [value] if single else value:
             try:
                 chosen[numbers[each]] = True
             except (KeyError, TypeError):
@@ -84,9 +76,3 @@ def _groups(
         pairs = (divmod(each, len(values)) for each in combined.tolist())
         keys = [(*keys[before], values[code]) for before, code in pairs]
     return group, keys
-
-
-def _as_list(value: Any) -> list[Any]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        return [value]
-    return list(value)

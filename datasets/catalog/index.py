@@ -102,17 +102,10 @@ def build_index(
     plain_schema: pa.Schema,
     read: Callable[[str], tuple[Manifest, pa.Table]],
 ) -> None:
-    """Write an index of the catalog files, with ``FILES_AT_ONCE`` in memory at a time.
+    """Write an index of the catalog files in ``stamps``, ``FILES_AT_ONCE`` in memory at a time.
 
-    Args:
-        path: of the index, which is replaced atomically.
-        stamps: stem -> stamp of each file, in the order of the rows.
-        plain_schema: the columns of all files together.
-        read: commit record and checked episodes of a file.
-
-    Raises:
-        OSError: the folder cannot be written.
-        DatasetError: a catalog file is damaged.
+    ``plain_schema`` has the columns of all files; ``read`` gives a file's commit record and
+    episodes. OSError if the folder cannot be written, DatasetError if a file is damaged.
     """
     stems = list(stamps)
     schema = pa.schema([(each.name, stored_type(each.type)) for each in plain_schema])

@@ -31,11 +31,6 @@ class Manifest:
     """The commit record of one part.
 
     Attributes:
-        part_id: the part.
-        schema_hash: hash of the schema it was written with.
-        steps: rows of the step fields.
-        episodes: rows of the catalog file.
-        episodes_digest: digest of the catalog's values.
         arrays: field -> digest of the uncompressed array.
         objects: object name below the part's folder -> (bytes, SHA-256); a member has those of
             the merged folder.
@@ -107,10 +102,7 @@ class Manifest:
     def to_metadata(self) -> dict[bytes, bytes]:
         """Parquet key-value metadata: the record and its digest."""
         content = canonical_json(self.to_json())
-        return {
-            MANIFEST_KEY: content,
-            DIGEST_KEY: hashlib.sha256(content).hexdigest().encode(),
-        }
+        return {MANIFEST_KEY: content, DIGEST_KEY: hashlib.sha256(content).hexdigest().encode()}
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[bytes, bytes]) -> Manifest:

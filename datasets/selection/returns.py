@@ -38,17 +38,10 @@ def check_complete(ending: np.ndarray) -> None:
 
 
 def returns_to_go(rewards: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Undiscounted sum of the rewards from each step to its episode's last stored step.
+    """(T,) float32 undiscounted sums of rewards from each step to its episode's last stored step.
 
-    R_t = r_t + r_(t+1) + … + r_T (Chen et al. 2021, section 3). See the module for each ending.
-
-    Args:
-        rewards: (T,) rewards of whole episodes, ordered by row.
-        starts: (E,) first row of each episode, ascending, together covering all T rows.
-        lengths: (E,) steps of each episode.
-
-    Returns:
-        (T,) float32; summed in float64.
+    R_t = r_t + r_(t+1) + … + r_T (Chen et al. 2021, section 3), summed in float64. ``rewards`` (T,)
+    are those of whole episodes, whose ascending first rows are ``starts`` (E,).
     """
     totals = np.cumsum(rewards, dtype=np.float64)
     ends = totals[starts + lengths - 1]

@@ -36,11 +36,7 @@ def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
 
 
 def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
-    """Read a saved selection; the same episodes even after more parts were added.
-
-    Raises:
-        DatasetError: not a saved selection, or its parts are absent from the store or changed.
-    """
+    """Read a saved selection; DatasetError if it is none, or its parts are absent or changed."""
     parts, recorded = _read(path)
     catalog = store.catalog()
     rows: list[np.ndarray] = [np.zeros(0, np.int64)]

@@ -25,11 +25,9 @@ _SPLIT = 4
 
 @dataclass(frozen=True)
 class Unit:
-    """What is read together: the selected episodes that start in one shard of one part.
+    """The selected episodes that start in one shard of one part; they are read together.
 
-    Attributes:
-        part_id: the part.
-        first, stop: rows of the selection.
+    ``first`` and ``stop`` are rows of the selection.
     """
 
     part_id: str
@@ -38,15 +36,10 @@ class Unit:
 
 
 class Selection:
-    """Whole episodes of a store, ordered by part and start.
+    """Whole episodes of a store, ordered by part and start; ``len`` counts them.
 
-    It never changes: later commits to the store do not affect it. ``len`` is the number of
-    episodes.
-
-    Args:
-        store: the store.
-        catalog: its catalog at the time of the selection.
-        rows: ascending row numbers of the catalog.
+    It never changes: later commits to the store do not affect it. ``catalog`` is the store's at the
+    time of the selection, and ``rows`` are ascending row numbers of it.
     """
 
     def __init__(self, store: Store, catalog: Catalog, rows: np.ndarray) -> None:
@@ -87,26 +80,17 @@ class Selection:
         return self.catalog.rows(self.rows)
 
     def where(self, condition: str) -> Self:
-        """The episodes for which a boolean SQL expression over the columns is true.
-
-        Raises:
-            DatasetError: not such an expression; see ``conditions.matching_rows``.
-        """
+        """The episodes for which a boolean SQL expression is true; see ``matching_rows``."""
         from datasets.catalog.conditions import matching_rows  # DuckDB is slow to import
 
         matching = matching_rows(self.catalog, condition)
-        kept = np.isin(self.rows, matching, assume_unique=True)
-        return self._refined(np.flatnonzero(kept))
+        return self.with_rows(self.rows[np.isin(self.rows, matching, assume_unique=True)])
 
     def describe(self, group_by: Sequence[str] = ("terrain", "skill")) -> list[dict[str, Any]]:
         """Episodes and outcomes by group, one dict per group, sorted by key.
 
-        Returns:
-            The group's keys and ``episodes``, ``steps``, ``return`` (mean), ``success`` (rate) and
-            ``survival`` (1 - rate of terminated). An empty ``group_by`` makes one group of all.
-
-        Raises:
-            DatasetError: unknown column.
+        A dict has the group's keys and ``episodes``, ``steps``, ``return`` (mean), ``success``
+        (rate) and ``survival`` (1 - rate of terminated). No ``group_by`` makes one group.
         """
         names = [self.catalog.check_column(name) for name in group_by]
         return grouped_outcomes(self.catalog, self.rows, list(dict.fromkeys(names)))
@@ -114,46 +98,35 @@ class Selection:
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
         """Split into (rest, held out) by a hash of each episode's id and the seed.
 
-        An episode is on the same side in every selection; ``fraction`` is met on average.
-
-        Raises:
-            DatasetError: fraction outside 0..1.
+        An episode is on the same side in every selection; ``fraction`` (0..1) is met on average.
         """
         if not 0.0 <= fraction <= 1.0:
             raise DatasetError(f"the held-out fraction must be in 0..1, not {fraction}")
         uniform = hashed(seed, _SPLIT, self.episode_ids()).astype(np.float64) / 2.0**64
         held_out = uniform < fraction
-        return self._refined(np.flatnonzero(~held_out)), self._refined(np.flatnonzero(held_out))
+        return self.with_rows(self.rows[~held_out]), self.with_rows(self.rows[held_out])
 
     def episode_ids(self) -> np.ndarray:
         """(E,) global episode ids from the collection plan."""
         return self.catalog.numbers("episode")[self.rows]
 
     def read(self, field: str) -> np.ndarray:
-        """All values of one field: (steps, *shape), or (episodes, *shape) for an episode field.
-
-        Raises:
-            DatasetError: unknown field, or a damaged or missing object.
-        """
+        """All values of one field: (steps, *shape), or (episodes, *shape) for an episode field."""
         described = self.store.schema.field(field)
         total = self.steps if described.per == "step" else len(self)
         out = np.empty((total, *described.shape), described.dtype)
         filled = 0
         for unit in self.units():
             count = int(self._field_rows(field, unit)[1].sum())
-            self._read_runs(field, unit, out[filled : filled + count])
+            self.read_unit(field, unit, out[filled : filled + count])
             filled += count
         return out
 
     def episode(self, index: int) -> dict[str, np.ndarray]:
-        """Every field of one episode: (length, *shape), or (*shape) for an episode field.
-
-        Raises:
-            DatasetError: index outside the selection, or a damaged or missing object.
-        """
+        """Every field of one episode: (length, *shape), or (*shape) for an episode field."""
         if not 0 <= index < len(self):
             raise DatasetError(f"no episode {index}; the selection has 0..{len(self) - 1}")
-        one = self._refined(np.array([index]))
+        one = self.with_rows(self.rows[[index]])
         return {
             each.name: one.read(each.name) if each.per == "step" else one.read(each.name)[0]
             for each in self.store.schema.fields
@@ -180,18 +153,16 @@ class Selection:
     def read_unit(self, field: str, unit: Unit, out: np.ndarray | None = None) -> np.ndarray:
         """The unit's rows of one field, its selected episodes end to end, into ``out`` if given."""
         described = self.store.schema.field(field)
+        starts, lengths = self._field_rows(field, unit)
         if out is None:
-            rows = int(self._field_rows(field, unit)[1].sum())
-            out = np.empty((rows, *described.shape), described.dtype)
-        self._read_runs(field, unit, out)
+            out = np.empty((int(lengths.sum()), *described.shape), described.dtype)
+        with self.store.array_reader(self.catalog, unit.part_id, field) as reader:
+            reader.read_runs(row_runs(starts, lengths), out)
         return out
 
     def with_rows(self, rows: np.ndarray) -> Self:
         """A selection of the given ascending rows of the same catalog."""
         return type(self)(self.store, self.catalog, rows)
-
-    def _refined(self, positions: np.ndarray) -> Self:
-        return self.with_rows(self.rows[positions])
 
     def rows_by_part(self) -> list[tuple[str, np.ndarray]]:
         """Part id and selected rows, counted from the part's first, of each part it touches."""
@@ -209,8 +180,3 @@ class Selection:
         first, _ = self.catalog.part_bounds[unit.part_id]
         rows = self.rows[unit.first : unit.stop] - first
         return rows, np.ones_like(rows)
-
-    def _read_runs(self, field: str, unit: Unit, out: np.ndarray) -> None:
-        runs = row_runs(*self._field_rows(field, unit))
-        with self.store.array_reader(self.catalog, unit.part_id, field) as reader:
-            reader.read_runs(runs, out)

@@ -26,18 +26,10 @@ def commit_part(
     arrays: Mapping[str, np.ndarray],
     members: tuple[Manifest, ...] = (),
 ) -> Manifest:
-    """Write a part's arrays and catalog file; the caller holds the part's lock.
+    """Write a part's checked arrays and catalog file; the caller holds the part's lock.
 
-    Args:
-        root: the store's folder.
-        schema: its schema.
-        part_id: the part, not committed yet.
-        table: its catalog rows.
-        arrays: field -> all rows, checked against the schema.
-        members: records of the parts that it merges.
-
-    Raises:
-        OSError: the disk fails; nothing is committed, and the staged files are removed.
+    ``members`` are the records of the parts that it merges. OSError if the disk fails; then nothing
+    is committed, and the staged files are removed.
     """
     staged = root / STAGING / part_id
     staged_catalog = staged.with_name(f"{part_id}.parquet")

@@ -1,10 +1,8 @@
 """Merge small parts into large ones, and rebuild the catalog index.
 
-Only files change: the dataset's hash, selections, tags and stream order depend on the parts as
-collected, whose records the merged part's commit record keeps.
-
-Readers use the merged part from its commit on. The parts it replaces stay until ``gc``, for readers
-that opened the store before. A crash leaves the old parts, or the old parts and the merged one.
+Only files change: hash, selections, tags and stream order depend on the parts as collected, whose
+records the merged part keeps. Readers use it from its commit on; the parts it replaces stay until
+``gc``, for readers that opened the store before. A crash leaves the old parts, with or without it.
 """
 
 from __future__ import annotations
@@ -34,8 +32,7 @@ def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRec
     in memory at a time. Every value is checked against its part's commit record.
 
     Raises:
-        DatasetError: a damaged part, a disk that cannot be written, another compaction in progress,
-            or a target outside 1 to one shard.
+        DatasetError: a damaged part, a disk that cannot be written, or another compaction.
     """
     store.check_writable()
     if not 1 <= target_steps <= SHARD_STEPS:
@@ -78,7 +75,13 @@ def _merge(store: Store, stems: list[str]) -> PartRecord:
     manifests, tables = zip(*map(store.files.read, stems), strict=True)
     members = tuple(member for manifest in manifests for member in manifest.collected)
     table = pa.concat_tables(tables).combine_chunks()
-    _check_episodes(members, table)
+    first = 0
+    for member in members:
+        if episodes_digest(table.slice(first, member.episodes)) != member.episodes_digest:
+            raise DatasetError(
+                f"part {member.part_id}: the catalog rows are not the ones that were committed"
+            )
+        first += member.episodes
     arrays = {name: _joined_array(store, catalog, members, name) for name in store.schema.names()}
     contents = "\n".join(member.content_hash for member in members)
     merged_id = MERGED_PREFIX + hashlib.sha256(contents.encode()).hexdigest()[:12]
@@ -90,16 +93,6 @@ def _merge(store: Store, stems: list[str]) -> PartRecord:
                 f"parts {stems[0]} to {stems[-1]} of {store.address} were not merged: "
                 f"{error.strerror or error}"
             ) from error
-
-
-def _check_episodes(members: tuple[Manifest, ...], table: pa.Table) -> None:
-    first = 0
-    for member in members:
-        if episodes_digest(table.slice(first, member.episodes)) != member.episodes_digest:
-            raise DatasetError(
-                f"part {member.part_id}: the catalog rows are not the ones that were committed"
-            )
-        first += member.episodes
 
 
 def _joined_array(

@@ -58,15 +58,11 @@ def verify_store(store: Store) -> list[str]:
 def remove_leftovers(store: Store) -> list[str]:
     """Remove what uncommitted writers left, and parts that merged ones replaced.
 
-    Parts that another process is writing are skipped. Readers that opened the store before a
-    compaction find the merged parts by themselves.
-
-    Returns:
-        The removed paths below the store.
+    Parts that another process is writing are skipped; readers that opened the store before a
+    compaction find the merged parts. Returns the removed paths below the store.
 
     Raises:
-        DatasetError: the folder cannot be written, or a merged part is damaged, so that the parts
-            it replaces must stay.
+        DatasetError: the folder cannot be written, or a merged part is damaged.
     """
     store.check_writable()
     try:
@@ -77,8 +73,11 @@ def remove_leftovers(store: Store) -> list[str]:
 
 def _remove_uncommitted(store: Store) -> list[str]:
     staging, parts = store.path / STAGING, store.path / PARTS
+    names = (path.name for path in staging.glob("*"))
+    staged = {name.removesuffix(".lock").removesuffix(".parquet") for name in names}
+    present = {path.name for path in parts.iterdir() if path.is_dir()}
     removed: list[str] = []
-    for name in sorted(_leftover_names(store, staging, parts)):
+    for name in sorted(staged | (present - set(store.files.stamps()))):
         with store.part_lock(name, wait=False) as held:
             if not held:
                 continue
@@ -87,14 +86,6 @@ def _remove_uncommitted(store: Store) -> list[str]:
                 leftovers.append(parts / name)
             removed += _remove(store.path, leftovers)
     return removed
-
-
-def _leftover_names(store: Store, staging: Path, parts: Path) -> set[str]:
-    staged = {
-        path.name.removesuffix(".lock").removesuffix(".parquet") for path in staging.glob("*")
-    }
-    present = {path.name for path in parts.iterdir() if path.is_dir()}
-    return staged | (present - set(store.files.stamps()))
 
 
 def _remove_replaced(store: Store) -> list[str]:

@@ -59,14 +59,9 @@ def check_arrays(
 ) -> dict[str, np.ndarray]:
     """All arrays of a part by field name, checked against the schema.
 
-    float16 fields also accept float32, rounded to the nearest half: the error is at most 2**-11 of
-    the value, or 2**-25 if that is more.
-
-    Args:
-        schema: the store's schema.
-        steps: field -> (T, *shape) for every step field, with one T for all.
-        per_episode: field -> (E, *shape) for every episode field.
-        episodes: E, the number of episodes.
+    ``steps`` are (T, *shape) with one T for all, ``per_episode`` (``episodes``, *shape). float16
+    fields also accept float32, rounded to the nearest half: the error is at most 2**-11 of the
+    value, or 2**-25 if that is more.
 
     Raises:
         DatasetError: missing or unknown fields, wrong shape or dtype, unequal T, non-finite values.

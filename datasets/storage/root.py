@@ -31,13 +31,7 @@ ROOT_FILE = "zarr.json"
 
 @dataclass(frozen=True)
 class RootRecord:
-    """A store's schema, collection plan and layout version.
-
-    Attributes:
-        schema: the fields.
-        plan: the collection plan as JSON values, or None.
-        version: the layout's version on disk.
-    """
+    """A store's schema, collection plan (JSON values or None) and layout version on disk."""
 
     schema: Schema
     plan: Mapping[str, Any] | None = None
@@ -88,11 +82,7 @@ def migrated(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_root(root: Path, address: str = "") -> RootRecord:
-    """The record of the store at ``root``, named ``address`` in messages.
-
-    Raises:
-        DatasetError: nothing there, not a store, or a version this program cannot read.
-    """
+    """The record of the store at ``root``; DatasetError if it is none or of a newer version."""
     shown = address or root
     if not root.exists():
         raise DatasetError(f"no store at {shown}; give the path of an existing store")
@@ -115,11 +105,9 @@ def read_root(root: Path, address: str = "") -> RootRecord:
 def migrate_root(root: Path) -> int:
     """Bring a store's root record to the current version; returns its previous version.
 
-    One file is replaced atomically and no part is touched. The dataset's hash stays the same.
-    Programs of the old version cannot open the store afterwards.
-
-    Raises:
-        DatasetError: as ``read_root``, or the file cannot be written.
+    One file is replaced atomically; parts and the dataset's hash do not change. Programs of the old
+    version cannot open the store afterwards. DatasetError as ``read_root``, or if it cannot be
+    written.
     """
     record = read_root(root)
     if record.version != SCHEMA_VERSION:

@@ -68,12 +68,8 @@ class ArrayLayout:
 class ArrayReader:
     """Reads runs of rows of one array; holds one open shard and one decoded chunk.
 
-    Args:
-        folder: the array's folder.
-        layout: its layout.
-        sizes: object name below the array's folder -> recorded bytes.
-        label: the array's name in messages.
-        first_row: row of the array at which the part begins, if parts were merged.
+    ``sizes`` gives the recorded bytes of each object below the array's folder, ``first_row`` the
+    row at which the part begins, and ``label`` the array's name in messages.
     """
 
     def __init__(
@@ -116,8 +112,7 @@ class ArrayReader:
     def read_runs(self, runs: Iterable[tuple[int, int]], out: np.ndarray) -> None:
         """Copy the rows of the ascending half-open ``runs``, end to end, into ``out``.
 
-        Raises:
-            DatasetError: an object is missing or its bytes have changed.
+        Raises DatasetError if an object is missing or its bytes have changed.
         """
         size = self._layout.chunk_rows
         filled = 0
@@ -196,17 +191,10 @@ def open_array(
     label: str,
     layouts: dict[tuple[Path, str], ArrayLayout],
 ) -> ArrayReader:
-    """A reader of one field's array.
+    """A reader of one field's array, in the folder of its name; see ``ArrayReader``.
 
-    Args:
-        folder: the array's folder, named after the field.
-        manifest: the commit record of the part.
-        first_row: row of the array at which the part begins.
-        label: the array's name in messages.
-        layouts: (folder, digest of the metadata) -> layout, filled when arrays are opened.
-
-    Raises:
-        DatasetError: the array's metadata is missing or damaged.
+    ``layouts`` caches (folder, digest of the metadata) -> layout. DatasetError for missing or
+    damaged metadata.
     """
     prefix = f"{folder.name}/"
     sizes = {

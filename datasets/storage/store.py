@@ -41,10 +41,8 @@ class Store:
     ``tags/<name>.json``.
 
     Attributes:
-        path: its folder.
-        address: its folder or URL, in messages.
-        schema: its fields.
-        plan: the collection plan given at its creation, as JSON values, or None.
+        path, address: its folder, and its folder or URL in messages.
+        schema, plan: its fields, and the collection plan given at its creation or None.
         tag_name: the tag it was opened at, or None.
         files: its committed catalog files.
     """
@@ -65,17 +63,9 @@ class Store:
 
     @classmethod
     def create(
-        cls,
-        path: str | os.PathLike[str],
-        schema: Schema,
-        plan: Mapping[str, Any] | None = None,
+        cls, path: str | os.PathLike[str], schema: Schema, plan: Mapping[str, Any] | None = None
     ) -> Self:
-        """Create a store, or open an existing one with an equal schema.
-
-        Args:
-            path: of the new folder.
-            schema: the fields.
-            plan: JSON values to keep with it; an existing store keeps its own.
+        """Create a store, or open an existing one with an equal schema, which keeps its own plan.
 
         Raises:
             DatasetError: a store with another schema or something else is there, or the path cannot
@@ -103,11 +93,7 @@ class Store:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], tag: str | None = None) -> Self:
-        """Open an existing store, at one of its tags if ``tag`` is given.
-
-        Raises:
-            DatasetError: not a store, a schema version this program cannot read, or no such tag.
-        """
+        """Open an existing store, at one of its tags if ``tag`` is given; DatasetError if none."""
         root = Path(path)
         return cls(root, read_root(root), None if tag is None else read_tag(root, tag))
 
@@ -204,8 +190,7 @@ class Store:
     def catalog(self) -> Catalog:
         """All committed episodes, or the tag's; unchanged files are not read again.
 
-        Raises:
-            DatasetError: a catalog file is damaged or of another schema, or a tag's part is absent.
+        Raises DatasetError if a file is damaged or of another schema, or a tag's part is absent.
         """
         self.refresh()
         catalog = self.files.catalog()
@@ -242,11 +227,7 @@ class Store:
         }
 
     def tag(self, name: str) -> Tag:
-        """Name the committed parts as a version; tagging the same version again changes nothing.
-
-        Raises:
-            DatasetError: a name that is not allowed or belongs to another version.
-        """
+        """Name the committed parts as a version; DatasetError for the name of another version."""
         self.check_writable()
         catalog, info = self.catalog(), self.info()
         hashes = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
@@ -259,11 +240,7 @@ class Store:
         return [read_tag(self.path, name, self.address) for name in tag_names(self.path)]
 
     def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
-        """A reader of one field's rows in one part as collected; a context manager.
-
-        Raises:
-            DatasetError: unknown field, or the array's metadata is missing or damaged.
-        """
+        """A reader of one field's rows in one part as collected; a context manager."""
         per = self.schema.field(field).per
         manifest, location = self._located(catalog, part_id)
         return open_array(

@@ -21,14 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 @dataclass(frozen=True)
 class Tag:
-    """A named version.
-
-    Attributes:
-        name: of the tag.
-        hash: of the dataset, as in ``Store.info``.
-        steps, episodes: its size.
-        parts: part id -> content hash.
-    """
+    """A named version: the dataset's hash and size as in ``Store.info``, and its parts' hashes."""
 
     name: str
     hash: str
@@ -38,16 +31,7 @@ class Tag:
 
 
 def write_tag(root: Path, tag: Tag, address: str = "") -> Tag:
-    """Write a tag; writing an equal one again is accepted.
-
-    Args:
-        root: the store's folder.
-        tag: the version.
-        address: the store's name in messages, if not its folder.
-
-    Raises:
-        DatasetError: a name that is not allowed or taken, or the folder cannot be written.
-    """
+    """Write a tag; DatasetError if its name is not allowed or taken, or it cannot be written."""
     if not _NAME.fullmatch(tag.name):
         raise DatasetError(
             f"tag {tag.name!r} is not allowed: use up to 80 letters, digits, '_', '-', '.'"

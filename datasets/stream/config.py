@@ -32,7 +32,7 @@ class StreamSettings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """Settings of a window stream.
+    """Settings of a window stream; DatasetError for a value outside its range.
 
     Attributes:
         window_len: K, steps of a window; 1 gives single shuffled steps without padding.
@@ -41,8 +41,7 @@ class StreamConfig:
         seed, epoch: of the order, which depends on nothing else but the selection, ``window_len``
             and ``pool_steps``.
         rank, world_size: ranks take every ``world_size``-th window of one global order.
-        return_to_go: add ``return_to_go`` (B, K) and ``ending`` (B,) from the field ``reward``; see
-            ``returns``.
+        return_to_go: add ``return_to_go`` (B, K) and ``ending`` (B,) from the field ``reward``.
         last_action: add ``last_action`` (B, K, *shape), the ``action`` of the previous step of the
             episode, zeros at the episode's first step.
         partial_returns: accept cut-off episodes, with the sum of their stored rewards.
@@ -50,16 +49,12 @@ class StreamConfig:
         smallest_batch: an epoch's last batch joins the previous one if all ranks together have
             fewer windows than this or than ranks. Up to this number of ranks, the ranks' batches
             together are those of one rank.
-        pool_steps: steps shuffled together. Memory is bounded by two pools of ``pool_steps`` (or of
-            one shard's episodes, if more) and ``prefetch + 3`` batches; a materialised selection
-            needs no pools.
+        pool_steps: steps shuffled together; memory is bounded by two pools (of one shard's episodes
+            at least) and ``prefetch + 3`` batches. A materialised selection needs no pools.
         workers: threads that read and decode; 0 does all work in the calling thread with one pool.
             The order does not depend on it.
         prefetch: batches prepared ahead, if there are workers.
         pin_memory: put batches into pinned memory, for asynchronous copies to an accelerator.
-
-    Raises:
-        DatasetError: a value outside its range.
     """
 
     window_len: int = 64

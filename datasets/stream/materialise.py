@@ -12,7 +12,6 @@ Writing needs memory for one reading unit. Streaming maps the files and uses onl
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import mmap
 import os
@@ -21,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from datasets.files import (
 )
 from datasets.selection.returns import returns_to_go
 from datasets.selection.selection import Selection
+from datasets.storage.parts import object_hashes
 from datasets.stream.config import StreamConfig, StreamSettings
 from datasets.stream.pool import (
     RETURN_TO_GO,
@@ -57,14 +57,10 @@ KEY_DIGITS = 24
 def materialise(
     selection: Selection, directory: str | os.PathLike[str], fields: Sequence[str]
 ) -> Materialised:
-    """Copy some fields of a selection below ``directory``, or find the existing copy.
+    """Copy step fields of a selection below ``directory``, or find the existing copy.
 
-    Every chunk's checksum is verified.
-
-    Args:
-        selection: what to copy; the copy stays valid when parts are added to the store.
-        directory: a folder on a local disk, created if missing.
-        fields: step fields.
+    ``directory`` is on a local disk. Every chunk's checksum is verified. The copy stays valid when
+    parts are added to the store.
 
     Raises:
         DatasetError: unknown fields, an empty selection, a damaged object or copy, or a disk that
@@ -88,15 +84,9 @@ def materialise(
 
 
 class Materialised:
-    """A copy of a selection; streams the same batches, bit for bit.
+    """A copy of a selection in a folder; streams the same batches, bit for bit.
 
-    Args:
-        path: the copy's folder.
-
-    Attributes:
-        episode_ids: (E,) global ids.
-        lengths: (E,) steps.
-        unit_bounds: (U + 1,) first row of the selection in each reading unit of the store.
+    ``episode_ids``, ``lengths`` and ``unit_bounds`` are those of ``StepSource``.
 
     Raises:
         DatasetError: no complete copy at ``path``, another version, or damaged files.
@@ -180,7 +170,7 @@ class Materialised:
             record = json.loads((self.path / DONE).read_bytes())
             version = record["materialised_version"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DatasetError(f"{self.path} is not a finished copy of a selection") from error
+            raise DatasetError(f"{self.path} is not a complete copy of a selection") from error
         if version != MATERIALISED_VERSION:
             raise DatasetError(
                 f"{self.path} is of version {version}; this program reads version "
@@ -192,9 +182,7 @@ class Materialised:
 class MapReader:
     """Steps of a copy, mapped into memory, so that every unit is always loaded.
 
-    Args:
-        copy: the copy.
-        mapped: name -> (memory map of the file, its rows).
+    ``mapped`` is name -> (memory map of the file, its rows).
     """
 
     def __init__(self, copy: Materialised, mapped: Mapping[str, tuple[mmap.mmap, np.ndarray]]):
@@ -237,7 +225,7 @@ def _write_copy(folder: Path, source: SelectionSource, columns: Mapping[str, Col
         )
     try:
         temporary.mkdir()
-        files = _write_columns(temporary, source, columns)
+        _write_columns(temporary, source, columns)
         episodes = {
             "episode_ids": source.episode_ids,
             "lengths": source.lengths,
@@ -245,16 +233,14 @@ def _write_copy(folder: Path, source: SelectionSource, columns: Mapping[str, Col
             "ending": source.ending(),
         }
         for name, array in episodes.items():
-            content = _npy_bytes(array)
-            (temporary / f"{name}.npy").write_bytes(content)
-            files[f"{name}.npy"] = (len(content), hashlib.sha256(content).hexdigest())
+            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
         fsync_tree(temporary)
         record = {
             "materialised_version": MATERIALISED_VERSION,
             "selection": source.hash,
             "steps": source.selection.steps,
             "columns": {name: (each.shape, each.dtype.str) for name, each in columns.items()},
-            "files": files,
+            "files": object_hashes(temporary),
         }
         write_bytes_durably(temporary / DONE, json.dumps(record, indent=1).encode())
         replace_durably(temporary, folder)
@@ -262,22 +248,18 @@ def _write_copy(folder: Path, source: SelectionSource, columns: Mapping[str, Col
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_columns(
-    folder: Path, source: SelectionSource, columns: Mapping[str, Column]
-) -> dict[str, tuple[int, str]]:
-    """Write all columns side by side, one unit at a time; file name -> (bytes, SHA-256)."""
+def _write_columns(folder: Path, source: SelectionSource, columns: Mapping[str, Column]) -> None:
+    """Write all columns side by side, one reading unit at a time."""
     with ExitStack() as stack:
-        writers = {
-            name: _HashedFile(stack.enter_context(open(folder / f"{name}.npy", "wb")))
-            for name in columns
-        }
+        files = {name: stack.enter_context(open(folder / f"{name}.npy", "wb")) for name in columns}
         for name, column in columns.items():
-            writers[name].write(_npy_header((source.selection.steps + 1, *column.shape), column))
+            shape = (source.selection.steps + 1, *column.shape)
+            header = {"descr": column.dtype.str, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(files[name], header)
         for name, rows in _unit_columns(source, columns):
-            writers[name].write(rows.reshape(-1).view(np.uint8).data)
+            files[name].write(rows.reshape(-1).view(np.uint8).data)
         for name, column in columns.items():
-            writers[name].write(bytes(column.width * column.dtype.itemsize))
-    return {f"{name}.npy": writer.record for name, writer in writers.items()}
+            files[name].write(bytes(column.width * column.dtype.itemsize))
 
 
 def _unit_columns(
@@ -291,37 +273,6 @@ def _unit_columns(
                 yield name, returns_to_go(rewards, *selection.unit_rows(unit))
             else:
                 yield name, selection.read_unit(name, unit)
-
-
-class _HashedFile:
-    """A file written from start to end, with its size and SHA-256."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._digest = hashlib.sha256()
-        self._bytes = 0
-
-    def write(self, content: bytes | memoryview) -> None:
-        self._file.write(content)
-        self._digest.update(content)
-        self._bytes += len(content)
-
-    @property
-    def record(self) -> tuple[int, str]:
-        return self._bytes, self._digest.hexdigest()
-
-
-def _npy_header(shape: tuple[int, ...], column: Column) -> bytes:
-    buffer = io.BytesIO()
-    described = {"descr": column.dtype.str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(buffer, described)
-    return buffer.getvalue()
-
-
-def _npy_bytes(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
 
 
 def _map(path: Path) -> tuple[mmap.mmap, np.ndarray]:

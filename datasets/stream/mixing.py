@@ -35,14 +35,9 @@ _TURN = 5
 class Mixture(Generic[AnySelection]):
     """Selections of one store and the share of the steps that each gives.
 
-    Args:
-        selections: name -> selection; they may overlap, then an episode's visits add up.
-        weights: name -> weight; None for equal shares.
-
-    Attributes:
-        selection: the union, whose rows ``episode`` in a batch counts.
-        shares: name -> share of an epoch's steps.
-        hash: SHA-256 of the union and of how often its episodes are visited.
+    They may overlap, then an episode's visits add up. ``weights`` None gives equal shares.
+    ``selection`` is the union, whose rows ``episode`` in a batch counts, and ``shares`` the share
+    of an epoch's steps by name.
 
     Raises:
         DatasetError: no selections or an empty one, selections from different stores or catalogs,
@@ -50,9 +45,7 @@ class Mixture(Generic[AnySelection]):
     """
 
     def __init__(
-        self,
-        selections: Mapping[str, AnySelection],
-        weights: Mapping[str, float] | None = None,
+        self, selections: Mapping[str, AnySelection], weights: Mapping[str, float] | None = None
     ) -> None:
         if not selections:
             raise DatasetError("a mixture needs at least one selection")
@@ -98,14 +91,8 @@ class Mixture(Generic[AnySelection]):
     ) -> WindowStream:
         """As ``Selection.windows``, for a mixture's epoch (see the module).
 
-        Args:
-            window_len: K, steps of a window.
-            batch_size: windows per batch on each rank.
-            materialised: a copy of the union to read instead of the store.
-            **settings: see ``stream.config.StreamConfig``.
-
-        Raises:
-            DatasetError: the copy is of another selection; see also ``WindowStream``.
+        ``materialised`` is a copy of the union to read instead of the store; DatasetError for a
+        copy of another selection.
         """
         from datasets.stream.window_stream import WindowStream  # torch is slow to import
 
@@ -119,11 +106,7 @@ class Mixture(Generic[AnySelection]):
 
 
 def equal_shares(selection: AnySelection, column: str = "skill") -> Mixture[AnySelection]:
-    """A mixture in which every value of a column gives the same share of the steps.
-
-    Raises:
-        DatasetError: unknown column, or an empty selection.
-    """
+    """A mixture in which every value of a column gives the same share of the steps."""
     selection.catalog.check_column(column)
     values = np.asarray(selection.episodes().column(column).to_pylist(), dtype=object)
     present: dict[str, Any] = {str(value): value for value in dict.fromkeys(values)}

@@ -22,13 +22,7 @@ _PHASE, _UNIT, _WINDOW = 1, 2, 3
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows in order.
-
-    Attributes:
-        episode: (W,) row of the selection.
-        offset: (W,) first step within the episode.
-        length: (W,) real steps, 1..window_len.
-    """
+    """W windows in order: (W,) row of the selection, first step and real steps (1..window_len)."""
 
     episode: np.ndarray
     offset: np.ndarray
@@ -48,11 +42,9 @@ class EpochOrder:
     A visit is one pass over one episode; a ``Mixture`` may visit an episode several times or never.
 
     Attributes:
-        window_len: K, most steps of a window.
-        seed, epoch: of the order.
         episode: (V,) row of the selection of each visit, ascending.
         length: (V,) its steps.
-        first: (V,) length of the visit's first window, 1..K.
+        first: (V,) length of the visit's first window, 1..window_len.
         window_bounds: (V + 1,) number of windows before each visit, in reading order.
         unit_visits: (U + 1,) first visit of each reading unit.
         pool_units: the units of each pool, ascending.
@@ -87,15 +79,9 @@ class EpochOrder:
 def tile(
     lengths: np.ndarray, first: np.ndarray, window_len: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut episodes into windows: one of up to ``first`` steps, then ``window_len`` steps each.
+    """Cut (E,) episodes into windows: one of up to ``first`` steps, then ``window_len`` steps each.
 
-    Args:
-        lengths: (E,) steps of the episodes.
-        first: (E,) length of the first window, 1..window_len.
-        window_len: steps of the following windows, except the last, which is the rest.
-
-    Returns:
-        (W,) episode, (W,) offset, (W,) length; every step lies in exactly one window.
+    Returns (W,) episode, (W,) offset, (W,) length; every step lies in exactly one window.
     """
     counts = _window_counts(lengths, first, window_len)
     episode = np.repeat(np.arange(len(lengths)), counts)
@@ -119,15 +105,12 @@ def epoch_order(
     """The order of one epoch.
 
     Args:
-        episode_ids: (E,) global ids; the phase of an episode's windows depends on its id only.
+        episode_ids: (E,) global ids, which determine the phase of the episodes' windows.
         lengths: (E,) steps of the episodes; one that fits into a window is not cut.
         unit_bounds: (U + 1,) first selection row of each reading unit, ascending.
-        window_len: K, steps of a window.
+        window_len, seed, epoch: see ``StreamConfig``.
         pool_steps: most steps of a pool; a unit with more is a pool of its own.
-        seed: of the training run.
-        epoch: number of the epoch.
-        visits: (E,) visits of each episode, each with its own phase; None for one each. Units
-            without visits are not read.
+        visits: (E,) visits of each episode; None for one each. Units without visits are not read.
     """
     if visits is None:
         visits = np.ones(len(lengths), np.int64)

@@ -46,9 +46,8 @@ class Column:
 class Steps:
     """Steps in memory that windows are cut from.
 
-    Attributes:
-        columns: name -> (rows + 1, values per row); the last row is zeros, for padding.
-        episode_row: (E,) row of each loaded episode's first step.
+    ``columns`` are (rows + 1, values per row), the last row zeros for padding; ``episode_row`` (E,)
+    is the row of each loaded episode's first step.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -59,23 +58,18 @@ class StepReader(Protocol):
     """Loads reading units into memory for one stream."""
 
     def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[Steps, Sequence[Task]]:
-        """Steps that hold the units once the tasks have run, in any order and thread.
+        """Steps that hold the ``units`` (ascending) once the tasks have run, in any order.
 
-        Args:
-            slot: 0 or 1; preparing a slot again invalidates its previous steps.
-            units: numbers of reading units, ascending.
+        There are two slots, 0 and 1; preparing a slot again invalidates its previous steps.
         """
         ...
 
 
 class StepSource(Protocol):
-    """Episodes to stream: a selection, or a materialised copy of one.
+    """Episodes to stream: a selection with its ``hash``, or a materialised copy of one.
 
-    Attributes:
-        hash: of the selection.
-        episode_ids: (E,) global ids.
-        lengths: (E,) steps.
-        unit_bounds: (U + 1,) first row of the selection in each reading unit.
+    ``episode_ids`` (E,) are global ids, ``lengths`` (E,) steps, and ``unit_bounds`` (U + 1,) the
+    first row of the selection in each reading unit.
     """
 
     episode_ids: np.ndarray
@@ -83,7 +77,9 @@ class StepSource(Protocol):
     unit_bounds: np.ndarray
 
     @property
-    def hash(self) -> str: ...
+    def hash(self) -> str:
+        """SHA-256 of the selection."""
+        ...
 
     def ending(self) -> np.ndarray:
         """(E,) how episodes ended; see ``returns``."""
@@ -161,13 +157,7 @@ class _Pool:
 
 
 class PoolReader:
-    """Decodes units of a selection into pools.
-
-    Args:
-        source: the selection to read.
-        columns: the columns to read.
-        pool_rows: most steps of a pool.
-    """
+    """Decodes units of a selection into pools of at most ``pool_rows`` steps."""
 
     def __init__(
         self, source: SelectionSource, columns: Mapping[str, Column], pool_rows: int
@@ -225,14 +215,10 @@ class PoolReader:
 def gather(
     steps: Steps, windows: Windows, window_len: int, batch: Mapping[str, np.ndarray]
 ) -> None:
-    """Copy windows out of the steps, padded at the end with zeros.
+    """Copy W windows out of the steps, padded at the end with zeros.
 
-    Args:
-        steps: hold the windows' episodes.
-        windows: W windows.
-        window_len: K, steps of a window.
-        batch: name -> (W, K, *shape) contiguous arrays to fill, and ``mask`` (W, K). An array
-            ``last_action`` without a column of its own gets the ``action`` of the previous step.
+    ``batch`` maps names to contiguous arrays (W, K, *shape) to fill, and ``mask`` to (W, K). An
+    array ``last_action`` without a column of its own gets the ``action`` of the previous step.
     """
     step = np.arange(window_len)
     np.less(step, windows.length[:, None], out=batch["mask"])

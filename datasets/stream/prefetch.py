@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from inspect import GEN_RUNNING, getgeneratorstate
 from typing import Any, Generic, TypeVar
 
 from datasets.stream.order import EpochOrder, Windows
@@ -16,12 +17,9 @@ Item = TypeVar("Item")
 
 
 class PoolsAhead:
-    """The pools of an order one after the other; the next one is read while one is in use.
+    """The pools of an order; ``workers`` threads read the next one while one is in use.
 
-    Args:
-        order: the epoch's order.
-        reader: loads units into memory.
-        workers: threads that read; 0 reads each pool when it is needed.
+    With 0 workers each pool is read when it is needed.
     """
 
     def __init__(self, order: EpochOrder, reader: StepReader, workers: int) -> None:
@@ -44,16 +42,13 @@ class PoolsAhead:
         if self._held is None or self._held[0] != pool:
             self._held = None
             if self._threads is None:
-                self._held = (pool, *self._read(pool))
+                steps, tasks = self._reader.prepare(0, self._order.pool_units[pool])
+                for task in tasks:
+                    task()
+                self._held = pool, steps, self._order.windows(pool)
             else:
                 self._held = (pool, *self._awaited(pool, self._threads))
         return self._held[1:]
-
-    def _read(self, pool: int) -> tuple[Steps, Windows]:
-        steps, tasks = self._reader.prepare(0, self._order.pool_units[pool])
-        for task in tasks:
-            task()
-        return steps, self._order.windows(pool)
 
     def _awaited(self, pool: int, threads: ThreadPoolExecutor) -> tuple[Steps, Windows]:
         coming = self._coming
@@ -80,9 +75,7 @@ class PoolsAhead:
 class Ahead(Generic[Item]):
     """Items of a generator, made ahead by a thread; ``get`` raises the generator's errors.
 
-    Args:
-        items: the generator; closed on exit.
-        depth: items ready at most; 0 makes each one in ``get``, without a thread.
+    At most ``depth`` items are ready; 0 makes each one in ``get``, without a thread.
     """
 
     def __init__(self, items: Generator[Item, None, None], depth: int) -> None:
@@ -97,7 +90,7 @@ class Ahead(Generic[Item]):
     def __exit__(self, *_: object) -> None:
         if self._thread is not None:
             self._thread.shutdown(wait=True, cancel_futures=True)
-        if not self._items.gi_running:  # as it stays in a process forked while the thread ran
+        if getgeneratorstate(self._items) != GEN_RUNNING:  # it is after a fork in mid-item
             self._items.close()
 
     def get(self) -> Item:

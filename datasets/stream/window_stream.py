@@ -35,6 +35,7 @@ class Schedule(Protocol):
 
     def visits(self, seed: int, epoch: int) -> np.ndarray:
         """(E,) visits of each episode."""
+        ...
 
 
 class WindowStream:
@@ -113,9 +114,7 @@ class WindowStream:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume exactly after the saved position, also with other ranks or batch sizes.
 
-        Raises:
-            DatasetError: the state is of another selection or order, or fewer windows are left in
-                its epoch than there are ranks.
+        Raises DatasetError for another selection or order, or fewer windows left than ranks.
         """
         state = {"window_len": state.get("context_len"), **state}  # its name in older states
         for name, value in self._identity().items():
@@ -301,15 +300,13 @@ class _Buffers:
     def batch(self, windows: int) -> tuple[Batch, dict[str, np.ndarray]]:
         """An unfilled batch as tensors, and the same memory as arrays."""
         if self._pinned:
-            tensors = {name: self._page_locked(name, windows) for name in self._rows}
+            tensors = {}
+            for name, (shape, dtype) in self._rows.items():
+                kind = torch.from_numpy(np.empty(0, dtype)).dtype
+                tensors[name] = torch.empty((windows, *shape), dtype=kind, pin_memory=True)
             return tensors, {name: tensor.numpy() for name, tensor in tensors.items()}
         arrays = {name: self._idle(name)[:windows] for name in self._rows}
         return {name: torch.from_numpy(array) for name, array in arrays.items()}, arrays
-
-    def _page_locked(self, name: str, windows: int) -> torch.Tensor:
-        shape, dtype = self._rows[name]
-        kind = torch.from_numpy(np.empty(0, dtype)).dtype
-        return torch.empty((windows, *shape), dtype=kind, pin_memory=True)
 
     def _idle(self, name: str) -> np.ndarray:
         for array in self._arrays[name]:

@@ -32,17 +32,13 @@ def is_bucket_url(address: object) -> bool:
 
 
 class Bucket:
-    """The objects below one prefix of a bucket.
+    """The objects below one prefix of a bucket; methods raise StorageError if the storage fails.
 
     Endpoint, region and credentials come from the usual environment variables
     (``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, …).
 
-    Args:
-        url: ``s3://bucket/prefix``.
-
     Raises:
-        DatasetError: obstore is not installed, or the URL has no bucket or no prefix.
-        StorageError: in any method, the storage fails.
+        DatasetError: obstore is not installed, or ``url`` is not ``s3://bucket/prefix``.
     """
 
     def __init__(self, url: str) -> None:

@@ -15,9 +15,7 @@ PARALLEL_REQUESTS = 8
 def send_objects(bucket: Bucket, source: Store, stem: str) -> None:
     """Upload the objects of one of a local store's part folders, or compare existing ones.
 
-    Raises:
-        DatasetError: an object exists with other content, or cannot be read here.
-        StorageError: the storage fails.
+    Raises DatasetError if one exists with other content or cannot be read here.
     """
     prefix = f"{PARTS}/{stem}/"
     there = bucket.list(prefix)

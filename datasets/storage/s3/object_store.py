@@ -49,11 +49,7 @@ _ROOT_FILES = (ROOT_FILE, f"{PARTS}/{ROOT_FILE}")
 
 
 class RemoteStore(Store):
-    """A dataset on object storage; ``path`` is the local mirror.
-
-    Attributes:
-        url: its address, ``s3://bucket/prefix``.
-    """
+    """A dataset on object storage at ``url``; ``path`` is the local mirror."""
 
     def __init__(
         self, bucket: Bucket, mirror: Path, record: RootRecord, tag: Tag | None = None
@@ -72,14 +68,8 @@ class RemoteStore(Store):
     ) -> Self:
         """Create a store at the URL ``path``, or open an existing one with an equal schema.
 
-        Args:
-            path: ``s3://bucket/prefix``.
-            schema, plan: as for ``Store.create``.
-            cache: folder of the mirror; by default below the user's cache folder.
-
-        Raises:
-            DatasetError: another schema is there, the storage fails, or it ignores conditions on
-                writes, which safe commits need.
+        ``cache`` is the folder of the mirror, by default below the user's cache folder.
+        DatasetError for another schema, or a storage that fails or ignores conditions on writes.
         """
         bucket = Bucket(str(path))
         record = RootRecord(schema, plain_plan(plan))
@@ -145,7 +135,7 @@ class RemoteStore(Store):
             scratch.write_part(part_id, steps, episodes, per_episode)
             send_objects(self._bucket, scratch, part_id)
             commit_part(self._bucket, scratch, part_id)
-        _refresh(self._bucket, self.path)
+        self.refresh()
         return self.files.find(part_id).record
 
     def tag(self, name: str) -> Tag:
@@ -164,8 +154,7 @@ class RemoteStore(Store):
     def gc(self, grace_s: float = GRACE_S) -> list[str]:
         """Remove uncommitted objects older than ``grace_s`` seconds, and replaced parts.
 
-        Only its age tells whether an uncommitted object is still being written. Returns the removed
-        folders and files below the store.
+        Only its age tells whether an uncommitted object is still being written.
         """
         self.check_writable()
         used = {location.folder for location in self.catalog().locations.values()}
@@ -218,21 +207,13 @@ class RemoteStore(Store):
 
 
 def push_store(store: Store, url: str) -> list[str]:
-    """Copy a local store's parts to object storage; existing objects are not sent again.
+    """Copy a local store's parts to the URL; existing objects are not sent again.
 
     All objects are sent before the first part is committed, so that readers see few intermediate
-    states.
+    states. Returns the stems of the catalog files committed now.
 
-    Args:
-        store: the local store; a mirror of a remote one lacks objects.
-        url: ``s3://bucket/prefix``; created if absent.
-
-    Returns:
-        The stems of the catalog files committed now.
-
-    Raises:
-        DatasetError: the store is not local or lacks an object, another schema or other content is
-            there, or the storage fails.
+    Raises DatasetError if the store is not local or lacks an object, another schema or other
+    content is there, or the storage fails.
     """
     if isinstance(store, RemoteStore):
         raise DatasetError(f"{store.url} is on object storage already; push a local store")

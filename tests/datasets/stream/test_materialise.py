@@ -173,7 +173,7 @@ def test_damaged_copies_are_named(selection: Selection, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="version 99; this program reads version 1"):
         Materialised(copy.path)
     (copy.path / DONE).unlink()
-    with pytest.raises(DatasetError, match="not a finished copy"):
+    with pytest.raises(DatasetError, match="not a complete copy"):
         Materialised(copy.path)
 
 
