@@ -130,7 +130,7 @@ def _reopened(
     for part_id, (content_hash, runs) in parts.items():
         manifest = catalog.manifests.get(part_id)
         if manifest is None or manifest.content_hash != content_hash:
-            raise DatasetError(f"part {part_id} is not in {address} as it was when it was selected")
+            raise DatasetError(f"part {part_id} of {address} is absent or changed since then")
         first = catalog.part_bounds[part_id][0]
         rows += [first + np.arange(start, stop) for start, stop in runs]
     return UnitReader(Selection(store, catalog, np.concatenate(rows)), field)

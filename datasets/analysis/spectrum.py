@@ -54,7 +54,7 @@ def spectral_energy(
     """
     described = selection.store.schema.field(field)
     if described.per != "step" or not described.dtype.startswith("float"):
-        raise DatasetError(f"field {field} has no spectrum; choose a floating-point field a step")
+        raise DatasetError(f"field {field} has no spectrum; choose a floating-point step field")
     if n < 2:
         raise DatasetError(f"a spectrum needs windows of 2 steps or more, not {n}")
     frequency = np.fft.rfftfreq(n, selection.store.schema.control_dt_s)

@@ -244,7 +244,7 @@ class CatalogFolder:
 
     def _check_schema(self, manifest: Manifest) -> None:
         if manifest.schema_hash != self._schema_hash:
-            raise DatasetError(f"part {manifest.part_id} of {self._address} is of another schema")
+            raise DatasetError(f"part {manifest.part_id} of {self._address} has another schema")
 
 
 def _stamp_of(path: Path) -> Stamp:

@@ -80,16 +80,16 @@ def _evaluated(
     episodes = connection.view("episodes")
     kind = episodes.select(expression).types[0]
     if str(kind) != "BOOLEAN":
-        raise DatasetError(f"it gives {kind}, not true or false")
+        raise DatasetError(f"it has type {kind}, not BOOLEAN")
     rows = episodes.filter(expression).select(ROW).fetchnumpy()[ROW]
     return np.sort(np.asarray(rows, dtype=np.int64))
 
 
 def _check_text(condition: str) -> None:
     if len(condition) > MAX_CHARACTERS:
-        raise DatasetError(f"it has {len(condition)} characters; at most {MAX_CHARACTERS} may be")
+        raise DatasetError(f"it has {len(condition)} characters, more than {MAX_CHARACTERS}")
     if any(each == "\0" or "\ud800" <= each <= "\udfff" for each in condition):
-        raise DatasetError("it holds characters that no text has")
+        raise DatasetError("it has NUL or surrogate characters")
 
 
 def _columns_named(tree: Any, columns: list[str]) -> list[str]:

@@ -91,8 +91,8 @@ class CatalogIndex:
         except (OSError, pa.ArrowException) as error:
             reason = str(error).splitlines()[0]
             raise DatasetError(
-                f"the catalog index {self._path} is damaged: {reason}; delete it, and it is made "
-                "anew from the catalog files"
+                f"the catalog index {self._path} is damaged: {reason}; delete it, and it is "
+                "rebuilt from the catalog files"
             ) from error
 
 

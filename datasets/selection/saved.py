@@ -45,7 +45,7 @@ def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
         manifest = catalog.manifests.get(part_id)
         if manifest is None or manifest.content_hash != content_hash:
             raise DatasetError(
-                f"{path}: part {part_id} is not in {store.address} as it was when it was selected"
+                f"{path}: part {part_id} of {store.address} is absent or changed since then"
             )
         if runs[-1][1] > manifest.episodes:
             raise DatasetError(

@@ -49,7 +49,7 @@ def commit_part(
             members=members,
         )
         write_catalog_file(staged_catalog, table, manifest)
-        if target.exists():  # left by a writer that died before its commit
+        if target.exists():  # left by a writer killed before its commit
             shutil.rmtree(target)
         replace_durably(staged, target)
         replace_durably(staged_catalog, root / CATALOG / f"{part_id}.parquet")

@@ -62,7 +62,7 @@ def read_tag(root: Path, name: str, address: str = "") -> Tag:
         body = json.loads(_path(root, name).read_bytes())
         recorded = body.pop("sha256")
         if hashlib.sha256(canonical_json(body)).hexdigest() != recorded or body["name"] != name:
-            raise ValueError("its digest does not fit")
+            raise ValueError("its SHA-256 does not match")
         if (version := body.pop("tag_version")) != TAG_VERSION:
             raise ValueError(f"version {version}; this program reads version {TAG_VERSION}")
         return Tag(**body)

@@ -136,6 +136,6 @@ def _check_weights(selections: Mapping[str, Selection], weights: Mapping[str, fl
             )
         if list(each.catalog.manifests) != list(first.catalog.manifests):
             raise DatasetError(
-                f"selection {name} was made when the store held other parts; make all selections "
-                "of a mixture at one time"
+                f"selection {name} is of another state of the store; make all selections of a "
+                "mixture from one catalog"
             )

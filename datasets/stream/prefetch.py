@@ -90,13 +90,13 @@ class Ahead(Generic[Item]):
     def __exit__(self, *_: object) -> None:
         if self._thread is not None:
             self._thread.shutdown(wait=True, cancel_futures=True)
-        if getgeneratorstate(self._items) != GEN_RUNNING:  # it is after a fork in mid-item
+        if getgeneratorstate(self._items) != GEN_RUNNING:  # running here means forked while running
             self._items.close()
 
     def get(self) -> Item:
         """The next item; there must be one."""
         if self._thread is None:
             return next(self._items)
-        while len(self._coming) <= self._depth:  # one is taken at once
+        while len(self._coming) <= self._depth:  # one more: it is returned now
             self._coming.append(self._thread.submit(next, self._items))
         return self._coming.popleft().result()

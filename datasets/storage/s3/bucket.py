@@ -44,7 +44,7 @@ class Bucket:
     def __init__(self, url: str) -> None:
         found = _URL.fullmatch(url)
         if found is None:
-            raise DatasetError(f"{url} is no address of a store; use s3://bucket/path/of/the/store")
+            raise DatasetError(f"{url} is not a store's URL; use s3://bucket/path/of/the/store")
         try:
             import obstore
             from obstore.store import S3Store

@@ -51,6 +51,6 @@ def _refuse_commit(bucket: Bucket, stem: str, problem: str) -> None:
     """Raise the problem of a commit, unless the part was committed meanwhile."""
     if bucket.read(f"{CATALOG}/{stem}.parquet") is None:
         raise DatasetError(
-            f"part {stem} was not committed to {bucket.url}: {problem}; `gc` removes what writers "
-            "that died left behind"
+            f"part {stem} was not committed to {bucket.url}: {problem}; `gc` removes "
+            "uncommitted objects"
         )

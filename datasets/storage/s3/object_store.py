@@ -131,7 +131,7 @@ class RemoteStore(Store):
             return self.files.find(part_id).record
         with tempfile.TemporaryDirectory(prefix="gaitforge-part-") as folder:
             scratch = Store.create(Path(folder, "store.zarr"), self.schema)
-            scratch.address = f"{self.url} by way of {scratch.path}"
+            scratch.address = f"{self.url} through {scratch.path}"
             scratch.write_part(part_id, steps, episodes, per_episode)
             send_objects(self._bucket, scratch, part_id)
             commit_part(self._bucket, scratch, part_id)

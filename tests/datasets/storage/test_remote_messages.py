@@ -116,7 +116,7 @@ def test_faults_name_the_address(url: str, store: RemoteStore) -> None:
 def test_a_part_that_cannot_be_made_names_the_address_and_the_folder_that_is_full(url: str) -> None:
     answer = run_program(FULL_SCRATCH, url)
     assert answer.stderr == ""
-    expected = rf"part part-000 was not committed to {url} by way of /.*: File too large\n"
+    expected = rf"part part-000 was not committed to {url} through /.*: File too large\n"
     assert re.fullmatch(expected, answer.stdout)
     assert RemoteStore.open(url).parts() == []
 

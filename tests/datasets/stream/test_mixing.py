@@ -157,7 +157,7 @@ def test_what_cannot_be_mixed_is_refused(selection: Selection, tmp_path: Path) -
         (run, {"run": float("nan")}, "must be positive and finite"),
         (run | {"none": selection.where("length > 99")}, None, "selection none is empty"),
         (run | {"far": early}, None, "a mixture takes selections of one store"),
-        ({"a": early, "b": open_store(other.path).select()}, None, "at one time"),
+        ({"a": early, "b": open_store(other.path).select()}, None, "from one catalog"),
     ]
     for selections, weights, message in cases:
         with pytest.raises(DatasetError, match=message):
