@@ -1,18 +1,18 @@
-"""The errors of this package that a user can cause."""
+"""Errors that a user can cause."""
 
 from collections.abc import Iterable
 
 
 class DatasetError(ValueError):
-    """A request or a store that cannot be served; its one-line message says what is allowed."""
+    """An invalid request or a damaged store; the one-line message says what is allowed."""
 
 
 class StorageError(DatasetError):
-    """A disk or object storage that refuses for now; the same call may succeed later."""
+    """A disk or object storage failure that may be temporary; the same call may succeed later."""
 
 
 def listed(values: Iterable[object], limit: int = 24) -> str:
-    """Join ``values`` for a message, cut after ``limit`` of them."""
+    """Join ``values`` for a message, at most ``limit`` of them."""
     names = [str(value) for value in values]
     if not names:
         return "(none)"

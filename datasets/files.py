@@ -1,4 +1,4 @@
-"""Durable file operations: fsync, atomic replacement, and locks that die with their process."""
+"""Durable file operations: fsync, atomic replacement, and locks released when a process dies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READ_BLOCK_BYTES = 1 << 20
 
 
 def fsync_path(path: Path) -> None:
-    """Flush a file's or a folder's own entry to the disk."""
+    """Flush a file or a folder's entry to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -30,39 +30,39 @@ def fsync_tree(root: Path) -> None:
 
 
 def replace_durably(source: Path, target: Path) -> None:
-    """Move ``source`` over ``target`` in one step that survives a power cut."""
+    """Move ``source`` over ``target`` atomically, so that it survives a power cut."""
     os.replace(source, target)
     fsync_path(target.parent)
 
 
 def write_bytes_durably(path: Path, content: bytes) -> None:
-    """Write a file so that readers see its old content, or all of the new one, and never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+    """Replace a file atomically: readers see its old or its new content, never a part."""
+    with _flushed_temporary(path, content) as temporary:
         replace_durably(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def create_durably(path: Path, content: bytes) -> bool:
-    """Write a new file in one step; False, and nothing written, when ``path`` already exists."""
+    """Create a file atomically; False, and nothing written, if ``path`` exists."""
+    with _flushed_temporary(path, content) as temporary:
+        try:
+            os.link(temporary, path)  # unlike a rename, never replaces
+        except FileExistsError:
+            return False
+        fsync_path(path.parent)
+    return True
+
+
+@contextlib.contextmanager
+def _flushed_temporary(path: Path, content: bytes) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        os.link(temporary, path)  # unlike a rename, never replaces
-        fsync_path(path.parent)
-    except FileExistsError:
-        return False
+        yield temporary
     finally:
         temporary.unlink(missing_ok=True)
-    return True
 
 
 def sha256_file(path: Path) -> str:
@@ -75,16 +75,16 @@ def sha256_file(path: Path) -> str:
 
 
 def files_under(root: Path) -> list[str]:
-    """Relative POSIX paths of all the files under ``root``, sorted."""
+    """Relative POSIX paths of all files under ``root``, sorted."""
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
 
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock file ``path``; yields False when ``wait`` is off and another process holds it.
+    """Hold the lock file ``path``; yields False if another process holds it and ``wait`` is off.
 
-    The kernel releases the lock when the process dies, so a killed writer never blocks the next
-    one. The file is removed on release; a waiter that then holds a removed file tries again.
+    The kernel releases the lock when the process dies. The file is removed on release; a waiter
+    that got the removed file tries again.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -1,4 +1,4 @@
-"""Counter-based pseudo-random numbers: the same on every machine, library version and rank."""
+"""Counter-based random numbers: the same on every machine, library version and rank."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def hashed(*keys: int | np.ndarray) -> np.ndarray:
-    """Uniform uint64 for integer keys, arrays broadcast; the order of the keys matters.
+    """Uniform uint64 from integer keys; arrays broadcast, and the order of the keys matters.
 
-    Chains SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)
-    over the keys.
+    Chains SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
     """
     state = np.zeros((), np.uint64)
     with np.errstate(over="ignore"):

@@ -1,25 +1,25 @@
 """Names inside a store's folder, and the size of a shard."""
 
 ATTRIBUTE = "gaitforge"
-"""Attribute of the root group that holds the store's own record; see ``root``."""
+"""Attribute of the root group that holds the store's record; see ``root``."""
 
 PARTS = "parts"
-"""Zarr group of the parts, one group each."""
+"""Zarr group with one group per part."""
 
 CATALOG = "catalog"
-"""Folder of the catalog files; a file here commits the part of the same name."""
+"""Folder of the catalog files; a file here commits the part of its name."""
 
 TAGS = "tags"
-"""Folder of the named versions, a JSON file each."""
+"""Folder of the named versions, one JSON file each."""
 
 STAGING = ".staging"
-"""Folder where parts grow before their commit, with one lock file a part being written."""
+"""Folder where parts are written before their commit, with one lock file each."""
 
 CACHE = ".cache"
-"""Folder of what can be made anew from the committed files at any time."""
+"""Folder of files that can be rebuilt from the committed ones at any time."""
 
 MERGED_PREFIX = "merged-"
-"""How the names of parts begin that ``compact`` wrote."""
+"""Prefix of the names of parts that ``compact`` wrote."""
 
 SHARD_STEPS = 1 << 18
 """Most rows of one shard."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any, Literal
 
@@ -14,38 +14,25 @@ import numpy as np
 
 from datasets.errors import DatasetError, listed
 
-DTYPES = (
-    "float32",
-    "float64",
-    "float16",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint8",
-    "bool",
-)
+DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 STREAM_KEYS = ("mask", "return_to_go", "episode", "offset")
-"""Names that a window batch adds to the stored fields, and that no field may take."""
+"""Names that a batch adds to the stored fields; no field may have one."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class Field:
-    """One stored quantity.
+    """One stored quantity; DatasetError for a value that is not allowed.
 
     Attributes:
-        name: lower-case identifier; the name of the Zarr array in every part.
+        name: lower-case identifier; also the name of its Zarr array in every part.
         shape: shape of one row; ``()`` for a scalar such as the reward.
         dtype: one of ``DTYPES``.
         unit: SI unit in words, or "1".
-        description: one line for people.
+        description: one line.
         slices: name -> (start, stop) in the last axis, such as ``{"gravity": (0, 3)}``.
-        per: ``"step"`` (a row a control step) or ``"episode"`` (a row an episode).
-
-    Raises:
-        DatasetError: a name, dtype, shape, or slice that is not allowed.
+        per: ``"step"`` (one row per control step) or ``"episode"`` (one row per episode).
     """
 
     name: str
@@ -58,7 +45,7 @@ class Field:
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """Names of the axes, in the Zarr arrays and in every view of them."""
+        """Names of the axes, in the Zarr arrays and in the xarray view."""
         if len(self.shape) == 1:
             return self.per, f"{self.name}_channel"
         return self.per, *(f"{self.name}_axis_{axis}" for axis in range(len(self.shape)))
@@ -94,35 +81,24 @@ class Field:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     def to_json(self) -> dict[str, Any]:
-        """A tree of JSON values that ``from_json`` turns back into an equal field."""
-        return {
-            "name": self.name,
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-            "unit": self.unit,
-            "description": self.description,
-            "slices": {key: list(bounds) for key, bounds in self.slices.items()},
-            "per": self.per,
-        }
+        """The field as JSON values; ``from_json`` is the inverse."""
+        return json.loads(json.dumps(asdict(self)))
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Field:
-        """Rebuild a field from ``to_json``'s tree."""
+        """The inverse of ``to_json``."""
         return cls(**{**tree, "shape": tuple(tree["shape"])})
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The fields of a store and what they have in common.
+    """The fields of a store and what they have in common; DatasetError for an invalid one.
 
     Attributes:
-        fields: at least one field a step; names are unique.
+        fields: at least one step field; names are unique.
         control_dt_s: seconds between two stored steps.
         robot: the robot whose joint order the fields use.
-        attributes: further JSON values for people and tools.
-
-    Raises:
-        DatasetError: no step field, repeated names, a bad time step, or non-JSON attributes.
+        attributes: further JSON values.
     """
 
     fields: tuple[Field, ...]
@@ -147,37 +123,29 @@ class Schema:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the canonical JSON form, the same in every version of the store's layout.
-
-        The form is version 1's, whose number it therefore holds: a migration changes no hash.
-        """
+        """SHA-256 of the canonical JSON form, which a migration of the store does not change."""
         tree = {"schema_version": 1, **self.to_json()}
         text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def names(self, per: Literal["step", "episode"] | None = None) -> list[str]:
-        """Names of the fields, of one kind when ``per`` is given."""
+        """Names of all fields, or of the step or episode fields."""
         return [each.name for each in self.fields if per in (None, each.per)]
 
     def field(self, name: str) -> Field:
-        """The field ``name``; DatasetError lists the fields there are."""
+        """The field ``name``; DatasetError lists the existing fields."""
         for each in self.fields:
             if each.name == name:
                 return each
         raise DatasetError(f"unknown field {name!r}; fields: {listed(self.names())}")
 
     def to_json(self) -> dict[str, Any]:
-        """A tree of JSON values that ``from_json`` turns back into an equal schema."""
-        return {
-            "fields": [each.to_json() for each in self.fields],
-            "control_dt_s": self.control_dt_s,
-            "robot": self.robot,
-            "attributes": dict(self.attributes),
-        }
+        """The schema as JSON values; ``from_json`` is the inverse."""
+        return json.loads(json.dumps(asdict(self)))
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Schema:
-        """Rebuild a schema; DatasetError for a damaged tree."""
+        """The inverse of ``to_json``; DatasetError for a damaged tree."""
         try:
             return cls(
                 fields=tuple(Field.from_json(each) for each in tree["fields"]),

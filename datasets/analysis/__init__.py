@@ -1,1 +1,1 @@
-"""Statistics of a selection, lazy views of it, and the dataset card."""
+"""Statistics and lazy views of a selection, and the dataset card."""

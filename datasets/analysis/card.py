@@ -1,22 +1,21 @@
-"""What a dataset card says about a selection, as one tree of JSON values."""
+"""The content of a dataset card, as one tree of JSON values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from datasets.analysis.dask_arrays import Scheduler
+from datasets.analysis.quantiles import channel_quantiles
+from datasets.analysis.statistics import channel_statistics
 from datasets.analysis.xarray_view import channel_names
 from datasets.schema import Field
-from datasets.storage.s3.object_store import store_address
-
-if TYPE_CHECKING:
-    from datasets.analysis.dask_arrays import Scheduler
-    from datasets.selection.selection import Selection
+from datasets.selection.selection import Selection
 
 CARD_VERSION = 1
 BINS = 20
@@ -31,25 +30,15 @@ def card_record(
 ) -> dict[str, Any]:
     """Sizes, groups, distributions, provenance and channel statistics of a selection.
 
-    Args:
-        selection: the episodes; ``store.select()`` for all of a store.
-        channels: also read the arrays, for the statistics of every channel.
-        scheduler: as for ``dask.compute``.
-
-    Returns:
-        ``card_version``; ``store`` (``Store.info``), ``schema``; ``selection`` (hash, episodes,
-        steps, whether it is the whole store); ``total``, ``pairs`` (terrain, skill) and ``cells``
-        (terrain, skill, level) as ``Selection.describe`` gives them; ``returns``, ``lengths`` and
-        ``draws`` as histograms; ``provenance``; ``parts``; ``channels`` (empty if not asked for).
-
-    Raises:
-        DatasetError: an empty selection, or a damaged or missing object.
+    Groups are as in ``Selection.describe``, ``store`` is ``Store.info``, and ``returns``,
+    ``lengths`` and ``draws`` are histograms. Without ``channels``, no array is read. DatasetError
+    for an empty selection, or a damaged or missing object.
     """
     store, episodes = selection.store, selection.episodes()
     pairs = selection.describe(("terrain", "skill"))
     return {
         "card_version": CARD_VERSION,
-        "name": PurePosixPath(store_address(store)).name,
+        "name": PurePosixPath(store.full_address).name,
         "store": store.info(),
         "schema": store.schema.to_json(),
         "selection": {
@@ -73,13 +62,10 @@ def card_record(
 def histogram(
     values: np.ndarray, low: float | None = None, high: float | None = None
 ) -> dict[str, Any]:
-    """Counts of finite values between edges that hold them all, and ``low`` and ``high``.
+    """Counts of finite values between edges that include all of them, ``low`` and ``high``.
 
-    Few different whole numbers get a bin each, all else ``BINS`` equal ones.
-
-    Returns:
-        ``edges`` (n + 1), ``counts`` (n), ``min``, ``max``, ``mean`` of the values, and ``whole``:
-        whether a bin is a whole number, from half below to half above it.
+    Few different whole numbers get one bin each (``whole``), other values ``BINS`` equal bins.
+    Returns ``edges`` (n + 1), ``counts`` (n), ``min``, ``max``, ``mean`` and ``whole``.
     """
     limits = [each for each in (low, high) if each is not None]
     bottom = float(min([*limits, values.min(initial=np.inf)]))
@@ -96,15 +82,10 @@ def histogram(
             bottom, top = bottom - margin, top + margin
         edges = np.linspace(bottom, top, BINS + 1)
     counts, _ = np.histogram(values, edges)
-    some = len(values) > 0
-    return {
-        "edges": edges.tolist(),
-        "counts": counts.tolist(),
-        "min": float(values.min()) if some else None,
-        "max": float(values.max()) if some else None,
-        "mean": float(values.mean()) if some else None,
-        "whole": whole,
-    }
+    measured = {"min": None, "max": None, "mean": None}
+    if len(values):
+        measured = {name: float(getattr(values, name)()) for name in measured}
+    return {"edges": edges.tolist(), "counts": counts.tolist(), **measured, "whole": whole}
 
 
 def _numbers(episodes: pa.Table, name: str) -> np.ndarray:
@@ -113,7 +94,7 @@ def _numbers(episodes: pa.Table, name: str) -> np.ndarray:
 
 
 def _draws(selection: Selection, episodes: pa.Table) -> Iterator[dict[str, Any]]:
-    """Every declared draw that the catalog holds, against its declared range."""
+    """Histograms of the declared randomisation draws, with their declared ranges."""
     declared: Mapping[str, Any] = selection.store.schema.attributes.get(RANDOMISATION, {})
     for name, draw in declared.items():
         if name not in episodes.column_names:
@@ -132,7 +113,7 @@ def _draws(selection: Selection, episodes: pa.Table) -> Iterator[dict[str, Any]]
 
 
 def _provenance(episodes: pa.Table) -> dict[str, Any]:
-    """Who made the episodes, each with how many."""
+    """Robots, simulators, experts and seeds, with their numbers of episodes."""
     seeds = episodes.column("seed").to_numpy()
     return {
         "robots": _counted(episodes, ("robot",)),
@@ -156,27 +137,25 @@ def _counted(episodes: pa.Table, columns: tuple[str, ...]) -> list[dict[str, Any
 
 
 def _parts(selection: Selection) -> Iterator[dict[str, Any]]:
-    """The parts that the selection touches, and how much of each it takes."""
-    taken: dict[str, list[int]] = {}
-    for unit in selection.units():
-        counts = taken.setdefault(unit.part_id, [0, 0])
-        counts[0] += unit.stop - unit.first
-        counts[1] += int(selection.lengths[unit.first : unit.stop].sum())
-    for part_id, (episodes, steps) in taken.items():
-        record = selection.catalog.manifests[part_id].record
+    """The parts of the selection, and how much of each is selected."""
+    first = 0
+    for part_id, rows in selection.rows_by_part():
+        manifest, stop = selection.catalog.manifests[part_id], first + len(rows)
         yield {
             "part": part_id,
-            "episodes": episodes,
-            "steps": steps,
-            "bytes": record.bytes,
-            "content_hash": record.content_hash,
+            "episodes": len(rows),
+            "steps": int(selection.lengths[first:stop].sum()),
+            "bytes": manifest.stored_bytes,
+            "content_hash": manifest.content_hash,
         }
+        first = stop
 
 
 def _channels(selection: Selection, scheduler: Scheduler) -> Iterator[dict[str, Any]]:
     for field in selection.store.schema.fields:
-        found = selection.statistics(field.name, scheduler)
-        low, median, high = selection.quantiles(field.name, CHANNEL_QUANTILES, scheduler)
+        found = channel_statistics(selection, field.name, scheduler)
+        quantiles = channel_quantiles(selection, field.name, CHANNEL_QUANTILES, scheduler)
+        low, median, high = quantiles
         for name, place in _named_channels(field):
             yield {
                 "field": field.name,

@@ -1,7 +1,7 @@
 """Selections as lazy Dask arrays, and reductions of their rows on any Dask scheduler.
 
-What is computed does not depend on the scheduler or its number of threads: a task reads and
-measures one reading unit, and the partial results are merged along one fixed binary tree.
+Results do not depend on the scheduler or its number of threads: a task reads and measures one
+reading unit, and the partial results are merged along a fixed binary tree.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import dask.array as da
 import numpy as np
-from dask.delayed import delayed
 
 from datasets.errors import DatasetError
+from datasets.selection.selection import Selection
 from datasets.storage.shards import row_runs
+from datasets.storage.store import Store
 
 if TYPE_CHECKING:
-    from datasets.selection.selection import Selection
-    from datasets.storage.store import Store
+    import dask.array as da
 
 Partial = TypeVar("Partial")
 Measure = Callable[[np.ndarray, np.ndarray], Partial]
@@ -30,10 +29,10 @@ Scheduler = str | Callable[..., Any] | None
 
 
 class UnitReader:
-    """Reads one field of a selection, a unit at a time, in this process or in another.
+    """Reads one field of a selection, one unit at a time, in this process or another.
 
-    Sent to another process it carries the store's path and the rows, not the catalog; the store is
-    opened there, and its parts must have the content they had here.
+    Pickled, it carries the store's address and the rows, not the catalog; the other process opens
+    the store, whose parts must have the same content.
     """
 
     def __init__(self, selection: Selection, field: str) -> None:
@@ -50,26 +49,23 @@ class UnitReader:
         return self._selection.unit_rows(self._units[number])[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from datasets.storage.s3.object_store import store_address
-
         manifests = self._selection.catalog.manifests
         parts = {
             part_id: (manifests[part_id].content_hash, row_runs(rows, np.ones_like(rows)))
             for part_id, rows in self._selection.rows_by_part()
         }
-        return _reopened, (store_address(self._selection.store), parts, self._field)
+        store = self._selection.store
+        return _reopened, (type(store), store.full_address, parts, self._field)
 
 
 def selection_array(selection: Selection, field: str) -> da.Array:
     """One field of a selection as a lazy array: (steps, *shape), or (episodes, *shape).
 
     Rows are in the order of the selection. A chunk holds the selected episodes that begin in one
-    shard of one part, so that every shard is read for one chunk (and for the next one, where an
-    episode crosses its border). Nothing is read before the array is computed.
-
-    Raises:
-        DatasetError: unknown field; at computation, a damaged or missing object.
+    shard of one part. DatasetError: unknown field; when computed, a damaged or missing object.
     """
+    import dask.array as da  # slow to import: 0.9 s
+
     described = selection.store.schema.field(field)
     dtype = np.dtype(described.dtype)
     reader = UnitReader(selection, field)
@@ -83,7 +79,6 @@ def selection_array(selection: Selection, field: str) -> da.Array:
     return da.map_blocks(
         _read_block,
         reader=reader,
-        trailing=(0,) * len(described.shape),
         chunks=(rows, *((size,) for size in described.shape)),
         dtype=dtype,
         meta=np.empty((0,) * (1 + len(described.shape)), dtype),
@@ -100,11 +95,11 @@ def reduce_units(
 ) -> Partial:
     """Measure every unit of a selection and merge the results pairwise in a fixed tree.
 
-    At most one unit a thread is in memory, besides the partial results.
-
-    Raises:
-        DatasetError: an empty selection, an unknown field, a damaged or missing object.
+    One unit per thread is in memory. DatasetError: an empty selection, an unknown field, a damaged
+    or missing object.
     """
+    from dask.delayed import delayed  # slow to import: 0.1 s
+
     selection.store.schema.field(field)
     if len(selection) == 0:
         raise DatasetError("statistics of an empty selection; select at least one episode")
@@ -122,32 +117,25 @@ def _measure_unit(reader: UnitReader, number: int, measure: Measure[Partial]) ->
     return measure(reader.read(number), reader.lengths(number))
 
 
-def _read_block(
-    *, reader: UnitReader, trailing: tuple[int, ...], block_id: tuple[int, ...]
-) -> np.ndarray:
-    assert block_id[1:] == trailing, "only the rows are cut into chunks"
-    return reader.read(block_id[0])
+def _read_block(*, reader: UnitReader, block_id: tuple[int, ...]) -> np.ndarray:
+    return reader.read(block_id[0])  # only the rows are cut into chunks
 
 
 def _reopened(
-    address: str, parts: dict[str, tuple[str, list[tuple[int, int]]]], field: str
+    kind: type[Store], address: str, parts: dict[str, tuple[str, list[tuple[int, int]]]], field: str
 ) -> UnitReader:
-    from datasets.selection.selection import Selection
-
-    store = _opened(address)
+    store = _opened(kind, address)
     catalog = store.catalog()
     rows = []
     for part_id, (content_hash, runs) in parts.items():
         manifest = catalog.manifests.get(part_id)
         if manifest is None or manifest.content_hash != content_hash:
-            raise DatasetError(f"part {part_id} is not in {address} as it was when it was selected")
+            raise DatasetError(f"part {part_id} of {address} is absent or changed since then")
         first = catalog.part_bounds[part_id][0]
         rows += [first + np.arange(start, stop) for start, stop in runs]
     return UnitReader(Selection(store, catalog, np.concatenate(rows)), field)
 
 
 @lru_cache(maxsize=8)
-def _opened(address: str) -> Store:
-    from datasets.storage.store import open_store
-
-    return open_store(address)
+def _opened(kind: type[Store], address: str) -> Store:
+    return kind.open(address)

@@ -1,24 +1,21 @@
 """Exact quantiles of every channel in a few passes over the rows, in bounded memory.
 
 Order statistics are found digit by digit, as in a radix sort: values map to unsigned integers of
-the same order, a pass counts the next bits of those that share the bits found so far, and the
-counts say in which bin each wanted rank lies. Counts of different rows are added, so any split of
-the rows into parts gives the same result, without error.
+the same order, each pass counts the next bits of those that share the bits found so far, and the
+counts tell the bin of each wanted rank. Counts add up, so any split of the rows gives the same
+result, without error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from datasets.analysis.dask_arrays import Scheduler, reduce_units
 from datasets.errors import DatasetError
-
-if TYPE_CHECKING:
-    from datasets.analysis.dask_arrays import Scheduler
-    from datasets.selection.selection import Selection
+from datasets.selection.selection import Selection
 
 BINS = 1 << 21
 """Counters of one pass, for all channels and ranks together: 16 MiB."""
@@ -41,21 +38,14 @@ def channel_quantiles(
     quantiles: Sequence[float] = DEFAULT_QUANTILES,
     scheduler: Scheduler = None,
 ) -> np.ndarray:
-    """Quantiles of every channel of one field, equal to ``numpy.quantile`` of all rows at once.
+    """(Q, *shape) float64 quantiles of every channel, equal to ``numpy.quantile`` of all rows.
 
-    The order statistics are exact; between two of them the interpolation is linear, method 7 of
-    Hyndman and Fan (1996), in float64.
-
-    Returns:
-        (len(quantiles), *shape) float64.
+    The order statistics are exact; the interpolation between two is linear, method 7 of Hyndman and
+    Fan (1996), in float64.
 
     Raises:
         DatasetError: a quantile outside 0..1, an empty selection, or an unknown field.
     """
-    from datasets.analysis.dask_arrays import (
-        reduce_units,
-    )  # inside: a query needs no Dask and starts fast
-
     wanted = np.asarray(quantiles, np.float64)
     if wanted.ndim != 1 or len(wanted) == 0 or not ((wanted >= 0) & (wanted <= 1)).all():
         raise DatasetError(f"quantiles must be one or more numbers in 0..1, not {quantiles}")
@@ -77,12 +67,9 @@ def interpolated_quantiles(
     channels: int,
     quantiles: np.ndarray,
 ) -> np.ndarray:
-    """Quantiles (Q, channels) of rows that only ``count`` sees; see ``channel_quantiles``.
+    """(Q, channels) quantiles of ``rows`` rows that only ``count`` reads.
 
-    Args:
-        count: the sum of a ``DigitCount`` over all the rows.
-        dtype: of the rows; rows: how many there are, 1 or more; channels: numbers of a row.
-        quantiles: (Q,) in 0..1.
+    ``count`` sums a ``DigitCount`` over all rows; ``channels`` is the number of values per row.
     """
     position = quantiles * (rows - 1)
     below = np.floor(position).astype(np.int64)
@@ -125,10 +112,7 @@ def _order_statistics(
 class DigitCount:
     """Counts the next ``bits`` of each channel's keys that begin with one of its prefixes.
 
-    Attributes:
-        prefixes: a channel each, ascending: the first ``known`` bits of keys of interest.
-        known: how many bits a prefix has.
-        bits: how many follow.
+    ``prefixes`` are one ascending array per channel: the first ``known`` bits of the wanted keys.
     """
 
     prefixes: Sequence[np.ndarray]
@@ -172,7 +156,7 @@ class DigitCount:
 
 
 def _columns(rows: np.ndarray) -> np.ndarray:
-    """A copy of rows (N, C) as contiguous columns (C, N), made in blocks that stay in the cache."""
+    """A copy of rows (N, C) as contiguous columns (C, N), made in blocks that fit the cache."""
     columns = np.empty(rows.shape[::-1], rows.dtype)
     for start in range(0, len(rows), BLOCK_ROWS):
         columns[:, start : start + BLOCK_ROWS] = rows[start : start + BLOCK_ROWS].T
@@ -180,7 +164,7 @@ def _columns(rows: np.ndarray) -> np.ndarray:
 
 
 def _keys(values: np.ndarray) -> np.ndarray:
-    """Unsigned integers of the same width and order as the finite values, made in their place."""
+    """Unsigned integers of the same width and order as the finite values, made in place."""
     dtype = values.dtype
     keys = values.view(f"u{dtype.itemsize}")
     sign = keys.dtype.type(1 << (8 * dtype.itemsize - 1))

@@ -1,18 +1,15 @@
-"""Energy of stored signals by frequency: Figure 1 of the FCNet paper on a selection."""
+"""Energy of stored signals by frequency: Figure 1 of the FCNet paper for a selection."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from datasets.analysis.dask_arrays import Scheduler, reduce_units
 from datasets.errors import DatasetError
-
-if TYPE_CHECKING:
-    from datasets.analysis.dask_arrays import Scheduler
-    from datasets.selection.selection import Selection
+from datasets.selection.selection import Selection
 
 BLOCK_WINDOWS = 32
 
@@ -21,10 +18,8 @@ BLOCK_WINDOWS = 32
 class SpectralEnergy:
     """Energy of each mode of each channel, summed over windows of n steps.
 
-    Attributes:
-        frequency_hz: (n // 2 + 1,) from 0 to half the control frequency.
-        energy: (n // 2 + 1, *shape) float64, in squares of the field's unit times n.
-        windows: how many windows were transformed.
+    ``frequency_hz`` (n // 2 + 1,) goes from 0 to half the control frequency; ``energy``
+    (n // 2 + 1, *shape) float64 is in squares of the field's unit times n.
     """
 
     frequency_hz: np.ndarray
@@ -33,12 +28,12 @@ class SpectralEnergy:
 
     @property
     def share(self) -> np.ndarray:
-        """``energy`` over its sum over the modes; all 0 for a channel that is always 0."""
+        """``energy`` over its sum over the modes; 0 for a channel that is always 0."""
         total = self.energy.sum(axis=0)
         return np.divide(self.energy, total, out=np.zeros_like(self.energy), where=total > 0)
 
     def merge(self, other: SpectralEnergy) -> SpectralEnergy:
-        """Energy of both sets of windows, which have the same length, together."""
+        """Energy of both sets of windows, which have the same length."""
         return SpectralEnergy(
             self.frequency_hz, self.energy + other.energy, self.windows + other.windows
         )
@@ -49,28 +44,17 @@ def spectral_energy(
 ) -> SpectralEnergy:
     """Energy density normalised to 100 % over all modes (FCNet, Figure 1, which has n = 256).
 
-    Each episode is cut from its first step into windows of n steps (a remainder shorter than n is
-    left out). The energy of mode k is |X_k|² of the raw window, counted twice where the conjugate
-    mode n - k is another one, so that by Parseval's theorem the shares are shares of the signal's
-    energy. The mean is kept: mode 0 is one of "all modes" of the figure. Energies are summed over
-    the windows before the normalisation.
-
-    Args:
-        selection: the episodes.
-        field: a floating-point field a step.
-        n: steps of a window, at least 2.
-        scheduler: as for ``dask.compute``; the result does not depend on it.
+    Each episode is cut from its first step into windows of n steps; a shorter rest is left out. The
+    energy of mode k is |X_k|² of the raw window, counted twice where the conjugate mode n - k is
+    another one: by Parseval's theorem the shares are shares of the signal's energy. The mean is
+    kept as mode 0. Energies are summed over the windows before the normalisation.
 
     Raises:
-        DatasetError: unknown or unfit field, n < 2, an empty selection, or no episode with n steps.
+        DatasetError: not a floating-point step field, n < 2, or no episode with n steps.
     """
-    from datasets.analysis.dask_arrays import (
-        reduce_units,
-    )  # inside: a query needs no Dask and starts fast
-
     described = selection.store.schema.field(field)
     if described.per != "step" or not described.dtype.startswith("float"):
-        raise DatasetError(f"field {field} has no spectrum; choose a floating-point field a step")
+        raise DatasetError(f"field {field} has no spectrum; choose a floating-point step field")
     if n < 2:
         raise DatasetError(f"a spectrum needs windows of 2 steps or more, not {n}")
     frequency = np.fft.rfftfreq(n, selection.store.schema.control_dt_s)
@@ -89,15 +73,10 @@ def _of_unit(
     starts, counts = np.cumsum(lengths) - lengths, lengths // n
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     firsts = np.repeat(starts, counts) + within * n
-    energy = _energy(rows, firsts, n)
-    energy[1 : (n + 1) // 2] *= 2
-    return SpectralEnergy(frequency_hz, energy, len(firsts))
-
-
-def _energy(rows: np.ndarray, firsts: np.ndarray, n: int) -> np.ndarray:
     energy = np.zeros((n // 2 + 1, *rows.shape[1:]))
     for start in range(0, len(firsts), BLOCK_WINDOWS):
         index = firsts[start : start + BLOCK_WINDOWS, None] + np.arange(n)
         modes = np.fft.rfft(rows[index].astype(np.float64), axis=1)
         energy += np.square(np.abs(modes)).sum(axis=0)
-    return energy
+    energy[1 : (n + 1) // 2] *= 2
+    return SpectralEnergy(frequency_hz, energy, len(firsts))

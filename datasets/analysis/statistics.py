@@ -1,16 +1,14 @@
-"""Mean, spread and range of every channel, computed block by block and merged exactly."""
+"""Mean, spread and range of every channel, computed in blocks and merged exactly."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from datasets.analysis.dask_arrays import Scheduler
-    from datasets.selection.selection import Selection
+from datasets.analysis.dask_arrays import Scheduler, reduce_units
+from datasets.selection.selection import Selection
 
 BLOCK_ROWS = 1 << 12
 
@@ -19,8 +17,7 @@ BLOCK_ROWS = 1 << 12
 class ChannelStatistics:
     """Statistics over ``count`` rows, each array of the field's shape in float64.
 
-    ``squares`` is the sum of squared differences from the mean; ``std`` is the population standard
-    deviation, sqrt(squares / count).
+    ``squares`` is the sum of squared differences from the mean.
     """
 
     count: int
@@ -31,7 +28,7 @@ class ChannelStatistics:
 
     @property
     def std(self) -> np.ndarray:
-        """Population standard deviation."""
+        """Population standard deviation, sqrt(squares / count)."""
         return np.sqrt(self.squares / self.count)
 
     @classmethod
@@ -64,15 +61,7 @@ class ChannelStatistics:
 def channel_statistics(
     selection: Selection, field: str, scheduler: Scheduler = None
 ) -> ChannelStatistics:
-    """Statistics of one field over the selection's rows; see ``dask_arrays.reduce_units``.
-
-    The import is inside because a query, which needs no Dask, must start at once.
-
-    Raises:
-        DatasetError: an empty selection or an unknown field.
-    """
-    from datasets.analysis.dask_arrays import reduce_units
-
+    """Statistics of one field over the selection's rows; errors as in ``reduce_units``."""
     return reduce_units(selection, field, _of_unit, ChannelStatistics.merge, scheduler)
 
 

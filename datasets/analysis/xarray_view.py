@@ -5,34 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import dask.array as da
 import numpy as np
 
 from datasets.analysis.dask_arrays import selection_array
 from datasets.errors import DatasetError
 from datasets.schema import Field
+from datasets.selection.selection import Selection
 
 if TYPE_CHECKING:
     import xarray
 
-    from datasets.selection.selection import Selection
-
 
 def selection_dataset(selection: Selection, fields: Sequence[str] | None = None) -> xarray.Dataset:
-    """The selection as an xarray Dataset; nothing is read before something is computed.
+    """The selection as an xarray Dataset of Dask arrays with ``units`` and ``description``.
 
-    Dimensions: ``step`` (the selection's steps, episode after episode), ``episode`` (its episodes),
-    and for each field with channels ``<field>_channel``, or ``<field>_axis_<k>`` where it has more
-    axes than one. Variables are Dask arrays with ``units`` and ``description``.
-
-    Coordinates: ``<field>_channel`` names the channels after the schema's slices; ``episode`` holds
-    the episode ids; every other catalog column lies along ``episode``, and so does ``offset``, the
-    episode's first row along ``step``. Along ``step`` lie, lazily, ``episode_row`` (position along
-    ``episode``) and ``step_in_episode``.
-
-    Args:
-        selection: the episodes.
-        fields: which fields; all of the schema if None.
+    Dimensions: ``step`` (episode after episode), ``episode``, and per field ``<field>_channel``, or
+    ``<field>_axis_<k>`` if it has several axes. Coordinates: ``<field>_channel`` names the channels
+    after the schema's slices; ``episode`` holds the episode ids; along it lie the other catalog
+    columns and ``offset``, the episode's first row along ``step``; along ``step`` lie, lazily,
+    ``episode_row`` (position along ``episode``) and ``step_in_episode``.
 
     Raises:
         DatasetError: xarray is not installed, or an unknown field.
@@ -89,6 +80,8 @@ def _episode_coordinates(selection: Selection) -> dict[str, Any]:
 
 
 def _step_coordinates(selection: Selection) -> dict[str, Any]:
+    import dask.array as da  # slow to import: 0.9 s
+
     lengths = [selection.unit_rows(unit)[1] for unit in selection.units()]
     rows = tuple(int(each.sum()) for each in lengths)
     firsts = [unit.first for unit in selection.units()]

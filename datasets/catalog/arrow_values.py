@@ -1,12 +1,9 @@
-"""Arrow columns to NumPy and back over their buffers.
+"""Arrow columns to NumPy and back through their buffers.
 
-Arrow's own conversions import pandas where it is installed, and that takes longer than a whole
-query. These do not.
+Arrow's own conversions import pandas if it is installed, which takes longer than a whole query.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +11,8 @@ import pyarrow as pa
 _DTYPES = {pa.int64(): np.int64, pa.int32(): np.int32, pa.float64(): np.float64}
 
 
-def one_table(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
-    """Columns side by side."""
-    return pa.Table.from_arrays(list(columns.values()), names=list(columns))
-
-
 def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    """Values of a column of int64, int32, float64 or bool that has no missing ones."""
+    """Values of an int64, int32, float64 or bool column; ValueError if some are missing."""
     if column.null_count:
         raise ValueError("the column has missing values")
     dtype = _DTYPES.get(column.type, np.bool_)
@@ -29,7 +21,7 @@ def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def array_to_numpy(array: pa.Array) -> np.ndarray:
-    """Values of one array of int64, int32, float64 or bool that has no missing ones."""
+    """Values of an int64, int32, float64 or bool array without missing values."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(0, _DTYPES.get(array.type, np.bool_))
@@ -41,5 +33,5 @@ def array_to_numpy(array: pa.Array) -> np.ndarray:
 
 
 def from_numpy(values: np.ndarray) -> pa.Array:
-    """An int64 array over the values of an int64 one."""
+    """An int64 Arrow array that shares the values of an int64 NumPy array."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])

@@ -1,4 +1,4 @@
-"""The catalog: all committed episodes at one moment; a column is read when it is used."""
+"""The catalog: all committed episodes at one moment; columns are read when used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.arrow_values import array_to_numpy, one_table, to_numpy
+from datasets.catalog.arrow_values import array_to_numpy, to_numpy
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
 
@@ -32,36 +32,31 @@ REQUIRED_COLUMNS: dict[str, pa.DataType] = {
     "terminated": pa.bool_(),
     "truncated": pa.bool_(),
 }
-"""Columns every episode has; ``episode`` is the global id that the collection plan gave it."""
+"""Columns of every episode; ``episode`` is its global id in the collection plan."""
 
 STORE_COLUMNS: dict[str, pa.DataType] = {"part": pa.string(), "start": pa.int64()}
-"""Columns the store adds: the part, and the episode's first row in the part's step arrays."""
+"""Columns added by the store: the part, and the episode's first row in its step arrays."""
 
 CODED = pa.dictionary(pa.int32(), pa.string())
-"""In-memory type of text columns: few distinct values, compared and grouped as integers."""
+"""In-memory type of text columns: few distinct values, compared as integers."""
 
 
 class Source(Protocol):
-    """Where rows of the catalog come from: a table in memory, or the index file."""
+    """Where the catalog's rows come from: a table in memory, or the index file."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, text as ``CODED``."""
-        ...
+        """The columns, with text as ``CODED``."""
 
     def column(self, name: str) -> pa.ChunkedArray:
         """All values of one column."""
-        ...
 
 
 @dataclass(frozen=True)
 class CommittedFile:
-    """One catalog file: its commit record, and where its episodes are in memory or in the index.
+    """One catalog file, named ``stem`` as the part's folder, with its commit record.
 
-    Attributes:
-        stem: name of the catalog file and of the part's folder.
-        manifest: the commit record.
-        source: holds the rows, from row ``first`` on.
+    ``source`` holds the episodes from row ``first`` on: a table in memory, or the index.
     """
 
     stem: str
@@ -72,7 +67,7 @@ class CommittedFile:
 
 @dataclass(frozen=True)
 class Location:
-    """Where a part's arrays lie: a folder below ``parts/``, and its first rows therein."""
+    """Where a part's arrays are: a folder below ``parts/``, and its first rows there."""
 
     folder: str
     first_step: int
@@ -81,7 +76,7 @@ class Location:
 
 @dataclass(frozen=True)
 class _Piece:
-    """The episodes of one part as it was collected."""
+    """The episodes of one part as collected."""
 
     manifest: Manifest
     location: Location
@@ -90,16 +85,11 @@ class _Piece:
 
 
 class Catalog:
-    """All committed episodes, ordered by the part they were collected in, and within it as stored.
+    """All committed episodes, ordered by the part in which they were collected.
 
-    Parts that were merged appear as they were collected, so nothing here changes with ``compact``.
-
-    Attributes:
-        manifests: part id -> commit record, in the order of the rows.
-        locations: part id -> where its arrays lie.
-        part_bounds: part id -> (first, stop) row.
-        num_rows: episodes.
-        schema: names and plain types of the columns.
+    Merged parts appear as they were collected, so ``compact`` changes nothing here. ``manifests``,
+    ``locations`` and ``part_bounds`` give each part's commit record, the place of its arrays and
+    its (first, stop) row; ``schema`` has the columns' plain types.
     """
 
     def __init__(self, files: Sequence[CommittedFile]) -> None:
@@ -121,11 +111,7 @@ class Catalog:
         self._lock = threading.Lock()
 
     def restricted(self, content_hashes: Mapping[str, str]) -> Catalog:
-        """The catalog of just the given parts (part id -> content hash).
-
-        Raises:
-            DatasetError: one of them is absent or has other content.
-        """
+        """The catalog of the given parts (part id -> content hash); DatasetError if one differs."""
         for part_id, content_hash in content_hashes.items():
             manifest = self.manifests.get(part_id)
             if manifest is None or manifest.content_hash != content_hash:
@@ -143,14 +129,14 @@ class Catalog:
         return self.schema.names
 
     def check_column(self, name: str) -> str:
-        """Return ``name`` if it is a column; DatasetError lists the columns there are."""
+        """Return ``name`` if it is a column; DatasetError lists the existing columns."""
         if name not in self.schema.names:
             raise DatasetError(f"unknown column {name!r}; columns: {listed(self.column_names, 80)}")
         return name
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """(E,) first step row of each episode within its part as it was collected."""
+        """(E,) first step row of each episode within its part as collected."""
         return self.numbers("start")
 
     @cached_property
@@ -159,29 +145,22 @@ class Catalog:
         return self.numbers("length")
 
     def numbers(self, name: str) -> np.ndarray:
-        """(E,) values of a column of numbers or booleans without missing values."""
+        """(E,) values of a numeric or boolean column without missing values."""
         return to_numpy(self._column(name))
 
     def codes(self, name: str) -> tuple[np.ndarray, list[Any]]:
-        """A column as (E,) integer codes and the distinct values they stand for.
-
-        A missing value is the value None with a code of its own.
-        """
+        """A column as (E,) integer codes and the distinct values they index; None if missing."""
         if name not in self._codes:
             self._codes[name] = _coded(self._column(name))
         return self._codes[name]
 
     def stored(self, names: Iterable[str]) -> pa.Table:
-        """The given columns, text coded."""
-        return one_table({name: self._column(name) for name in names})
-
-    @property
-    def table(self) -> pa.Table:
-        """Every column in its plain type; large, so that queries do without it."""
-        return self.rows(None)
+        """The given columns, with text coded."""
+        columns = {name: self._column(name) for name in names}
+        return pa.Table.from_arrays(list(columns.values()), names=list(columns))
 
     def rows(self, rows: np.ndarray | None, names: Sequence[str] | None = None) -> pa.Table:
-        """Some rows (all if None) of some columns (all if None), in plain types."""
+        """The given rows and columns (None: all) in plain types."""
         wanted = self.column_names if names is None else list(names)
         table = self.stored(self.check_column(name) for name in wanted)
         if rows is not None:
@@ -208,7 +187,7 @@ class Catalog:
 
 
 def stored_type(plain: pa.DataType) -> pa.DataType:
-    """The type in which a column is held: ``CODED`` for text."""
+    """The type in which a column is held in memory: ``CODED`` for text."""
     return CODED if pa.types.is_string(plain) else plain
 
 
@@ -222,7 +201,7 @@ def coded(table: pa.Table) -> pa.Table:
 
 
 def common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """Columns of all the given schemas; DatasetError when their types cannot be reconciled."""
+    """Columns of all the schemas; DatasetError if their types cannot be reconciled."""
     try:
         return pa.unify_schemas(
             [schema.remove_metadata() for schema in schemas], promote_options="permissive"
@@ -242,7 +221,7 @@ def _common_schema(pieces: Sequence[_Piece]) -> pa.Schema:
 
 
 def _collected_pieces(files: Sequence[CommittedFile]) -> list[_Piece]:
-    """A piece for each collected part, sorted; one both alone and merged counts once, as merged."""
+    """One piece per collected part, sorted; a part that was also merged counts once, as merged."""
     pieces: dict[str, _Piece] = {}
     for file in sorted(files, key=lambda each: len(each.manifest.members)):
         step = episode = 0
@@ -261,7 +240,7 @@ def _collected_pieces(files: Sequence[CommittedFile]) -> list[_Piece]:
 
 
 def _runs(pieces: Sequence[_Piece]) -> list[tuple[Source, int, int]]:
-    """(source, first row, rows) of neighbouring pieces that also lie side by side in a source."""
+    """(source, first row, rows) of pieces that are adjacent in a source."""
     runs: list[tuple[Source, int, int]] = []
     for piece in pieces:
         count = piece.manifest.episodes

@@ -1,9 +1,10 @@
-"""Catalog files: one Parquet file a part, whose appearance is the part's commit."""
+"""Catalog files: one Parquet file per part, whose appearance commits the part."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -27,19 +28,19 @@ from datasets.layout import CACHE, CATALOG, MERGED_PREFIX
 
 READ_THREADS = 4
 INDEX_FROM = 16
-"""Fewest files outside the index for which it is made anew: reading one costs about 6 ms."""
+"""Number of files missing from the index that rebuilds it: reading one takes about 6 ms."""
 
 Read = TypeVar("Read")
 
 _UNREADABLE = (OSError, UnicodeDecodeError, pa.ArrowException)
-"""What pyarrow raises on a damaged file; the second is of damaged column names."""
+"""What pyarrow raises on a damaged file; the second for damaged column names."""
 
 INDEX_FILE = "catalog.parquet"
 SUFFIX = ".parquet"
 
 
 def write_catalog_file(path: Path, table: pa.Table, manifest: Manifest) -> None:
-    """Write and flush a catalog file; its rename into the catalog is the part's commit."""
+    """Write and flush a catalog file; renaming it into the catalog commits the part."""
     pq.write_table(
         table.replace_schema_metadata(manifest.to_metadata()),
         path,
@@ -50,44 +51,28 @@ def write_catalog_file(path: Path, table: pa.Table, manifest: Manifest) -> None:
 
 
 def read_catalog_file(path: Path, address: str) -> tuple[Manifest, pa.Table]:
-    """The commit record and the episodes of one part.
-
-    Args:
-        path: of the file.
-        address: what messages call it.
-
-    Raises:
-        DatasetError: the file is truncated, fails a page checksum, or describes another part.
-    """
-    try:
+    """Commit record and episodes of the part at ``path``; DatasetError if it is damaged."""
+    with _damage_named(path.stem, address):
         with pq.ParquetFile(path, page_checksum_verification=True) as stored:
             table = stored.read(use_threads=False)
         manifest = Manifest.from_metadata(table.schema.metadata or {})
         _check_stored(manifest, table, path.stem)
-    except (*_UNREADABLE, DatasetError) as error:
-        raise _damaged(path.stem, address, error) from error
     return manifest, table.replace_schema_metadata(None)
 
 
 def read_manifest(path: Path, address: str) -> Manifest:
     """The commit record of one part, without the episodes; as ``read_catalog_file``."""
-    try:
+    with _damage_named(path.stem, address):
         manifest = Manifest.from_metadata(pq.read_schema(path).metadata or {})
-    except (*_UNREADABLE, DatasetError) as error:
-        raise _damaged(path.stem, address, error) from error
-    if manifest.part_id != path.stem:
-        wrong = DatasetError(f"it describes part {manifest.part_id}")
-        raise _damaged(path.stem, address, wrong)
+        if manifest.part_id != path.stem:
+            raise DatasetError(f"it describes part {manifest.part_id}")
     return manifest
 
 
 class CatalogFolder:
-    """The committed catalog files of a store, read once and again only when they change.
+    """The committed catalog files of a store, read again only when they change.
 
-    Args:
-        root: the store's folder.
-        schema_hash: of the schema that every part must have.
-        address: what messages call the store.
+    Every part must have the schema of ``schema_hash``; messages call the store ``address``.
     """
 
     def __init__(self, root: Path, schema_hash: str, address: str) -> None:
@@ -102,7 +87,7 @@ class CatalogFolder:
 
     @property
     def index_path(self) -> Path:
-        """The index: a pure cache of the catalog files."""
+        """The index: a cache of the catalog files."""
         return self._root / CACHE / INDEX_FILE
 
     def path(self, stem: str) -> Path:
@@ -112,8 +97,8 @@ class CatalogFolder:
     def stamps(self) -> dict[str, Stamp]:
         """Stem -> (bytes, modification time in ns) of every catalog file, sorted by stem.
 
-        A compaction adds the merged file before it removes the merged ones, but one listing
-        made meanwhile may show neither. Two that agree cannot: parts never come back.
+        A compaction adds the merged file before it removes the others, but one directory listing
+        made meanwhile may show neither. Two equal listings cannot: parts never come back.
         """
         stems = self._stems()
         while True:
@@ -134,7 +119,7 @@ class CatalogFolder:
         )
 
     def _consistent(self, read: Callable[[Mapping[str, Stamp]], Read]) -> Read:
-        """What ``read`` makes of the stamps, made again if a compaction removed its files."""
+        """Result of ``read`` for the current stamps; repeated if a compaction removed files."""
         while True:
             stamps = self.stamps()
             try:
@@ -144,7 +129,7 @@ class CatalogFolder:
                     raise
 
     def part_ids(self) -> list[str]:
-        """Ids of the committed parts as they were collected, sorted; reads only merged files."""
+        """Ids of the committed parts as collected, sorted; reads only merged files."""
         return sorted(self._consistent(self._collected_ids))
 
     def _collected_ids(self, stamps: Mapping[str, Stamp]) -> set[str]:
@@ -157,7 +142,7 @@ class CatalogFolder:
         return ids
 
     def manifest(self, stem: str) -> Manifest:
-        """Commit record of one catalog file; DatasetError if absent, damaged, of other schema."""
+        """Commit record of a catalog file; DatasetError if absent, damaged, of another schema."""
         stamp = self._stamp(stem)
         known = self._manifests.get(stem)
         if known is None or known[0] != stamp:
@@ -167,7 +152,7 @@ class CatalogFolder:
         return known[1]
 
     def find(self, part_id: str) -> Manifest:
-        """Commit record of a part as it was collected; DatasetError if it is not committed."""
+        """Commit record of a part as collected; DatasetError if it is not committed."""
 
         def search(stamps: Mapping[str, Stamp]) -> Manifest:
             for stem in (name for name in stamps if name.startswith(MERGED_PREFIX)):
@@ -179,11 +164,7 @@ class CatalogFolder:
         return self._consistent(search)
 
     def catalog(self) -> Catalog:
-        """All committed episodes, from the index as far as it holds them.
-
-        Raises:
-            DatasetError: a catalog file is damaged or from another schema.
-        """
+        """All committed episodes; DatasetError if a file is damaged or of another schema."""
         return self._consistent(self._catalog_at)
 
     def _catalog_at(self, stamps: Mapping[str, Stamp]) -> Catalog:
@@ -204,11 +185,7 @@ class CatalogFolder:
         return Catalog([*kept, *read])
 
     def rebuild_index(self) -> bool:
-        """Write the index anew; False when it cannot be written, which costs only time.
-
-        Raises:
-            DatasetError: a catalog file is damaged.
-        """
+        """Write the index again; False if it cannot be written, which costs only time."""
         return self._consistent(self._index_at)
 
     def _index_at(self, stamps: Mapping[str, Stamp]) -> bool:
@@ -216,7 +193,8 @@ class CatalogFolder:
             return False
         try:
             self.index_path.parent.mkdir(exist_ok=True)
-            build_index(self.index_path, stamps, self._columns_of_all(stamps), self._read_checked)
+            columns = common_schema(map(self.columns, stamps))
+            build_index(self.index_path, stamps, columns, self._read_checked)
         except OSError:
             return False
         self._index = None
@@ -224,23 +202,13 @@ class CatalogFolder:
         return True
 
     def columns(self, stem: str) -> pa.Schema:
-        """Names and types of one catalog file's columns; DatasetError when it is damaged."""
-        try:
+        """Names and types of one catalog file's columns; DatasetError if it is damaged."""
+        with _damage_named(stem, self._file_address(stem)):
             return pq.read_schema(self.path(stem)).remove_metadata()
-        except _UNREADABLE as error:
-            raise _damaged(stem, self._file_address(stem), error) from error
 
     def read(self, stem: str) -> tuple[Manifest, pa.Table]:
-        """Commit record and episodes of one catalog file; DatasetError when it is damaged."""
+        """Commit record and episodes of one catalog file; DatasetError if it is damaged."""
         return read_catalog_file(self.path(stem), self._file_address(stem))
-
-    def _columns_of_all(self, stems: Iterable[str]) -> pa.Schema:
-        distinct: list[pa.Schema] = []
-        for stem in stems:
-            schema = self.columns(stem)
-            if schema not in distinct:
-                distinct.append(schema)
-        return common_schema(distinct)
 
     def _outside_index(self, stamps: Mapping[str, Stamp]) -> list[str]:
         if self._index is None:
@@ -248,7 +216,7 @@ class CatalogFolder:
         known = self._index.stamps if self._index is not None else {}
         outside = [stem for stem, stamp in stamps.items() if known.get(stem) != stamp]
         if outside and self._index is not None and self._index.is_replaced():
-            self._index = None  # another process knows more by now
+            self._index = None  # another process has built a newer one
             return self._outside_index(stamps)
         return outside
 
@@ -276,7 +244,7 @@ class CatalogFolder:
 
     def _check_schema(self, manifest: Manifest) -> None:
         if manifest.schema_hash != self._schema_hash:
-            raise DatasetError(f"part {manifest.part_id} of {self._address} is of another schema")
+            raise DatasetError(f"part {manifest.part_id} of {self._address} has another schema")
 
 
 def _stamp_of(path: Path) -> Stamp:
@@ -294,6 +262,12 @@ def _check_stored(manifest: Manifest, table: pa.Table, part_id: str) -> None:
             raise DatasetError(f"column {name} is absent or not of type {kind}")
 
 
-def _damaged(part_id: str, address: str, error: Exception) -> DatasetError:
-    reason = str(error).splitlines()[0] if str(error) else repr(error)
-    return DatasetError(f"part {part_id}: catalog file {address} is damaged: {reason}")
+@contextlib.contextmanager
+def _damage_named(part_id: str, address: str) -> Iterator[None]:
+    try:
+        yield
+    except (*_UNREADABLE, DatasetError) as error:
+        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        raise DatasetError(
+            f"part {part_id}: catalog file {address} is damaged: {reason}"
+        ) from error

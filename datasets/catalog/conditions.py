@@ -1,8 +1,8 @@
-"""Boolean SQL conditions over the catalog, safe to take from a stranger.
+"""Boolean SQL conditions over the catalog, safe for untrusted input.
 
-A condition is parsed, its tree is checked against an allow-list (no subquery, no statement, only
-deterministic scalar functions), and it is evaluated by an in-memory DuckDB that may touch neither
-files nor extensions nor its own settings.
+A condition is parsed, its syntax tree is checked against an allow-list (no subquery, no statement,
+only deterministic scalar functions), and an in-memory DuckDB without access to files, extensions or
+its own settings evaluates it.
 """
 
 from __future__ import annotations
@@ -51,15 +51,8 @@ FUNCTIONS = frozenset(
 def matching_rows(catalog: Catalog, condition: str) -> np.ndarray:
     """Ascending row numbers of the catalog for which ``condition`` is true.
 
-    Only the columns that it names are read.
-
-    Args:
-        catalog: the episodes.
-        condition: one boolean SQL expression over its columns, of at most ``MAX_CHARACTERS``.
-
-    Raises:
-        DatasetError: not one boolean expression, a function or clause that is not allowed, or an
-            unknown column; the message lists the columns.
+    It is one boolean SQL expression of up to ``MAX_CHARACTERS``; only the columns in it are read.
+    DatasetError for anything else lists the columns.
     """
     try:
         _check_text(condition)
@@ -87,31 +80,22 @@ def _evaluated(
     episodes = connection.view("episodes")
     kind = episodes.select(expression).types[0]
     if str(kind) != "BOOLEAN":
-        raise DatasetError(f"it gives {kind}, not true or false")
+        raise DatasetError(f"it has type {kind}, not BOOLEAN")
     rows = episodes.filter(expression).select(ROW).fetchnumpy()[ROW]
     return np.sort(np.asarray(rows, dtype=np.int64))
 
 
 def _check_text(condition: str) -> None:
     if len(condition) > MAX_CHARACTERS:
-        raise DatasetError(f"it has {len(condition)} characters; at most {MAX_CHARACTERS} may be")
-    if "\0" in condition or _is_broken(condition):
-        raise DatasetError("it holds characters that no text has")
-
-
-def _is_broken(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
+        raise DatasetError(f"it has {len(condition)} characters, more than {MAX_CHARACTERS}")
+    if any(each == "\0" or "\ud800" <= each <= "\udfff" for each in condition):
+        raise DatasetError("it has NUL or surrogate characters")
 
 
 def _columns_named(tree: Any, columns: list[str]) -> list[str]:
-    """The columns that a tree refers to, by any spelling in upper and lower case.
+    """The columns in a tree, whatever their upper and lower case.
 
-    A name that is no column is refused here: DuckDB would take some, such as ``current_timestamp``,
-    for functions.
+    Other names are refused: DuckDB takes some, such as ``current_timestamp``, for functions.
     """
     spelled = {name.lower(): name for name in columns}
     named = []
@@ -125,7 +109,7 @@ def _columns_named(tree: Any, columns: list[str]) -> list[str]:
 
 
 def _checked_tree(connection: duckdb.DuckDBPyConnection, condition: str) -> Any:
-    """The condition's syntax tree, when it is one expression of nothing but what is allowed."""
+    """The condition's syntax tree, if it is one expression of allowed elements only."""
     duckdb.SQLExpression(condition)  # refuses anything but one expression
     answer = connection.execute("SELECT json_serialize_sql(?)", [f"SELECT {condition}\n"])
     [(text,)] = answer.fetchall()
@@ -155,7 +139,7 @@ def _checked_tree(connection: duckdb.DuckDBPyConnection, condition: str) -> Any:
 
 
 def _expressions(tree: Any) -> Iterator[dict[str, Any]]:
-    """Every expression of a tree; iterative, as a stranger decides how deep it is."""
+    """Every expression of a tree; iterative, because the input decides how deep it is."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()

@@ -1,4 +1,4 @@
-"""The episodes of a part as a table: columns, types, checks, and the digest of its values."""
+"""A part's episodes as a table: columns, types, checks, and the digest of its values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datasets.catalog.catalog import REQUIRED_COLUMNS, STORE_COLUMNS
 from datasets.errors import DatasetError, listed
@@ -21,15 +20,11 @@ _COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 def episode_table(
     episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table, part_id: str
 ) -> pa.Table:
-    """The catalog rows of a part, checked and in canonical types, ``part`` and ``start`` added.
-
-    Args:
-        episodes: column -> one value an episode, in the order of the step arrays.
-        part_id: the part they belong to.
+    """The catalog rows of a part, checked and cast, with ``part`` and ``start`` added.
 
     Raises:
-        DatasetError: a required column is missing, a type or value is not allowed, the lengths of
-            columns differ, or an episode id repeats.
+        DatasetError: a required column is missing, a type or value is not allowed, columns differ
+            in length, or an episode id repeats.
     """
     columns: dict[str, Any] = (
         dict(episodes)
@@ -46,7 +41,7 @@ def episode_table(
     lengths = arrays["length"].to_numpy()
     if lengths.min() < 1:
         raise DatasetError("column length: every episode needs at least one step")
-    if pc.count_distinct(arrays["episode"]).as_py() != len(lengths):  # type: ignore[attr-defined]
+    if len(arrays["episode"].unique()) != len(lengths):
         raise DatasetError("column episode: the ids of a part must differ")
     starts = np.cumsum(lengths) - lengths
     return pa.table(
@@ -55,12 +50,12 @@ def episode_table(
 
 
 def episodes_digest(table: pa.Table) -> str:
-    """SHA-256 of a catalog table's names, types and values, in the order of the column names."""
+    """SHA-256 of a catalog table's names, types and values, ordered by column name."""
     digest = hashlib.sha256()
     for name in sorted(table.column_names):
         column = table.column(name).combine_chunks()
         digest.update(f"{name} {column.type} {len(column)}\n".encode())
-        valid = np.asarray(pc.is_valid(column))  # type: ignore[attr-defined]
+        valid = np.asarray(column.is_valid())
         digest.update(valid.tobytes())
         if pa.types.is_string(column.type):
             digest.update(json.dumps(column.to_pylist()).encode())

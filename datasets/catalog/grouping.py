@@ -1,7 +1,6 @@
-"""Choose episodes by the values of catalog columns, and sum up their outcomes in groups.
+"""Choose episodes by catalog columns, and summarise their outcomes by group.
 
-Columns are compared as integer codes and no array is opened, so both take milliseconds for hundreds
-of thousands of episodes.
+Columns are compared as integer codes and no array is read: milliseconds for 100,000s of episodes.
 """
 
 from __future__ import annotations
@@ -16,22 +15,14 @@ from datasets.errors import DatasetError, listed
 
 
 def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np.ndarray:
-    """Rows of the catalog whose columns take one of the wanted values.
-
-    Args:
-        catalog: the episodes.
-        wanted: column -> a value or several.
-        address: of the store, for messages.
-
-    Raises:
-        DatasetError: an unknown column, or a value that no episode has.
-    """
+    """Rows whose columns have one of the ``wanted`` values; DatasetError lists what there is."""
     keep = np.ones(catalog.num_rows, bool)
     for name, value in wanted.items():
         codes, values = catalog.codes(catalog.check_column(name))
         numbers = {each: code for code, each in enumerate(values) if each is not None}
         chosen = np.zeros(len(values), bool)
-        for each in _as_list(value):
+        single = isinstance(value, str) or not isinstance(value, Iterable)
+        for each in [value] if single else value:
             try:
                 chosen[numbers[each]] = True
             except (KeyError, TypeError):
@@ -47,12 +38,7 @@ def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np
 def grouped_outcomes(
     catalog: Catalog, rows: np.ndarray, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """One dict a group of the given rows, sorted by key, missing keys last.
-
-    Returns:
-        The group's keys, and ``episodes``, ``steps``, ``return`` (mean), ``success`` (rate) and
-        ``survival`` (1 - rate of terminated); see ``Selection.describe``.
-    """
+    """``Selection.describe`` of the given rows: sorted by key, missing keys last."""
     if len(rows) == 0:
         return []
     group, keys = _groups(catalog, rows, names)
@@ -90,9 +76,3 @@ def _groups(
         pairs = (divmod(each, len(values)) for each in combined.tolist())
         keys = [(*keys[before], values[code]) for before, code in pairs]
     return group, keys
-
-
-def _as_list(value: Any) -> list[Any]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        return [value]
-    return list(value)

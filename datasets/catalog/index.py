@@ -1,9 +1,8 @@
-"""The catalog index: a copy of all catalog files in one, for queries that read a few columns of it.
+"""The catalog index: a copy of all catalog files in one, for fast queries of a few columns.
 
-It is a pure cache. The catalog files alone say what is committed; the index says which of them it
-copied (name, size, modification time) and is used for just those that are there unchanged. It is
-replaced in one step, its record carries a digest and its pages carry checksums, and it can be
-deleted at any time. Times are compared for equality only, so clocks do not matter.
+It is only a cache: it records name, size and modification time of the files it copied and is used
+for those that are unchanged. It is replaced atomically, has checksums, and can be deleted at any
+time. Times are only compared for equality, so clocks do not matter.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ BUILD_THREADS = 2
 
 
 class CatalogIndex:
-    """An index file, kept open, so that its rows stay the same when another one takes its place."""
+    """An open index file; its rows stay the same when another one replaces it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -65,14 +64,14 @@ class CatalogIndex:
 
     @classmethod
     def load(cls, path: Path) -> CatalogIndex | None:
-        """Open an index; None when there is none or it cannot be used."""
+        """Open an index; None if there is none or it is unusable."""
         try:
             return cls(path)
         except (OSError, pa.ArrowException, DatasetError, KeyError, TypeError, ValueError):
             return None
 
     def is_replaced(self) -> bool:
-        """Whether the path names another file by now."""
+        """Whether another file has the path now."""
         return _identity(self._path) not in (None, self._identity)
 
     def files(self) -> dict[str, CommittedFile]:
@@ -85,15 +84,15 @@ class CatalogIndex:
         return files
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """All values of one column; DatasetError when its pages fail their checksums."""
+        """All values of one column; DatasetError if its pages fail their checksums."""
         try:
             with self._lock:
                 return self._file.read(columns=[name], use_threads=False).column(0)
         except (OSError, pa.ArrowException) as error:
             reason = str(error).splitlines()[0]
             raise DatasetError(
-                f"the catalog index {self._path} is damaged: {reason}; delete it, and it is made "
-                "anew from the catalog files"
+                f"the catalog index {self._path} is damaged: {reason}; delete it, and it is "
+                "rebuilt from the catalog files"
             ) from error
 
 
@@ -105,15 +104,8 @@ def build_index(
 ) -> None:
     """Write an index of the catalog files in ``stamps``, ``FILES_AT_ONCE`` in memory at a time.
 
-    Args:
-        path: of the index, which is replaced in one step.
-        stamps: stem -> stamp of each file, in the order of the rows.
-        plain_schema: the columns of all of them together.
-        read: commit record and checked episodes of a file.
-
-    Raises:
-        OSError: the folder cannot be written.
-        DatasetError: a catalog file is damaged.
+    ``plain_schema`` has the columns of all files; ``read`` gives a file's commit record and
+    episodes. OSError if the folder cannot be written, DatasetError if a file is damaged.
     """
     stems = list(stamps)
     schema = pa.schema([(each.name, stored_type(each.type)) for each in plain_schema])

@@ -1,4 +1,4 @@
-"""What a part's commit record says about it, kept in its catalog file's Parquet metadata."""
+"""The commit record of a part, kept in its catalog file's Parquet metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIGEST_KEY = b"gaitforge_manifest_sha256"
 
 @dataclass(frozen=True)
 class PartRecord:
-    """What ``write_part`` returns: sizes and the content hash of one committed part."""
+    """Sizes and content hash of one committed part."""
 
     part_id: str
     steps: int
@@ -31,16 +31,11 @@ class Manifest:
     """The commit record of one part.
 
     Attributes:
-        part_id: the part.
-        schema_hash: hash of the schema it was written under.
-        steps: rows of the fields a step.
-        episodes: rows of the catalog file.
-        episodes_digest: digest of the catalog's values.
         arrays: field -> digest of the uncompressed array.
-        objects: object name below the part's folder -> (bytes, SHA-256); of a member, those of the
-            folder that it was merged into.
-        members: the records of the parts that were merged into this one, in the order of its rows;
-            empty for a part as it was collected.
+        objects: object name below the part's folder -> (bytes, SHA-256); a member has those of
+            the merged folder.
+        members: records of the parts that were merged into this one, in row order; empty for a
+            part as collected.
     """
 
     part_id: str
@@ -54,7 +49,7 @@ class Manifest:
 
     @cached_property
     def content_hash(self) -> str:
-        """Hash of what the part holds, independent of compression, merging and Parquet encoding."""
+        """Hash of the values, independent of compression, merging and Parquet encoding."""
         content = {
             "part_id": self.part_id,
             "schema_hash": self.schema_hash,
@@ -67,7 +62,7 @@ class Manifest:
 
     @property
     def collected(self) -> tuple[Manifest, ...]:
-        """The records of the parts as they were collected: the members, or this one."""
+        """The records of the parts as collected: the members, or this one."""
         return self.members or (self,)
 
     @property
@@ -83,7 +78,7 @@ class Manifest:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A tree of JSON values that ``from_json`` turns back into an equal record."""
+        """The record as JSON values; ``from_json`` is the inverse."""
         tree = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name != "members"
         }
@@ -93,7 +88,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Manifest:
-        """Rebuild a record; DatasetError when it is not one."""
+        """The inverse of ``to_json``; DatasetError for anything else."""
         try:
             objects = {name: (int(size), sha) for name, (size, sha) in tree["objects"].items()}
             members = tuple(
@@ -107,14 +102,11 @@ class Manifest:
     def to_metadata(self) -> dict[bytes, bytes]:
         """Parquet key-value metadata: the record and its digest."""
         content = canonical_json(self.to_json())
-        return {
-            MANIFEST_KEY: content,
-            DIGEST_KEY: hashlib.sha256(content).hexdigest().encode(),
-        }
+        return {MANIFEST_KEY: content, DIGEST_KEY: hashlib.sha256(content).hexdigest().encode()}
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[bytes, bytes]) -> Manifest:
-        """Read the record back; DatasetError when it is absent or damaged."""
+        """The inverse of ``to_metadata``; DatasetError if it is absent or damaged."""
         content = metadata.get(MANIFEST_KEY, b"")
         if hashlib.sha256(content).hexdigest().encode() != metadata.get(DIGEST_KEY):
             raise DatasetError("its commit record is absent or damaged")
@@ -122,5 +114,5 @@ class Manifest:
 
 
 def canonical_json(tree: object) -> bytes:
-    """The one JSON text of a tree, for hashing."""
+    """The canonical JSON text of a tree, for hashing."""
     return json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Answers of a query as a Parquet file."""
+"""Query results as a Parquet file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from datasets.files import write_bytes_durably
 
 
 def write_parquet(rows: Sequence[dict[str, Any]] | pa.Table, path: str | os.PathLike[str]) -> None:
-    """Write groups (``Selection.describe``, ``query``) or episodes (``Selection.episodes``).
+    """Write groups (``describe``, ``query``) or episodes (``Selection.episodes``) atomically.
 
-    The file appears whole or not at all. Groups of nothing give a file without columns.
-
-    Raises:
-        DatasetError: the file cannot be written.
+    Without groups, the file has no columns. DatasetError if it cannot be written.
     """
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
     buffer = pa.BufferOutputStream()

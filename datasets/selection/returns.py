@@ -1,16 +1,13 @@
 """Return-to-go of stored episodes, and how episodes end.
 
-An episode ends in one of three ways, told by the catalog's ``terminated`` and ``truncated``:
+The catalog's ``terminated`` and ``truncated`` tell three endings apart:
 
-- terminated: the robot failed. No reward follows, so the sum of the stored rewards is the whole
-  return.
-- truncated: the horizon was reached. The sum is the return within the horizon, which is what
-  Decision Transformer conditions on (Chen et al. 2021, section 3); nothing is bootstrapped for
-  steps beyond it, and ``ending`` lets a learner that needs a value there add its own.
-- cut off (neither): recording stopped before the episode did. What would have followed is unknown,
-  so the sum of what was stored is too small by an unknown amount, and the more so the earlier the
-  step. Such episodes are refused where returns are asked for, unless the caller says that partial
-  sums will do.
+- terminated: the robot failed. No reward follows: the sum of the stored rewards is the return.
+- truncated: the horizon was reached. The sum is the return within the horizon, as in Decision
+  Transformer (Chen et al. 2021, section 3); later steps are not bootstrapped, but ``ending`` lets a
+  learner add a value.
+- cut off (neither): recording stopped earlier. The sum is too small by an unknown amount, so such
+  episodes are refused where returns are needed, unless partial sums are accepted explicitly.
 """
 
 from __future__ import annotations
@@ -24,18 +21,13 @@ CUT_OFF, TRUNCATED, TERMINATED = 0, 1, 2
 
 
 def endings(terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
-    """(E,) uint8: how episodes ended; one that failed on the horizon's last step terminated."""
-    return np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, CUT_OFF)).astype(
-        np.uint8
-    )
+    """(E,) uint8 endings; failing on the horizon's last step counts as terminated."""
+    ending = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, CUT_OFF))
+    return ending.astype(np.uint8)
 
 
 def check_complete(ending: np.ndarray) -> None:
-    """Refuse episodes whose return is unknown.
-
-    Raises:
-        DatasetError: some of the episodes were cut off.
-    """
+    """Raise DatasetError if some episodes were cut off, whose return is unknown."""
     cut_off = int(np.count_nonzero(ending == CUT_OFF))
     if cut_off:
         raise DatasetError(
@@ -46,18 +38,10 @@ def check_complete(ending: np.ndarray) -> None:
 
 
 def returns_to_go(rewards: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Sum of the rewards from each step to its episode's last stored step, undiscounted.
+    """(T,) float32 undiscounted sums of rewards from each step to its episode's last stored step.
 
-    R_t = r_t + r_(t+1) + … + r_T, the return-to-go of Decision Transformer (Chen et al. 2021,
-    section 3). See the module for what it means for each ending.
-
-    Args:
-        rewards: (T,) rewards of whole episodes, ordered by row.
-        starts: (E,) first row of each episode, ascending, together covering all T rows.
-        lengths: (E,) steps of each episode.
-
-    Returns:
-        (T,) float32; summed in float64.
+    R_t = r_t + r_(t+1) + … + r_T (Chen et al. 2021, section 3), summed in float64. ``rewards`` (T,)
+    are those of whole episodes, whose ascending first rows are ``starts`` (E,).
     """
     totals = np.cumsum(rewards, dtype=np.float64)
     ends = totals[starts + lengths - 1]

@@ -1,4 +1,4 @@
-"""Selections as JSON files: which rows of which parts, with the hashes that prove it."""
+"""Selections as JSON files: row ranges of parts, with the parts' content hashes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import json
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from datasets.catalog.catalog import Catalog
 from datasets.errors import DatasetError
 from datasets.files import write_bytes_durably
+from datasets.selection.selection import Selection
 from datasets.storage.shards import row_runs
-
-if TYPE_CHECKING:
-    from datasets.selection.selection import Selection
-    from datasets.storage.store import Store
+from datasets.storage.store import Store
 
 SAVED_VERSION = 1
 
@@ -38,22 +35,17 @@ def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
         raise DatasetError(f"cannot write the selection to {path}: {error.strerror}") from error
 
 
-def saved_rows(
-    store: Store, catalog: Catalog, path: str | os.PathLike[str]
-) -> tuple[np.ndarray, str]:
-    """Ascending catalog rows of a saved selection, and the hash that it must have.
-
-    Raises:
-        DatasetError: not a saved selection, or its parts are not in the store as they were.
-    """
+def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
+    """Read a saved selection; DatasetError if it is none, or its parts are absent or changed."""
     parts, recorded = _read(path)
+    catalog = store.catalog()
     rows: list[np.ndarray] = [np.zeros(0, np.int64)]
     for part_id in sorted(parts):
         content_hash, runs = parts[part_id]
         manifest = catalog.manifests.get(part_id)
         if manifest is None or manifest.content_hash != content_hash:
             raise DatasetError(
-                f"{path}: part {part_id} is not in {store.address} as it was when it was selected"
+                f"{path}: part {part_id} of {store.address} is absent or changed since then"
             )
         if runs[-1][1] > manifest.episodes:
             raise DatasetError(
@@ -62,7 +54,10 @@ def saved_rows(
             )
         first, _ = catalog.part_bounds[part_id]
         rows += [first + np.arange(start, stop) for start, stop in runs]
-    return np.concatenate(rows), recorded
+    loaded = Selection(store, catalog, np.concatenate(rows))
+    if loaded.hash != recorded:
+        raise DatasetError(f"{path} is damaged: its rows do not have the recorded hash")
+    return loaded
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, tuple[str, list[list[int]]]], str]:
@@ -83,7 +78,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, tuple[str, list[list[
 
 
 def _checked_runs(runs: Any) -> list[list[int]]:
-    """Half-open (start, stop) runs, ascending and apart; ValueError for anything else."""
+    """Half-open (start, stop) runs, ascending and disjoint; ValueError for anything else."""
     bounds = [bound for start, stop in runs for bound in (start, stop)]
     if not bounds or any(type(bound) is not int for bound in bounds) or bounds[0] < 0:
         raise ValueError("rows must be runs of integers")

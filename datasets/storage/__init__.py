@@ -1,1 +1,1 @@
-"""How a store lies on disk or in object storage: immutable parts, commits and checks."""
+"""Stores on disk or object storage: immutable parts, commits, checks."""

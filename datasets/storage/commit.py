@@ -1,4 +1,4 @@
-"""Write one part so that it appears whole or not at all: grow in staging, rename, commit last."""
+"""Write one part atomically: in a staging folder, then renamed, its catalog file last."""
 
 from __future__ import annotations
 
@@ -26,18 +26,10 @@ def commit_part(
     arrays: Mapping[str, np.ndarray],
     members: tuple[Manifest, ...] = (),
 ) -> Manifest:
-    """Write a part's arrays and catalog file; the caller holds the part's lock.
+    """Write a part's checked arrays and catalog file; the caller holds the part's lock.
 
-    Args:
-        root: the store's folder.
-        schema: its schema.
-        part_id: the part, not committed yet.
-        table: its catalog rows.
-        arrays: field -> all rows, checked against the schema.
-        members: the records of the parts that it merges.
-
-    Raises:
-        OSError: the disk refuses; nothing is committed, and what was staged is removed.
+    ``members`` are the records of the parts that it merges. OSError if the disk fails; then nothing
+    is committed, and the staged files are removed.
     """
     staged = root / STAGING / part_id
     staged_catalog = staged.with_name(f"{part_id}.parquet")
@@ -57,7 +49,7 @@ def commit_part(
             members=members,
         )
         write_catalog_file(staged_catalog, table, manifest)
-        if target.exists():  # left by a writer that died before its commit
+        if target.exists():  # left by a writer killed before its commit
             shutil.rmtree(target)
         replace_durably(staged, target)
         replace_durably(staged_catalog, root / CATALOG / f"{part_id}.parquet")

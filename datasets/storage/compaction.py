@@ -1,19 +1,13 @@
-"""Merge small parts into large ones, and bring the catalog index up to date.
+"""Merge small parts into large ones, and rebuild the catalog index.
 
-What a dataset *is* does not change: its hash, selections, tags and the order of its stream are made
-of the parts as they were collected. The merged part's commit record keeps their records, and
-``missing`` still counts them as committed. Only files change: one folder holds what several did.
-
-The commit of the merged part is the one moment of change. From then on readers use it, and the
-parts it replaces stay where they are, for readers that opened the store before, until ``gc``
-removes them. A crash at any moment leaves the old parts, or the old parts and the merged one.
+Only files change: hash, selections, tags and stream order depend on the parts as collected, whose
+records the merged part keeps. Readers use it from its commit on; the parts it replaces stay until
+``gc``, for readers that opened the store before. A crash leaves the old parts, with or without it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,30 +19,22 @@ from datasets.errors import DatasetError
 from datasets.layout import MERGED_PREFIX, SHARD_STEPS
 from datasets.storage.commit import commit_part
 from datasets.storage.parts import array_digest
-
-if TYPE_CHECKING:
-    from datasets.storage.store import Store
+from datasets.storage.store import Store
 
 COMPACT_LOCK = f"{MERGED_PREFIX}lock"
-
-
-@dataclass(frozen=True)
-class _Small:
-    manifest: Manifest
-    table: pa.Table
 
 
 def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
     """Merge runs of small parts, and write the catalog index; returns the merged parts' records.
 
-    Parts below half of ``target_steps`` are merged with their neighbours, in the order of their
-    names, to at most ``target_steps`` each, if their catalogs have the same columns. One merged
-    part is in memory at a time. Every value is compared with its part's commit record on the way.
+    Parts of up to half of ``target_steps`` are merged with their neighbours in the order of their
+    names to at most ``target_steps``, if their catalogs have the same columns. One merged part is
+    in memory at a time. Every value is checked against its part's commit record.
 
     Raises:
-        DatasetError: a damaged part, a disk that takes no writing, another compaction at work, or a
-            target outside 1 to one shard.
+        DatasetError: a damaged part, a disk that cannot be written, or another compaction.
     """
+    store.check_writable()
     if not 1 <= target_steps <= SHARD_STEPS:
         raise DatasetError(f"target_steps must be in 1..{SHARD_STEPS}, not {target_steps}")
     try:
@@ -86,10 +72,16 @@ def _groups(store: Store, target_steps: int) -> list[list[str]]:
 
 def _merge(store: Store, stems: list[str]) -> PartRecord:
     catalog = store.files.catalog()
-    small = [_Small(*store.files.read(stem)) for stem in stems]
-    members = tuple(member for each in small for member in each.manifest.collected)
-    table = pa.concat_tables(each.table for each in small).combine_chunks()
-    _check_episodes(members, table)
+    manifests, tables = zip(*map(store.files.read, stems), strict=True)
+    members = tuple(member for manifest in manifests for member in manifest.collected)
+    table = pa.concat_tables(tables).combine_chunks()
+    first = 0
+    for member in members:
+        if episodes_digest(table.slice(first, member.episodes)) != member.episodes_digest:
+            raise DatasetError(
+                f"part {member.part_id}: the catalog rows are not the ones that were committed"
+            )
+        first += member.episodes
     arrays = {name: _joined_array(store, catalog, members, name) for name in store.schema.names()}
     contents = "\n".join(member.content_hash for member in members)
     merged_id = MERGED_PREFIX + hashlib.sha256(contents.encode()).hexdigest()[:12]
@@ -101,16 +93,6 @@ def _merge(store: Store, stems: list[str]) -> PartRecord:
                 f"parts {stems[0]} to {stems[-1]} of {store.address} were not merged: "
                 f"{error.strerror or error}"
             ) from error
-
-
-def _check_episodes(members: tuple[Manifest, ...], table: pa.Table) -> None:
-    first = 0
-    for member in members:
-        if episodes_digest(table.slice(first, member.episodes)) != member.episodes_digest:
-            raise DatasetError(
-                f"part {member.part_id}: the catalog rows are not the ones that were committed"
-            )
-        first += member.episodes
 
 
 def _joined_array(

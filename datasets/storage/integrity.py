@@ -1,12 +1,11 @@
-"""Find every fault of a store, and remove what writers that died left behind."""
+"""Find every fault of a store, and remove what killed writers left behind."""
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,29 +14,20 @@ from datasets.catalog.episodes import episodes_digest
 from datasets.catalog.index import CatalogIndex
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
-from datasets.files import files_under, fsync_path, sha256_file
+from datasets.files import fsync_path
 from datasets.layout import CATALOG, PARTS, STAGING
 from datasets.schema import Schema
 from datasets.storage.root import read_root
+from datasets.storage.store import Store
 from datasets.storage.tags import read_tag, tag_names
 
-if TYPE_CHECKING:
-    from datasets.storage.store import Store
 
-ObjectFaults = Callable[[Manifest, str], Iterator[str]]
+def verify_store(store: Store) -> list[str]:
+    """One line per fault: unreadable catalog, missing or changed objects, inconsistent lengths.
 
-
-def verify_store(store: Store, object_faults: ObjectFaults | None = None) -> list[str]:
-    """One line a fault: unreadable catalog, missing or changed objects, inconsistent lengths.
-
-    Of a store with merged parts, both those and the parts they replaced are checked, while they are
-    there. Reads every byte once.
-
-    Args:
-        store: the store.
-        object_faults: (commit record, folder below ``parts/``) -> faults of the part's objects,
-            where they do not lie in the store's folder.
+    Reads every byte once, also of parts that merged ones have replaced and ``gc`` has not removed.
     """
+    store.refresh(anew=True)
     faults = list(_root_faults(store))
     episodes: dict[str, list[int]] = {}
     contents: dict[str, str] = {}
@@ -49,11 +39,7 @@ def verify_store(store: Store, object_faults: ObjectFaults | None = None) -> lis
             continue
         found = [
             *_catalog_faults(manifest, table, store.schema),
-            *(
-                object_faults(manifest, stem)
-                if object_faults
-                else _object_faults(manifest, store.path / PARTS / stem)
-            ),
+            *_object_faults(store, manifest, stem),
         ]
         faults += [f"part {stem}: {fault}" for fault in found]
         first = 0
@@ -70,7 +56,15 @@ def verify_store(store: Store, object_faults: ObjectFaults | None = None) -> lis
 
 
 def remove_leftovers(store: Store) -> list[str]:
-    """Remove what no catalog file commits and nobody is writing, and parts that were merged."""
+    """Remove what uncommitted writers left, and parts that merged ones replaced.
+
+    Parts that another process is writing are skipped; readers that opened the store before a
+    compaction find the merged parts. Returns the removed paths below the store.
+
+    Raises:
+        DatasetError: the folder cannot be written, or a merged part is damaged.
+    """
+    store.check_writable()
     try:
         return [*_remove_replaced(store), *_remove_uncommitted(store)]
     except OSError as error:
@@ -79,8 +73,11 @@ def remove_leftovers(store: Store) -> list[str]:
 
 def _remove_uncommitted(store: Store) -> list[str]:
     staging, parts = store.path / STAGING, store.path / PARTS
+    names = (path.name for path in staging.glob("*"))
+    staged = {name.removesuffix(".lock").removesuffix(".parquet") for name in names}
+    present = {path.name for path in parts.iterdir() if path.is_dir()}
     removed: list[str] = []
-    for name in sorted(_leftover_names(store, staging, parts)):
+    for name in sorted(staged | (present - set(store.files.stamps()))):
         with store.part_lock(name, wait=False) as held:
             if not held:
                 continue
@@ -91,16 +88,8 @@ def _remove_uncommitted(store: Store) -> list[str]:
     return removed
 
 
-def _leftover_names(store: Store, staging: Path, parts: Path) -> set[str]:
-    staged = {
-        path.name.removesuffix(".lock").removesuffix(".parquet") for path in staging.glob("*")
-    }
-    present = {path.name for path in parts.iterdir() if path.is_dir()}
-    return staged | (present - set(store.files.stamps()))
-
-
 def _remove_replaced(store: Store) -> list[str]:
-    """Remove parts that merged ones hold by now, after checking those; the catalog file first."""
+    """Remove the parts that intact merged parts replaced, the catalog file first."""
     stems = list(store.files.stamps())
     merged = [stem for stem in stems if store.files.manifest(stem).members]
     if not merged:
@@ -109,7 +98,7 @@ def _remove_replaced(store: Store) -> list[str]:
     used = {location.folder for location in catalog.locations.values()}
     for stem in merged:
         manifest = store.files.manifest(stem)
-        if stem in used and (faults := list(_object_faults(manifest, store.path / PARTS / stem))):
+        if stem in used and (faults := list(_object_faults(store, manifest, stem))):
             raise DatasetError(
                 f"part {stem}: {faults[0]}; the parts it was merged from are kept: remove its "
                 "catalog file to use them again"
@@ -164,23 +153,21 @@ def _catalog_faults(manifest: Manifest, table: pa.Table, schema: Schema) -> Iter
             yield f"episode lengths{within} sum to {int(lengths.sum())}, not {part.steps} steps"
 
 
-def _object_faults(manifest: Manifest, folder: Path) -> Iterator[str]:
-    present = set(files_under(folder)) if folder.is_dir() else set()
+def _object_faults(store: Store, manifest: Manifest, stem: str) -> Iterator[str]:
+    sizes = store.object_sizes(stem)
     for name, (size, sha256) in sorted(manifest.objects.items()):
-        if name not in present:
+        if name not in sizes:
             yield f"object {name} is missing"
-            continue
-        actual = (folder / name).stat().st_size
-        if actual != size:
-            yield f"object {name} has {actual} bytes, recorded {size}"
-        elif sha256_file(folder / name) != sha256:
+        elif sizes[name] != size:
+            yield f"object {name} has {sizes[name]} bytes, recorded {size}"
+        elif store.object_sha256(stem, name) != sha256:
             yield f"object {name} does not have its recorded SHA-256"
-    for name in sorted(present - set(manifest.objects)):
-        yield f"file {name} is not among the committed objects"
+    for name in sorted(set(sizes) - set(manifest.objects)):
+        yield f"object {name} is not among the committed ones"
 
 
 def _index_faults(store: Store) -> Iterator[str]:
-    """Whether the cached rows are those of the catalog files, as far as they would be used."""
+    """Whether the index rows that queries would use equal those of the catalog files."""
     index = CatalogIndex.load(store.files.index_path)
     if index is None:
         return
@@ -195,12 +182,12 @@ def _index_faults(store: Store) -> Iterator[str]:
         try:
             _, table = store.files.read(file.stem)
         except DatasetError:
-            continue  # a fault of its own, found above
+            continue  # reported by verify_store already
         rows = held.select(table.column_names).slice(file.first, table.num_rows)
         if rows.cast(table.schema) != table:
             yield (
                 f"part {file.stem}: the catalog index {store.files.index_path} has other rows; "
-                "delete it, and it is made anew"
+                "delete it, and it is rebuilt"
             )
 
 

@@ -1,13 +1,13 @@
-"""A part's arrays on disk: a Zarr v3 group with one sharded array a field.
+"""A part's arrays on disk: a Zarr v3 group with one sharded array per field.
 
-Layout of one array: inner chunks of about ``CHUNK_BYTES``, shards of ``SHARD_STEPS`` rows. Inner
-codecs: rows transposed to the last axis (a channel's samples lie side by side), byte shuffle and
-zstd through Blosc, CRC32C. A chunk of 1 MiB and its decoded copy stay in a core's cache.
+An array has inner chunks of about ``CHUNK_BYTES`` and shards of ``SHARD_STEPS`` rows. Inner codecs:
+rows transposed to the last axis (a channel's samples are adjacent), byte shuffle and zstd through
+Blosc, CRC32C. A chunk of 1 MiB and its decoded copy fit into a core's cache.
 
-Measured on collected episodes with observation noise (102 float32 a step, 408 bytes; one core):
+Measured on collected episodes with observation noise (102 float32 or 408 bytes per step, one core):
 
     =========================  ==========  ==========  ===========
-    codec                      bytes/step  in          out
+    codec                      bytes/step  write       read
     =========================  ==========  ==========  ===========
     zstd 5, byte shuffle       270         115 MB/s    2.7 GB/s
     zstd 3, byte shuffle       272         265 MB/s    2.2 GB/s
@@ -17,8 +17,8 @@ Measured on collected episodes with observation noise (102 float32 a step, 408 b
     zstd 9, byte shuffle       261         3 MB/s      1.2 GB/s
     =========================  ==========  ==========  ===========
 
-Most of what is left is the noise's own entropy. zstd 3 is the level from which on a byte less costs
-too much time: collection and imports spend half as long on writing as with 5, for 0.4 % more bytes.
+Most of the rest is the entropy of the noise. zstd 3 halves the writing time of zstd 5 for 0.4 %
+more bytes.
 """
 
 from __future__ import annotations
@@ -30,10 +30,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import zarr
-from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] (compiled)
-from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, TransposeCodec
-from zarr.storage import LocalStore
 
 from datasets.errors import DatasetError, listed
 from datasets.files import files_under, sha256_file
@@ -41,9 +37,6 @@ from datasets.layout import SHARD_STEPS
 from datasets.schema import Field, Schema
 
 CHUNK_BYTES = 1 << 20
-
-# Blosc's own pool would not survive a fork and could make bytes depend on the number of cores.
-blosc.use_threads = False
 
 
 def chunk_rows(field: Field, rows: int) -> int:
@@ -66,14 +59,9 @@ def check_arrays(
 ) -> dict[str, np.ndarray]:
     """All arrays of a part by field name, checked against the schema.
 
-    Args:
-        schema: the store's schema.
-        steps: field -> (T, *shape) for every field a step, T equal for all.
-        per_episode: field -> (E, *shape) for every field an episode.
-        episodes: E, the number of episodes.
-
-    A field of float16 also takes float32, which is rounded to the nearest half: the error is at
-    most 2**-11 of the value, or 2**-25 where that is more.
+    ``steps`` are (T, *shape) with one T for all, ``per_episode`` (``episodes``, *shape). float16
+    fields also accept float32, rounded to the nearest half: the error is at most 2**-11 of the
+    value, or 2**-25 if that is more.
 
     Raises:
         DatasetError: missing or unknown fields, wrong shape or dtype, unequal T, non-finite values.
@@ -124,6 +112,13 @@ def write_arrays(
     folder: Path, schema: Schema, part_id: str, arrays: Mapping[str, np.ndarray]
 ) -> None:
     """Write a part's group of arrays into the new ``folder``, one shard at a time."""
+    import zarr  # slow to import: 0.14 s, which a query should not pay
+    from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] (compiled)
+    from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, TransposeCodec
+    from zarr.storage import LocalStore
+
+    # Blosc's thread pool does not survive a fork and could make bytes depend on the core count.
+    blosc.use_threads = False
     group = zarr.create_group(
         LocalStore(folder),
         zarr_format=3,
@@ -133,13 +128,14 @@ def write_arrays(
         field = schema.field(name)
         rows = len(array)
         shard = shard_rows(field, rows)
+        rows_last = (*range(1, array.ndim), 0)
         stored = group.create_array(
             name,
             shape=array.shape,
             dtype=array.dtype,
             chunks=(chunk_rows(field, rows), *field.shape),
             shards=(shard, *field.shape),
-            filters=_filters(field),
+            filters=[TransposeCodec(order=rows_last)] if field.shape else [],
             serializer=BytesCodec(),
             compressors=[
                 BloscCodec(
@@ -169,13 +165,7 @@ def object_hashes(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def array_digest(array: np.ndarray) -> str:
-    """SHA-256 of dtype, shape and uncompressed bytes: the same whatever the codec."""
+    """SHA-256 of dtype, shape and uncompressed bytes, independent of the codec."""
     digest = hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode())
     digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def _filters(field: Field) -> list[TransposeCodec]:
-    if not field.shape:
-        return []
-    return [TransposeCodec(order=(*range(1, len(field.shape) + 1), 0))]

@@ -1,4 +1,4 @@
-"""The store: immutable parts, a catalog that commits them, and selections of their episodes."""
+"""The store: immutable parts, and a catalog that commits them."""
 
 from __future__ import annotations
 
@@ -10,47 +10,40 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from datasets.catalog.catalog import Catalog
+from datasets.catalog.catalog import Catalog, Location
 from datasets.catalog.catalog_files import CatalogFolder
-from datasets.catalog.grouping import select_rows
+from datasets.catalog.episodes import episode_table
 from datasets.catalog.manifest import Manifest, PartRecord
 from datasets.errors import DatasetError
-from datasets.files import exclusive_lock, replace_durably
-from datasets.layout import MERGED_PREFIX, SHARD_STEPS, STAGING
+from datasets.files import exclusive_lock, files_under, replace_durably, sha256_file
+from datasets.layout import MERGED_PREFIX, PARTS, STAGING
 from datasets.schema import Schema
-from datasets.selection.selection import Selection
+from datasets.storage.commit import commit_part
+from datasets.storage.parts import check_arrays
 from datasets.storage.root import SCHEMA_VERSION, RootRecord, plain_plan, read_root, write_skeleton
-from datasets.storage.s3.bucket import is_bucket_url
+from datasets.storage.shards import ArrayLayout, ArrayReader, open_array
 from datasets.storage.tags import Tag, read_tag, tag_names, write_tag
-
-if TYPE_CHECKING:
-    from datasets.storage.shards import ArrayReader
-
-# Imports inside the functions that write or read arrays: Zarr alone takes longer to import than a
-# query needs to answer.
 
 _PART_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 
 
 class Store:
-    """A dataset on a local file system; make one with ``create`` or ``open``.
+    """A dataset in a local folder; ``create`` and ``open`` make one.
 
-    Layout: ``zarr.json`` (a Zarr v3 group whose attributes hold the schema), ``parts/<id>/`` (a
-    group a part), ``catalog/<id>.parquet`` (an episode a row; its appearance is the commit),
+    Layout: ``zarr.json`` (a Zarr v3 group whose attributes hold the schema), ``parts/<id>/`` (one
+    group per part), ``catalog/<id>.parquet`` (one row per episode; commits the part),
     ``tags/<name>.json``.
 
     Attributes:
-        path: its folder.
-        address: what messages call it: its folder, or its URL.
-        schema: its fields.
-        plan: the collection plan as JSON values that was given at its creation, or None.
-        tag_name: the tag it was opened at, or None: what ``select`` and ``info`` show.
+        path, address: its folder, and its folder or URL in messages.
+        schema, plan: its fields, and the collection plan given at its creation or None.
+        tag_name: the tag it was opened at, or None.
         files: its committed catalog files.
     """
 
@@ -66,25 +59,17 @@ class Store:
         self._version = record.version
         self._tag = tag
         self._tagged: tuple[Catalog, Catalog] | None = None
-        self._layouts: dict[tuple[str, str], Any] = {}
+        self._layouts: dict[tuple[Path, str], ArrayLayout] = {}
 
     @classmethod
     def create(
-        cls,
-        path: str | os.PathLike[str],
-        schema: Schema,
-        plan: Mapping[str, Any] | None = None,
-    ) -> Store:
-        """Create a store, or open the one there if it has an equal schema.
-
-        Args:
-            path: of the new folder.
-            schema: the fields.
-            plan: JSON values to keep with it; a store that exists keeps its own.
+        cls, path: str | os.PathLike[str], schema: Schema, plan: Mapping[str, Any] | None = None
+    ) -> Self:
+        """Create a store, or open an existing one with an equal schema, which keeps its own plan.
 
         Raises:
-            DatasetError: another schema is there, the path is something else, or cannot be written;
-                nothing is left behind.
+            DatasetError: a store with another schema or something else is there, or the path cannot
+                be written; nothing is left behind.
         """
         root = Path(path)
         record = RootRecord(schema, plain_plan(plan))
@@ -107,28 +92,42 @@ class Store:
         return cls(root, record)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], tag: str | None = None) -> Store:
-        """Open an existing store, at one of its tags if ``tag`` is given.
-
-        Raises:
-            DatasetError: nothing there, not a store, a schema version this program cannot read, or
-                no such tag.
-        """
+    def open(cls, path: str | os.PathLike[str], tag: str | None = None) -> Self:
+        """Open an existing store, at one of its tags if ``tag`` is given; DatasetError if none."""
         root = Path(path)
         return cls(root, read_root(root), None if tag is None else read_tag(root, tag))
 
     @classmethod
-    def _open_equal(cls, root: Path, schema: Schema) -> Store:
+    def _open_equal(cls, root: Path, schema: Schema) -> Self:
         store = cls.open(root)
         if store.schema != schema:
             raise DatasetError(
                 f"store {root} has another schema; open it with its own, or give a new path"
             )
-        store._check_writable()
+        store.check_writable()
         return store
 
+    @property
+    def full_address(self) -> str:
+        """What ``open_store`` takes to open the store again, from any folder or machine."""
+        return os.fspath(self.path.resolve())
+
+    def refresh(self, *, anew: bool = False) -> None:
+        """Bring local copies of a remote store up to date (``anew``: fetch all again)."""
+
+    def object_sizes(self, stem: str) -> dict[str, int]:
+        """Object name -> bytes of what is stored in a part's folder."""
+        folder = self.path / PARTS / stem
+        names = files_under(folder) if folder.is_dir() else []
+        return {name: (folder / name).stat().st_size for name in names}
+
+    def object_sha256(self, stem: str, name: str) -> str:
+        """SHA-256 of a stored object."""
+        return sha256_file(self.path / PARTS / stem / name)
+
     def parts(self) -> list[str]:
-        """Ids of the committed parts as they were collected, sorted."""
+        """Ids of the committed parts as collected, sorted."""
+        self.refresh()
         return self.files.part_ids() if self._tag is None else sorted(self._tag.parts)
 
     def missing(self, part_ids: Iterable[str]) -> list[str]:
@@ -143,24 +142,20 @@ class Store:
         episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table,
         per_episode: Mapping[str, npt.ArrayLike] | None = None,
     ) -> PartRecord:
-        """Write and commit one part; a committed part is left as it is and its record returned.
+        """Write and commit one part; a committed part is not changed, and its record returned.
 
         Args:
             part_id: letters, digits, ``_``, ``-`` and ``.``.
-            steps: field -> (T, *shape), the episodes' steps one after the other.
-            episodes: column -> one value an episode (``catalog.REQUIRED_COLUMNS`` and any further
+            steps: field -> (T, *shape), the episodes' steps end to end.
+            episodes: column -> one value per episode (``catalog.REQUIRED_COLUMNS`` and any further
                 numbers or text); ``length`` must sum to T.
-            per_episode: field -> (E, *shape) for the fields an episode.
+            per_episode: field -> (E, *shape) for the episode fields.
 
         Raises:
-            DatasetError: the input does not fit the schema (nothing is written), or the disk
-                refuses (nothing is committed).
+            DatasetError: the input does not fit the schema (nothing is written), or the disk fails
+                (nothing is committed).
         """
-        from datasets.catalog.episodes import episode_table
-        from datasets.storage.commit import commit_part
-        from datasets.storage.parts import check_arrays
-
-        self._check_writable()
+        self.check_writable()
         if not _PART_ID.fullmatch(part_id) or part_id.startswith(MERGED_PREFIX):
             raise DatasetError(
                 f"part id {part_id!r} is not allowed: use up to 120 letters, digits, '_', '-', "
@@ -193,12 +188,11 @@ class Store:
             yield held
 
     def catalog(self) -> Catalog:
-        """All committed episodes, or the tag's; files that did not change are not read again.
+        """All committed episodes, or the tag's; unchanged files are not read again.
 
-        Raises:
-            DatasetError: a catalog file is damaged or from another schema, or a part of the tag is
-                absent.
+        Raises DatasetError if a file is damaged or of another schema, or a tag's part is absent.
         """
+        self.refresh()
         catalog = self.files.catalog()
         if self._tag is None:
             return catalog
@@ -210,12 +204,11 @@ class Store:
         return self._tagged[1]
 
     def info(self) -> dict[str, Any]:
-        """Version hash, sizes and schema version: what identifies the dataset.
+        """``hash``, ``steps``, ``episodes``, ``parts``, ``bytes`` and ``schema_version``.
 
-        ``hash`` covers the schema and the contents (every value of every field and catalog column)
-        of the committed parts as they were collected, and nothing else: not the files that hold
-        them, nor compression, nor whether parts were merged. ``parts`` counts them as collected;
-        ``bytes`` counts the folders and catalog files that readers use.
+        ``hash`` covers the schema and all values of the committed parts, not how they are stored,
+        compressed or merged. ``parts`` counts them as collected; ``bytes`` counts the folders and
+        catalog files in use.
         """
         catalog = self.catalog()
         manifests = list(catalog.manifests.values())
@@ -234,81 +227,42 @@ class Store:
         }
 
     def tag(self, name: str) -> Tag:
-        """Keep the committed parts as the version ``name``; the same again changes nothing.
-
-        Raises:
-            DatasetError: a name that is not allowed, or was given to another version.
-        """
-        self._check_writable()
+        """Name the committed parts as a version; DatasetError for the name of another version."""
+        self.check_writable()
         catalog, info = self.catalog(), self.info()
         hashes = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
         sizes = info["hash"], info["steps"], info["episodes"]
         return write_tag(self.path, Tag(name, *sizes, hashes), self.address)
 
     def tags(self) -> list[Tag]:
-        """The named versions, sorted by name; DatasetError when one's file is damaged."""
+        """The named versions, sorted by name; DatasetError if a file is damaged."""
+        self.refresh()
         return [read_tag(self.path, name, self.address) for name in tag_names(self.path)]
 
-    def verify(self) -> list[str]:
-        """Faults of the store, a line each that names the part; empty when all is as written."""
-        from datasets.storage.integrity import verify_store
-
-        return verify_store(self)
-
-    def gc(self) -> list[str]:
-        """Remove what uncommitted writers left, and parts that ``compact`` replaced.
-
-        A part that another process is writing at this moment is left alone. Readers that opened the
-        store before a compaction find the merged parts by themselves.
-
-        Returns:
-            The removed paths below the store.
-
-        Raises:
-            DatasetError: the folder cannot be written, or a merged part is damaged, so that the
-                parts it replaces must stay.
-        """
-        from datasets.storage.integrity import remove_leftovers
-
-        self._check_writable()
-        return remove_leftovers(self)
-
-    def compact(self, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
-        """Merge small parts and bring the catalog index up to date; see ``compaction``."""
-        from datasets.storage.compaction import compact_store
-
-        self._check_writable()
-        return compact_store(self, target_steps)
-
-    def select(
-        self,
-        terrain: str | Sequence[str] | None = None,
-        skill: str | Sequence[str] | None = None,
-        level: int | Sequence[int] | None = None,
-        part: str | Sequence[str] | None = None,
-        **equals: Any,
-    ) -> Selection:
-        """Episodes whose columns take one of the given values; no argument selects them all.
-
-        Raises:
-            DatasetError: an unknown column, or a value that no episode has; lists what there is.
-        """
-        wanted = {"terrain": terrain, "skill": skill, "level": level, "part": part, **equals}
-        catalog = self.catalog()
-        given = {name: value for name, value in wanted.items() if value is not None}
-        return Selection(self, catalog, select_rows(catalog, given, self.address))
-
     def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
-        """A reader of one field's rows in one part as collected; use it as a context manager.
+        """A reader of one field's rows in one part as collected; a context manager."""
+        per = self.schema.field(field).per
+        manifest, location = self._located(catalog, part_id)
+        return open_array(
+            self.path / PARTS / location.folder / field,
+            manifest,
+            location.first_step if per == "step" else location.first_episode,
+            f"part {part_id} of {self.address}, field {field}",
+            self._layouts,
+        )
 
-        Raises:
-            DatasetError: unknown field, or the array's metadata is missing or damaged.
-        """
-        from datasets.storage.part_arrays import open_array
+    def _located(self, catalog: Catalog, part_id: str) -> tuple[Manifest, Location]:
+        """Where a part is; reads the catalog again if its folder was removed after a merge."""
+        manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
+        if not (self.path / PARTS / location.folder).is_dir():
+            latest = self.files.catalog()
+            found = latest.manifests.get(part_id)
+            if found is not None and found.content_hash == manifest.content_hash:
+                return found, latest.locations[part_id]
+        return manifest, location
 
-        return open_array(self, catalog, part_id, field, self._layouts)
-
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """DatasetError if the store was opened at a tag or has an older schema version."""
         if self._tag is not None:
             raise DatasetError(
                 f"store {self.address} was opened at tag {self.tag_name}, which never changes; "
@@ -321,36 +275,8 @@ class Store:
             )
 
 
-def open_store(address: str | os.PathLike[str], tag: str | None = None) -> Store:
-    """Open an existing store, at one of its tags if ``tag`` is given; see ``Store.open``.
-
-    Args:
-        address: a folder, or ``s3://bucket/prefix``.
-    """
-    return _kind_of(address).open(address, tag)
-
-
-def create_store(
-    address: str | os.PathLike[str], schema: Schema, plan: Mapping[str, Any] | None = None
-) -> Store:
-    """Create a store, or open the one there if it has an equal schema; see ``Store.create``.
-
-    Args:
-        address: a folder, or ``s3://bucket/prefix``.
-    """
-    return _kind_of(address).create(address, schema, plan)
-
-
-def _kind_of(address: str | os.PathLike[str]) -> type[Store]:
-    if not is_bucket_url(address):
-        return Store
-    from datasets.storage.s3.object_store import RemoteStore
-
-    return RemoteStore
-
-
 def dataset_hash(schema: Schema, manifests: Iterable[Manifest]) -> str:
-    """SHA-256 of a schema and the content hashes of parts as collected, in the order of names."""
+    """SHA-256 of a schema and the content hashes of the parts as collected, sorted by name."""
     content = [schema.hash, *(each.content_hash for each in manifests)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Tags: named versions of a dataset that never change, as lists of parts with their hashes."""
+"""Tags: named, immutable versions of a dataset, as lists of parts with their hashes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 @dataclass(frozen=True)
 class Tag:
-    """A named version.
-
-    Attributes:
-        name: of the tag.
-        hash: of the dataset, as ``Store.info`` gives it.
-        steps, episodes: its size.
-        parts: part id -> content hash.
-    """
+    """A named version: the dataset's hash and size as in ``Store.info``, and its parts' hashes."""
 
     name: str
     hash: str
@@ -38,16 +31,7 @@ class Tag:
 
 
 def write_tag(root: Path, tag: Tag, address: str = "") -> Tag:
-    """Keep a tag; the same again is accepted, and another under the same name is not.
-
-    Args:
-        root: the store's folder.
-        tag: the version.
-        address: what messages call the store, if not by its folder.
-
-    Raises:
-        DatasetError: a name that is not allowed or taken, or the folder cannot be written.
-    """
+    """Write a tag; DatasetError if its name is not allowed or taken, or it cannot be written."""
     if not _NAME.fullmatch(tag.name):
         raise DatasetError(
             f"tag {tag.name!r} is not allowed: use up to 80 letters, digits, '_', '-', '.'"
@@ -71,17 +55,14 @@ def write_tag(root: Path, tag: Tag, address: str = "") -> Tag:
 
 
 def read_tag(root: Path, name: str, address: str = "") -> Tag:
-    """A kept tag; DatasetError when there is none of this name, or its file is damaged.
-
-    The arguments are as for ``write_tag``.
-    """
+    """Read a tag; DatasetError if there is none of this name or its file is damaged."""
     if not _NAME.fullmatch(name) or not _path(root, name).is_file():
         raise DatasetError(f"no tag {name!r} in {address or root}; tags: {listed(tag_names(root))}")
     try:
         body = json.loads(_path(root, name).read_bytes())
         recorded = body.pop("sha256")
         if hashlib.sha256(canonical_json(body)).hexdigest() != recorded or body["name"] != name:
-            raise ValueError("its digest does not fit")
+            raise ValueError("its SHA-256 does not match")
         if (version := body.pop("tag_version")) != TAG_VERSION:
             raise ValueError(f"version {version}; this program reads version {TAG_VERSION}")
         return Tag(**body)

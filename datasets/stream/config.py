@@ -1,4 +1,4 @@
-"""How a selection is streamed; apart from the stream, so that it can be named without torch."""
+"""Settings of a window stream, in a module that does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEFAULT_POOL_STEPS = 1 << 20
 
 
 class StreamSettings(TypedDict, total=False):
-    """Keyword arguments of every ``windows``; see ``StreamConfig``."""
+    """Keyword arguments of every ``windows`` method; see ``StreamConfig``."""
 
     fields: Sequence[str]
     seed: int
@@ -32,40 +32,32 @@ class StreamSettings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """How a selection is streamed.
+    """Settings of a window stream; DatasetError for a value outside its range.
 
     Attributes:
-        context_len: K, steps of a window. 1 gives single steps for models without memory: no
-            padding, and every step of a pool is shuffled by itself.
-        batch_size: windows of a batch on each rank.
-        fields: fields a step to put into the batches.
-        seed, epoch: of the order; it depends on nothing else but the selection, ``context_len``
+        window_len: K, steps of a window; 1 gives single shuffled steps without padding.
+        batch_size: windows per batch on each rank.
+        fields: step fields to put into the batches.
+        seed, epoch: of the order, which depends on nothing else but the selection, ``window_len``
             and ``pool_steps``.
         rank, world_size: ranks take every ``world_size``-th window of one global order.
-        return_to_go: add ``return_to_go`` (B, K) and ``ending`` (B,) from the field ``reward``; see
-            ``returns``.
-        last_action: add ``last_action`` (B, K, *shape), the field ``action`` of the step before in
-            the same episode, zeros at its first step. A window that begins in the middle of an
-            episode begins with the action before it.
-        partial_returns: also take episodes that were cut off, with the sum of their stored rewards.
-        drop_last: leave out what does not fill a batch on every rank.
-        smallest_batch: an epoch's last batch joins the one before if it has fewer windows than
-            this, or than there are ranks, over all ranks. With any number of ranks up to this,
-            the ranks' batches together are those of one rank.
-        pool_steps: steps that are shuffled together. Memory is bounded by two pools of
-            ``pool_steps`` (or of one shard's episodes, if that is more) and ``prefetch + 3``
-            batches; a materialised selection needs no pools.
-        workers: threads that read and decode; 0 does all work in the caller's own thread, with
-            one pool and no batch ahead. The order does not depend on it.
-        prefetch: batches kept ready, if there are workers.
-        pin_memory: put batches into page-locked memory, for copies to an accelerator that overlap
-            with computing.
-
-    Raises:
-        DatasetError: a value outside its range.
+        return_to_go: add ``return_to_go`` (B, K) and ``ending`` (B,) from the field ``reward``.
+        last_action: add ``last_action`` (B, K, *shape), the ``action`` of the previous step of the
+            episode, zeros at the episode's first step.
+        partial_returns: accept cut-off episodes, with the sum of their stored rewards.
+        drop_last: drop windows that do not fill a batch on every rank.
+        smallest_batch: an epoch's last batch joins the previous one if all ranks together have
+            fewer windows than this or than ranks. Up to this number of ranks, the ranks' batches
+            together are those of one rank.
+        pool_steps: steps shuffled together; memory is bounded by two pools (of one shard's episodes
+            at least) and ``prefetch + 3`` batches. A materialised selection needs no pools.
+        workers: threads that read and decode; 0 does all work in the calling thread with one pool.
+            The order does not depend on it.
+        prefetch: batches prepared ahead, if there are workers.
+        pin_memory: put batches into pinned memory, for asynchronous copies to an accelerator.
     """
 
-    context_len: int = 64
+    window_len: int = 64
     batch_size: int = 1024
     fields: Sequence[str] = ("obs", "action")
     seed: int = 0
@@ -83,13 +75,11 @@ class StreamConfig:
     pin_memory: bool = False
 
     def __post_init__(self) -> None:
-        sizes = ("context_len", "batch_size", "smallest_batch", "pool_steps", "prefetch")
-        for name in (*sizes, "world_size"):
-            if getattr(self, name) < 1:
-                raise DatasetError(f"{name} must be 1 or more, not {getattr(self, name)}")
-        for name in ("seed", "epoch", "workers"):
-            if getattr(self, name) < 0:
-                raise DatasetError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        sizes = ("window_len", "batch_size", "smallest_batch", "pool_steps", "prefetch")
+        lowest = dict.fromkeys((*sizes, "world_size"), 1) | {"seed": 0, "epoch": 0, "workers": 0}
+        for name, low in lowest.items():
+            if getattr(self, name) < low:
+                raise DatasetError(f"{name} must be {low} or more, not {getattr(self, name)}")
         if not 0 <= self.rank < self.world_size:
             raise DatasetError(f"rank must be in 0..{self.world_size - 1}, not {self.rank}")
         object.__setattr__(self, "fields", tuple(self.fields))

@@ -1,20 +1,17 @@
-"""A selection copied to a node's own disk as plain arrays, for reading at the speed of memory.
+"""A selection copied to a local disk as plain arrays, to stream at memory speed.
 
-A copy is a folder ``<directory>/<key>`` with one ``.npy`` file a field (all steps end to end, and a
-last row of zeros that stands for padding), one for the returns-to-go where the store has a reward,
-the episodes' ids, lengths and endings, and ``materialised.json``, written last. The folder grows
-under another name and is renamed when all of it is on the disk. Its key is a hash of the selection
-and the fields, so all processes of a node share one copy and later runs find it again; the first
-process writes it while the others wait.
+A copy is a folder ``<directory>/<key>`` with one ``.npy`` file per field (all steps end to end, and
+a last row of zeros for padding), one for the returns-to-go if the store has a reward, the episodes'
+ids, lengths and endings, and ``materialised.json``. It is written under another name and renamed
+when complete. The key is a hash of the selection and the fields, so all processes of a node share
+one copy: the first one writes it, the others wait, and later runs find it.
 
-Memory: one reading unit while it is written. Streaming maps the files; they take page cache, which
-the operating system takes back when it needs it, and no memory of their own.
+Writing needs memory for one reading unit. Streaming maps the files and uses only page cache.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import mmap
 import os
@@ -23,11 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from datasets.errors import DatasetError, listed
+from datasets.errors import DatasetError
 from datasets.files import (
     exclusive_lock,
     fsync_tree,
@@ -37,10 +34,19 @@ from datasets.files import (
 )
 from datasets.selection.returns import returns_to_go
 from datasets.selection.selection import Selection
-from datasets.stream.pool import RETURN_TO_GO, REWARD, Column, SelectionSource, Steps, Task
+from datasets.storage.parts import object_hashes
+from datasets.stream.config import StreamConfig, StreamSettings
+from datasets.stream.pool import (
+    RETURN_TO_GO,
+    REWARD,
+    Column,
+    SelectionSource,
+    Steps,
+    Task,
+    chosen_columns,
+)
 
 if TYPE_CHECKING:
-    from datasets.stream.config import StreamSettings
     from datasets.stream.window_stream import WindowStream
 
 MATERIALISED_VERSION = 1
@@ -51,25 +57,19 @@ KEY_DIGITS = 24
 def materialise(
     selection: Selection, directory: str | os.PathLike[str], fields: Sequence[str]
 ) -> Materialised:
-    """Copy some fields of a selection below ``directory``, or find the copy that is there.
+    """Copy step fields of a selection below ``directory``, or find the existing copy.
 
-    Every chunk's checksum is verified on the way.
-
-    Args:
-        selection: what to copy; the copy stays valid whatever is added to its store.
-        directory: a folder on a disk of this machine, made if it is missing.
-        fields: fields a step.
+    ``directory`` is on a local disk. Every chunk's checksum is verified. The copy stays valid when
+    parts are added to the store.
 
     Raises:
-        DatasetError: unknown fields, an empty selection, a damaged object in the store, a damaged
-            copy, or a disk that is full or refuses; nothing is left behind.
+        DatasetError: unknown fields, an empty selection, a damaged object or copy, or a disk that
+            is full or fails; nothing is left behind.
     """
     source = SelectionSource(selection)
     if len(selection) == 0:
         raise DatasetError("the selection is empty; select at least one episode to materialise")
-    schema = selection.store.schema
-    with_returns = REWARD in schema.names("step") and schema.field(REWARD).shape == ()
-    columns = source.columns(sorted(fields), with_returns)
+    columns = source.columns(sorted(fields), RETURN_TO_GO in source.all_columns)
     folder = Path(directory) / _key(selection, columns)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -84,18 +84,12 @@ def materialise(
 
 
 class Materialised:
-    """A copy of a selection; streams what the selection would, bit for bit.
+    """A copy of a selection in a folder; streams the same batches, bit for bit.
 
-    Args:
-        path: the copy's folder.
-
-    Attributes:
-        episode_ids: (E,) global ids.
-        lengths: (E,) steps.
-        unit_bounds: (U + 1,) first row of the selection in each reading unit of the store.
+    ``episode_ids``, ``lengths`` and ``unit_bounds`` are those of ``StepSource``.
 
     Raises:
-        DatasetError: no finished copy is there, it is of another version, or files are damaged.
+        DatasetError: no complete copy at ``path``, another version, or damaged files.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -105,7 +99,7 @@ class Materialised:
             file = self.path / name
             if not file.is_file() or file.stat().st_size != size:
                 raise DatasetError(
-                    f"{file} is missing or not of its {size} bytes; remove {self.path} and "
+                    f"{file} is missing or does not have {size} bytes; remove {self.path} and "
                     "materialise again"
                 )
         self.episode_ids = self._load("episode_ids")
@@ -119,12 +113,12 @@ class Materialised:
 
     @property
     def fields(self) -> list[str]:
-        """Fields a step that were copied."""
+        """The copied step fields."""
         return [name for name in self._record["columns"] if name != RETURN_TO_GO]
 
     @property
     def steps(self) -> int:
-        """Steps of all the episodes."""
+        """Steps of all episodes."""
         return self._record["steps"]
 
     def __len__(self) -> int:
@@ -135,7 +129,7 @@ class Materialised:
         return self._load("ending")
 
     def verify(self) -> list[str]:
-        """A line for each file that does not have its recorded SHA-256."""
+        """One line for each file that does not have its recorded SHA-256."""
         return [
             f"{self.path / name} does not have its recorded SHA-256"
             for name, (_, sha256) in self._record["files"].items()
@@ -143,31 +137,25 @@ class Materialised:
         ]
 
     def windows(
-        self, context_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
+        self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
     ) -> WindowStream:
-        """As ``Selection.windows``; a stream's state can be carried from one to the other.
+        """As ``Selection.windows``; stream states work for both.
 
-        There is nothing to decode, so unless ``workers`` says otherwise the caller's own thread
-        gathers, into memory that stays in its cache: 15.5 million steps a second, against 11.7
-        where a thread hands batches over. Use 1 to overlap with an accelerator or a slow disk.
+        ``workers`` is 0 by default: with nothing to decode, gathering in the calling thread is
+        faster (15.5 against 11.7 million steps a second). Use 1 to overlap with an accelerator or a
+        slow disk.
         """
-        from datasets.stream.window_stream import StreamConfig, WindowStream
+        from datasets.stream.window_stream import WindowStream  # torch is slow to import
 
         chosen: StreamSettings = {"workers": 0, **settings}
-        config = StreamConfig(context_len=context_len, batch_size=batch_size, **chosen)
+        config = StreamConfig(window_len=window_len, batch_size=batch_size, **chosen)
         return WindowStream(self, config)
 
     def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, Column]:
-        """What a batch holds; DatasetError for fields that were not copied."""
-        if not fields or not set(fields) <= set(self.fields):
-            raise DatasetError(f"stream fields {list(fields)}: choose from {listed(self.fields)}")
-        wanted = list(fields)
-        if return_to_go:
-            if RETURN_TO_GO not in self._record["columns"]:
-                raise DatasetError(f"{RETURN_TO_GO} needs a scalar field {REWARD!r} in the store")
-            wanted.append(RETURN_TO_GO)
-        stored = self._record["columns"]
-        return {name: Column(tuple(stored[name][0]), np.dtype(stored[name][1])) for name in wanted}
+        """Columns of a batch; DatasetError for fields that were not copied."""
+        stored = self._record["columns"].items()
+        copied = {name: Column(tuple(shape), np.dtype(kind)) for name, (shape, kind) in stored}
+        return chosen_columns(copied, fields, return_to_go)
 
     def reader(self, columns: Mapping[str, Column], pool_rows: int) -> MapReader:
         """A reader of the mapped files; it needs no pools."""
@@ -182,7 +170,7 @@ class Materialised:
             record = json.loads((self.path / DONE).read_bytes())
             version = record["materialised_version"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DatasetError(f"{self.path} is not a finished copy of a selection") from error
+            raise DatasetError(f"{self.path} is not a complete copy of a selection") from error
         if version != MATERIALISED_VERSION:
             raise DatasetError(
                 f"{self.path} is of version {version}; this program reads version "
@@ -192,11 +180,9 @@ class Materialised:
 
 
 class MapReader:
-    """Steps of a copy, mapped: every unit is always there.
+    """Steps of a copy, mapped into memory, so that every unit is always loaded.
 
-    Args:
-        copy: the copy.
-        mapped: name -> (map of a file, offset of its first row).
+    ``mapped`` is name -> (memory map of the file, its rows).
     """
 
     def __init__(self, copy: Materialised, mapped: Mapping[str, tuple[mmap.mmap, np.ndarray]]):
@@ -208,7 +194,7 @@ class MapReader:
         self._unit_rows = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
 
     def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[Steps, Sequence[Task]]:
-        """See ``StepReader``; the tasks ask for what is not in the page cache yet."""
+        """See ``StepReader``; the tasks prefetch the units into the page cache."""
         return self._steps, [partial(self._will_need, *self._unit_rows[unit]) for unit in units]
 
     def _will_need(self, first: int, stop: int) -> None:
@@ -230,7 +216,7 @@ def _write_copy(folder: Path, source: SelectionSource, columns: Mapping[str, Col
     temporary = folder.with_name(f".{folder.name}.tmp")
     rows = source.selection.steps + 1
     needed = sum(rows * column.width * column.dtype.itemsize for column in columns.values())
-    shutil.rmtree(temporary, ignore_errors=True)  # left by a process that died
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     free = shutil.disk_usage(folder.parent).free
     if needed > free:
         raise DatasetError(
@@ -239,18 +225,22 @@ def _write_copy(folder: Path, source: SelectionSource, columns: Mapping[str, Col
         )
     try:
         temporary.mkdir()
-        files = _write_columns(temporary, source, columns)
-        for name, array in _episode_arrays(source).items():
-            content = _npy_bytes(array)
-            (temporary / f"{name}.npy").write_bytes(content)
-            files[f"{name}.npy"] = (len(content), hashlib.sha256(content).hexdigest())
+        _write_columns(temporary, source, columns)
+        episodes = {
+            "episode_ids": source.episode_ids,
+            "lengths": source.lengths,
+            "unit_bounds": source.unit_bounds,
+            "ending": source.ending(),
+        }
+        for name, array in episodes.items():
+            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
         fsync_tree(temporary)
         record = {
             "materialised_version": MATERIALISED_VERSION,
             "selection": source.hash,
             "steps": source.selection.steps,
             "columns": {name: (each.shape, each.dtype.str) for name, each in columns.items()},
-            "files": files,
+            "files": object_hashes(temporary),
         }
         write_bytes_durably(temporary / DONE, json.dumps(record, indent=1).encode())
         replace_durably(temporary, folder)
@@ -258,22 +248,18 @@ def _write_copy(folder: Path, source: SelectionSource, columns: Mapping[str, Col
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_columns(
-    folder: Path, source: SelectionSource, columns: Mapping[str, Column]
-) -> dict[str, tuple[int, str]]:
-    """Write all columns side by side, a unit at a time; file name -> (bytes, SHA-256)."""
+def _write_columns(folder: Path, source: SelectionSource, columns: Mapping[str, Column]) -> None:
+    """Write all columns side by side, one reading unit at a time."""
     with ExitStack() as stack:
-        writers = {
-            name: _HashedFile(stack.enter_context(open(folder / f"{name}.npy", "wb")))
-            for name in columns
-        }
+        files = {name: stack.enter_context(open(folder / f"{name}.npy", "wb")) for name in columns}
         for name, column in columns.items():
-            writers[name].write(_npy_header((source.selection.steps + 1, *column.shape), column))
+            shape = (source.selection.steps + 1, *column.shape)
+            header = {"descr": column.dtype.str, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(files[name], header)
         for name, rows in _unit_columns(source, columns):
-            writers[name].write(rows.reshape(-1).view(np.uint8).data)
+            files[name].write(rows.reshape(-1).view(np.uint8).data)
         for name, column in columns.items():
-            writers[name].write(bytes(column.width * column.dtype.itemsize))
-    return {f"{name}.npy": writer.record for name, writer in writers.items()}
+            files[name].write(bytes(column.width * column.dtype.itemsize))
 
 
 def _unit_columns(
@@ -287,46 +273,6 @@ def _unit_columns(
                 yield name, returns_to_go(rewards, *selection.unit_rows(unit))
             else:
                 yield name, selection.read_unit(name, unit)
-
-
-class _HashedFile:
-    """A file being written from start to end, with its size and SHA-256."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._digest = hashlib.sha256()
-        self._bytes = 0
-
-    def write(self, content: bytes | memoryview) -> None:
-        self._file.write(content)
-        self._digest.update(content)
-        self._bytes += len(content)
-
-    @property
-    def record(self) -> tuple[int, str]:
-        return self._bytes, self._digest.hexdigest()
-
-
-def _episode_arrays(source: SelectionSource) -> dict[str, np.ndarray]:
-    return {
-        "episode_ids": source.episode_ids,
-        "lengths": source.lengths,
-        "unit_bounds": source.unit_bounds,
-        "ending": source.ending(),
-    }
-
-
-def _npy_header(shape: tuple[int, ...], column: Column) -> bytes:
-    buffer = io.BytesIO()
-    described = {"descr": column.dtype.str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(buffer, described)
-    return buffer.getvalue()
-
-
-def _npy_bytes(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
 
 
 def _map(path: Path) -> tuple[mmap.mmap, np.ndarray]:

@@ -1,13 +1,11 @@
-"""Several selections streamed together in given shares, such as an equal share a skill.
+"""Several selections streamed together in given shares, for example an equal share per skill.
 
-An epoch of a mixture is not a pass over every episode once. It has about as many steps as the
-union of the selections, of which selection i gives its share w_i (the weights, normalised). To that
-end each of its episodes is visited r_i = w_i * S / S_i times an epoch on average, where S and S_i
-count the steps of the union and of the selection. In one epoch that is floor(r_i) or ceil(r_i)
-times; in the first m epochs floor(m * r_i) or ceil(m * r_i) times, for every episode and every m.
-So nothing is drawn at random: no episode waits longer than another, each visit covers every step of
-its episode exactly once, and its windows have a phase of their own. The visits are a function of
-(seed, epoch), so that order, ranks and resuming work as for one selection.
+An epoch of a mixture has about as many steps as the union of the selections, and selection i gives
+its share w_i of them (the normalised weights). Each of its episodes is visited r_i = w_i * S / S_i
+times per epoch on average, where S and S_i are the steps of the union and of the selection:
+floor(r_i) or ceil(r_i) times in one epoch, floor(m * r_i) or ceil(m * r_i) times in the first m
+epochs. Visits are not drawn at random but a function of (seed, epoch), so order, ranks and resuming
+work as for one selection. Each visit covers every step of its episode once, with its own phase.
 """
 
 from __future__ import annotations
@@ -15,41 +13,39 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 import numpy as np
 
 from datasets.errors import DatasetError, listed
 from datasets.hashing import hashed
 from datasets.selection.selection import Selection
+from datasets.stream.config import StreamConfig, StreamSettings
+from datasets.stream.materialise import Materialised
+from datasets.stream.pool import SelectionSource
 
 if TYPE_CHECKING:
-    from datasets.stream.config import StreamSettings
-    from datasets.stream.materialise import Materialised
     from datasets.stream.window_stream import WindowStream
+
+AnySelection = TypeVar("AnySelection", bound=Selection)
 
 _TURN = 5
 
 
-class Mixture:
+class Mixture(Generic[AnySelection]):
     """Selections of one store and the share of the steps that each gives.
 
-    Args:
-        selections: name -> selection; they may overlap, and an episode's visits then add up.
-        weights: name -> weight; None for equal shares.
-
-    Attributes:
-        selection: the union; what ``episode`` in a batch counts.
-        shares: name -> share of an epoch's steps.
-        hash: SHA-256 of the union and of how often its episodes are visited.
+    They may overlap, then an episode's visits add up. ``weights`` None gives equal shares.
+    ``selection`` is the union, whose rows ``episode`` in a batch counts, and ``shares`` the share
+    of an epoch's steps by name.
 
     Raises:
-        DatasetError: no selections, an empty one, selections of different stores or of one store at
-            different times, weights for other names, or one that is not positive.
+        DatasetError: no selections or an empty one, selections from different stores or catalogs,
+            weights for other names, or a weight that is not positive.
     """
 
     def __init__(
-        self, selections: Mapping[str, Selection], weights: Mapping[str, float] | None = None
+        self, selections: Mapping[str, AnySelection], weights: Mapping[str, float] | None = None
     ) -> None:
         if not selections:
             raise DatasetError("a mixture needs at least one selection")
@@ -57,7 +53,9 @@ class Mixture:
         _check_weights(selections, weights)
         total = sum(weights.values())
         self.shares = {name: weights[name] / total for name in selections}
-        self.selection = _union(selections)
+        first = next(iter(selections.values()))
+        rows = np.unique(np.concatenate([each.rows for each in selections.values()]))
+        self.selection = first.with_rows(rows)
         self._components = [
             (
                 np.searchsorted(self.selection.rows, each.rows),
@@ -65,70 +63,55 @@ class Mixture:
             )
             for name, each in selections.items()
         ]
-        self.hash = self._hash()
+        digest = hashlib.sha256(self.selection.hash.encode())
+        for positions, rate in self._components:
+            digest.update(positions.astype("<i8").tobytes())
+            digest.update(np.array(rate, "<f8").tobytes())
+        self.hash = digest.hexdigest()
 
     def visits(self, seed: int, epoch: int) -> np.ndarray:
-        """(E,) how often each episode of the union is visited in an epoch."""
+        """(E,) visits of each episode of the union in an epoch."""
         visits = np.zeros(len(self.selection), np.int64)
         ids = self.selection.episode_ids()
         for number, (positions, rate) in enumerate(self._components):
-            # Evenly spaced turns, dealt out by a hash: each epoch's visits then sum to the share
-            # within one visit.
+            # Evenly spaced turns in hashed order: each epoch's visits sum to the share within one.
             turns = np.empty(len(positions))
-            dealt = np.argsort(hashed(seed, _TURN, number, ids[positions]), kind="stable")
-            turns[dealt] = (np.arange(len(positions)) + 0.5) / len(positions)
+            order = np.argsort(hashed(seed, _TURN, number, ids[positions]), kind="stable")
+            turns[order] = (np.arange(len(positions)) + 0.5) / len(positions)
             done = np.floor(rate * epoch + turns)
             visits[positions] += (np.floor(rate * (epoch + 1) + turns) - done).astype(np.int64)
         return visits
 
     def windows(
         self,
-        context_len: int = 64,
+        window_len: int = 64,
         batch_size: int = 1024,
         materialised: Materialised | None = None,
         **settings: Unpack[StreamSettings],
     ) -> WindowStream:
-        """As ``Selection.windows``, with the module's meaning of an epoch.
+        """As ``Selection.windows``, for a mixture's epoch (see the module).
 
-        Args:
-            context_len: K, steps of a window.
-            batch_size: windows of a batch on each rank.
-            materialised: a copy of the union to read from instead of the store.
-            **settings: see ``stream_config.StreamConfig``.
-
-        Raises:
-            DatasetError: the copy is of another selection; also see ``stream.WindowStream``.
+        ``materialised`` is a copy of the union to read instead of the store; DatasetError for a
+        copy of another selection.
         """
-        from datasets.stream.pool import SelectionSource
-        from datasets.stream.window_stream import StreamConfig, WindowStream
+        from datasets.stream.window_stream import WindowStream  # torch is slow to import
 
         if materialised is not None and materialised.hash != self.selection.hash:
             raise DatasetError(
                 f"{materialised.path} is a copy of another selection; materialise the mixture's "
-                "own, .selection"
+                "own .selection"
             )
-        config = StreamConfig(context_len=context_len, batch_size=batch_size, **settings)
+        config = StreamConfig(window_len=window_len, batch_size=batch_size, **settings)
         return WindowStream(materialised or SelectionSource(self.selection), config, self)
 
-    def _hash(self) -> str:
-        digest = hashlib.sha256(self.selection.hash.encode())
-        for positions, rate in self._components:
-            digest.update(positions.astype("<i8").tobytes())
-            digest.update(np.array(rate, "<f8").tobytes())
-        return digest.hexdigest()
 
-
-def equal_shares(selection: Selection, column: str = "skill") -> Mixture:
-    """A mixture in which every value of a column gives the same share of the steps.
-
-    Raises:
-        DatasetError: unknown column, or an empty selection.
-    """
+def equal_shares(selection: AnySelection, column: str = "skill") -> Mixture[AnySelection]:
+    """A mixture in which every value of a column gives the same share of the steps."""
     selection.catalog.check_column(column)
     values = np.asarray(selection.episodes().column(column).to_pylist(), dtype=object)
     present: dict[str, Any] = {str(value): value for value in dict.fromkeys(values)}
     groups = {
-        name: Selection(selection.store, selection.catalog, selection.rows[values == value])
+        name: selection.with_rows(selection.rows[values == value])
         for name, value in sorted(present.items())
     }
     return Mixture(groups)
@@ -153,12 +136,6 @@ def _check_weights(selections: Mapping[str, Selection], weights: Mapping[str, fl
             )
         if list(each.catalog.manifests) != list(first.catalog.manifests):
             raise DatasetError(
-                f"selection {name} was made when the store held other parts; make all selections "
-                "of a mixture at one time"
+                f"selection {name} is of another state of the store; make all selections of a "
+                "mixture from one catalog"
             )
-
-
-def _union(selections: Mapping[str, Selection]) -> Selection:
-    first = next(iter(selections.values()))
-    rows = np.unique(np.concatenate([each.rows for each in selections.values()]))
-    return Selection(first.store, first.catalog, rows)

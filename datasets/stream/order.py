@@ -1,8 +1,8 @@
 """The order of windows in an epoch: a pure function of the selection, the seed and the epoch.
 
-Windows tile each episode. Reading happens by unit (episodes that start in one shard of one part);
-shuffled units fill pools of bounded size, and the windows of a pool are shuffled. Only one pool's
-windows exist at a time, so that an order takes memory by the episode and not by the window.
+Windows tile each episode. Shuffled reading units (the episodes that start in one shard of a part)
+fill pools of bounded size, and the windows of a pool are shuffled. Only one pool's windows exist at
+a time, so memory grows with the number of episodes, not of windows.
 """
 
 from __future__ import annotations
@@ -15,20 +15,14 @@ import numpy as np
 from datasets.hashing import hashed
 
 ORDER_VERSION = 2
-"""Changes when the same (seed, epoch) would give another order; part of the stream's state."""
+"""To be raised when the same (seed, epoch) gives another order; part of a stream's state."""
 
 _PHASE, _UNIT, _WINDOW = 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows in their order.
-
-    Attributes:
-        episode: (W,) row of the selection.
-        offset: (W,) first step within the episode.
-        length: (W,) real steps of the window, 1..context_len.
-    """
+    """W windows in order: (W,) row of the selection, first step and real steps (1..window_len)."""
 
     episode: np.ndarray
     offset: np.ndarray
@@ -43,23 +37,21 @@ class Windows:
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """All windows of one epoch in their global order, made a pool at a time.
+    """All windows of one epoch in their global order, made one pool at a time.
 
-    A visit is one pass over one episode; each episode has one, unless selections are mixed.
+    A visit is one pass over one episode; a ``Mixture`` may visit an episode several times or never.
 
     Attributes:
-        context_len: K, most steps of a window.
-        seed, epoch: of the order.
-        episode: (V,) row of the selection that each visit passes over, ascending.
+        episode: (V,) row of the selection of each visit, ascending.
         length: (V,) its steps.
-        first: (V,) length of the visit's first window, 1..K.
+        first: (V,) length of the visit's first window, 1..window_len.
         window_bounds: (V + 1,) number of windows before each visit, in reading order.
         unit_visits: (U + 1,) first visit of each reading unit.
-        pool_units: for each pool the units it needs, ascending.
-        pool_bounds: (P + 1,) positions in the order at which pools begin and end.
+        pool_units: the units of each pool, ascending.
+        pool_bounds: (P + 1,) positions in the order where pools begin and end.
     """
 
-    context_len: int
+    window_len: int
     seed: int
     epoch: int
     episode: np.ndarray
@@ -74,34 +66,28 @@ class EpochOrder:
         return int(self.pool_bounds[-1])
 
     def windows(self, pool: int) -> Windows:
-        """The windows of one pool, in their order."""
+        """The windows of one pool in order."""
         ranges = [self.unit_visits[unit : unit + 2] for unit in self.pool_units[pool]]
         visits = np.concatenate([np.arange(first, stop) for first, stop in ranges])
         numbers = np.concatenate([np.arange(*self.window_bounds[each]) for each in ranges])
-        visit, offset, length = tile(self.length[visits], self.first[visits], self.context_len)
+        visit, offset, length = tile(self.length[visits], self.first[visits], self.window_len)
         shuffled = _permutation(hashed(self.seed, self.epoch, _WINDOW, numbers))
         episode = self.episode[visits][visit]
         return Windows(episode[shuffled], offset[shuffled], length[shuffled])
 
 
 def tile(
-    lengths: np.ndarray, first: np.ndarray, context_len: int
+    lengths: np.ndarray, first: np.ndarray, window_len: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut episodes into windows: one of up to ``first`` steps, then ``context_len`` steps each.
+    """Cut (E,) episodes into windows: one of up to ``first`` steps, then ``window_len`` steps each.
 
-    Args:
-        lengths: (E,) steps an episode.
-        first: (E,) length of the first window, 1..context_len.
-        context_len: steps of the following windows; the last one is what remains.
-
-    Returns:
-        (W,) episode, (W,) offset, (W,) length; every step lies in exactly one window.
+    Returns (W,) episode, (W,) offset, (W,) length; every step lies in exactly one window.
     """
-    counts = _window_counts(lengths, first, context_len)
+    counts = _window_counts(lengths, first, window_len)
     episode = np.repeat(np.arange(len(lengths)), counts)
     position = np.arange(len(episode)) - np.repeat(np.cumsum(counts) - counts, counts)
-    stop = np.minimum(first[episode] + position * context_len, lengths[episode])
-    offset = np.where(position == 0, 0, first[episode] + (position - 1) * context_len)
+    stop = np.minimum(first[episode] + position * window_len, lengths[episode])
+    offset = np.where(position == 0, 0, first[episode] + (position - 1) * window_len)
     return episode, offset, stop - offset
 
 
@@ -110,7 +96,7 @@ def epoch_order(
     lengths: np.ndarray,
     unit_bounds: Sequence[int] | np.ndarray,
     *,
-    context_len: int,
+    window_len: int,
     pool_steps: int,
     seed: int,
     epoch: int,
@@ -119,24 +105,21 @@ def epoch_order(
     """The order of one epoch.
 
     Args:
-        episode_ids: (E,) global ids; the phase of an episode's windows depends on its id only.
-        lengths: (E,) steps an episode; one that fits a window is not cut.
+        episode_ids: (E,) global ids, which determine the phase of the episodes' windows.
+        lengths: (E,) steps of the episodes; one that fits into a window is not cut.
         unit_bounds: (U + 1,) first selection row of each reading unit, ascending.
-        context_len: K, the steps of a window.
-        pool_steps: steps a pool may hold; one unit with more makes a pool by itself.
-        seed: of the whole training run.
-        epoch: of this pass.
-        visits: (E,) how often each episode is passed over, each time with a phase of its own; None
-            for once each. A unit without visits is not read.
+        window_len, seed, epoch: see ``StreamConfig``.
+        pool_steps: most steps of a pool; a unit with more is a pool of its own.
+        visits: (E,) visits of each episode; None for one each. Units without visits are not read.
     """
     if visits is None:
         visits = np.ones(len(lengths), np.int64)
     episode = np.repeat(np.arange(len(lengths)), visits)
     turn = np.arange(len(episode)) - np.repeat(np.cumsum(visits) - visits, visits)
-    phase = hashed(seed, epoch, _PHASE, episode_ids[episode], turn) % np.uint64(context_len)
+    phase = hashed(seed, epoch, _PHASE, episode_ids[episode], turn) % np.uint64(window_len)
     visited = lengths[episode]
-    first = np.where(visited <= context_len, context_len, phase.astype(np.int64) + 1)
-    counts = _window_counts(visited, first, context_len)
+    first = np.where(visited <= window_len, window_len, phase.astype(np.int64) + 1)
+    counts = _window_counts(visited, first, window_len)
     window_bounds = np.concatenate(([0], np.cumsum(counts)))
     unit_visits = np.searchsorted(episode, unit_bounds)
     unit_windows = np.diff(window_bounds[unit_visits])
@@ -148,7 +131,7 @@ def epoch_order(
     )
     sizes = [int(unit_windows[list(units)].sum()) for units in pools]
     return EpochOrder(
-        context_len=context_len,
+        window_len=window_len,
         seed=seed,
         epoch=epoch,
         episode=episode,
@@ -161,20 +144,20 @@ def epoch_order(
     )
 
 
-def _window_counts(lengths: np.ndarray, first: np.ndarray, context_len: int) -> np.ndarray:
-    return 1 + np.maximum(0, -(-(lengths - first) // context_len))
+def _window_counts(lengths: np.ndarray, first: np.ndarray, window_len: int) -> np.ndarray:
+    return 1 + np.maximum(0, -(-(lengths - first) // window_len))
 
 
 def _sums(values: np.ndarray, bounds: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Sum of the values between each two bounds."""
+    """Sum of the values between consecutive bounds."""
     return np.diff(np.concatenate(([0], np.cumsum(values)))[bounds])
 
 
 def _permutation(keys: np.ndarray) -> np.ndarray:
     """The order that sorts random uint64 keys, ties by position.
 
-    The position takes the place of the keys' low bits, so that a plain sort of distinct values
-    gives the same order on every processor; an argsort is several times slower or not stable.
+    The position replaces the keys' low bits, so a plain sort of distinct values gives the same
+    order on every processor; an argsort is several times slower or not stable.
     """
     position_bits = np.uint64((1 << len(keys).bit_length()) - 1)
     distinct = (keys & ~position_bits) | np.arange(len(keys), dtype=np.uint64)

@@ -1,10 +1,10 @@
-"""Pools of decoded steps, and the gathering of windows from them into dense batches."""
+"""Pools of decoded steps, and gathering of windows from them into batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -19,26 +19,26 @@ LAST_ACTION = "last_action"
 REWARD = "reward"
 RETURN_TO_GO = "return_to_go"
 CAST_ROWS = 1024
-"""Rows that are converted at a time, so that their copy stays in a core's cache."""
+"""Rows converted at a time, so that their copy stays in the CPU cache."""
 
 Task = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Column:
-    """Shape and dtype of one row of a streamed quantity, as it is stored."""
+    """Shape and stored dtype of one row of a streamed quantity."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
     @property
     def width(self) -> int:
-        """Values a row."""
+        """Values per row."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def streamed_dtype(self) -> np.dtype:
-        """Half floats are handed out as float32, which holds each of them exactly."""
+        """Dtype in a batch: float32 for float16, which it represents exactly."""
         return np.dtype("float32") if self.dtype == np.float16 else self.dtype
 
 
@@ -46,9 +46,8 @@ class Column:
 class Steps:
     """Steps in memory that windows are cut from.
 
-    Attributes:
-        columns: name -> (rows + 1, values a row); the last row is zero and stands for padding.
-        episode_row: (E,) row of each episode's first step, for the episodes that are held.
+    ``columns`` are (rows + 1, values per row), the last row zeros for padding; ``episode_row`` (E,)
+    is the row of each loaded episode's first step.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -56,26 +55,21 @@ class Steps:
 
 
 class StepReader(Protocol):
-    """Brings units into memory, for one stream."""
+    """Loads reading units into memory for one stream."""
 
     def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[Steps, Sequence[Task]]:
-        """Steps that hold the units once the tasks have run, in any order and threads.
+        """Steps that hold the ``units`` (ascending) once the tasks have run, in any order.
 
-        Args:
-            slot: 0 or 1; preparing a slot again ends what its steps held.
-            units: numbers of reading units, ascending.
+        There are two slots, 0 and 1; preparing a slot again invalidates its previous steps.
         """
         ...
 
 
 class StepSource(Protocol):
-    """Whole episodes that can be streamed: a selection of a store, or a copy of one.
+    """Episodes to stream: a selection with its ``hash``, or a materialised copy of one.
 
-    Attributes:
-        hash: of the selection.
-        episode_ids: (E,) global ids.
-        lengths: (E,) steps.
-        unit_bounds: (U + 1,) first row of the selection in each reading unit.
+    ``episode_ids`` (E,) are global ids, ``lengths`` (E,) steps, and ``unit_bounds`` (U + 1,) the
+    first row of the selection in each reading unit.
     """
 
     episode_ids: np.ndarray
@@ -83,23 +77,39 @@ class StepSource(Protocol):
     unit_bounds: np.ndarray
 
     @property
-    def hash(self) -> str: ...
+    def hash(self) -> str:
+        """SHA-256 of the selection."""
+        ...
 
     def ending(self) -> np.ndarray:
         """(E,) how episodes ended; see ``returns``."""
         ...
 
     def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, Column]:
-        """What a batch holds; DatasetError when it cannot be had."""
+        """Columns of a batch; DatasetError for an unknown field, or returns without a reward."""
         ...
 
     def reader(self, columns: Mapping[str, Column], pool_rows: int) -> StepReader:
-        """A reader of these columns; no two slots together hold more than 2 x ``pool_rows``."""
+        """A reader of these columns for pools of at most ``pool_rows`` steps."""
         ...
 
 
+def chosen_columns(
+    columns: Mapping[str, Column], fields: Sequence[str], return_to_go: bool
+) -> dict[str, Column]:
+    """The columns of ``fields`` and, if wanted, the return-to-go; DatasetError if absent."""
+    allowed = [name for name in columns if name != RETURN_TO_GO]
+    if not fields or not set(fields) <= set(allowed):
+        raise DatasetError(f"stream fields {list(fields)}: choose from {listed(allowed)}")
+    if return_to_go and RETURN_TO_GO not in columns:
+        raise DatasetError(
+            f"{RETURN_TO_GO} needs a scalar field {REWARD!r} per step, not {listed(allowed)}"
+        )
+    return {name: columns[name] for name in (*fields, *[RETURN_TO_GO] * return_to_go)}
+
+
 class SelectionSource:
-    """A selection read straight from its store's shards."""
+    """A selection, read from its store's shards."""
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
@@ -119,22 +129,18 @@ class SelectionSource:
         flags = [catalog.numbers(name)[rows] for name in ("terminated", "truncated")]
         return endings(*flags)
 
-    def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, Column]:
-        """What a batch holds; DatasetError for unknown fields, or returns without a reward."""
-        schema = self.selection.store.schema
-        allowed = schema.names("step")
-        if not fields or not set(fields) <= set(allowed):
-            raise DatasetError(f"stream fields {list(fields)}: choose from {listed(allowed)}")
-        described = [schema.field(name) for name in fields]
-        columns = {each.name: Column(each.shape, np.dtype(each.dtype)) for each in described}
-        if return_to_go:
-            if REWARD not in allowed or schema.field(REWARD).shape != ():
-                raise DatasetError(
-                    f"{RETURN_TO_GO} needs a scalar field {REWARD!r} a step; fields: "
-                    f"{listed(allowed)}"
-                )
+    @cached_property
+    def all_columns(self) -> dict[str, Column]:
+        """Every step field, and the return-to-go if the store has a scalar reward."""
+        fields = [each for each in self.selection.store.schema.fields if each.per == "step"]
+        columns = {each.name: Column(each.shape, np.dtype(each.dtype)) for each in fields}
+        if REWARD in columns and columns[REWARD].shape == ():
             columns[RETURN_TO_GO] = Column((), np.dtype("float32"))
         return columns
+
+    def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, Column]:
+        """Columns of a batch; DatasetError for an unknown field, or returns without a reward."""
+        return chosen_columns(self.all_columns, fields, return_to_go)
 
     def reader(self, columns: Mapping[str, Column], pool_rows: int) -> PoolReader:
         """A reader that decodes units into two pools."""
@@ -143,7 +149,7 @@ class SelectionSource:
 
 @dataclass
 class _Pool:
-    """One slot's memory, kept and filled again."""
+    """One slot's memory, reused for each of its pools."""
 
     steps: Steps
     units: tuple[int, ...] = ()
@@ -151,13 +157,7 @@ class _Pool:
 
 
 class PoolReader:
-    """Decodes units of a selection into pools.
-
-    Args:
-        source: where the steps come from.
-        columns: what is needed of them.
-        pool_rows: the most steps that a pool has to hold.
-    """
+    """Decodes units of a selection into pools of at most ``pool_rows`` steps."""
 
     def __init__(
         self, source: SelectionSource, columns: Mapping[str, Column], pool_rows: int
@@ -168,7 +168,7 @@ class PoolReader:
         self._pools: dict[int, _Pool] = {}
 
     def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[Steps, Sequence[Task]]:
-        """See ``StepReader``; what the slot already holds is not read again."""
+        """See ``StepReader``; units already in the slot are not read again."""
         if slot not in self._pools:
             self._pools[slot] = self._new_pool()
         pool = self._pools[slot]
@@ -195,7 +195,7 @@ class PoolReader:
         return _Pool(Steps(columns, np.zeros(len(self._source.lengths), np.int64)))
 
     def _place(self, pool: _Pool, unit: Unit, row: int) -> slice:
-        """Where the unit's steps go, from ``row`` on."""
+        """Rows of the pool for the unit's steps, from ``row`` on."""
         firsts, lengths = self._source.selection.unit_rows(unit)
         pool.steps.episode_row[unit.first : unit.stop] = row + firsts
         return slice(row, row + int(lengths.sum()))
@@ -213,19 +213,14 @@ class PoolReader:
 
 
 def gather(
-    steps: Steps, windows: Windows, context_len: int, batch: Mapping[str, np.ndarray]
+    steps: Steps, windows: Windows, window_len: int, batch: Mapping[str, np.ndarray]
 ) -> None:
-    """Copy windows out of the steps, padded at the end with zeros.
+    """Copy W windows out of the steps, padded at the end with zeros.
 
-    Args:
-        steps: hold the windows' episodes.
-        windows: W windows.
-        context_len: K, steps of a window.
-        batch: name -> (W, K, *shape) contiguous arrays that are filled, and ``mask`` (W, K). An
-            array ``last_action`` that the steps do not hold gets the column ``action`` of the step
-            before.
+    ``batch`` maps names to contiguous arrays (W, K, *shape) to fill, and ``mask`` to (W, K). An
+    array ``last_action`` without a column of its own gets the ``action`` of the previous step.
     """
-    step = np.arange(context_len)
+    step = np.arange(window_len)
     np.less(step, windows.length[:, None], out=batch["mask"])
     rows = (steps.episode_row[windows.episode] + windows.offset)[:, None] + step
     padding = len(next(iter(steps.columns.values()))) - 1
@@ -241,7 +236,7 @@ def gather(
 
 
 def _take(column: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    """``out[i] = column[rows[i]]``; the mode spares NumPy a second buffer of out's size."""
+    """``out[i] = column[rows[i]]``; mode "clip" saves NumPy a buffer of the size of ``out``."""
     if column.dtype == out.dtype:
         np.take(column, rows, axis=0, out=out, mode="clip")
         return

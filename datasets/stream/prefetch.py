@@ -1,29 +1,25 @@
-"""Work done ahead by threads of the reading process: the next pool, and the next batches."""
+"""Prefetch threads of a window stream: the next pool and the next batches."""
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from inspect import GEN_RUNNING, getgeneratorstate
 from typing import Any, Generic, TypeVar
 
 from datasets.stream.order import EpochOrder, Windows
 from datasets.stream.pool import StepReader, Steps
 
 THREAD_NAME = "window-stream"
-POLL_S = 0.05
 
 Item = TypeVar("Item")
 
 
 class PoolsAhead:
-    """The pools of an order one after the other; the next is read while one is in use.
+    """The pools of an order; ``workers`` threads read the next one while one is in use.
 
-    Args:
-        order: the epoch's.
-        reader: brings units into memory.
-        workers: threads that read; 0 reads a pool when it is asked for.
+    With 0 workers each pool is read when it is needed.
     """
 
     def __init__(self, order: EpochOrder, reader: StepReader, workers: int) -> None:
@@ -42,24 +38,21 @@ class PoolsAhead:
             self._threads.shutdown(wait=True, cancel_futures=True)
 
     def get(self, pool: int) -> tuple[Steps, Windows]:
-        """Steps and windows of a pool; those of the pool before are no longer valid."""
+        """Steps and windows of a pool; invalidates those of the previous pool."""
         if self._held is None or self._held[0] != pool:
             self._held = None
             if self._threads is None:
-                self._held = (pool, *self._read(pool))
+                steps, tasks = self._reader.prepare(0, self._order.pool_units[pool])
+                for task in tasks:
+                    task()
+                self._held = pool, steps, self._order.windows(pool)
             else:
                 self._held = (pool, *self._awaited(pool, self._threads))
         return self._held[1:]
 
-    def _read(self, pool: int) -> tuple[Steps, Windows]:
-        steps, tasks = self._reader.prepare(0, self._order.pool_units[pool])
-        for task in tasks:
-            task()
-        return steps, self._order.windows(pool)
-
     def _awaited(self, pool: int, threads: ThreadPoolExecutor) -> tuple[Steps, Windows]:
         coming = self._coming
-        if coming is not None and coming[0] != pool:  # this rank has no window in it
+        if coming is not None and coming[0] != pool:  # this rank has no window in that pool
             for future in coming[2]:
                 future.result()
             coming = None
@@ -80,58 +73,30 @@ class PoolsAhead:
 
 
 class Ahead(Generic[Item]):
-    """An iterator's items, made ahead by a thread; its errors are raised where items are taken.
+    """Items of a generator, made ahead by a thread; ``get`` raises the generator's errors.
 
-    Args:
-        items: the iterator; closed with this.
-        depth: items kept ready; 0 makes each when it is asked for, without a thread.
+    At most ``depth`` items are ready; 0 makes each one in ``get``, without a thread.
     """
 
     def __init__(self, items: Generator[Item, None, None], depth: int) -> None:
         self._items = items
-        self._queue: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(depth)
-        self._stop = threading.Event()
-        self._thread = (
-            threading.Thread(target=self._work, name=THREAD_NAME, daemon=True) if depth else None
-        )
+        self._depth = depth
+        self._thread = ThreadPoolExecutor(1, THREAD_NAME) if depth else None
+        self._coming: deque[Future[Item]] = deque()
 
     def __enter__(self) -> Ahead[Item]:
-        if self._thread is not None:
-            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._thread is None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)
+        if getgeneratorstate(self._items) != GEN_RUNNING:  # running here means forked while running
             self._items.close()
-            return
-        self._stop.set()
-        self._thread.join()
 
     def get(self) -> Item:
-        """The next item."""
+        """The next item; there must be one."""
         if self._thread is None:
             return next(self._items)
-        item, error = self._queue.get()
-        if error is not None:
-            raise error
-        return item  # pyright: ignore[reportReturnType] (there is one where there is no error)
-
-    def _work(self) -> None:
-        try:
-            for item in self._items:
-                if not self._put(item, None):
-                    break
-                del item  # whoever takes it decides how long its memory is held
-        except BaseException as error:
-            self._put(None, error)
-        finally:
-            self._items.close()
-
-    def _put(self, item: Item | None, error: BaseException | None) -> bool:
-        while not self._stop.is_set():
-            try:
-                self._queue.put((item, error), timeout=POLL_S)
-            except queue.Full:
-                continue
-            return True
-        return False
+        while len(self._coming) <= self._depth:  # one more: it is returned now
+            self._coming.append(self._thread.submit(next, self._items))
+        return self._coming.popleft().result()

@@ -1,6 +1,6 @@
-"""The window stream: every selected step exactly once an epoch, as batches of torch tensors.
+"""The window stream: every selected step exactly once per epoch, in batches of torch tensors.
 
-The only module of this package that imports torch.
+No other module of ``datasets`` imports torch.
 """
 
 from __future__ import annotations
@@ -23,41 +23,39 @@ from datasets.stream.pool import ACTION, LAST_ACTION, Column, StepReader, Steps,
 from datasets.stream.prefetch import Ahead, PoolsAhead
 
 BATCH_KEYS = ("mask", "episode", "offset", "ending")
-"""Names that a batch adds to the fields."""
+"""Names that a batch adds to the fields; no field may have one."""
 
 Batch = dict[str, torch.Tensor]
 
 
 class Schedule(Protocol):
-    """How often an epoch visits each episode; see ``mixing.Mixture``."""
+    """How often each epoch visits each episode; see ``mixing.Mixture``."""
 
     hash: str
 
     def visits(self, seed: int, epoch: int) -> np.ndarray:
-        """(E,) visits."""
+        """(E,) visits of each episode."""
         ...
 
 
 class WindowStream:
-    """Batches of windows, an epoch an iteration; made by ``windows`` of a selection and its kin.
+    """Iterable over batches of windows, one epoch per iteration; ``Selection.windows`` makes one.
 
     A batch holds each field as (B, K, *shape), ``mask`` (B, K) bool (True for real steps; padding
-    is zero and at the end, so position 0 is always real), ``episode`` (B,) int64 row of
-    ``selection.episodes()``, ``offset`` (B,) int64 first step within the episode, and, if returns
-    were asked for, ``return_to_go`` (B, K) float32 and ``ending`` (B,) uint8 (see ``returns``).
-    Also on request, ``last_action`` (B, K, *shape) holds the action of the step before.
-    Half floats come as float32. Windows tile each episode; the first one is shortened by a phase
-    drawn anew for each episode and epoch.
+    is zeros at the end), ``episode`` (B,) int64 row of ``selection.episodes()``, ``offset`` (B,)
+    int64 first step within the episode, with ``return_to_go`` also ``return_to_go`` (B, K) float32
+    and ``ending`` (B,) uint8 (see ``returns``), and with ``last_action`` the previous step's action
+    (B, K, *shape). float16 fields are returned as float32. Windows tile each episode; the first
+    window is shortened by a random phase per episode and epoch.
 
-    Every rank gets the same number of batches, each with one window or more. Iterating goes on
-    where the stream stands and ends with the epoch; the next iteration is the next epoch. Only one
-    iteration runs at a time: a new one ends the old one. A batch is the caller's for as long as
-    anything refers to it; its memory is used again afterwards.
+    Every rank gets the same number of batches, none of them empty. Iteration continues from the
+    current position to the end of the epoch; the next iteration is the next epoch. A new iteration
+    ends the previous one. A batch's memory is reused once nothing refers to it.
 
     Raises:
-        DatasetError: an empty selection, unknown fields, returns of episodes that were cut off, a
-            batch that cannot be served (fewer windows than ranks), iteration in a forked process or
-            in a DataLoader's worker, page-locked memory without an accelerator.
+        DatasetError: an empty selection, unknown fields, returns of cut-off episodes, fewer windows
+            than ranks, iteration in a forked process or a DataLoader worker, or pinned memory
+            without an accelerator.
     """
 
     def __init__(
@@ -80,10 +78,10 @@ class WindowStream:
         self._first = self._cursor = 0
         self._order: tuple[int, EpochOrder] | None = None
         self._reader: tuple[int, StepReader] | None = None
-        self._iteration: Callable[[], Generator[Batch, None, None] | None] = _nothing
+        self._iteration: Callable[[], Generator[Batch, None, None] | None] = lambda: None
 
     def __len__(self) -> int:
-        """Batches of this epoch from where it was begun or resumed."""
+        """Batches of this epoch, counted from where it started or was resumed."""
         return len(self._bounds(self._first))
 
     def __iter__(self) -> Iterator[Batch]:
@@ -95,11 +93,11 @@ class WindowStream:
 
     @property
     def epoch(self) -> int:
-        """The epoch in progress, or the next one."""
+        """The epoch in progress, or the next one to start."""
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of another epoch; the epoch in progress is left where it stands."""
+        """Go to the start of another epoch; no effect for the current one."""
         if epoch < 0:
             raise DatasetError(f"epoch must be 0 or more, not {epoch}")
         if epoch != self._epoch:
@@ -107,19 +105,18 @@ class WindowStream:
             self._begin(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands after the batches handed out so far, as plain JSON values.
+        """Position after the batches returned so far, as JSON values.
 
         Equal on all ranks that have taken the same number of batches.
         """
         return self._identity() | {"epoch": self._epoch, "cursor": self._cursor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly behind the saved position, also with other ranks or batch sizes.
+        """Resume exactly after the saved position, also with other ranks or batch sizes.
 
-        Raises:
-            DatasetError: the state is of another selection or order, or fewer windows are left in
-                its epoch than there are ranks.
+        Raises DatasetError for another selection or order, or fewer windows left than ranks.
         """
+        state = {"window_len": state.get("context_len"), **state}  # its name in older states
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise DatasetError(
@@ -131,7 +128,7 @@ class WindowStream:
         self._bounds(self._first)
 
     def close(self) -> None:
-        """End the running iteration and its threads; the position is kept."""
+        """Stop the running iteration and its threads; the position is kept."""
         iteration = self._iteration()
         if iteration is not None:
             iteration.close()
@@ -140,7 +137,7 @@ class WindowStream:
         return {
             "order_version": ORDER_VERSION,
             "selection": (self._schedule or self._source).hash,
-            "context_len": self.config.context_len,
+            "window_len": self.config.window_len,
             "pool_steps": self.config.pool_steps,
             "seed": self.config.seed,
         }
@@ -153,8 +150,8 @@ class WindowStream:
             )
         if get_worker_info() is not None:
             raise DatasetError(
-                "the stream prefetches by itself and every DataLoader worker would repeat it; "
-                "iterate it directly, or use num_workers=0"
+                "every DataLoader worker would repeat the whole stream: use num_workers=0, the "
+                "stream has prefetch threads of its own"
             )
 
     def _current_order(self) -> EpochOrder:
@@ -164,7 +161,7 @@ class WindowStream:
                 source.episode_ids,
                 source.lengths,
                 source.unit_bounds,
-                context_len=self.config.context_len,
+                window_len=self.config.window_len,
                 pool_steps=self.config.pool_steps,
                 seed=seed,
                 epoch=self._epoch,
@@ -174,14 +171,14 @@ class WindowStream:
         return self._order[1]
 
     def _bounds(self, cursor: int) -> list[tuple[int, int]]:
-        """Global window ranges of the batches from ``cursor`` to the epoch's end."""
+        """Global window ranges of the batches from ``cursor`` to the end of the epoch."""
         ranks, batch = self.config.world_size, self.config.batch_size * self.config.world_size
         total = len(self._current_order())
         starts = list(range(cursor, total, batch))
         rest = (total - cursor) % batch
         fewest = max(ranks, self.config.smallest_batch)
         if rest and (self.config.drop_last or (rest < fewest and len(starts) > 1)):
-            starts.pop()  # windows too few for all ranks join the batch before
+            starts.pop()  # too few windows for all ranks: they join the previous batch
         stops = [start + batch for start in starts]
         if stops and not self.config.drop_last:
             stops[-1] = total
@@ -199,7 +196,7 @@ class WindowStream:
 
     def _run(self) -> Generator[Batch, None, None]:
         bounds = self._bounds(self._cursor)
-        if not bounds:  # what is left does not fill a batch and is dropped
+        if not bounds:  # drop_last: the rest does not fill a batch
             self._begin(self._epoch + 1)
             return
         batches = self._batches(self._current_order(), bounds)
@@ -211,7 +208,7 @@ class WindowStream:
                 if stop == bounds[-1][1]:
                     self._begin(self._epoch + 1)
                 yield batch
-                del batch  # the generator must not be what keeps its memory from being used again
+                del batch  # otherwise this generator keeps its memory from being reused
 
     def _begin(self, epoch: int) -> None:
         self._epoch, self._first, self._cursor = epoch, 0, 0
@@ -219,7 +216,7 @@ class WindowStream:
     def _batches(
         self, order: EpochOrder, bounds: list[tuple[int, int]]
     ) -> Generator[Batch, None, None]:
-        """Gather this rank's batches, while the pool after is being read."""
+        """Gather this rank's batches while the next pool is being read."""
         step, rank = self.config.world_size, self.config.rank
         with PoolsAhead(order, self._prepared_reader(order), self.config.workers) as pools:
             for start, stop in bounds:
@@ -241,18 +238,18 @@ class WindowStream:
                 del batch
 
     def _gather(self, steps: Steps, windows: Windows, into: dict[str, np.ndarray]) -> None:
-        gather(steps, windows, self.config.context_len, into)
+        gather(steps, windows, self.config.window_len, into)
         into["episode"][:] = windows.episode
         into["offset"][:] = windows.offset
         if self._ending is not None:
             into["ending"][:] = self._ending[windows.episode]
 
     def _prepared_reader(self, order: EpochOrder) -> StepReader:
-        """A reader whose pools hold any of the order's; kept from epoch to epoch."""
+        """A reader whose pools are large enough for the order; kept between epochs."""
         unit_steps = np.add.reduceat(self._source.lengths, self._source.unit_bounds[:-1])
         rows = max(int(unit_steps[list(units)].sum()) for units in order.pool_units)
         if self._reader is None or self._reader[0] < rows:
-            self._reader = None  # free its pools before allocating their successors
+            self._reader = None  # free the old pools before allocating larger ones
             self._reader = (rows, self._source.reader(self._columns, rows))
         return self._reader[1]
 
@@ -260,35 +257,33 @@ class WindowStream:
 def _columns(
     source: StepSource, config: StreamConfig
 ) -> tuple[dict[str, Column], dict[str, Column]]:
-    """What is read, and what a batch holds of it; the last action is cut from the actions."""
+    """Columns to read, and columns of a batch; ``last_action`` is made from ``action``."""
     columns = source.columns(config.fields, config.return_to_go)
     if not config.last_action:
         return columns, columns
     if LAST_ACTION in columns:
         raise DatasetError(
-            f"the field {LAST_ACTION!r} is stored: stream either it or the one of the actions"
+            f"{LAST_ACTION!r} is a stored field: list it in fields, or set last_action, not both"
         )
     read = source.columns(list(dict.fromkeys([*config.fields, ACTION])), config.return_to_go)
     return read, columns | {LAST_ACTION: read[ACTION]}
 
 
 class _Buffers:
-    """Batches whose memory is used again once nothing refers to it any more.
+    """Batch memory that is reused once nothing refers to it: fresh pages cost more than filling.
 
-    Fresh memory is given by the operating system page by page, which takes longer than filling it.
-    Page-locked memory comes from torch, which keeps it in the same way and also waits for copies to
-    the accelerator.
+    Pinned memory comes from torch, whose cache also waits for copies to the accelerator.
     """
 
     IDLE_REFERENCES = 3
-    """The list's, the loop's, and that of the argument of ``getrefcount``."""
+    """References from the list, the loop and the argument of ``getrefcount``."""
 
     def __init__(self, columns: Mapping[str, Column], config: StreamConfig) -> None:
         if config.pin_memory and not torch.accelerator.is_available():
             raise DatasetError(
-                "pin_memory needs an accelerator that torch can use; there is none, so leave it off"
+                "pin_memory needs an accelerator that torch can use; there is none: leave it off"
             )
-        steps = (config.context_len,)
+        steps = (config.window_len,)
         self._rows: dict[str, tuple[tuple[int, ...], np.dtype]] = {
             name: (steps + column.shape, column.streamed_dtype) for name, column in columns.items()
         }
@@ -303,17 +298,15 @@ class _Buffers:
         self._arrays: dict[str, list[np.ndarray]] = {name: [] for name in self._rows}
 
     def batch(self, windows: int) -> tuple[Batch, dict[str, np.ndarray]]:
-        """A batch as tensors, and the same memory as arrays, to be filled."""
+        """An unfilled batch as tensors, and the same memory as arrays."""
         if self._pinned:
-            tensors = {name: self._page_locked(name, windows) for name in self._rows}
+            tensors = {}
+            for name, (shape, dtype) in self._rows.items():
+                kind = torch.from_numpy(np.empty(0, dtype)).dtype
+                tensors[name] = torch.empty((windows, *shape), dtype=kind, pin_memory=True)
             return tensors, {name: tensor.numpy() for name, tensor in tensors.items()}
         arrays = {name: self._idle(name)[:windows] for name in self._rows}
         return {name: torch.from_numpy(array) for name, array in arrays.items()}, arrays
-
-    def _page_locked(self, name: str, windows: int) -> torch.Tensor:
-        shape, dtype = self._rows[name]
-        kind = torch.from_numpy(np.empty(0, dtype)).dtype
-        return torch.empty((windows, *shape), dtype=kind, pin_memory=True)
 
     def _idle(self, name: str) -> np.ndarray:
         for array in self._arrays[name]:
@@ -324,10 +317,6 @@ class _Buffers:
         if len(self._arrays[name]) < self._kept:
             self._arrays[name].append(fresh)
         return fresh
-
-
-def _nothing() -> None:
-    return None
 
 
 def _pools_between(order: EpochOrder, first: int, stop: int) -> range:

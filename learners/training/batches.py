@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from datasets.selection.selection import Selection
+from datasets import Selection
 from learners.policy.tokens import needs_last_action
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
@@ -39,7 +39,7 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
     """
     objective, schema = OBJECTIVES[config.objective], selection.store.schema
     return selection.windows(
-        context_len=config.window_len,
+        window_len=config.window_len,
         batch_size=ranks.share(config.batch_size),
         fields=objective_fields(objective, schema),
         seed=seed,

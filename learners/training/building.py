@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from datasets.schema import Schema
-from datasets.selection.selection import Selection
+from datasets import Selection
 from learners.checkpoint import policy_card
 from learners.models.registry import build_network, preset
 from learners.policy.gaussian import GaussianSpread

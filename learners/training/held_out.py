@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from datasets.selection.selection import Selection
+from datasets import Selection
 from learners.policy.policy_network import PolicyNetwork
 from learners.training.config import TrainConfig
 from learners.training.nonfinite import NonFiniteError
@@ -68,7 +68,7 @@ def held_out_error(
     """
     longest = int(held_out.lengths.max())
     stream = held_out.windows(
-        context_len=longest,
+        window_len=longest,
         batch_size=max(1, BATCH_STEPS // longest),
         return_to_go=policy.conditioned,
         last_action=policy.layout.keeps_last_action,

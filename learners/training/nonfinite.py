@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from datasets.selection.selection import Selection
+from datasets import Selection
 
 _NAMED_EPISODES = 4
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets.selection.selection import Selection
+from datasets import Selection
 from learners.checkpoint import CHECKPOINT, git_revision, read_checkpoint
 from learners.models.registry import count_parameters
 from learners.training.building import build_policy

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datasets.selection.selection import Selection
+from datasets import Selection
 from learners.checkpoint import averages_in, load_optimiser, load_weights
 from learners.policy.policy_network import PolicyNetwork
 from learners.training.batches import BatchPosition, TrainingBatches, on_device, open_stream

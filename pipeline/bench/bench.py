@@ -162,7 +162,7 @@ def _store(path: Path) -> list[dict[str, Any]]:
 
 
 def _drain(selection: Selection) -> None:
-    for _ in selection.windows(context_len=WINDOW, batch_size=1024):
+    for _ in selection.windows(window_len=WINDOW, batch_size=1024):
         pass
 
 

@@ -30,20 +30,20 @@ class PeerData:
 
     Attributes:
         obs: (T, Do) float32; action: (T, Da) float32.
-        lengths: (E,) steps of the episodes, each of ``context_len`` or more.
-        context_len, batch_size: steps of a window, windows of a batch.
+        lengths: (E,) steps of the episodes, each of ``window_len`` or more.
+        window_len, batch_size: steps of a window, windows of a batch.
     """
 
     obs: np.ndarray
     action: np.ndarray
     lengths: np.ndarray
-    context_len: int
+    window_len: int
     batch_size: int
 
     @property
     def batch_steps(self) -> int:
         """Steps of a batch."""
-        return self.context_len * self.batch_size
+        return self.window_len * self.batch_size
 
 
 Work = Callable[[], int]
@@ -83,9 +83,9 @@ def hdf5_groups(data: PeerData, folder: Path) -> Work:
             episodes = rng.integers(len(data.lengths), size=data.batch_size)
             windows: list[tuple[Any, Any]] = []
             for episode in episodes.tolist():
-                first = int(rng.integers(data.lengths[episode] - data.context_len + 1))
+                first = int(rng.integers(data.lengths[episode] - data.window_len + 1))
                 group: Any = file[f"data/demo_{episode}"]
-                window = slice(first, first + data.context_len)
+                window = slice(first, first + data.window_len)
                 windows.append((group["obs"][window], group["actions"][window]))
             for column in zip(*windows, strict=True):
                 torch.from_numpy(np.stack(column))

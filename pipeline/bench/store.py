@@ -61,7 +61,7 @@ class StoreBenchConfig:
         steps: to stream; several pools of them, or nothing would be read again.
         episodes: of the queried catalog.
         rounds: turns of everything that is compared.
-        context_len, batch_size: of the windows.
+        window_len, batch_size: of the windows.
         peer_steps: given to the other libraries, at most.
     """
 
@@ -72,7 +72,7 @@ class StoreBenchConfig:
     steps: int = 4_000_000
     episodes: int = 320_000
     rounds: int = 5
-    context_len: int = 64
+    window_len: int = 64
     batch_size: int = 1024
     peer_steps: int = 500_000
 
@@ -168,7 +168,7 @@ def _queries(path: Path, source: Selection, config: StoreBenchConfig) -> dict[st
 
 
 def _streams(folder: Path, selection: Selection, config: StoreBenchConfig) -> dict[str, Any]:
-    window, batch = config.context_len, config.batch_size
+    window, batch = config.window_len, config.batch_size
     single = selection.windows(1, window * batch, fields=FIELDS)
     stored = selection.windows(window, batch, fields=FIELDS)
     copy = selection.materialise(folder / "copies", FIELDS)
@@ -231,14 +231,14 @@ def _gather(selection: Selection, config: StoreBenchConfig) -> Work:
     rows = min(selection.steps, config.peer_steps)
     source = np.zeros((rows, WIDTH), np.float32)
     source[:] = 1.0
-    steps = config.context_len * config.batch_size
+    steps = config.window_len * config.batch_size
     target = np.zeros((steps, WIDTH), np.float32)
     rng = np.random.default_rng(0)
 
     def work() -> int:
         for _ in range(FLOOR_BATCHES):
-            first = rng.integers(rows - config.context_len, size=config.batch_size)
-            window = (first[:, None] + np.arange(config.context_len)).reshape(-1)
+            first = rng.integers(rows - config.window_len, size=config.batch_size)
+            window = (first[:, None] + np.arange(config.window_len)).reshape(-1)
             np.take(source, window, axis=0, out=target, mode="clip")
         return FLOOR_BATCHES * steps
 
@@ -249,14 +249,14 @@ def _peers(
     folder: Path, selection: Selection, config: StoreBenchConfig
 ) -> tuple[dict[str, Work], list[str]]:
     """The installed libraries' loaders, and a line for each that is missing."""
-    long_enough = np.flatnonzero(selection.lengths >= config.context_len)
+    long_enough = np.flatnonzero(selection.lengths >= config.window_len)
     kept = np.cumsum(selection.lengths[long_enough]) <= config.peer_steps
-    chosen = Selection(selection.store, selection.catalog, selection.rows[long_enough[kept]])
+    chosen = selection.with_rows(selection.rows[long_enough[kept]])
     columns = {name: chosen.read(name) for name in FIELDS}
     data = PeerData(
         **columns,
         lengths=chosen.lengths,
-        context_len=config.context_len,
+        window_len=config.window_len,
         batch_size=config.batch_size,
     )
     found: dict[str, Work] = {}
@@ -271,7 +271,7 @@ def _peers(
 
 def _peak_mib(store: Store, config: StoreBenchConfig) -> float:
     """Peak resident memory of a process that streams one epoch, interpreter and torch included."""
-    sizes = (str(config.context_len), str(config.batch_size))
+    sizes = (str(config.window_len), str(config.batch_size))
     command = [sys.executable, "-c", STREAM_ALONE, str(store.path), *sizes]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return int(done.stdout) / 1024

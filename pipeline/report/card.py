@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Selection, Store
+from datasets import Selection, Store, open_store
 from datasets.analysis.card import card_record
 from datasets.files import write_bytes_durably
-from datasets.storage.store import open_store
 from flows.records.records import read_record
 from pipeline.cli.store_commands import cells_of, chosen
 from pipeline.report import card_charts

@@ -36,7 +36,7 @@ from datasets import open_store
 
 store = open_store("{name}")
 selection = store.select(terrain="{record["cells"][0]["terrain"]}").where('"return" > 0')
-for batch in selection.windows(context_len=64, batch_size=1024):
+for batch in selection.windows(window_len=64, batch_size=1024):
     batch["obs"], batch["action"], batch["mask"]
 selection.to_xarray()  # lazy, with named channels
 ```

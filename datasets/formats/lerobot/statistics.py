@@ -11,8 +11,8 @@ from functools import reduce
 
 import numpy as np
 
-from datasets.analysis.quantiles import DigitCount, interpolated_quantiles
-from datasets.analysis.statistics import ChannelStatistics
+from datasets.analysis.quantiles import DigitCount, channel_quantiles, interpolated_quantiles
+from datasets.analysis.statistics import ChannelStatistics, channel_statistics
 from datasets.selection.selection import Selection
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -24,8 +24,9 @@ Stats = dict[str, np.ndarray]
 
 def field_stats(selection: Selection, field: str) -> Stats:
     """Statistics of a field over a selection's rows."""
-    found = selection.statistics(field, scheduler="threads")
-    return _stats(found, selection.quantiles(field, list(QUANTILES.values()), "threads"))
+    found = channel_statistics(selection, field, "threads")
+    quantiles = channel_quantiles(selection, field, list(QUANTILES.values()), "threads")
+    return _stats(found, quantiles)
 
 
 def made_stats(blocks: Callable[[], Iterable[np.ndarray]], dtype: np.dtype, rows: int) -> Stats:

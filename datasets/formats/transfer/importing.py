@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from datasets.dataset import Store, create_store, open_store
 from datasets.errors import DatasetError, StorageError, listed
 from datasets.files import exclusive_lock, replace_durably, write_bytes_durably
 from datasets.formats import importer_class, options_of
@@ -40,7 +41,6 @@ from datasets.layout import CATALOG, PARTS
 from datasets.storage.parts import array_digest
 from datasets.storage.root import ROOT_FILE
 from datasets.storage.s3.bucket import Bucket, is_bucket_url
-from datasets.storage.store import Store, create_store, open_store
 
 WORKERS = 2
 _SOURCE = "source.json"

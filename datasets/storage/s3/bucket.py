@@ -1,9 +1,8 @@
-"""The few operations on object storage that a store needs, over obstore.
+"""The operations on object storage that a store needs, over obstore.
 
-Object storage has no rename and no lock. What it has since 2024 on S3, and before on Google's and
-Azure's, is the conditional write: a PUT with ``If-None-Match: *`` makes an object, whole, if there
-is none of its name, and otherwise changes nothing. Every object of a store is written that way, so
-that none is ever replaced.
+Object storage has no rename and no lock, but conditional writes (S3 since 2024): a PUT with
+``If-None-Match: *`` creates an object, or changes nothing if one of that name exists. All objects
+of a store are written that way, so none is ever replaced.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _URL = re.compile(r"s3:/{1,2}(?P<bucket>[^/]+)/+(?P<prefix>[^/].*?)/*")
 
 @dataclass(frozen=True)
 class Listed:
-    """An object as a listing shows it: bytes, and when it was made (ns since 1970)."""
+    """An object in a listing: bytes, and modification time (ns since 1970)."""
 
     size: int
     modified_ns: int
@@ -33,23 +32,19 @@ def is_bucket_url(address: object) -> bool:
 
 
 class Bucket:
-    """The objects below one prefix of a bucket.
+    """The objects below one prefix of a bucket; methods raise StorageError if the storage fails.
 
-    The endpoint, region and credentials come from the usual environment variables
+    Endpoint, region and credentials come from the usual environment variables
     (``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, …).
 
-    Args:
-        url: ``s3://bucket/prefix``.
-
     Raises:
-        DatasetError: obstore is not installed, or the URL has no bucket or no prefix.
-        StorageError: in any method, the storage refuses.
+        DatasetError: obstore is not installed, or ``url`` is not ``s3://bucket/prefix``.
     """
 
     def __init__(self, url: str) -> None:
         found = _URL.fullmatch(url)
         if found is None:
-            raise DatasetError(f"{url} is no address of a store; use s3://bucket/path/of/the/store")
+            raise DatasetError(f"{url} is not a store's URL; use s3://bucket/path/of/the/store")
         try:
             import obstore
             from obstore.store import S3Store
@@ -66,7 +61,7 @@ class Bucket:
         self._exists = obstore.exceptions.AlreadyExistsError
 
     def list(self, prefix: str) -> dict[str, Listed]:
-        """Key -> what is known of it, for every object below ``prefix``, sorted by key."""
+        """Key -> size and time of every object below ``prefix``, sorted by key."""
         found: dict[str, Listed] = {}
         try:
             for page in self._objects.list(self._store, prefix=prefix):
@@ -87,7 +82,7 @@ class Bucket:
             raise self._error(f"{key} cannot be read", error) from error
 
     def create(self, key: str, content: bytes) -> bool:
-        """Make an object in one step; False, and nothing changed, if one of its name is there."""
+        """Create an object atomically; False, and nothing changed, if it exists."""
         try:
             self._objects.put(self._store, key, content, mode="create", use_multipart=False)
         except self._exists:
@@ -97,11 +92,11 @@ class Bucket:
         return True
 
     def create_equal(self, key: str, content: bytes) -> bool:
-        """As ``create``, but True also where an equal object is there already."""
+        """As ``create``, but True also if an equal object exists."""
         return self.create(key, content) or self.read(key) == content
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects; those that are not there do not matter."""
+        """Remove objects; absent ones are ignored."""
         try:
             self._objects.delete(self._store, list(keys))
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A part's way to object storage: all its objects, and then the one that commits it."""
+"""Upload a part to object storage: all its objects, then the catalog file that commits it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ PARALLEL_REQUESTS = 8
 
 
 def send_objects(bucket: Bucket, source: Store, stem: str) -> None:
-    """Write the objects of one of a local store's folders; those that are there are compared.
+    """Upload the objects of one of a local store's part folders, or compare existing ones.
 
-    Raises:
-        DatasetError: an object is there with other content, or cannot be read here.
-        StorageError: the storage refuses.
+    Raises DatasetError if one exists with other content or cannot be read here.
     """
     prefix = f"{PARTS}/{stem}/"
     there = bucket.list(prefix)
@@ -41,12 +39,7 @@ def send_objects(bucket: Bucket, source: Store, stem: str) -> None:
 
 
 def commit_part(bucket: Bucket, source: Store, stem: str) -> None:
-    """Commit the objects that were sent, unless another writer was faster.
-
-    Raises:
-        DatasetError: one of them was removed meanwhile.
-        StorageError: the storage refuses.
-    """
+    """Commit the uploaded objects, unless another writer has; DatasetError if one is absent."""
     there = bucket.list(f"{PARTS}/{stem}/")
     for name in sorted(source.files.manifest(stem).objects):
         if f"{PARTS}/{stem}/{name}" not in there:
@@ -55,9 +48,9 @@ def commit_part(bucket: Bucket, source: Store, stem: str) -> None:
 
 
 def _refuse_commit(bucket: Bucket, stem: str, problem: str) -> None:
-    """Raise what stands against a commit, unless the part was committed meanwhile."""
+    """Raise the problem of a commit, unless the part was committed meanwhile."""
     if bucket.read(f"{CATALOG}/{stem}.parquet") is None:
         raise DatasetError(
-            f"part {stem} was not committed to {bucket.url}: {problem}; `gc` removes what writers "
-            "that died left behind"
+            f"part {stem} was not committed to {bucket.url}: {problem}; `gc` removes "
+            "uncommitted objects"
         )

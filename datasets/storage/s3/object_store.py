@@ -1,18 +1,17 @@
-"""The same store on S3-compatible object storage.
+"""A store on S3-compatible object storage.
 
-The objects have the names of the local files, so other Zarr readers open the store in place. What
-differs is how a part is written, for there is neither rename nor lock:
+Objects have the names of the local files, so other Zarr readers open the store in place. Writing a
+part differs, because there is neither rename nor lock:
 
-1. The part is made in a local scratch folder by the same code as a local one.
-2. Its objects are written under their final names, each only if there is none (``Bucket.create``).
-   An equal one, left by an earlier attempt or by another writer of the same plan, counts as
-   written; a different one ends the attempt. So no writer can change what another one relies on.
-3. The catalog file is written last, under the same condition: that one PUT is the commit, and of
-   two writers exactly one succeeds.
+1. The part is written to a local scratch folder by the same code as a local one.
+2. Its objects are created under their final names (``Bucket.create``). An equal object, left by an
+   earlier attempt or by another writer of the same plan, counts as written; a different one ends
+   the attempt. So no writer changes an object that another one relies on.
+3. The catalog file is created last: this PUT is the commit, and only one writer succeeds.
 
-A reader keeps a local mirror of the small files (root, catalog, tags), on which all queries run,
-and fetches an array's objects when they are first read. They are checked against the commit
-record's SHA-256 on arrival and stay in the mirror, which any number of processes may share.
+A reader mirrors the small files (root, catalog, tags), on which queries run, and fetches an array's
+objects when they are first read. They are checked against their recorded SHA-256 and stay in the
+mirror, which processes may share.
 """
 
 from __future__ import annotations
@@ -25,18 +24,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from datasets.catalog.catalog import Catalog
-from datasets.catalog.manifest import Manifest, PartRecord
+from datasets.catalog.manifest import PartRecord
 from datasets.errors import DatasetError
 from datasets.layout import CATALOG, PARTS, SHARD_STEPS, TAGS
 from datasets.schema import Schema
-from datasets.storage.integrity import verify_store
 from datasets.storage.root import ROOT_FILE, RootRecord, plain_plan, read_root
 from datasets.storage.s3.bucket import Bucket, Listed
 from datasets.storage.s3.object_parts import PARALLEL_REQUESTS, commit_part, send_objects
@@ -45,20 +43,13 @@ from datasets.storage.store import Store
 from datasets.storage.tags import Tag, read_tag
 
 GRACE_S = 24 * 3600.0
-"""Age from which ``gc`` takes uncommitted objects for left behind, not for being written."""
+"""Age from which ``gc`` removes uncommitted objects, in seconds."""
 
 _ROOT_FILES = (ROOT_FILE, f"{PARTS}/{ROOT_FILE}")
 
 
 class RemoteStore(Store):
-    """A dataset on object storage; make one with ``create`` or ``open``.
-
-    ``path`` is the local mirror. Merging parts (``compact``) is for local stores: compact one and
-    ``push_store`` it.
-
-    Attributes:
-        url: its address, ``s3://bucket/prefix``.
-    """
+    """A dataset on object storage at ``url``; ``path`` is the local mirror."""
 
     def __init__(
         self, bucket: Bucket, mirror: Path, record: RootRecord, tag: Tag | None = None
@@ -74,17 +65,11 @@ class RemoteStore(Store):
         schema: Schema,
         plan: Mapping[str, Any] | None = None,
         cache: Path | None = None,
-    ) -> RemoteStore:
-        """Create a store at the URL ``path``, or open the one there if it has an equal schema.
+    ) -> Self:
+        """Create a store at the URL ``path``, or open an existing one with an equal schema.
 
-        Args:
-            path: ``s3://bucket/prefix``.
-            schema, plan: as for ``Store.create``.
-            cache: folder of the mirror; by default below the user's cache folder.
-
-        Raises:
-            DatasetError: another schema is there, the storage refuses, or it ignores conditions on
-                writes, without which commits are not safe.
+        ``cache`` is the folder of the mirror, by default below the user's cache folder.
+        DatasetError for another schema, or a storage that fails or ignores conditions on writes.
         """
         bucket = Bucket(str(path))
         record = RootRecord(schema, plain_plan(plan))
@@ -100,8 +85,8 @@ class RemoteStore(Store):
     @classmethod
     def open(
         cls, path: str | os.PathLike[str], tag: str | None = None, cache: Path | None = None
-    ) -> RemoteStore:
-        """Open the store at the URL ``path``; as ``Store.open``, and ``cache`` as ``create``."""
+    ) -> Self:
+        """Open the store at the URL ``path``; as ``Store.open``, and ``cache`` as in ``create``."""
         bucket = Bucket(str(path))
         mirror = cache or default_mirror(bucket)
         for key in _ROOT_FILES:
@@ -113,15 +98,25 @@ class RemoteStore(Store):
         kept = None if tag is None else read_tag(mirror, tag, bucket.url)
         return cls(bucket, mirror, read_root(mirror, bucket.url), kept)
 
-    def parts(self) -> list[str]:
-        """As ``Store.parts``, as of now."""
-        _refresh(self._bucket, self.path)
-        return super().parts()
+    @property
+    def full_address(self) -> str:
+        """Its URL."""
+        return self.url
 
-    def catalog(self) -> Catalog:
-        """As ``Store.catalog``, as of now."""
-        _refresh(self._bucket, self.path)
-        return super().catalog()
+    def refresh(self, *, anew: bool = False) -> None:
+        """Bring the mirror's catalog and tags up to date (``anew``: fetch all again)."""
+        _refresh(self._bucket, self.path, anew)
+
+    def object_sizes(self, stem: str) -> dict[str, int]:
+        """As ``Store.object_sizes``, of the storage and not of the mirror."""
+        prefix = f"{PARTS}/{stem}/"
+        listing = self._bucket.list(prefix)
+        return {key.removeprefix(prefix): each.size for key, each in listing.items()}
+
+    def object_sha256(self, stem: str, name: str) -> str:
+        """As ``Store.object_sha256``, of the storage and not of the mirror."""
+        content = self._bucket.read(f"{PARTS}/{stem}/{name}") or b""
+        return hashlib.sha256(content).hexdigest()
 
     def write_part(
         self,
@@ -130,22 +125,21 @@ class RemoteStore(Store):
         episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table,
         per_episode: Mapping[str, npt.ArrayLike] | None = None,
     ) -> PartRecord:
-        """As ``Store.write_part``; the part is made in a temporary folder and then published."""
-        self._check_writable()
+        """As ``Store.write_part``; written to a temporary folder and then uploaded."""
+        self.check_writable()
         if part_id in self.parts():
             return self.files.find(part_id).record
         with tempfile.TemporaryDirectory(prefix="gaitforge-part-") as folder:
             scratch = Store.create(Path(folder, "store.zarr"), self.schema)
-            scratch.address = f"{self.url} by way of {scratch.path}"
+            scratch.address = f"{self.url} through {scratch.path}"
             scratch.write_part(part_id, steps, episodes, per_episode)
             send_objects(self._bucket, scratch, part_id)
             commit_part(self._bucket, scratch, part_id)
-        _refresh(self._bucket, self.path)
+        self.refresh()
         return self.files.find(part_id).record
 
     def tag(self, name: str) -> Tag:
         """As ``Store.tag``; of two writers of one name, one succeeds."""
-        _refresh(self._bucket, self.path)
         tag = super().tag(name)
         path = self.path / TAGS / f"{name}.json"
         created = self._bucket.create_equal(f"{TAGS}/{path.name}", path.read_bytes())
@@ -157,25 +151,12 @@ class RemoteStore(Store):
             )
         return tag
 
-    def tags(self) -> list[Tag]:
-        """As ``Store.tags``, as of now."""
-        _refresh(self._bucket, self.path)
-        return super().tags()
-
-    def verify(self) -> list[str]:
-        """As ``Store.verify``; every object is read from the storage, none from the mirror."""
-        _refresh(self._bucket, self.path, anew=True)
-        return verify_store(self, self._object_faults)
-
     def gc(self, grace_s: float = GRACE_S) -> list[str]:
-        """Remove uncommitted objects that are older than ``grace_s`` seconds, and replaced parts.
+        """Remove uncommitted objects older than ``grace_s`` seconds, and replaced parts.
 
-        Nothing tells an object that is being written from one that was left behind but its age.
-
-        Returns:
-            The removed folders and files below the store.
+        Only its age tells whether an uncommitted object is still being written.
         """
-        self._check_writable()
+        self.check_writable()
         used = {location.folder for location in self.catalog().locations.values()}
         replaced = [stem for stem in self.files.stamps() if stem not in used]
         removed = [f"{CATALOG}/{stem}.parquet" for stem in replaced]
@@ -195,7 +176,7 @@ class RemoteStore(Store):
         return removed
 
     def compact(self, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
-        """Refused: a store on object storage is not merged in place."""
+        """Not possible: DatasetError."""
         raise DatasetError(
             f"{self.url} is on object storage and is not merged in place: compact a local copy and "
             "push that"
@@ -206,12 +187,10 @@ class RemoteStore(Store):
         self.schema.field(field)
         manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
         names = [name for name in manifest.objects if name.startswith(f"{field}/")]
-        missing = [
-            name
-            for name in names
-            if not _has(self.path / PARTS / location.folder / name, manifest.objects[name][0])
-        ]
-        for name in missing:
+        for name in names:
+            copy = self.path / PARTS / location.folder / name
+            if copy.is_file() and copy.stat().st_size == manifest.objects[name][0]:
+                continue
             content = self._bucket.read(f"{PARTS}/{location.folder}/{name}")
             if content is None:
                 latest = self.catalog()
@@ -223,48 +202,18 @@ class RemoteStore(Store):
                     f"part {part_id} of {self.url}: object {name} does not have its recorded "
                     "SHA-256"
                 )
-            _keep(self.path / PARTS / location.folder / name, content)
+            _keep(copy, content)
         return super().array_reader(catalog, part_id, field)
-
-    def _object_faults(self, manifest: Manifest, stem: str) -> Iterator[str]:
-        prefix = f"{PARTS}/{stem}/"
-        present = {
-            key.removeprefix(prefix): each for key, each in self._bucket.list(prefix).items()
-        }
-        for name, (size, sha256) in sorted(manifest.objects.items()):
-            if name not in present:
-                yield f"object {name} is missing"
-            elif present[name].size != size:
-                yield f"object {name} has {present[name].size} bytes, recorded {size}"
-            else:
-                content = self._bucket.read(prefix + name) or b""
-                if hashlib.sha256(content).hexdigest() != sha256:
-                    yield f"object {name} does not have its recorded SHA-256"
-        for name in sorted(set(present) - set(manifest.objects)):
-            yield f"object {name} is not among the committed ones"
-
-
-def store_address(store: Store) -> str:
-    """What ``open_store`` takes to open the store again, also in another folder or machine."""
-    return store.url if isinstance(store, RemoteStore) else os.fspath(store.path.resolve())
 
 
 def push_store(store: Store, url: str) -> list[str]:
-    """Copy a local store's parts to object storage; what is there already is not sent again.
+    """Copy a local store's parts to the URL; existing objects are not sent again.
 
-    All objects are sent before the first part is committed, so that a reader does not see a store
-    grow for as long as the sending takes; the commits follow, one small object each.
+    All objects are sent before the first part is committed, so that readers see few intermediate
+    states. Returns the stems of the catalog files committed now.
 
-    Args:
-        store: the local store; a mirror of a remote one lacks objects.
-        url: ``s3://bucket/prefix``; made if absent.
-
-    Returns:
-        The catalog files (by name) that were committed now.
-
-    Raises:
-        DatasetError: the store is not local or lacks an object, another schema or other content is
-            there, or the storage refuses.
+    Raises DatasetError if the store is not local or lacks an object, another schema or other
+    content is there, or the storage fails.
     """
     if isinstance(store, RemoteStore):
         raise DatasetError(f"{store.url} is on object storage already; push a local store")
@@ -289,25 +238,25 @@ def _write_root(bucket: Bucket, record: RootRecord) -> None:
     with tempfile.TemporaryDirectory(prefix="gaitforge-root-") as folder:
         local = Store.create(Path(folder, "store.zarr"), record.schema, record.plan)
         contents = {key: (local.path / key).read_bytes() for key in reversed(_ROOT_FILES)}
-    for key, content in contents.items():  # the root comes last: it makes the store
+    for key, content in contents.items():  # the root file comes last: it makes the store
         bucket.create(key, content)
     if bucket.create(ROOT_FILE, contents[ROOT_FILE]):
         raise DatasetError(
-            f"{bucket.url}: the storage ignores 'If-None-Match: *' on writes, without which two "
-            "writers could commit the same part; use one that keeps to it"
+            f"{bucket.url}: the storage ignores 'If-None-Match: *' on writes, so two writers could "
+            "commit the same part; use a storage that honours it"
         )
 
 
 def _refresh(bucket: Bucket, mirror: Path, anew: bool = False) -> None:
-    """Bring the mirror's catalog and tags to what the storage lists; ``anew``: trust no copy.
+    """Bring the mirror's catalog and tags to the state of the storage; ``anew``: fetch all.
 
-    A copy has its object's size and time, so that the catalog's own index of them stays valid.
+    A copy gets its object's size and time, so that the catalog index stays valid.
     """
     wanted: dict[str, Listed] = {}
     for folder in (CATALOG, TAGS):
         with _mirroring(mirror / folder):
             (mirror / folder).mkdir(parents=True, exist_ok=True)
-        # Before the listing: what another process mirrors meanwhile is newer than that.
+        # Listed before the bucket: what another process mirrors meanwhile is newer.
         copies = [path for path in (mirror / folder).iterdir() if path.name[0] != "."]
         wanted |= bucket.list(f"{folder}/")
         for path in copies:
@@ -332,15 +281,8 @@ def _is_copy(path: Path, listed: Listed) -> bool:
     return (status.st_size, status.st_mtime_ns) == (listed.size, listed.modified_ns)
 
 
-def _has(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except FileNotFoundError:
-        return False
-
-
 def _keep(path: Path, content: bytes, modified_ns: int | None = None) -> None:
-    """Put a copy into the mirror in one step; threads and processes may do so at once."""
+    """Write a copy into the mirror atomically; threads and processes may do so at once."""
     with _mirroring(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

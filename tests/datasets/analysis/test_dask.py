@@ -106,7 +106,7 @@ def test_another_process_refuses_a_store_that_was_replaced(tmp_path: Path) -> No
     small_store(tmp_path / "t", [(5, 2, 9, 4), *PARTS[1:]])
     (tmp_path / "s").rename(tmp_path / "old")
     (tmp_path / "t").rename(tmp_path / "s")
-    with pytest.raises(DatasetError, match=r"part part-000 is not in .* as it was"):
+    with pytest.raises(DatasetError, match=r"part part-000 of .* is absent or changed"):
         reader_in_another_process(selection)
 
 

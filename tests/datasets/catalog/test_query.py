@@ -283,10 +283,11 @@ def test_a_flipped_byte_of_the_index_never_changes_an_answer(tmp_path: Path) -> 
 
 def test_an_open_reader_keeps_its_index_when_another_replaces_it(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", MANY)
-    reader = open_store(store.path).select()
+    opened = open_store(store.path)
+    reader = opened.select()
     ids = reader.episode_ids().tolist()
     for number in range(INDEX_FROM):
         write_small_part(store, f"part-0{number:03d}", (2,), 500 + number)
     assert len(open_store(store.path).select()) == len(ids) + INDEX_FROM
     assert reader.episodes().column("episode").to_pylist() == ids
-    assert len(reader.store.select()) == len(ids) + INDEX_FROM
+    assert len(opened.select()) == len(ids) + INDEX_FROM

@@ -50,7 +50,7 @@ def test_a_missing_object_is_an_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(DatasetError, match=r"part-001.*missing"):
         store.select().read(name.split("/")[0])
     with pytest.raises(DatasetError, match=r"part-001.*missing"):
-        list(store.select().windows(context_len=4, return_to_go=True))
+        list(store.select().windows(window_len=4, return_to_go=True))
 
 
 def test_a_truncated_shard_is_an_error(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_repeated_episode_ids_and_stray_files_are_faults(tmp_path: Path) -> None
     write_small_part(store, "part-001", (4,), 1)
     (store.path / "parts/part-001/obs/c/0/0.partial").write_bytes(b"x")
     faults = store.verify()
-    assert faults[0] == "part part-001: file obs/c/0/0.partial is not among the committed objects"
+    assert faults[0] == "part part-001: object obs/c/0/0.partial is not among the committed ones"
     assert faults[1] == "episode ids in more than one row: 1"
 
 

@@ -16,11 +16,11 @@ import zarr
 from obstore.store import S3Store
 from zarr.storage import ObjectStore
 
-from datasets import DatasetError, Store
+from datasets import DatasetError, Store, open_store
 from datasets.analysis.dask_arrays import UnitReader
+from datasets.dataset import RemoteStore
 from datasets.storage.s3.bucket import Bucket
-from datasets.storage.s3.object_store import RemoteStore, push_store
-from datasets.storage.store import open_store
+from datasets.storage.s3.object_store import push_store
 from tests.conftest import BUCKET
 from tests.datasets.making import (
     TWO_PARTS,
@@ -72,10 +72,10 @@ def test_statistics_streams_and_arrays_work_on_it(url: str, tmp_path: Path) -> N
     rows = selection.read("obs")
     np.testing.assert_allclose(selection.statistics("obs").mean, rows.mean(0), atol=1e-6)
     np.testing.assert_array_equal(selection.dask("obs").compute(), rows)
-    stream = selection.windows(context_len=16, batch_size=4, seed=3)
+    stream = selection.windows(window_len=16, batch_size=4, seed=3)
     assert sum(int(batch["mask"].sum()) for batch in stream) == selection.steps
     rebuild, arguments = UnitReader(selection, "obs").__reduce__()
-    assert arguments[0] == url
+    assert arguments[:2] == (RemoteStore, url)
     moved = rebuild(*arguments)
     np.testing.assert_array_equal(moved.read(0), rows[:15])
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from datasets import DatasetError, Selection, migrate_store
+from datasets import DatasetError, Selection, migrate_store, open_store
+from datasets.dataset import RemoteStore
 from datasets.storage.s3.bucket import Bucket
-from datasets.storage.s3.object_store import RemoteStore, push_store
-from datasets.storage.store import open_store
+from datasets.storage.s3.object_store import push_store
 from tests.datasets.making import TWO_PARTS, fill_store, small_schema, small_store
 from tests.datasets.programs import run_program
 
@@ -20,7 +20,7 @@ CHUNK = "parts/part-000/obs/c/0/0"
 FULL_SCRATCH = """
 import resource, signal, sys
 from datasets import DatasetError
-from datasets.storage.s3.object_store import RemoteStore
+from datasets.dataset import RemoteStore
 from tests.datasets.making import small_schema, write_small_part
 
 store = RemoteStore.create(sys.argv[1], small_schema())
@@ -116,7 +116,7 @@ def test_faults_name_the_address(url: str, store: RemoteStore) -> None:
 def test_a_part_that_cannot_be_made_names_the_address_and_the_folder_that_is_full(url: str) -> None:
     answer = run_program(FULL_SCRATCH, url)
     assert answer.stderr == ""
-    expected = rf"part part-000 was not committed to {url} by way of /.*: File too large\n"
+    expected = rf"part part-000 was not committed to {url} through /.*: File too large\n"
     assert re.fullmatch(expected, answer.stdout)
     assert RemoteStore.open(url).parts() == []
 

@@ -27,7 +27,7 @@ def make_version_1(store: Store) -> None:
 def observed(store: Store) -> dict[str, Any]:
     """All that a user can see of a store's content, sizes on disk left out."""
     everything = store.select()
-    batches = everything.windows(context_len=4, batch_size=16, seed=3, return_to_go=True)
+    batches = everything.windows(window_len=4, batch_size=16, seed=3, return_to_go=True)
     return {
         "info": {k: v for k, v in store.info().items() if k not in ("bytes", "schema_version")},
         "parts": store.parts(),

@@ -30,11 +30,11 @@ def shifted(action: np.ndarray) -> np.ndarray:
 
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=6),
-    context_len=st.integers(1, 12),
+    window_len=st.integers(1, 12),
     data=st.data(),
 )
 def test_it_is_the_shifted_action_of_any_window(
-    lengths: list[int], context_len: int, data: st.DataObject
+    lengths: list[int], window_len: int, data: st.DataObject
 ) -> None:
     rng = np.random.default_rng(0)
     actions = [rng.normal(size=(length, ACTION)).astype(np.float16) for length in lengths]
@@ -45,15 +45,15 @@ def test_it_is_the_shifted_action_of_any_window(
     episodes = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=9))
     offsets = [data.draw(st.integers(0, lengths[episode] - 1)) for episode in episodes]
     sizes = [
-        data.draw(st.integers(1, min(context_len, lengths[episode] - offset)))
+        data.draw(st.integers(1, min(window_len, lengths[episode] - offset)))
         for episode, offset in zip(episodes, offsets, strict=True)
     ]
-    shape = (len(episodes), context_len)
+    shape = (len(episodes), window_len)
     batch = {
         "mask": np.empty(shape, bool),
         "last_action": np.full((*shape, ACTION), np.nan, np.float32),
     }
-    gather(steps, Windows(*map(np.array, (episodes, offsets, sizes))), context_len, batch)
+    gather(steps, Windows(*map(np.array, (episodes, offsets, sizes))), window_len, batch)
     for row, (episode, offset, size) in enumerate(zip(episodes, offsets, sizes, strict=True)):
         expected = shifted(actions[episode])[offset : offset + size]
         assert np.array_equal(batch["last_action"][row, :size], expected)
@@ -62,7 +62,7 @@ def test_it_is_the_shifted_action_of_any_window(
 
 @settings(max_examples=25)
 @given(
-    context_len=st.integers(1, 70),
+    window_len=st.integers(1, 70),
     batch_size=st.integers(1, 9),
     pool_steps=st.integers(1, 300),
     workers=st.sampled_from([0, 2]),
@@ -122,7 +122,9 @@ def test_what_cannot_be_had_is_refused(selection: Selection, tmp_path: Path) -> 
     part["steps"]["last_action"] = part["steps"]["action"]
     store.write_part("p", **part)
     stored = store.select()
-    with pytest.raises(DatasetError, match="'last_action' is stored: stream either it or"):
+    with pytest.raises(
+        DatasetError, match="'last_action' is a stored field: list it in fields, or"
+    ):
         stored.windows(fields=("obs", "last_action"), last_action=True)
     [batch] = list(stored.windows(8, 6, fields=("action", "last_action")))
     assert batch["last_action"].equal(batch["action"])

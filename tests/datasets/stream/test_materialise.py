@@ -35,7 +35,7 @@ def copy(selection: Selection, tmp_path_factory: pytest.TempPathFactory) -> Mate
 
 @settings(max_examples=40)
 @given(
-    context_len=st.integers(1, 70),
+    window_len=st.integers(1, 70),
     batch_size=st.integers(1, 9),
     world_size=st.integers(1, 3),
     workers=st.sampled_from([0, 2]),
@@ -166,14 +166,14 @@ def test_damaged_copies_are_named(selection: Selection, tmp_path: Path) -> None:
     file.write_bytes(content)
     assert copy.verify() == [f"{file} does not have its recorded SHA-256"]
     file.write_bytes(content[:-1])
-    with pytest.raises(DatasetError, match=r"obs.npy is missing or not of its .* remove"):
+    with pytest.raises(DatasetError, match=r"obs.npy is missing or does not have .* remove"):
         selection.materialise(tmp_path)
     record = json.loads((copy.path / DONE).read_text())
     (copy.path / DONE).write_text(json.dumps(record | {"materialised_version": 99}))
     with pytest.raises(DatasetError, match="version 99; this program reads version 1"):
         Materialised(copy.path)
     (copy.path / DONE).unlink()
-    with pytest.raises(DatasetError, match="not a finished copy"):
+    with pytest.raises(DatasetError, match="not a complete copy"):
         Materialised(copy.path)
 
 

@@ -101,7 +101,7 @@ def test_ranks_workers_and_resuming_as_for_one_selection(
     mixture: Mixture, ranks: tuple[int, int]
 ) -> None:
     before, after = ranks
-    common: dict[str, Any] = {"context_len": 8, "seed": 4, "epoch": 1, "pool_steps": 1500}
+    common: dict[str, Any] = {"window_len": 8, "seed": 4, "epoch": 1, "pool_steps": 1500}
     whole = Counter(windows_of(mixture.windows(workers=0, **common)))
     seen: list[Batch] = []
     state = {}
@@ -119,7 +119,7 @@ def test_ranks_workers_and_resuming_as_for_one_selection(
 
 def test_a_mixture_streams_from_a_copy(mixture: Mixture, tmp_path: Path) -> None:
     copy = mixture.selection.materialise(tmp_path)
-    settings: dict[str, Any] = {"context_len": 8, "batch_size": 6, "pool_steps": 1500}
+    settings: dict[str, Any] = {"window_len": 8, "batch_size": 6, "pool_steps": 1500}
     from_copy = mixture.windows(materialised=copy, **settings)
     assert same_batches(from_copy, mixture.windows(**settings))
     other = mixture.selection.where("episode < 50").materialise(tmp_path)
@@ -157,7 +157,7 @@ def test_what_cannot_be_mixed_is_refused(selection: Selection, tmp_path: Path) -
         (run, {"run": float("nan")}, "must be positive and finite"),
         (run | {"none": selection.where("length > 99")}, None, "selection none is empty"),
         (run | {"far": early}, None, "a mixture takes selections of one store"),
-        ({"a": early, "b": open_store(other.path).select()}, None, "at one time"),
+        ({"a": early, "b": open_store(other.path).select()}, None, "from one catalog"),
     ]
     for selections, weights, message in cases:
         with pytest.raises(DatasetError, match=message):

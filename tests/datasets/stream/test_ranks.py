@@ -32,7 +32,7 @@ def of_all_ranks(selection: Selection, world_size: int, **settings: Any) -> list
 @pytest.mark.parametrize("pool_steps", [1, 200, 10**6])
 def test_ranks_and_workers_see_the_same_windows_once(selection: Selection, pool_steps: int) -> None:
     settings: dict[str, Any] = {
-        "context_len": 8,
+        "window_len": 8,
         "batch_size": 5,
         "seed": 7,
         "pool_steps": pool_steps,
@@ -51,7 +51,7 @@ def test_ranks_and_workers_see_the_same_windows_once(selection: Selection, pool_
 @settings(max_examples=20)
 @given(
     parts=st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=6), min_size=1, max_size=4),
-    context_len=st.integers(1, 70),
+    window_len=st.integers(1, 70),
     batch_size=st.integers(1, 9),
     world_size=st.integers(1, 4),
     workers=st.sampled_from([0, 2]),
@@ -60,11 +60,11 @@ def test_ranks_and_workers_see_the_same_windows_once(selection: Selection, pool_
     epoch=st.integers(0, 5),
 )
 def test_every_step_once_whatever_the_episodes(
-    parts: list[list[int]], context_len: int, world_size: int, batch_size: int, **settings: Any
+    parts: list[list[int]], window_len: int, world_size: int, batch_size: int, **settings: Any
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         chosen = small_store(Path(folder, "s"), parts).select()
-        settings |= {"context_len": context_len, "batch_size": batch_size}
+        settings |= {"window_len": window_len, "batch_size": batch_size}
         if len(windows_of(chosen.windows(**settings))) < world_size:
             with pytest.raises(DatasetError, match=f"fewer than {world_size} ranks"):
                 of_all_ranks(chosen, world_size, **settings)
@@ -78,7 +78,7 @@ def test_every_step_once_whatever_the_episodes(
 
 
 def test_workers_do_not_change_a_batch(selection: Selection) -> None:
-    settings: dict[str, Any] = {"context_len": 8, "batch_size": 6, "pool_steps": 150}
+    settings: dict[str, Any] = {"window_len": 8, "batch_size": 6, "pool_steps": 150}
     for rank in range(2):
         settings |= {"rank": rank, "world_size": 2, "return_to_go": True}
         one = selection.windows(workers=0, **settings)
@@ -88,7 +88,7 @@ def test_workers_do_not_change_a_batch(selection: Selection) -> None:
 def test_ranks_stride_one_global_order(selection: Selection) -> None:
     whole = windows_of(selection.windows(8, 12, seed=5, pool_steps=200))
     for world_size in (2, 3, 4):
-        settings = {"context_len": 8, "batch_size": 12 // world_size, "seed": 5, "pool_steps": 200}
+        settings = {"window_len": 8, "batch_size": 12 // world_size, "seed": 5, "pool_steps": 200}
         ranks = [windows_of(each) for each in of_all_ranks(selection, world_size, **settings)]
         assert [ranks[i % world_size][i // world_size] for i in range(len(whole))] == whole
 
@@ -111,7 +111,7 @@ def test_resume_on_another_number_of_ranks(
     pool_steps: int,
     workers: int,
 ) -> None:
-    common: dict[str, Any] = {"context_len": 8, "seed": 9, "epoch": 1, "pool_steps": pool_steps}
+    common: dict[str, Any] = {"window_len": 8, "seed": 9, "epoch": 1, "pool_steps": pool_steps}
     common["workers"] = workers
     seen: list[Batch] = []
     states = []
@@ -138,7 +138,7 @@ def test_resume_on_another_number_of_ranks(
 
 
 def test_state_of_four_ranks_resumes_on_two_in_the_same_order(selection: Selection) -> None:
-    common: dict[str, Any] = {"context_len": 4, "seed": 2, "pool_steps": 150}
+    common: dict[str, Any] = {"window_len": 4, "seed": 2, "pool_steps": 150}
     whole = windows_of(selection.windows(batch_size=4, **common))
     four = [selection.windows(batch_size=3, rank=r, world_size=4, **common) for r in range(4)]
     for stream in four:
@@ -147,7 +147,13 @@ def test_state_of_four_ranks_resumes_on_two_in_the_same_order(selection: Selecti
             next(iteration)
         stream.close()
     two = [selection.windows(batch_size=5, rank=r, world_size=2, **common) for r in range(2)]
-    for stream, state in zip(two, (four[3].state_dict(), four[0].state_dict()), strict=True):
-        stream.load_state_dict(state)
+    state = four[3].state_dict()
+    assert state == four[0].state_dict()
+    old_state = {"context_len": state["window_len"], **state}  # the name before window_len
+    del old_state["window_len"]
+    two[0].load_state_dict(state)
+    two[1].load_state_dict(old_state)
+    with pytest.raises(DatasetError, match="window_len=5, this stream 4"):
+        two[1].load_state_dict({**old_state, "context_len": 5})
     rest = [windows_of(stream) for stream in two]
     assert [rest[i % 2][i // 2] for i in range(sum(map(len, rest)))] == whole[2 * 3 * 4 :]

@@ -26,14 +26,14 @@ from tests.datasets.streaming import (
 
 @given(
     lengths=st.lists(st.integers(1, 50), min_size=1, max_size=12),
-    context_len=st.integers(1, 20),
+    window_len=st.integers(1, 20),
     data=st.data(),
 )
-def test_windows_tile_episodes(lengths: list[int], context_len: int, data: st.DataObject) -> None:
-    first = [data.draw(st.integers(1, context_len)) for _ in lengths]
-    episode, offset, length = tile(np.array(lengths), np.array(first), context_len)
+def test_windows_tile_episodes(lengths: list[int], window_len: int, data: st.DataObject) -> None:
+    first = [data.draw(st.integers(1, window_len)) for _ in lengths]
+    episode, offset, length = tile(np.array(lengths), np.array(first), window_len)
     assert length.min() >= 1
-    assert length.max() <= context_len
+    assert length.max() <= window_len
     covered = [
         (e, o + k) for e, o, n in zip(episode, offset, length, strict=True) for k in range(n)
     ]
@@ -73,7 +73,7 @@ def test_order_is_a_function_of_seed_and_epoch(selection: Selection) -> None:
 
 def test_phases_change_between_epochs_and_follow_the_episode_id() -> None:
     ids, lengths = np.arange(1000), np.full(1000, 100)
-    arguments: dict[str, Any] = {"context_len": 8, "pool_steps": 10**6, "seed": 3}
+    arguments: dict[str, Any] = {"window_len": 8, "pool_steps": 10**6, "seed": 3}
     first = all_windows(epoch_order(ids, lengths, [0, 1000], epoch=0, **arguments))
     shares = np.bincount(first.length[first.offset == 0], minlength=9)[1:] / 1000
     assert np.abs(shares - 1 / 8).max() < 0.04
@@ -86,7 +86,7 @@ def test_phases_change_between_epochs_and_follow_the_episode_id() -> None:
 def test_an_episode_that_fits_a_window_is_not_cut() -> None:
     lengths = np.array([8, 3, 9, 1])
     order = epoch_order(
-        np.arange(4), lengths, [0, 4], context_len=8, pool_steps=100, seed=0, epoch=5
+        np.arange(4), lengths, [0, 4], window_len=8, pool_steps=100, seed=0, epoch=5
     )
     windows = all_windows(order)
     pairs = zip(windows.episode.tolist(), windows.length.tolist(), strict=True)
@@ -245,7 +245,7 @@ def test_float32_is_rounded_into_half_float_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"context_len": 0}, "context_len must be 1 or more"),
+        ({"window_len": 0}, "window_len must be 1 or more"),
         ({"batch_size": -1}, "batch_size must be 1 or more"),
         ({"prefetch": 0}, "prefetch must be 1 or more"),
         ({"seed": -1}, "seed must be 0 or more"),

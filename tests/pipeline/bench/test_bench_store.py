@@ -16,7 +16,7 @@ SMALL = StoreBenchConfig(
     steps=4000,
     episodes=640,
     rounds=1,
-    context_len=16,
+    window_len=16,
     batch_size=4,
     peer_steps=700,
 )

@@ -1,0 +1,184 @@
+"""The user's classes: the stores and selections below, with methods for what is built on them.
+
+Nothing in ``storage``, ``selection``, ``stream`` or ``analysis`` imports this file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+import numpy as np
+
+from datasets.analysis.dask_arrays import Scheduler, selection_array
+from datasets.analysis.quantiles import DEFAULT_QUANTILES, channel_quantiles
+from datasets.analysis.spectrum import SpectralEnergy, spectral_energy
+from datasets.analysis.statistics import ChannelStatistics, channel_statistics
+from datasets.analysis.xarray_view import selection_dataset
+from datasets.catalog.grouping import select_rows
+from datasets.catalog.manifest import PartRecord
+from datasets.errors import DatasetError
+from datasets.layout import SHARD_STEPS
+from datasets.schema import Schema
+from datasets.selection import selection as episodes
+from datasets.selection.saved import load_selection, save_selection
+from datasets.storage import store as local
+from datasets.storage.compaction import compact_store
+from datasets.storage.integrity import remove_leftovers, verify_store
+from datasets.storage.root import migrate_root
+from datasets.storage.s3 import object_store as remote
+from datasets.storage.s3.bucket import is_bucket_url
+from datasets.stream.config import StreamConfig, StreamSettings
+from datasets.stream.materialise import Materialised, materialise
+from datasets.stream.pool import SelectionSource
+
+if TYPE_CHECKING:
+    import dask.array
+    import xarray
+
+    from datasets.stream.window_stream import WindowStream
+
+
+class Selection(episodes.Selection):
+    """Whole episodes of a store, to refine, describe, read, stream, measure and save."""
+
+    @classmethod
+    def load(cls, store: local.Store, path: str | os.PathLike[str]) -> Self:
+        """Read a selection that ``save`` wrote; see ``saved.load_selection``."""
+        loaded = load_selection(store, path)
+        return cls(store, loaded.catalog, loaded.rows)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the selection as a JSON file: its hash, its parts' hashes, and row ranges."""
+        save_selection(self, path)
+
+    def statistics(self, field: str, scheduler: Scheduler = None) -> ChannelStatistics:
+        """Count, mean, std, min and max of every channel of one field, in float64."""
+        return channel_statistics(self, field, scheduler)
+
+    def quantiles(
+        self,
+        field: str,
+        quantiles: Sequence[float] = DEFAULT_QUANTILES,
+        scheduler: Scheduler = None,
+    ) -> np.ndarray:
+        """(Q, *shape) exact quantiles of every channel; see ``quantiles.channel_quantiles``."""
+        return channel_quantiles(self, field, quantiles, scheduler)
+
+    def spectral_energy(
+        self, field: str, n: int = 128, scheduler: Scheduler = None
+    ) -> SpectralEnergy:
+        """Energy per mode and channel over windows of ``n`` steps; see ``spectrum``."""
+        return spectral_energy(self, field, n, scheduler)
+
+    def dask(self, field: str) -> dask.array.Array:
+        """One field as a lazy Dask array; see ``dask_arrays.selection_array``."""
+        return selection_array(self, field)
+
+    def to_xarray(self, fields: Sequence[str] | None = None) -> xarray.Dataset:
+        """All or some fields as a lazy xarray Dataset; see ``xarray_view.selection_dataset``."""
+        return selection_dataset(self, fields)
+
+    def windows(
+        self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
+    ) -> WindowStream:
+        """Stream shuffled windows as batches of torch tensors.
+
+        Args:
+            window_len: K, steps of a window.
+            batch_size: windows per batch on each rank.
+            **settings: the other fields of ``stream.config.StreamConfig``.
+
+        Raises:
+            DatasetError: see ``window_stream.WindowStream``.
+        """
+        from datasets.stream.window_stream import WindowStream  # torch is slow to import
+
+        config = StreamConfig(window_len=window_len, batch_size=batch_size, **settings)
+        return WindowStream(SelectionSource(self), config)
+
+    def materialise(
+        self, directory: str | os.PathLike[str], fields: Sequence[str] = ("obs", "action")
+    ) -> Materialised:
+        """Copy some fields to memory-mapped files on this node; see ``stream.materialise``."""
+        return materialise(self, directory, fields)
+
+
+class Store(local.Store):
+    """A dataset on a local file system; ``open_store`` and ``create_store`` make one."""
+
+    def select(
+        self,
+        terrain: str | Sequence[str] | None = None,
+        skill: str | Sequence[str] | None = None,
+        level: int | Sequence[int] | None = None,
+        part: str | Sequence[str] | None = None,
+        **equals: Any,
+    ) -> Selection:
+        """Episodes whose columns have one of the given values; DatasetError lists what there is."""
+        wanted = {"terrain": terrain, "skill": skill, "level": level, "part": part, **equals}
+        catalog = self.catalog()
+        given = {name: value for name, value in wanted.items() if value is not None}
+        return Selection(self, catalog, select_rows(catalog, given, self.address))
+
+    def verify(self) -> list[str]:
+        """Faults of the store, one line each that names the part; empty if there are none."""
+        return verify_store(self)
+
+    def gc(self) -> list[str]:
+        """Remove uncommitted and replaced parts; see ``integrity.remove_leftovers``."""
+        return remove_leftovers(self)
+
+    def compact(self, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
+        """Merge small parts and rebuild the catalog index; see ``compaction.compact_store``."""
+        return compact_store(self, target_steps)
+
+
+class RemoteStore(remote.RemoteStore, Store):
+    """A dataset on object storage; ``open_store`` and ``create_store`` make one from a URL."""
+
+
+def open_store(address: str | os.PathLike[str], tag: str | None = None) -> Store:
+    """Open the store in a folder or at ``s3://bucket/prefix``, at one of its tags if given."""
+    return _class_for(address).open(address, tag)
+
+
+def create_store(
+    address: str | os.PathLike[str], schema: Schema, plan: Mapping[str, Any] | None = None
+) -> Store:
+    """Create a store in a folder or at ``s3://bucket/prefix``, or open an equal one there.
+
+    ``plan`` is kept with the store as JSON values; see ``Store.create``.
+    """
+    return _class_for(address).create(address, schema, plan)
+
+
+def _class_for(address: str | os.PathLike[str]) -> type[Store]:
+    return RemoteStore if is_bucket_url(address) else Store
+
+
+def migrate_store(path: str | os.PathLike[str]) -> int:
+    """Bring a local store to the current schema version; returns the version it had."""
+    if is_bucket_url(path):
+        raise DatasetError(
+            f"{path} is on object storage and is not migrated in place: migrate a local copy and "
+            "push that to a new address"
+        )
+    return migrate_root(Path(path))
+
+
+def query(
+    store: Store,
+    terrain: str | Sequence[str] | None = None,
+    skill: str | Sequence[str] | None = None,
+    level: int | Sequence[int] | None = None,
+    where: str | None = None,
+    group_by: Sequence[str] = ("terrain", "skill"),
+) -> list[dict[str, Any]]:
+    """``Selection.describe`` of the matching episodes, without reading any array."""
+    selection = store.select(terrain=terrain, skill=skill, level=level)
+    if where is not None:
+        selection = selection.where(where)
+    return selection.describe(group_by)
