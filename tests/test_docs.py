@@ -1,0 +1,87 @@
+"""The documentation is true: its commands parse, its links lead somewhere, its Python runs."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli.main import build_parser
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+FENCED = re.compile(r"^```([a-z]*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.M | re.S)
+INDENTED = re.compile(r"^    .*$", re.M)
+
+
+def commands(program: str) -> list[str]:
+    """The lines of all pages' shell blocks, fenced or indented, that start with `program`."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        blocks = [code for language, _, code in FENCED.findall(text) if not language]
+        blocks += [line[4:] for line in INDENTED.findall(FENCED.sub("", text))]
+        lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+        found += [line for line in lines if line.startswith(f"{program} ")]
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("command", commands("gaitforge"))
+def test_command_parses(command):
+    arguments = shlex.split(command.removesuffix("&"), comments=True)[1:]
+    assert build_parser().parse_args(arguments).command == arguments[0]
+
+
+def test_make_targets_exist():
+    rules = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
+    assert {line.split()[1] for line in commands("make")} <= set(rules)
+
+
+def test_links_lead_to_files():
+    for page in PAGES:
+        links = re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", FENCED.sub("", page.read_text()))
+        assert [link for link in links if not (page.parent / link).exists()] == [], page
+
+
+def test_readme_and_architecture_are_short():
+    assert len(README.read_text().splitlines()) <= 130
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 150
+
+
+RUN = """
+import re, sys
+from pathlib import Path
+from pipeline.cli.main import main
+
+settings = ("--set", "grid.parts=1", "--set", "grid.episodes_per_part=60", "--threads", "1")
+assert main(["collect", "data/legged.zarr", *settings]) == 0
+for page in sys.argv[2:]:
+    names = {"__name__": "page"}
+    for language, title, code in re.findall(sys.argv[1], Path(page).read_text(), re.M | re.S):
+        if title:
+            Path(Path(title).name).write_text(code)
+        elif language == "python":
+            exec(compile(code, page, "exec"), names)
+"""
+
+
+@pytest.mark.slow
+def test_python_of_the_readme_and_how_to_pages_runs(tmp_path):
+    """A block with a title is written to a file of that name, the others run in their order."""
+    how_to = ROOT / "docs" / "howto"
+    first = [README, ROOT / "docs" / "datasets.md", how_to / "own-policy.md"]
+    pages = [*first, *(page for page in sorted(how_to.glob("*.md")) if page not in first)]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, FENCED.pattern, *map(str, pages)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
