@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from collectors.legged.rewards import REWARDS
+from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from flows.__main__ import WRONG_INPUT
+from flows.__main__ import main as flows_main
 from pipeline.cli.main import build_parser
 
 ROOT = Path(__file__).parent.parent
@@ -36,6 +40,13 @@ def test_command_parses(command):
     assert build_parser().parse_args(arguments).command == arguments[0]
 
 
+@pytest.mark.parametrize("command", commands("python -m flows"))
+def test_flow_is_a_program(command, tmp_path, monkeypatch):
+    """It parses; then it ends in one line, as its plan is not there."""
+    monkeypatch.chdir(tmp_path)
+    assert flows_main(shlex.split(command, comments=True)[3:]) == WRONG_INPUT
+
+
 def test_make_targets_exist():
     rules = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
     assert {line.split()[1] for line in commands("make")} <= set(rules)
@@ -45,6 +56,12 @@ def test_links_lead_to_files():
     for page in PAGES:
         links = re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", FENCED.sub("", page.read_text()))
         assert [link for link in links if not (page.parent / link).exists()] == [], page
+
+
+def test_the_largest_return_is_as_documented():
+    positive = sum(max(0.0, reward.weight) for reward in REWARDS.values())
+    largest = positive * EPISODE_STEPS * CONTROL_DT_S
+    assert f"**{largest:.3f}**" in (ROOT / "docs" / "concepts.md").read_text()
 
 
 def test_readme_and_architecture_are_short():
