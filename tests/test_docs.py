@@ -58,6 +58,14 @@ def test_links_lead_to_files():
         assert [link for link in links if not (page.parent / link).exists()] == [], page
 
 
+def test_named_files_of_the_repository_exist():
+    folders = "collectors|datasets|deploy|docs|flows|learners|pipeline|tests"
+    for page in PAGES:
+        if page.name != "CHANGELOG.md":
+            named = re.findall(rf"`((?:{folders})/[\w./-]*)`", page.read_text())
+            assert [name for name in named if not (ROOT / name).exists()] == [], page
+
+
 def test_the_largest_return_is_as_documented():
     positive = sum(max(0.0, reward.weight) for reward in REWARDS.values())
     largest = positive * EPISODE_STEPS * CONTROL_DT_S
