@@ -67,7 +67,7 @@ def test_named_files_of_the_repository_exist():
 
 
 def test_the_largest_return_is_as_documented():
-    positive = sum(max(0.0, reward.weight) for reward in REWARDS.values())
+    positive = sum(max(0.0, weight) for weight in REWARDS.values())
     largest = positive * EPISODE_STEPS * CONTROL_DT_S
     assert f"**{largest:.3f}**" in (ROOT / "docs" / "concepts.md").read_text()
 
