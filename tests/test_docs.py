@@ -1,0 +1,112 @@
+"""The documentation is true: its commands parse, its links lead somewhere, its Python runs."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collectors.legged.rewards import REWARDS
+from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from flows.__main__ import WRONG_INPUT
+from flows.__main__ import main as flows_main
+from pipeline.cli.main import build_parser
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+FENCED = re.compile(r"^```([a-z]*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.M | re.S)
+INDENTED = re.compile(r"^    .*$", re.M)
+
+
+def commands(program: str) -> list[str]:
+    """The lines of all pages' shell blocks, fenced or indented, that start with `program`."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        blocks = [code for language, _, code in FENCED.findall(text) if not language]
+        blocks += [line[4:] for line in INDENTED.findall(FENCED.sub("", text))]
+        lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+        found += [line for line in lines if line.startswith(f"{program} ")]
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("command", commands("gaitforge"))
+def test_command_parses(command):
+    arguments = shlex.split(command.removesuffix("&"), comments=True)[1:]
+    assert build_parser().parse_args(arguments).command == arguments[0]
+
+
+@pytest.mark.parametrize("command", commands("python -m flows"))
+def test_flow_is_a_program(command, tmp_path, monkeypatch):
+    """It parses; then it ends in one line, as its plan is not there."""
+    monkeypatch.chdir(tmp_path)
+    assert flows_main(shlex.split(command, comments=True)[3:]) == WRONG_INPUT
+
+
+def test_make_targets_exist():
+    rules = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
+    assert {line.split()[1] for line in commands("make")} <= set(rules)
+
+
+def test_links_lead_to_files():
+    for page in PAGES:
+        links = re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", FENCED.sub("", page.read_text()))
+        assert [link for link in links if not (page.parent / link).exists()] == [], page
+
+
+def test_named_files_of_the_repository_exist():
+    folders = "collectors|datasets|deploy|docs|flows|learners|pipeline|tests"
+    for page in PAGES:
+        if page.name != "CHANGELOG.md":
+            named = re.findall(rf"`((?:{folders})/[\w./-]*)`", page.read_text())
+            assert [name for name in named if not (ROOT / name).exists()] == [], page
+
+
+def test_the_largest_return_is_as_documented():
+    positive = sum(max(0.0, weight) for weight in REWARDS.values())
+    largest = positive * EPISODE_STEPS * CONTROL_DT_S
+    assert f"**{largest:.3f}**" in (ROOT / "docs" / "concepts.md").read_text()
+
+
+def test_readme_and_architecture_are_short():
+    assert len(README.read_text().splitlines()) <= 130
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 150
+
+
+RUN = """
+import re, sys
+from pathlib import Path
+from pipeline.cli.main import main
+
+settings = ("--set", "grid.parts=1", "--set", "grid.episodes_per_part=60", "--threads", "1")
+assert main(["collect", "data/legged.zarr", *settings]) == 0
+for page in sys.argv[2:]:
+    names = {"__name__": "page"}
+    for language, title, code in re.findall(sys.argv[1], Path(page).read_text(), re.M | re.S):
+        if title:
+            Path(Path(title).name).write_text(code)
+        elif language == "python":
+            exec(compile(code, page, "exec"), names)
+"""
+
+
+@pytest.mark.slow
+def test_python_of_the_readme_and_how_to_pages_runs(tmp_path):
+    """A block with a title is written to a file of that name, the others run in their order."""
+    how_to = ROOT / "docs" / "howto"
+    first = [README, ROOT / "docs" / "datasets.md", how_to / "own-policy.md"]
+    pages = [*first, *(page for page in sorted(how_to.glob("*.md")) if page not in first)]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, FENCED.pattern, *map(str, pages)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
