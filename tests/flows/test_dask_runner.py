@@ -26,7 +26,8 @@ from flows.records.logs import read_log
 from flows.records.part_records import part_records, records_folder
 from flows.runners.dask import run_dask, run_parts
 from flows.runners.dask_clusters import DaskSettings, dask_client
-from flows.stages.collect import CollectPlan, collect, collect_part, prepare
+from flows.stages.collect import collect, collect_part, prepare
+from flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting
 from tests.flows.processes import (
     descendants,
@@ -253,7 +254,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], complaint: st
         DaskSettings(**settings)
 
 
-def options_of(plan: CollectPlan) -> list[str]:
+def options_of(plan: LeggedPlan) -> list[str]:
     """The command line's options for a plan of the tests."""
     grid = plan.grid
     sizes = {"parts": grid.parts, "episodes_per_part": grid.episodes_per_part}

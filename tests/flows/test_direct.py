@@ -14,8 +14,8 @@ import pytest
 from datasets import open_store
 from flows.direct import PROGRAMS, main, read_plan
 from flows.records.records import write_record
-from flows.stages.collect import CollectPlan
 from flows.stages.train import TrainPlan
+from flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, DEMO, GRID
 from tests.flows.processes import ROOT
 
@@ -53,7 +53,7 @@ def test_the_record_that_a_run_leaves_is_a_plan(
     store = str(tmp_path / "legged.zarr")
     assert main("collect", [store, str(plan)]) == 0
     [left] = (tmp_path / "legged.zarr.records").glob("plan-*.json")
-    assert read_plan(CollectPlan, left) == PLAN
+    assert read_plan(LeggedPlan, left) == PLAN
     capsys.readouterr()
     assert main("collect", [store, str(left)]) == 0
     assert json.loads(capsys.readouterr().out) == []

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from collectors.timing import EPISODE_STEPS
 from datasets import open_store
 from datasets.storage.root import ROOT_FILE
 from datasets.storage.s3.bucket import is_bucket_url
@@ -26,6 +25,7 @@ from flows.records.part_records import (
     records_folder,
 )
 from flows.records.records import read_record
+from flows.tasks.registry import recorded_plan
 from learners.training.records.history import HISTORY, read_history
 
 RECENT_PARTS = 10
@@ -227,22 +227,20 @@ def training_status(run_dir: Path, now: float | None = None) -> TrainingStatus:
 
 
 def _planned(plans: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Part -> most steps that it can have, of all plans."""
-    planned: dict[str, int] = {}
-    for record in plans:
-        per_part = record["plan"]["grid"]["episodes_per_part"] * EPISODE_STEPS
-        planned.update((part, per_part) for part in _part_names(record))
-    return planned
+    """Part -> expected steps, of all plans."""
+    return {part: steps for record in plans for part, steps in _parts(record).items()}
 
 
-def _part_names(record: dict[str, Any]) -> list[str]:
-    """A plan's parts; plans that were run by older versions do not name theirs."""
-    if "parts" in record:
-        return record["parts"]
-    from flows.records.plans import plan_from_tree
-    from flows.stages.collect import CollectPlan
-
-    return plan_from_tree(CollectPlan, record["plan"]).part_ids()
+def _parts(record: dict[str, Any]) -> dict[str, int]:
+    """A plan's parts; older records lack the steps or the names, which the plan itself gives."""
+    names, steps = record.get("parts"), record.get("steps")
+    if names is None or steps is None:
+        try:
+            planned = recorded_plan(record).expected_steps()
+        except ValueError:  # its expert or policies are gone: the steps are unknown
+            planned = dict.fromkeys(names or (), 0)
+        names, steps = names or list(planned), list(planned.values())
+    return dict(zip(names, steps, strict=False))
 
 
 def _last(records: Sequence[PartCollected], working: int) -> list[PartCollected]:
