@@ -17,7 +17,7 @@ from collectors.legged.observations import POLICY_SLICES
 from collectors.policies import Observation, Policy
 from collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
 from flows.progress import Reporter
-from flows.records.records import digest, kept_record, read_record
+from flows.records.records import digest, kept_record, read_record, to_tree
 from flows.stages.train import PLAN
 from learners.checkpoint import checkpoint_path, load_policy
 from learners.deploy.control import LearnedPolicy
@@ -134,7 +134,7 @@ def evaluate_once(
     key = {"plan": digest(plan), "weights": source.key()}
 
     def make() -> dict[str, Any]:
-        return {**evaluate_policy(source, plan, reporter).as_record(), "plan": plan}
+        return {**evaluate_policy(source, plan, reporter).as_record(), "plan": to_tree(plan)}
 
     return kept_record(path, key, ("policy", "cells"), make)
 

@@ -25,8 +25,8 @@ class PartData:
         catalog: column -> E values.
     """
 
-    steps: Mapping[str, np.ndarray]
-    per_episode: Mapping[str, np.ndarray]
+    steps: dict[str, np.ndarray]
+    per_episode: dict[str, np.ndarray]
     catalog: Mapping[str, Any]
 
 

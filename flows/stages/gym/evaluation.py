@@ -34,7 +34,7 @@ from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from datasets.formats.d4rl.tasks import normalised_return
 from datasets.schema import Schema
 from flows.progress import Reporter
-from flows.records.records import digest, kept_record, read_record
+from flows.records.records import digest, kept_record, read_record, to_tree
 from flows.stages.comparison_summary import mean_and_std
 from flows.stages.train import PLAN
 from learners.checkpoint import checkpoint_path, load_policy
@@ -210,7 +210,7 @@ def evaluate_gym_once(
     }
 
     def make() -> dict[str, Any]:
-        return {**evaluate_gym(source, plan, reporter), "plan": plan}
+        return {**evaluate_gym(source, plan, reporter), "plan": to_tree(plan)}
 
     return kept_record(path, key, _OF_AN_EVALUATION, make)
 

@@ -23,7 +23,7 @@ from collectors.humanoid.policies import TrackingPolicy
 from collectors.humanoid.rollout import EpisodeSpec, run_episode
 from datasets.files import sha256_file
 from flows.progress import Reporter
-from flows.records.records import digest, kept_record
+from flows.records.records import digest, kept_record, to_tree
 from learners.checkpoint import checkpoint_path, load_policy
 from learners.deploy.control import LearnedPolicy
 
@@ -239,7 +239,7 @@ def evaluate_humanoid_once(
     key = {"plan": digest(plan), "clips": digest(clips), "weights": source.key(snippets)}
 
     def make() -> dict[str, Any]:
-        return {**evaluate_humanoid(source, plan, reporter), "plan": plan}
+        return {**evaluate_humanoid(source, plan, reporter), "plan": to_tree(plan)}
 
     return kept_record(path, key, ("policy", "snippets"), make)
 
