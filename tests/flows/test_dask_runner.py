@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -30,12 +29,14 @@ from flows.stages.collect import collect, collect_part, prepare
 from flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting
 from tests.flows.processes import (
+    committed,
     descendants,
     gaitforge,
     is_running,
     listening,
     part_in_work,
     soon,
+    wait_for_json,
 )
 
 PLAN = replace(COLLECT, grid=replace(GRID, parts=4))
@@ -162,8 +163,7 @@ def test_a_scheduler_that_dies_is_one_line(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        soon(where.exists)
-        settings = DaskSettings(scheduler=json.loads(where.read_text())["address"])
+        settings = DaskSettings(scheduler=wait_for_json(where)["address"])
         with dask_client(settings) as client:
             killer = threading.Timer(0.5, scheduler.kill)
             killer.start()
@@ -270,7 +270,7 @@ def test_a_killed_client_takes_its_workers_along_and_the_next_one_makes_the_rest
     path = tmp_path / "legged.zarr"
     arguments = ("collect", path, *options_of(PLAN), "--runner", "dask", "--workers", "2")
     first = gaitforge(*arguments)
-    soon(lambda: path.exists() and open_store(path).parts(), limit_s=120)
+    soon(lambda: committed(path), limit_s=120)
     soon(part_in_work(path))
     ports = listening(first.pid)
     workers = descendants(first.pid)

@@ -29,7 +29,7 @@ from flows.stages.status import (
     training_status,
 )
 from tests.flows.making import COLLECT, GRID, Interrupting, Stop
-from tests.flows.processes import ROOT, is_running, soon
+from tests.flows.processes import ROOT, committed, is_running, soon
 
 PLAN = replace(COLLECT, grid=replace(GRID, parts=3, episodes_per_part=4), threads=1)
 FULL = PLAN.expected_steps()[PLAN.part_ids()[0]]
@@ -167,7 +167,7 @@ def test_the_status_of_another_process_while_it_works_and_when_it_was_killed(
         [sys.executable, "-c", WORKER, str(path)], cwd=ROOT, env=os.environ | {"PYTHONPATH": "."}
     )
     try:
-        soon(lambda: path.exists() and open_store(path).parts())
+        soon(lambda: committed(path))
         found = soon(lambda: working(path))
         assert found.active[0].pid == worker.pid
         assert found.planned == 60
