@@ -163,15 +163,6 @@ class GymPlan(CollectionPlan):
                 found[name] = GymPart(name, quality, number, made_by.hash, steps, first, stop)
         return found
 
-    @property
-    def workers(self) -> int:
-        """See `CollectionPlan.workers`."""
-        return self.processes
-
-    def with_workers(self, workers: int) -> GymPlan:
-        """See `CollectionPlan.with_workers`."""
-        return replace(self, processes=workers)
-
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`."""
         return {name: part.steps for name, part in self.parts().items()}

@@ -39,15 +39,6 @@ class HumanoidPlan(CollectionPlan):
         if self.processes < 1:
             raise ValueError(f"{self.processes} processes: needs at least 1")
 
-    @property
-    def workers(self) -> int:
-        """See `CollectionPlan.workers`."""
-        return self.processes
-
-    def with_workers(self, workers: int) -> HumanoidPlan:
-        """See `CollectionPlan.with_workers`."""
-        return replace(self, processes=workers)
-
     def parts(self) -> dict[str, Snippet]:
         """Part -> its snippet, in the plan's order; more snippets leave the others as they are.
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 
@@ -59,13 +59,14 @@ class CollectionPlan(ABC):
     parallelism: ClassVar[Literal["threads", "processes"]]
 
     @property
-    @abstractmethod
     def workers(self) -> int:
-        """Threads or processes of a local run."""
+        """Threads or processes of a local run: the plan's field of that name."""
+        return getattr(self, self.parallelism)
 
-    @abstractmethod
     def with_workers(self, workers: int) -> Self:
         """The same parts, made by so many workers."""
+        changed: Any = replace(cast(Any, self), **{self.parallelism: workers})
+        return changed
 
     @abstractmethod
     def expected_steps(self) -> dict[str, int]:

@@ -55,15 +55,6 @@ class LeggedPlan(CollectionPlan):
                 f"{self.robots} robots on {self.threads} threads: both must be at least 1"
             )
 
-    @property
-    def workers(self) -> int:
-        """See `CollectionPlan.workers`."""
-        return self.threads
-
-    def with_workers(self, workers: int) -> LeggedPlan:
-        """See `CollectionPlan.with_workers`."""
-        return replace(self, threads=workers)
-
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`; the list grows with `grid.parts`."""
         content = {
