@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from prefect.client.schemas.schedules import CronSchedule
 from collectors.legged.data import COLLECTION_PRESETS
 from datasets.storage.s3.bucket import is_bucket_url
 from pipeline.cli.main import build_parser
-from pipeline.serve import deployments as deployments_module
 from pipeline.serve.deployments import FLOWS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -204,7 +204,7 @@ def test_a_deployment_calls_a_flow_with_parameters_that_it_takes(
 ) -> None:
     path, name = deployment["entrypoint"].split(":")
     assert (ROOT / path).is_file()
-    flow = getattr(deployments_module, name)
+    flow = getattr(import_module(path.removesuffix(".py").replace("/", ".")), name)
     assert flow in FLOWS.values()
     found = flow.parameters.model_dump()
     schema = {

@@ -1,8 +1,8 @@
-"""What a working process says about the part that it works on, in files.
+"""Heartbeats and failures of the parts in work, as files of the process that works on them.
 
 A heartbeat, `active/<part>.json`, is replaced about every two seconds and removed when the part
 ends; what a killed process leaves is stale. A failed attempt leaves `failed/<part>-<n>.json`.
-Writing either never stops the work: they tell of it, and the catalog alone decides.
+A write that fails is ignored: the catalog alone decides what is committed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from flows.records.logs import log_event, short
 ACTIVE, FAILED = "active", "failed"
 HEARTBEAT_S = 2.0
 STALE_S = 60.0
-"""Age from which a heartbeat is one of a dead or hanging process: a part's arrays are compressed
-and flushed in less."""
+"""Age of a dead or hanging process's heartbeat; compressing and writing a part takes less."""
 
 MAX_FAILURES = 20
-"""Failures that are kept of one part; a further one replaces the last."""
+"""Failures kept of one part; a further one replaces the last."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Failure:
-    """An attempt at a part that failed, with the last line of what went wrong."""
+    """A failed attempt at a part, with the last line of its error."""
 
     part: str
     error: str
@@ -74,11 +73,11 @@ class PartActivity:
     """The files of one attempt at a part; use it in a `with` statement around the attempt.
 
     Args:
-        records: the store's records folder; total: steps that the part has at most.
+        records: the store's records folder; total: expected steps of the part.
     """
 
     def __init__(self, records: Path, part: str, total: int):
-        self._records = records
+        self._records, self._path = records, records / ACTIVE / f"{part}.json"
         now = time.time()
         self._beat = Heartbeat(part, socket.gethostname(), os.getpid(), now, now, 0, total)
         self._written = 0.0
@@ -100,19 +99,18 @@ class PartActivity:
         trace: TracebackType | None,
     ) -> None:
         with suppress(OSError):
-            _active_path(self._records, self._beat.part).unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
         known = {"part": self._beat.part, "steps": self._beat.steps}
         if error is None:
             log_event(self._records, "info", "part committed", **known)
         elif isinstance(error, Interrupted) or not isinstance(error, Exception):
             log_event(self._records, "warning", "part interrupted", **known)
         else:
-            text = last_line(error)
-            log_event(self._records, "error", "part failed", **known, error=text)
-            _keep_failure(self._records, self._beat, text)
+            log_event(self._records, "error", "part failed", **known, error=last_line(error))
+            self._keep_failure(last_line(error))
 
     def advance(self, steps: int) -> None:
-        """Some more steps are done."""
+        """Count some more steps."""
         self._beat = replace(self._beat, steps=self._beat.steps + steps)
         if time.monotonic() - self._written >= HEARTBEAT_S:
             self._write()
@@ -126,41 +124,34 @@ class PartActivity:
         self._written = time.monotonic()
         self._beat = replace(self._beat, updated=time.time())
         with suppress(OSError):
-            _replace_file(_active_path(self._records, self._beat.part), asdict(self._beat))
+            _replace_file(self._path, asdict(self._beat))
+
+    def _keep_failure(self, text: str) -> None:
+        beat, folder = self._beat, self._records / FAILED
+        failure = Failure(beat.part, text, beat.host, beat.pid, time.time())
+        with suppress(OSError):
+            number = min(len(list(folder.glob(f"{beat.part}-*.json"))) + 1, MAX_FAILURES)
+            _replace_file(folder / f"{beat.part}-{number}.json", asdict(failure))
 
 
 def read_active(records: Path) -> list[Heartbeat]:
     """The parts in work, stale ones included, sorted by part."""
-    found = (_read(path) for path in sorted((records / ACTIVE).glob("*.json")))
-    return [Heartbeat(**tree) for tree in found if tree is not None]
+    return [Heartbeat(**tree) for tree in _trees(records / ACTIVE)]
 
 
 def read_failures(records: Path) -> list[Failure]:
     """The failed attempts, oldest first."""
-    found = (_read(path) for path in (records / FAILED).glob("*.json"))
-    return sorted((Failure(**tree) for tree in found if tree is not None), key=lambda f: f.time)
+    return sorted((Failure(**tree) for tree in _trees(records / FAILED)), key=lambda f: f.time)
 
 
 def last_line(error: BaseException) -> str:
-    """What an error says, in one line without secrets."""
+    """An error's last line, without secrets."""
     lines = str(error).strip().splitlines()
     return short(f"{type(error).__name__}: {lines[-1] if lines else ''}")
 
 
-def _active_path(records: Path, part: str) -> Path:
-    return records / ACTIVE / f"{part}.json"
-
-
-def _keep_failure(records: Path, beat: Heartbeat, text: str) -> None:
-    failure = Failure(beat.part, text, beat.host, beat.pid, time.time())
-    with suppress(OSError):
-        known = len(list((records / FAILED).glob(f"{beat.part}-*.json")))
-        number = min(known + 1, MAX_FAILURES)
-        _replace_file(records / FAILED / f"{beat.part}-{number}.json", asdict(failure))
-
-
 def _replace_file(path: Path, tree: dict[str, Any]) -> None:
-    """Put a small file in one step, without a flush: after a power cut it would be stale anyway."""
+    """Replace a small file atomically; without a flush: after a power cut it is stale anyway."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -170,12 +161,13 @@ def _replace_file(path: Path, tree: dict[str, Any]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """A small file's JSON; None where it went in this moment, or is damaged."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
+def _trees(folder: Path) -> list[dict[str, Any]]:
+    """The JSON files of a folder; files that are damaged or just went are left out."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        with suppress(OSError, ValueError):
+            found.append(json.loads(path.read_text()))
+    return found
 
 
 def _is_alive(pid: int) -> bool:

@@ -1,26 +1,29 @@
-"""What is known of the parts of a store, in `<store>.records` beside it.
+"""Records of plans and parts, in `<store>.records` beside the store.
 
-Light to import: whoever only looks needs neither a simulator nor a network.
+    plan-<digest>.json       a plan, its task (`kind`), its parts, and the versions it was run with
+    <part>.json              a collected part: sizes and times
+    active/<part>.json       a part in work (`flows.records.activity`)
+    failed/<part>-<n>.json   an attempt that failed
+    log/<host>-<pid>.jsonl   what a process did (`flows.records.logs`)
 
-    <store>.records/
-      plan-<digest>.json    a plan, the names of its parts, and what it was run with
-      <part>.json           a collected part: sizes and times
-      active/<part>.json    a part in work (`flows.records.activity`)
-      failed/<part>-<n>.json   an attempt that failed
-      log/<host>-<pid>.jsonl   what a process did (`flows.records.logs`)
+Importing this loads neither a simulator nor torch.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from datasets import Store
 from datasets.storage.s3.bucket import Bucket, is_bucket_url
-from flows.records.records import read_record, write_record
+from flows.records.records import digest, provenance, read_record, to_tree, write_record
+
+PLAN_FILES = {"plan": "legged", "gym": "gym", "humanoid": "humanoid"}
+"""Prefix of a plan's file -> its task, where the record does not say it: gym-*.json and
+humanoid-*.json are written no more."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,22 @@ def write_part_record(store_path: Path | str, record: PartCollected) -> None:
     write_record(records_folder(store_path) / f"{record.part}.json", record)
 
 
+def write_plan_record(
+    store_path: Path | str, kind: str, plan: Any, parts: Mapping[str, int]
+) -> None:
+    """Keep a plan that is run into a store, with its task's name and its parts' expected steps."""
+    record = {"kind": kind, "plan": to_tree(plan), "parts": list(parts)}
+    record |= {"steps": list(parts.values()), **provenance()}
+    write_record(records_folder(store_path) / f"plan-{digest(plan)}.json", record)
+
+
 def plan_records(store_path: Path | str) -> list[dict[str, Any]]:
-    """The plans that were run into a store, as JSON trees, sorted by file name."""
-    paths = sorted(records_folder(store_path).glob("plan-*.json"))
-    return [tree for tree in map(read_record, paths) if isinstance(tree, dict)]
+    """The plans that were run into a store, as JSON trees that name their `kind`, by file name."""
+    folder, records = records_folder(store_path), []
+    for prefix, kind in PLAN_FILES.items():
+        trees = map(read_record, sorted(folder.glob(f"{prefix}-*.json")))
+        records += [{"kind": kind, **tree} for tree in trees if isinstance(tree, dict)]
+    return records
 
 
 def collection_rate(records: Sequence[PartCollected]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -63,7 +64,7 @@ def read_record(path: Path) -> Any | None:
 
 def provenance() -> dict[str, Any]:
     """Git revision and versions of what the results depend on."""
-    from learners.checkpoint import git_revision  # brings torch, which who only reads can spare
+    from learners.checkpoint import git_revision  # imports torch, which readers need not load
 
     versions = {name: version(name) for name in _VERSIONED}
     return {
@@ -71,3 +72,25 @@ def provenance() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **versions},
         "machine": platform.machine(),
     }
+
+
+def kept_record(
+    path: Path, key: Mapping[str, Any], fields: Collection[str], make: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """The record at `path` if it was made with this key; else what `make` returns, written there.
+
+    Args:
+        key: changes with whatever changes the record; fields: some that every such record has.
+
+    Raises:
+        ValueError: `path` holds something else than such a record, and what `make` raises.
+    """
+    known = read_record(path)
+    if known is not None:
+        if not (isinstance(known, dict) and known.keys() >= {"key", *fields}):
+            raise ValueError(f"{path} holds something else; it stays: choose another file")
+        if known["key"] == to_tree(key):
+            return known
+    record = to_tree({**make(), "key": key, **provenance()})
+    write_record(path, record)
+    return record

@@ -1,8 +1,8 @@
-"""Collection on Dask: a part a task, each made by `flows.stages.collect.collect_part`.
+"""Collection on Dask: a task a part, each made by `flows.stages.collect.collect_part`.
 
-Dask hands out parts and runs those of a worker that died again elsewhere. What is committed is
-decided by the catalog, so a part that two workers make is committed once. Results are records of a
-few numbers; the arrays go from the worker to the store.
+Dask hands out parts, and runs those of a worker that died again elsewhere. The catalog decides what
+is committed, so a part that two workers make is committed once. Results are records of a few
+numbers; the arrays go from the worker to the store.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flows.progress import Interrupted, Reporter
-from flows.records.following import FollowedParts
-from flows.records.part_records import PartCollected, records_folder
+from flows.records.part_records import PartCollected
 from flows.runners.dask_clusters import DaskSettings, dask_client
-from flows.stages.collect import CollectPlan, collect_part, prepare, steps_at_most
+from flows.runners.gather import gather
+from flows.stages.collect import collect_part, prepare
+from flows.tasks.interface import CollectionPlan
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-POLL_S = 1.0
 CANCEL_CHECK_S = 1.0
 
 Record = TypeVar("Record")
 
-_LOST = "the Dask scheduler went away or dropped the parts; the same command goes on from here"
+_LOST = (
+    "the Dask scheduler went away or dropped the parts; run the same command again to make the rest"
+)
 
 
 def run_dask(
-    plan: CollectPlan,
+    plan: CollectionPlan,
     store_path: Path | str,
     reporter: Reporter,
     parts: Sequence[str] | None = None,
     settings: DaskSettings | None = None,
 ) -> list[PartCollected]:
-    """Collect the parts that the store lacks on the workers of a Dask cluster.
+    """Collect the missing parts on the workers of a Dask cluster.
 
-    Interrupted, or once a part fails for good, parts in work are dropped and nothing of them is
+    Interrupted, or once a part fails for good, parts in work are dropped; nothing of them is
     committed.
 
     Returns:
@@ -51,19 +51,16 @@ def run_dask(
     Raises:
         ValueError: as `dask_client`, what a part's `collect_part` raised, or the cluster was lost.
     """
-    wanted, missing = prepare(plan, store_path, parts)
     address = store_path if isinstance(store_path, str) else str(store_path.resolve())
-    per_part = steps_at_most(plan)
-    done = (len(wanted) - len(missing)) * per_part
-    if not missing:
-        with reporter.step("collect", len(wanted) * per_part, "step", done):
+    collection = prepare(plan, address, parts)
+    with collection.progress(reporter) as advance:
+        if not collection.missing:
             return []
-    with (
-        dask_client(settings or DaskSettings(), len(missing)) as client,
-        reporter.step("collect", len(wanted) * per_part, "step", done) as advance,
-    ):
-        follow = FollowedParts(records_folder(store_path), missing, advance)
-        return run_parts(client, partial(make_part, plan, address), missing, follow)
+        with dask_client(settings or DaskSettings(), len(collection.missing)) as client:
+            work = partial(make_part, plan, address)
+            made = run_parts(client, work, collection.missing, collection.followed(advance))
+    collection.finish()
+    return made
 
 
 def run_parts(
@@ -71,13 +68,11 @@ def run_parts(
     make: Callable[[str], Record],
     parts: Sequence[str],
     follow: Callable[[list[Record]], None],
-    poll_s: float = POLL_S,
 ) -> list[Record]:
     """The records of `make(part)` for all parts, in the order in which they are ready.
 
     Args:
-        client: of the cluster; make: runs in a worker; follow: told about every `poll_s` seconds of
-            the records that came since.
+        client: of the cluster; make: runs in a worker; follow: as `gather` takes it.
 
     Raises:
         ValueError: workers died over one part again and again, or the scheduler went away;
@@ -86,34 +81,19 @@ def run_parts(
     run = uuid.uuid4().hex[:8]
     keys = {part: f"collect-{part}-{run}" for part in parts}
     futures = {client.submit(make, part, key=keys[part], pure=False): part for part in parts}
-    # A queue, for to wait for any of many futures costs as much as there are.
-    ended: SimpleQueue[Future] = SimpleQueue()
-    for future in futures:
-        future.add_done_callback(ended.put)
-    records: list[Record] = []
+
+    def look(records: list[Record]) -> None:
+        follow(records)
+        if client.status != "running":
+            raise ValueError(_LOST)
+
     try:
-        while futures:
-            ready = {future: futures.pop(future) for future in _taken(ended, poll_s)}
-            new = [_result(future, part) for future, part in ready.items()]
-            records += new
-            follow(new)
-            if client.status != "running":
-                raise ValueError(_LOST)
+        return gather(futures, _result, look)
     finally:
-        # What is in work hears of it (`_UntilCancelled`) and stops without a commit.
-        if futures and client.status == "running":
-            client.cancel(list(futures), force=True)
-    return records
-
-
-def _taken(ended: SimpleQueue[Future], wait_s: float) -> list[Future]:
-    """All that is in the queue, once something is; nothing after the wait."""
-    found: list[Future] = []
-    with suppress(Empty):
-        found.append(ended.get(timeout=wait_s))
-        while True:
-            found.append(ended.get_nowait())
-    return found
+        # Parts in work see it (`_UntilCancelled`) and stop without a commit.
+        left = [future for future in futures if not future.done()]
+        if left and client.status == "running":
+            client.cancel(left, force=True)
 
 
 def _result(future: Future[Any], part: str) -> Any:
@@ -132,7 +112,7 @@ def _result(future: Future[Any], part: str) -> Any:
         raise ValueError(_LOST) from None
 
 
-def make_part(plan: CollectPlan, address: str, part: str) -> PartCollected:
+def make_part(plan: CollectionPlan, address: str, part: str) -> PartCollected:
     """One part, in a worker of a cluster; ends early once its task is cancelled."""
     return collect_part(plan, address, part, _UntilCancelled())
 

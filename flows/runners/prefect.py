@@ -1,227 +1,240 @@
-"""Collection and the whole road under Prefect: a part, or a stage, a task.
+"""What the Prefect flows share: retries, the server, and how progress and results are shown.
 
-Parts are made by threads of this process or, with Dask's settings, on a Dask cluster: there each
-task waits for its part's Dask task. Workers then talk to Dask alone, need neither Prefect nor a way
-to its server, and the cluster keeps its own keys; prefect-dask's runner would have every worker
-report to the server.
+Correctness does not depend on Prefect: tasks are idempotent by the files that they leave, so
+nothing is cached, and a run that died is resumed by running it again.
 """
 
 from __future__ import annotations
 
-import os
+import logging
+import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
-from prefect import flow
-from prefect.task_runners import ThreadPoolTaskRunner
-
-from datasets.storage.s3.bucket import is_bucket_url
-from flows.progress import Interrupted, Reporter
-from flows.records.following import FollowedParts
-from flows.records.part_records import PartCollected, records_folder
-from flows.records.records import to_tree
-from flows.runners.dask import make_part as make_on_worker
-from flows.runners.dask import run_parts
-from flows.runners.dask_clusters import DaskSettings, dask_client
-from flows.runners.prefect_tasks import (
-    ProgressArtifacts,
-    make_task,
-    prefect_server,
-    run_stage,
-    show_file,
-    show_table,
+import httpx
+from prefect import get_run_logger, task
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
 )
-from flows.runners.retrying import Retry
-from flows.stages.collect import CollectPlan, collect_part, prepare, steps_at_most
-from flows.stages.demo import DemoPlan, run_demo
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.runtime import flow_run
+from prefect.tasks import exponential_backoff
 
-POLL_S = 1.0
-QUEUED_A_WORKER = 2
-"""Tasks for every Dask worker: one in work, and one at hand when that is ready."""
+from flows.progress import Advance, Reporter, unheard
+from flows.records.logs import redacted
+from flows.retrying import is_passing
 
-Stop = Callable[[], None]
-"""Raises `Interrupted` once the work is told to stop."""
+RETRIES = 2
+FIRST_RETRY_S = 5
+JITTER = 0.5
+"""A wait is drawn within this share of its length, so that tasks that met one fault spread out."""
 
-MakePart = Callable[[str, Stop], PartCollected]
+PROGRESS_PERIOD_S = 5.0
+
+_NO_SERVER = (httpx.TransportError, PrefectHTTPStatusError)
+
+_LOGGERS = (None, "prefect", "prefect._internal")
+"""Loggers with handlers for the terminal; None is the root."""
+
+_reporter: ContextVar[Reporter | None] = ContextVar("reporter", default=None)
 
 
-def run_prefect(
-    plan: CollectPlan,
-    store_path: Path | str,
-    reporter: Reporter,
-    parts: Sequence[str] | None = None,
-    settings: DaskSettings | None = None,
-) -> list[PartCollected]:
-    """Collect the parts that the store lacks as one flow run, a part a task.
-
-    The server is the one that PREFECT_API_URL names, or one on loopback for the time of the run.
+def retried_task(name: str, run_name: str) -> Any:
+    """A decorator: a Prefect task that retries transient errors; never cached, result not kept.
 
     Args:
-        settings: of a Dask cluster that makes the parts; None for the plan's threads.
-
-    Returns:
-        The records of what was collected now.
-
-    Raises:
-        ValueError: no server, or what a part's `collect_part` raised.
+        run_name: of each of its runs; `{argument}` stands for an argument of the function.
     """
-
-    @flow(
-        name="collect",
-        flow_run_name=f"collect into {Path(store_path).name}",
+    return task(
+        name=name,
+        task_run_name=run_name,
+        cache_policy=NO_CACHE,
         persist_result=False,
-        validate_parameters=False,
+        retries=RETRIES,
+        retry_delay_seconds=exponential_backoff(FIRST_RETRY_S),
+        retry_jitter_factor=JITTER,
+        retry_condition_fn=_may_pass,
     )
-    def collect(store: str, plan: Any, parts: list[str] | None) -> list[PartCollected]:
-        return work()
-
-    def work() -> list[PartCollected]:
-        return collect_in_tasks(plan, store_path, reporter, parts, settings)
-
-    with prefect_server():
-        return collect(str(store_path), to_tree(plan), None if parts is None else list(parts))
 
 
-def collect_in_tasks(
-    plan: CollectPlan,
-    store_path: Path | str,
-    reporter: Reporter,
-    parts: Sequence[str] | None = None,
-    settings: DaskSettings | None = None,
-) -> list[PartCollected]:
-    """The body of a collecting flow; arguments, result and errors as `run_prefect`."""
-    address = store_path if is_bucket_url(store_path) else Path(store_path).absolute()
-    wanted, missing = prepare(plan, address, parts)
-    per_part = steps_at_most(plan)
-    done = (len(wanted) - len(missing)) * per_part
-    shown = ProgressArtifacts(reporter)
-    with shown.step("collect", len(wanted) * per_part, "step", done) as advance:
-        if not missing:
-            return []
-        follow = FollowedParts(records_folder(address), set(missing), advance)
-        with _makers(plan, address, settings, len(missing)) as (make, at_once):
-            return make_in_tasks(make, missing, at_once, follow)
+def _may_pass(task: Any, task_run: Any, state: Any) -> bool:
+    return isinstance(state.data, BaseException) and is_passing(state.data)
 
 
-def make_in_tasks(
-    make: MakePart,
-    parts: Sequence[str],
-    at_once: int,
-    follow: Callable[[list[PartCollected]], None],
-) -> list[PartCollected]:
-    """The records of `make(part, stop)` for all parts, in the order in which they are ready.
+def named_after(what: str, parameter: str) -> Callable[[], str]:
+    """Names a flow's run after the last part of the path in one of its parameters."""
+    return lambda: f"{what} {last_name(flow_run.parameters[parameter])}"
 
-    A part that fails for good, or an interrupt, stops the others; parts in work commit nothing.
 
-    Args:
-        at_once: tasks in work; follow: told about every second of the records that came since.
-    """
-    told = threading.Event()
-
-    def stop() -> None:
-        if told.is_set():
-            raise Interrupted
-
-    def make_part(part: str) -> PartCollected:
-        return make(part, stop)
-
-    part_task = make_task(make_part, "collect", "collect {part}")
-    records: list[PartCollected] = []
-    with ThreadPoolTaskRunner(max_workers=at_once) as runner:
-        try:
-            futures = [runner.submit(part_task, {"part": part}) for part in parts]
-            tasks = {future.wrapped_future: future for future in futures}
-            waiting = set(tasks)
-            while waiting:
-                ready, waiting = wait(waiting, POLL_S, FIRST_COMPLETED)
-                new = [tasks[future].result() for future in ready]
-                records += new
-                follow(new)
-        except BaseException:
-            told.set()
-            raise
-    return records
+def last_name(place: str) -> str:
+    """The last part of a path or URL."""
+    return Path(place.rstrip("/")).name
 
 
 @contextmanager
-def _makers(
-    plan: CollectPlan, address: Path | str, settings: DaskSettings | None, missing: int
-) -> Iterator[tuple[MakePart, int]]:
-    """Who makes a part, and how many at once."""
-    if settings is None:
-        workers = max(1, min(plan.threads, missing))
-        yield partial(_make_here, plan, address, plan.threads // workers), workers
-        return
-    with dask_client(settings, missing) as client:
-        threads: Any = client.nthreads()
-        at_work = max(sum(threads.values()), settings.workers)
-        at_once = QUEUED_A_WORKER * (at_work or len(os.sched_getaffinity(0)))
+def run_from_a_program(reporter: Reporter) -> Iterator[None]:
+    """Around the call of a flow by a program that reports to its user itself.
 
-        def make_there(part: str, stop: Stop) -> PartCollected:
-            work = partial(make_on_worker, plan, str(address))
-            [record] = run_parts(client, work, [part], lambda new: stop())
-            return record
-
-        yield make_there, at_once
-
-
-def _make_here(
-    plan: CollectPlan, address: Path | str, threads: int, part: str, stop: Stop
-) -> PartCollected:
-    # One attempt: further ones are the task's, where they can be seen.
-    return collect_part(plan, address, part, lambda n, note: stop(), threads, Retry(attempts=1))
-
-
-def run_demo_flow(
-    plan: DemoPlan, out: Path, reporter: Reporter, finish: Callable[[Reporter], Path]
-) -> tuple[dict[str, Any], Path]:
-    """`flows.stages.demo.run_demo` as one flow run; see `demo_in_tasks`.
+    Checks that a server answers, turns its loss into one line, and keeps Prefect's own output off
+    the terminal. `shown_progress` reports to `reporter`.
 
     Raises:
-        ValueError: no server, and what the demo raises.
+        ValueError: no server answers, or it went away meanwhile.
     """
+    try:
+        with get_client(sync_client=True) as client:
+            error, address = client.api_healthcheck(), redacted(str(client.api_url))
+    except RuntimeError as failure:
+        raise ValueError(f"no Prefect server could be started: {failure}") from failure
+    if error is not None:
+        raise ValueError(
+            f"no Prefect server answers at {address}: {error}; start it with `gaitforge serve`, or "
+            "unset PREFECT_API_URL for one that lives as long as this run"
+        )
+    consoles = [handler for name in _LOGGERS for handler in logging.getLogger(name).handlers]
+    levels = [(handler, handler.level) for handler in consoles]
+    for handler in consoles:
+        handler.setLevel(logging.CRITICAL)
+    token, lost = _reporter.set(reporter), False
+    try:
+        yield
+    except _NO_SERVER as error:
+        lost = True
+        raise ValueError(
+            f"the Prefect server at {address} was lost ({type(error).__name__}); committed parts "
+            "stay, and the same command resumes the run"
+        ) from error
+    finally:
+        _reporter.reset(token)
+        # With the server lost, Prefect would print a page for every event that it did not take.
+        for handler, level in () if lost else levels:
+            handler.setLevel(level)
 
-    @flow(
-        name="demo",
-        flow_run_name=f"demo in {out.name}",
-        persist_result=False,
-        validate_parameters=False,
+
+def shown_progress() -> Reporter:
+    """The reporter of a flow's run: progress artifacts, and the calling program's or the log."""
+    return ProgressArtifacts(_reporter.get() or RunLog())
+
+
+class RunLog:
+    """A reporter into the log of the flow's or task's run."""
+
+    @contextmanager
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """See `flows.progress.Reporter.step`."""
+        self.say(f"{name}: {total - done:,} of {total:,} {unit}s are left")
+        yield unheard
+
+    def say(self, text: str) -> None:
+        """See `flows.progress.Reporter.say`."""
+        get_run_logger().info(text)
+
+
+class ProgressArtifacts:
+    """A reporter that also shows each step as a progress artifact of the flow's run."""
+
+    def __init__(self, shown: Reporter):
+        self._shown = shown
+
+    @contextmanager
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """See `flows.progress.Reporter.step`."""
+        with self._shown.step(name, total, unit, done) as show:
+            bar = _ProgressBar(name, total, done)
+
+            def advance(n: int, note: str) -> None:
+                show(n, note)
+                bar.advance(n)
+
+            yield advance
+            bar.finish()
+
+    def say(self, text: str) -> None:
+        """See `flows.progress.Reporter.say`."""
+        self._shown.say(text)
+
+
+class _ProgressBar:
+    """A progress artifact. Once the server does not answer it is left as it is."""
+
+    def __init__(self, name: str, total: int, done: int):
+        self._total, self._done = max(total, 1), done
+        self._lock = threading.Lock()
+        self._told = time.monotonic()
+        self._id: UUID | None = None
+        self._answers = True
+        self._tell(lambda: self._create(name))
+
+    def advance(self, n: int) -> None:
+        with self._lock:
+            self._done += n
+            if time.monotonic() - self._told < PROGRESS_PERIOD_S:
+                return
+            self._told = time.monotonic()
+        self._update(100.0 * self._done / self._total)
+
+    def finish(self) -> None:
+        # Episodes may end early: fewer steps than expected are a finished step too.
+        self._update(100.0)
+
+    def _create(self, name: str) -> None:
+        share = 100.0 * self._done / self._total
+        made = create_progress_artifact(min(share, 100.0), key=artifact_key(name), description=name)
+        assert isinstance(made, UUID)
+        self._id = made
+
+    def _update(self, share: float) -> None:
+        known = self._id
+        if known is not None:
+            self._tell(lambda: update_progress_artifact(known, min(max(share, 0.0), 100.0)))
+
+    def _tell(self, tell: Callable[[], Any]) -> None:
+        if not self._answers:
+            return
+        try:
+            tell()
+        except _NO_SERVER:
+            # The work continues; the loss is reported to the flow's caller.
+            self._answers = False
+
+
+def artifact_key(name: str) -> str:
+    """A name in the letters that an artifact's key may have."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def show_table(key: str, rows: Sequence[Mapping[str, Any]], description: str) -> None:
+    """Rows as a table artifact."""
+    table = [{name: _rounded(value) for name, value in row.items()} for row in rows]
+    create_table_artifact(table, key=artifact_key(key), description=description)
+
+
+def show_markdown(key: str, text: str, description: str) -> None:
+    """A text as a Markdown artifact."""
+    create_markdown_artifact(text, key=artifact_key(key), description=description)
+
+
+def show_file(key: str, path: Path, description: str) -> None:
+    """A link to a file; browsers follow it on the machine where the file is."""
+    create_link_artifact(
+        path.absolute().as_uri(),
+        link_text=str(path),
+        key=artifact_key(key),
+        description=description,
     )
-    def demo(out: str, plan: Any) -> tuple[dict[str, Any], Path]:
-        return work()
-
-    def work() -> tuple[dict[str, Any], Path]:
-        return demo_in_tasks(plan, out, reporter, finish)
-
-    with prefect_server():
-        return demo(str(out), to_tree(plan))
 
 
-def demo_in_tasks(
-    plan: DemoPlan, out: Path, reporter: Reporter, finish: Callable[[Reporter], Path]
-) -> tuple[dict[str, Any], Path]:
-    """The body of the demo's flow: every stage a task, and in the collection every part.
-
-    Args:
-        finish: the last stage; it returns the report.
-
-    Returns:
-        The summary and the report. The run has the policies as a table artifact, and a link to the
-        report.
-    """
-    shown = ProgressArtifacts(reporter)
-
-    def collecting(plan: CollectPlan, store: Path, _: Reporter) -> list[PartCollected]:
-        return collect_in_tasks(plan, store, reporter)
-
-    summary = run_demo(plan, out, shown, run_stage, collecting)
-    rows = [{"policy": name, **record} for name, record in summary["policies"].items()]
-    show_table(f"policies {out.name}", rows, "closed-loop evaluation")
-    report = run_stage("report", partial(finish, shown))
-    show_file(f"report {out.name}", report, "the report of the run")
-    return summary, report
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -1,29 +1,24 @@
-"""The ways to run a collection, by name.
-
-Each is a function `(plan, store_path, reporter, parts, settings)` that makes the missing ones of
-the parts, or hands them to those who will. Its module is loaded when it is asked for, so that a
-way nobody takes needs nothing installed. `settings` is the runner's own frozen dataclass, or None
-for its defaults.
-"""
+"""The ways to run a collection, by name; a runner's module is imported when it is chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from flows.progress import Reporter
-    from flows.stages.collect import CollectPlan
+from flows.progress import Reporter
+from flows.tasks.interface import CollectionPlan
 
-Runner = Callable[["CollectPlan", Path | str, "Reporter", Sequence[str] | None, Any], Any]
+Runner = Callable[[CollectionPlan, Path | str, Reporter, Sequence[str] | None, Any], Any]
+"""runner(plan, store_path, reporter, parts, settings) makes the missing ones of the parts (None for
+all); `settings` is the runner's own frozen dataclass, or None for its defaults."""
 
 RUNNERS = {
     "local": "flows.stages.collect:run_local",
     "dask": "flows.runners.dask:run_dask",
-    "slurm": "flows.runners.slurm:run_slurm",
-    "prefect": "flows.runners.prefect:run_prefect",
+    "slurm": "flows.runners.slurm.runner:run_slurm",
+    "prefect": "flows.collect:run_prefect",
 }
 """Name -> "module:function". All but slurm return the records of what was collected now; slurm
 returns the record of the job that it submitted."""

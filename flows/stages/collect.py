@@ -1,304 +1,247 @@
-"""Collection: the parts of a plan that a store still lacks, one rollout and one commit each.
+"""The collection engine: rolls out and commits the parts of a plan that a store lacks.
 
-`collect_part` makes one part in any process, and every way to run a collection (`flows.runners`)
-comes down to it or to its loop here. What is missing is what the catalog lacks, so whoever is told
-to make a part that is there already does nothing, and running a plan again makes the rest.
+It serves every task (`flows.tasks`). `collect_part` makes one part in any process; `collect` makes
+parts on this machine, and the other runners (`flows.runners`) hand `collect_part` to their workers.
+Committed parts are skipped, so running a plan again makes the missing ones.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from pathlib import Path
-from types import TracebackType
 
-from collectors.experts.expert import DEFAULT_EXPERT, load_expert
-from collectors.legged.data import (
-    CollectionGrid,
-    StoredForm,
-    legged_schema,
-    part_arrays,
-    part_catalog,
-)
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.rollout import run_episodes
-from collectors.policies import Policy
-from collectors.simulators import check_backend
-from collectors.timing import EPISODE_STEPS
 from datasets import DatasetError, Store, create_store, open_store
 from flows.progress import Advance, Interrupted, Reporter, unheard
-from flows.records.activity import PartActivity, last_line
+from flows.records.activity import PartActivity, last_line, read_failures
+from flows.records.following import FollowedParts
 from flows.records.logs import log_event
 from flows.records.part_records import (
     PartCollected,
+    part_records,
     records_folder,
     records_of_commits,
     write_part_record,
+    write_plan_record,
 )
-from flows.records.records import digest, provenance, to_tree, write_record
-from flows.runners.retrying import Retry
+from flows.records.records import digest, to_tree
+from flows.retrying import Retry
+from flows.stages.processes import run_in_processes
+from flows.tasks.interface import CollectionPlan, Simulation
 
 
 @dataclass(frozen=True)
-class CollectPlan:
-    """What to collect and with how many robots at once.
+class Collection:
+    """A plan and its store, ready to be collected.
 
     Attributes:
-        grid: the episodes; expert: name or file of the policy that acts; sim: physics back end.
-        form: which fields are kept, and how exactly.
-        robots: most that are simulated at once; threads: that step them.
+        planned: all parts -> expected steps; wanted: the parts to make; missing: of those, the
+            ones that the store lacks.
     """
 
-    grid: CollectionGrid = field(default_factory=CollectionGrid)
-    form: StoredForm = field(default_factory=StoredForm)
-    expert: str = DEFAULT_EXPERT
-    sim: str = "mujoco"
-    robots: int = 320
-    threads: int = 2
+    plan: CollectionPlan
+    store: Path | str
+    planned: dict[str, int]
+    wanted: list[str]
+    missing: list[str]
 
-    def __post_init__(self) -> None:
-        check_backend(self.sim)
-        if self.robots < 1 or self.threads < 1:
-            raise ValueError(
-                f"{self.robots} robots on {self.threads} threads: both must be at least 1"
-            )
+    @contextmanager
+    def progress(self, reporter: Reporter) -> Iterator[Advance]:
+        """Report the collection as a step of the wanted parts, the committed ones done."""
+        total = sum(self.planned[part] for part in self.wanted)
+        left = sum(self.planned[part] for part in self.missing)
+        with reporter.step("collect", total, "step", total - left) as advance:
+            yield advance
 
-    def part_ids(self) -> list[str]:
-        """Names of the parts.
+    def followed(self, advance: Advance) -> FollowedParts:
+        """Progress of the missing parts, which other processes make."""
+        return FollowedParts(records_folder(self.store), self.missing, advance)
 
-        They change with anything that changes a part's content, so that a store can hold several
-        plans, and grow with `parts`.
-        """
-        content = {
-            **asdict(replace(self.grid, parts=1)),
-            "expert": load_expert(self.expert).hash,
-            "sim": self.sim,
-            "form": asdict(self.form),
-        }
-        return self.grid.part_ids(digest(content)[:6])
+    def finish(self) -> None:
+        """Prebuild the catalog's index if no part of the plan is missing any more."""
+        store = open_store(self.store)
+        # A damaged part of an earlier collection is for `verify` and for queries to name.
+        with suppress(DatasetError):
+            if self.missing and not store.missing(self.planned):
+                store.files.rebuild_index()
 
 
-class Collector:
-    """An expert on N simulated robots that fills parts; use it in a `with` statement.
+def prepare(
+    plan: CollectionPlan, store_path: Path | str, parts: Sequence[str] | None = None
+) -> Collection:
+    """Create the store and the record of the plan, before any part is made.
 
     Args:
-        plan: of the parts; threads: that step the robots of the one simulator.
+        store_path: a folder, or `s3://bucket/prefix`; parts: None for all of the plan.
 
-    Attributes:
-        env: the simulated robots; policy: who acts.
+    Raises:
+        ValueError: a part that is not the plan's, no such expert, another schema is there, or the
+            place cannot be written.
     """
-
-    def __init__(self, plan: CollectPlan, threads: int):
-        self.plan = plan
-        self._expert = load_expert(plan.expert)
-        # Full waves: a last wave of a few episodes would leave the other robots idle.
-        waves = ceil(plan.grid.episodes_per_part / plan.robots)
-        robots = ceil(plan.grid.episodes_per_part / waves)
-        self.policy: Policy = self._expert.policy
-        self.env = LeggedEnvironment(self._expert.policy.robot, robots, threads, plan.sim)
-
-    def __enter__(self) -> Collector:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Free the simulator."""
-        self.env.close()
-
-    def collect(
-        self,
-        store: Store,
-        part_id: str,
-        advance: Advance,
-        before_write: Callable[[], None] = lambda: None,
-    ) -> PartCollected:
-        """Roll out one part and commit it; `before_write` is called in between.
-
-        A part that another process committed meanwhile stays as it is: the store writes under the
-        part's lock and looks again.
-        """
-        started = time.time()
-        specs = self.plan.grid.part_specs(part_id)
-        policy, physics = self.policy, self.env.physics
-        results = list(
-            run_episodes(
-                self.env,
-                policy,
-                specs,
-                record=True,
-                privileged=self.plan.form.privileged,
-                progress=lambda n: advance(n, ""),
-            )
-        )
-        rolled_out = time.time()
-        before_write()
-        steps, per_episode = part_arrays(results, store.schema)
-        simulator = (physics.name, physics.version)
-        catalog = part_catalog(results, self.env.robot, simulator, (policy.name, self._expert.hash))
-        record = store.write_part(part_id, steps, catalog, per_episode)
-        ended = time.time()
-        return PartCollected(
-            part_id,
-            record.episodes,
-            record.steps,
-            record.bytes,
-            started,
-            ended - rolled_out,
-            ended,
-        )
-
-
-class _LastCollector(threading.local):
-    """The collector that this thread used last: the next part needs no new simulator."""
-
-    key: tuple[CollectPlan, str, int] | None = None
-    collector: Collector | None = None
-
-    def get(self, plan: CollectPlan, threads: int) -> Collector:
-        key = plan, load_expert(plan.expert).hash, threads
-        if self.collector is None or self.key != key:
-            if self.collector is not None:
-                self.collector.close()
-            self.key, self.collector = key, Collector(plan, threads)
-        return self.collector
-
-
-_last_collector = _LastCollector()
+    planned = plan.expected_steps()
+    wanted = list(planned if parts is None else parts)
+    for part in wanted:
+        if part not in planned:
+            plan.listed_with(part)  # raises
+    store = create_store(store_path, plan.schema(), to_tree(plan))
+    write_plan_record(store_path, plan.kind, plan, planned)
+    missing = store.missing(wanted)
+    counts = {"plan": digest(plan), "parts": len(wanted), "missing": len(missing)}
+    log_event(records_folder(store_path), "info", "plan prepared", **counts)
+    return Collection(plan, store_path, planned, wanted, missing)
 
 
 def collect_part(
-    plan: CollectPlan,
+    plan: CollectionPlan,
     store_path: Path | str,
-    part_id: str,
+    part: str,
     advance: Advance = unheard,
     threads: int = 1,
     retry: Retry | None = None,
 ) -> PartCollected:
-    """Make one part, in whichever process this is, and return its record.
+    """Make one part in this process and return its record; a committed part is not made again.
 
-    The store must exist (`prepare`). A part that is committed is not made again. A fault of the
-    system that may pass is met by further attempts. Parts of the same plan in the same thread share
-    a simulator.
+    The store must exist (`prepare`). Transient system errors are retried. Parts of one plan in one
+    thread share a simulator.
 
     Args:
-        advance: hears of every step, and stops the work by raising; threads: that step the robots.
-        retry: None for three attempts.
+        advance: called after every step; it stops the work by raising.
+        threads: of the simulator; retry: None for three attempts.
 
     Raises:
         ValueError: the part is not the plan's, also because the expert's file changed since the
             part was named; there is no store; or it refuses the part.
     """
-    parts = plan.part_ids()
-    if part_id not in parts:
-        raise ValueError(
-            f"part {part_id} is not one of the plan's {len(parts)}, {parts[0]} to {parts[-1]}: its "
-            "settings or its expert are others"
-        )
+    planned = plan.listed_with(part)
     store = open_store(store_path)
-    if not store.missing([part_id]):
-        return records_of_commits(store, store_path, [part_id])[0]
-    collector = _last_collector.get(plan, threads)
-    return _collect_missing(collector, store, store_path, part_id, advance, retry or Retry())
+    if not store.missing([part]):
+        return records_of_commits(store, store_path, [part])[0]
+    simulation = _last_simulation.get(plan, list(planned), threads)
+    work = partial(_attempt, simulation, planned[part], store, store_path, part, advance)
 
+    def report(error: Exception, wait_s: float) -> None:
+        known = {"part": part, "error": last_line(error), "wait_s": round(wait_s, 2)}
+        log_event(records_folder(store_path), "warning", "part is tried again", **known)
 
-def prepare(
-    plan: CollectPlan, store_path: Path | str, parts: Sequence[str] | None = None
-) -> tuple[list[str], list[str]]:
-    """Make the store and its record of the plan, before any part is made.
-
-    Returns:
-        The parts that are wanted (all, or the given ones), and those of them that are missing.
-
-    Raises:
-        ValueError: no such expert, another schema is there, or the place cannot be written.
-    """
-    robot = load_expert(plan.expert).policy.robot
-    store = create_store(store_path, legged_schema(robot, plan.form), to_tree(asdict(plan)))
-    named = plan.part_ids()
-    record = {"plan": asdict(plan), "parts": named, **provenance()}
-    write_record(records_folder(store_path) / f"plan-{digest(plan)}.json", record)
-    wanted = list(named if parts is None else parts)
-    missing = store.missing(wanted)
-    counts = {"plan": digest(plan), "parts": len(wanted), "missing": len(missing)}
-    log_event(records_folder(store_path), "info", "plan prepared", **counts)
-    return wanted, missing
-
-
-def steps_at_most(plan: CollectPlan) -> int:
-    """Steps of one part when no episode ends early."""
-    return plan.grid.episodes_per_part * EPISODE_STEPS
+    return (retry or Retry()).call(work, report)
 
 
 def collect(
-    plan: CollectPlan,
+    plan: CollectionPlan,
     store_path: Path | str,
     reporter: Reporter,
     parts: Sequence[str] | None = None,
 ) -> list[PartCollected]:
-    """Collect the parts that the store lacks, of all or of the given ones, in this process.
+    """Collect the missing ones of the given parts (None for all) on this machine.
 
-    The store is a folder, or `s3://bucket/prefix`.
-
-    Every thread simulates a part of its own: what Python does for one overlaps with the physics of
-    another. Interrupted, it loses the parts in work and nothing else. The plan and a record of
-    every part lie beside the store, in `<store>.records`. Whoever commits the plan's last part also
-    makes the catalog's index, if the store can still be written.
+    Each of the plan's workers simulates a part of its own. Interrupted, the run loses the parts in
+    work and nothing else. The plan and a record of every part lie in `<store>.records`.
 
     Returns:
         The records of what was collected now.
     """
-    wanted, missing = prepare(plan, store_path, parts)
-    per_part = steps_at_most(plan)
-    done = (len(wanted) - len(missing)) * per_part
-    workers = max(1, min(plan.threads, len(missing)))
-    with reporter.step("collect", len(wanted) * per_part, "step", done) as advance:
-        shared = _Stoppable(advance)
-        with ThreadPoolExecutor(workers) as pool:
-            work = partial(_collect_share, plan, store_path, plan.threads // workers, shared)
-            shares = [pool.submit(work, missing[k::workers]) for k in range(workers)]
-            try:
-                # A worker that fails is told at once, not after those before it have finished.
-                for share in wait(shares, return_when=FIRST_EXCEPTION).done:
-                    share.result()
-                return [record for share in shares for record in share.result()]
-            except BaseException:
-                shared.stop()
-                raise
-
-
-def _index(store: Store) -> None:
-    """Spare the first query the reading of all catalog files; the collection does not need it."""
-    # A part of an earlier collection that is damaged is for `verify` and for queries to name.
-    with suppress(DatasetError):
-        store.files.rebuild_index()
+    collection = prepare(plan, store_path, parts)
+    workers = max(1, min(plan.workers, len(collection.missing)))
+    with collection.progress(reporter) as advance:
+        if plan.parallelism == "processes" and workers > 1:
+            made = _collect_in_processes(collection, workers, advance)
+        else:
+            made = _collect_in_threads(collection, workers, advance)
+    collection.finish()
+    return made
 
 
 def run_local(
-    plan: CollectPlan,
+    plan: CollectionPlan,
     store_path: Path | str,
     reporter: Reporter,
     parts: Sequence[str] | None = None,
     settings: None = None,
 ) -> list[PartCollected]:
-    """`collect` as a runner; it has no settings beside the plan's threads."""
+    """`collect` as a runner; it has no settings beside the plan's workers."""
     return collect(plan, store_path, reporter, parts)
 
 
+class _LastSimulation(threading.local):
+    """The simulation that this thread used last, for the next part of the same plan."""
+
+    key: tuple[CollectionPlan, list[str], int] | None = None
+    simulation: Simulation | None = None
+
+    def get(self, plan: CollectionPlan, parts: list[str], threads: int) -> Simulation:
+        # The parts' names change with the expert's weights.
+        if self.simulation is None or self.key != (plan, parts, threads):
+            self.close()
+            self.simulation = plan.simulate(threads)
+            self.key = plan, parts, threads
+        return self.simulation
+
+    def close(self) -> None:
+        if self.simulation is not None:
+            self.simulation.close()
+        self.key = self.simulation = None
+
+
+_last_simulation = _LastSimulation()
+
+
+def _attempt(
+    simulation: Simulation,
+    expected: int,
+    store: Store,
+    store_path: Path | str,
+    part: str,
+    advance: Advance,
+) -> PartCollected:
+    """Roll out and commit a part, with its heartbeat and its record.
+
+    The store writes under the part's lock and looks again: a part that another process committed
+    meanwhile stays as it is.
+    """
+    with PartActivity(records_folder(store_path), part, expected) as activity:
+
+        def heard(n: int, note: str) -> None:
+            activity.advance(n)
+            advance(n, note)
+
+        started = time.time()
+        try:
+            data = simulation.roll_out(part, store.schema, heard)
+            rolled_out = time.time()
+            activity.writing()
+            made = store.write_part(part, data.steps, data.catalog, data.per_episode)
+        except Exception as error:
+            if not isinstance(error, Interrupted):
+                advance(-activity.steps, "")  # the next attempt begins at the first step
+            raise
+        ended = time.time()
+        sizes = made.episodes, made.steps, made.bytes
+        record = PartCollected(part, *sizes, started, ended - rolled_out, ended)
+        write_part_record(store_path, record)
+        return record
+
+
+def _collect_share(
+    plan: CollectionPlan,
+    store_path: Path | str,
+    threads: int,
+    parts: Sequence[str],
+    advance: Advance,
+) -> list[PartCollected]:
+    """Make parts one after another in this thread, with one simulator."""
+    try:
+        return [collect_part(plan, store_path, part, advance, threads) for part in parts]
+    finally:
+        _last_simulation.close()
+
+
 class _Stoppable:
-    """Progress of several threads, which also tells them to stop."""
+    """Progress of several threads, which also stops them."""
 
     def __init__(self, advance: Advance):
         self._advance = advance
@@ -315,54 +258,44 @@ class _Stoppable:
             self._advance(n, note)
 
 
-def _collect_share(
-    plan: CollectPlan, store_path: Path | str, threads: int, advance: Advance, parts: Sequence[str]
+def _collect_in_threads(
+    collection: Collection, workers: int, advance: Advance
 ) -> list[PartCollected]:
-    with Collector(plan, threads) as collector:
-        store = open_store(store_path)
-        work = partial(_collect_missing, collector, store, store_path)
-        return [work(part_id, advance, Retry()) for part_id in parts]
+    plan, missing, shared = collection.plan, collection.missing, _Stoppable(advance)
+    work = partial(_collect_share, plan, collection.store, plan.workers // workers)
+    with ThreadPoolExecutor(workers) as pool:
+        shares = [pool.submit(work, missing[k::workers], shared) for k in range(workers)]
+        try:
+            # A worker that fails is reported at once, not after those before it have finished.
+            for share in wait(shares, return_when=FIRST_EXCEPTION).done:
+                share.result()
+            return [record for share in shares for record in share.result()]
+        except BaseException:
+            shared.stop()
+            raise
 
 
-def _collect_missing(
-    collector: Collector,
-    store: Store,
-    store_path: Path | str,
-    part_id: str,
-    advance: Advance,
-    retry: Retry,
-) -> PartCollected:
-    """Attempts at one part, each with its heartbeat, and the record of the one that succeeds."""
-    records = records_folder(store_path)
+def _collect_in_processes(
+    collection: Collection, workers: int, advance: Advance
+) -> list[PartCollected]:
+    missing, open_parts = collection.missing, set(collection.missing)
+    follow, started = collection.followed(advance), time.time()
 
-    def attempt() -> PartCollected:
-        with PartActivity(records, part_id, steps_at_most(collector.plan)) as activity:
+    def look() -> None:
+        records = part_records(collection.store, sorted(open_parts))
+        open_parts.difference_update(record.part for record in records)
+        follow(records)
 
-            def heard(n: int, note: str) -> None:
-                activity.advance(n)
-                advance(n, note)
-
-            try:
-                record = collector.collect(store, part_id, heard, activity.writing)
-            except Exception as error:
-                if not isinstance(error, Interrupted):
-                    advance(-activity.steps, "")  # the next attempt begins at the first step
-                raise
-            write_part_record(store_path, record)
-            if not store.missing(collector.plan.part_ids()):
-                _index(store)
-            return record
-
-    def tell(error: Exception, wait_s: float) -> None:
-        known = {"part": part_id, "error": last_line(error), "wait_s": round(wait_s, 2)}
-        log_event(records, "warning", "part is tried again", **known)
-
-    return retry.call(attempt, tell)
+    shares = [missing[k::workers] for k in range(workers)]
+    work = partial(_collect_share, collection.plan, collection.store, 1)
+    if not run_in_processes(work, shares, look):
+        raise ValueError(_failure(collection, started))
+    return records_of_commits(open_store(collection.store), collection.store, missing)
 
 
-if __name__ == "__main__":
-    import sys
-
-    from flows.direct import main
-
-    sys.exit(main("collect"))
+def _failure(collection: Collection, started: float) -> str:
+    """Why a process failed, from its part's record."""
+    for failure in reversed(read_failures(records_folder(collection.store))):
+        if failure.part in collection.missing and failure.time >= started:
+            return f"part {failure.part} failed: {failure.error}"
+    return "a collecting process ended before its parts were made; see the machine's memory"

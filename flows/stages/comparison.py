@@ -21,7 +21,7 @@ from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from datasets import Selection
 from flows.progress import Reporter
-from flows.records.records import provenance, read_record, to_tree, write_record
+from flows.records.records import kept_record, provenance, to_tree, write_record
 from flows.stages.comparison_summary import summarise
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_once
 from flows.stages.train import SelectPlan, TrainPlan, run_training
@@ -256,14 +256,13 @@ def _test_once(
     source: PolicySource, held_out: Selection, path: Path, reporter: Reporter
 ) -> dict[str, Any]:
     """The error on the held-out episodes, unless `path` already holds that of these weights."""
-    assert source.run is not None, "a comparison tests what it trained"
+    run = source.run
+    assert run is not None, "a comparison tests what it trained"
+
+    def make() -> dict[str, Any]:
+        policy = load_policy(run, which=source.which)
+        with reporter.step(f"test {source.name}", held_out.steps, "step") as advance:
+            return asdict(held_out_error(policy, held_out, lambda n: advance(n, "")))
+
     key = {"held_out": held_out.hash, "weights": source.key()}
-    known = read_record(path)
-    if known is not None and known.get("key") == key:
-        return known
-    policy = load_policy(source.run, which=source.which)
-    with reporter.step(f"test {source.name}", held_out.steps, "step") as advance:
-        error = held_out_error(policy, held_out, lambda n: advance(n, ""))
-    record = {**asdict(error), "key": key, **provenance()}
-    write_record(path, record)
-    return record
+    return kept_record(path, key, ("mse",), make)

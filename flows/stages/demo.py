@@ -1,15 +1,11 @@
-"""The whole road at small scale: collect, describe, train, evaluate, sum up.
-
-The road is written once as calls of stages through a `Stage`: called directly it is plain functions
-in this process, and `flows.runners.prefect` passes one that makes every call a Prefect task.
-"""
+"""The pipeline at small scale: collect, describe, train, evaluate, summarise."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +18,13 @@ from collectors.timing import EPISODE_STEPS
 from flows.progress import Reporter
 from flows.records.part_records import collection_rate, part_records
 from flows.records.records import provenance, read_record, to_tree, write_record
-from flows.stages.collect import CollectPlan, collect
+from flows.stages.collect import collect
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_once
 from flows.stages.overview import dataset_overview
 from flows.stages.train import SelectPlan, TrainPlan, run_training
+from flows.tasks.legged import LeggedPlan
 from learners.training.config import TrainConfig
 from learners.training.train import TrainResult
-
-Stage = Callable[[str, Callable[[], Any]], Any]
-"""stage(name, work) runs a named piece of work and returns its result."""
-
-Collecting = Callable[[CollectPlan, Path, Reporter], Any]
-"""collecting(plan, store, reporter) makes the parts that the store lacks."""
 
 STORE = "legged.zarr"
 SUMMARY = "summary.json"
@@ -41,8 +32,8 @@ WALL = "wall.json"
 EXPERT_CARD = "expert.json"
 
 
-# Whole episodes a window: every step is learned with the history that it has in control. A minute
-# of two cores each.
+# A window is a whole episode: every step is learned with the history that it has in control. Each
+# training takes a minute on two cores.
 _FCNET_BUDGET = {"steps": 3000, "batch_size": 8, "window_len": EPISODE_STEPS, "peak_lr": 8e-3}
 _BOT_BUDGET = {"steps": 600, "batch_size": 6, "window_len": EPISODE_STEPS, "peak_lr": 5e-3}
 
@@ -55,9 +46,7 @@ def _training(model: str, objective: str, **settings: Any) -> TrainPlan:
 class DemoPlan:
     """The demo's stages. Sizes fit two cores, six minutes and 4 GiB."""
 
-    collect: CollectPlan = field(
-        default_factory=lambda: CollectPlan(grid=COLLECTION_PRESETS["demo"])
-    )
+    collect: LeggedPlan = field(default_factory=lambda: LeggedPlan(grid=COLLECTION_PRESETS["demo"]))
     fcnet: TrainPlan = field(default_factory=lambda: _training("fcnet", "bc", **_FCNET_BUDGET))
     bot: TrainPlan = field(default_factory=lambda: _training("bot", "bc", **_BOT_BUDGET))
     fcnet_rc: TrainPlan = field(
@@ -75,46 +64,53 @@ class DemoPlan:
         return {"fcnet": self.fcnet, "bot": self.bot, "fcnet_rc": self.fcnet_rc}
 
 
-def direct(name: str, work: Callable[[], Any]) -> Any:
-    """A stage as a plain call."""
-    return work()
+def describe(store: Path, path: Path) -> dict[str, Any]:
+    """Write what a store holds into the file `path`."""
+    overview = dataset_overview(store)
+    write_record(path, overview)
+    return overview
+
+
+@dataclass(frozen=True)
+class DemoStages:
+    """The stages as functions of this process; `flows.demo` has them as Prefect tasks."""
+
+    collect: Callable[[LeggedPlan, Path, Reporter], Any] = collect
+    describe: Callable[[Path, Path], dict[str, Any]] = describe
+    train: Callable[[TrainPlan, Path, Path, Reporter], TrainResult] = run_training
+    evaluate: Callable[[PolicySource, EvaluatePlan, Path, Reporter], dict[str, Any]] = evaluate_once
 
 
 def run_demo(
-    plan: DemoPlan,
-    out: Path,
-    reporter: Reporter,
-    stage: Stage = direct,
-    collecting: Collecting = collect,
+    plan: DemoPlan, out: Path, reporter: Reporter, stages: DemoStages | None = None
 ) -> dict[str, Any]:
-    """Run or go on with the demo in `out`; returns what `summary.json` holds.
+    """Run or resume the demo in `out`; returns what `summary.json` holds.
 
     Raises:
         ValueError: `out` cannot be written, or holds a demo of another plan.
     """
+    stages = stages or DemoStages()
     _claim(plan, out)
     store = out / STORE
-    stage = _clocked(stage, out)
-    stage("collect", lambda: collecting(plan.collect, store, reporter))
+    with _timed(out, "collect"):
+        stages.collect(plan.collect, store, reporter)
     write_record(out / EXPERT_CARD, load_expert(plan.collect.expert).card)
-    overview = stage("describe", lambda: _describe(store, out / "dataset.json"))
+    with _timed(out, "describe"):
+        overview = stages.describe(store, out / "dataset.json")
     trained: dict[str, TrainResult] = {}
     for name, training in plan.learned().items():
-        folder = out / "train" / name
-        trained[name] = stage(
-            f"train {name}", partial(run_training, training, store, folder, reporter)
-        )
+        with _timed(out, f"train {name}"):
+            trained[name] = stages.train(training, store, out / "train" / name, reporter)
     sources = [PolicySource("expert", expert=plan.collect.expert)]
     sources += [PolicySource(name, out / "train" / name) for name in trained]
     evaluations = {}
     for source in sources:
         path = out / "evaluate" / f"{source.name}.json"
-        work = partial(evaluate_once, source, plan.evaluate, path, reporter)
-        evaluations[source.name] = stage(f"evaluate {source.name}", work)
+        with _timed(out, f"evaluate {source.name}"):
+            evaluations[source.name] = stages.evaluate(source, plan.evaluate, path, reporter)
     summary = _summary(plan, store, overview, trained, evaluations)
-    wall = sum(entry["seconds"] for entry in read_record(out / WALL) or [])
     summary |= {
-        "wall_s": wall,
+        "wall_s": sum(entry["seconds"] for entry in read_record(out / WALL) or []),
         "command": f"gaitforge demo --out {out.name if out.is_absolute() else out}",
     }
     write_record(out / SUMMARY, summary)
@@ -131,12 +127,6 @@ def _claim(plan: DemoPlan, out: Path) -> None:
         )
     if known is None:
         write_record(out / "plan.json", {"plan": mine, **provenance()})
-
-
-def _describe(store: Path, path: Path) -> dict[str, Any]:
-    overview = dataset_overview(store)
-    write_record(path, overview)
-    return overview
 
 
 def _summary(
@@ -175,24 +165,13 @@ def _summary(
     }
 
 
-def _clocked(stage: Stage, out: Path) -> Stage:
-    """Add every stage's seconds to a file: a resumed demo's time is that of all its runs."""
-
-    def run(name: str, work: Callable[[], Any]) -> Any:
-        started = time.perf_counter()
-        try:
-            return stage(name, work)
-        finally:
-            known = read_record(out / WALL) or []
-            seconds = round(time.perf_counter() - started, 3)
-            write_record(out / WALL, [*known, {"stage": name, "seconds": seconds}])
-
-    return run
-
-
-if __name__ == "__main__":
-    import sys
-
-    from flows.direct import main
-
-    sys.exit(main("demo"))
+@contextmanager
+def _timed(out: Path, stage: str) -> Iterator[None]:
+    """Add a stage's seconds to a file: a resumed demo's time is that of all its runs."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds = round(time.perf_counter() - started, 3)
+        known = read_record(out / WALL) or []
+        write_record(out / WALL, [*known, {"stage": stage, "seconds": seconds}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from collectors.legged.observations import POLICY_SLICES
 from collectors.policies import Observation, Policy
 from collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
 from flows.progress import Reporter
-from flows.records.records import digest, provenance, read_record, write_record
+from flows.records.records import digest, kept_record, read_record, to_tree
 from flows.stages.train import PLAN
 from learners.checkpoint import checkpoint_path, load_policy
 from learners.deploy.control import LearnedPolicy
@@ -127,15 +127,27 @@ def evaluate_once(
 
     Returns:
         The evaluation's record.
+
+    Raises:
+        ValueError: as `evaluate_policy`, or `path` holds something else.
     """
     key = {"plan": digest(plan), "weights": source.key()}
-    known = read_record(path)
-    if known is not None and known.get("key") == key:
-        return known
-    record = evaluate_policy(source, plan, reporter).as_record()
-    record |= {"key": key, "plan": asdict(plan), **provenance()}
-    write_record(path, record)
-    return record
+
+    def make() -> dict[str, Any]:
+        return {**evaluate_policy(source, plan, reporter).as_record(), "plan": to_tree(plan)}
+
+    return kept_record(path, key, ("policy", "cells"), make)
+
+
+def run_source(run: Path) -> PolicySource:
+    """The policy of a training run's folder.
+
+    Raises:
+        ValueError: no such folder.
+    """
+    if not run.is_dir():
+        raise ValueError(f"no training run at {run}; `gaitforge train` makes one")
+    return PolicySource(run.resolve().name, run=run)
 
 
 def robot_observations(plan: EvaluatePlan, robot: RobotCard, count: int = 64) -> list[Observation]:
@@ -206,11 +218,3 @@ def _load_exported(
         raise ValueError(f"{folder} reads another observation layout than this program's")
     robot = load_robot(plan.robot or policy.description["control"]["robot"])
     return policy, policy.parameters, robot
-
-
-if __name__ == "__main__":
-    import sys
-
-    from flows.direct import main
-
-    sys.exit(main("evaluate"))

@@ -1,7 +1,6 @@
-"""Import: data of another project's format become a store, or more parts of one.
+"""Import of another project's data into a store, with a record beside it.
 
-`datasets.formats` does the work; here it becomes a plan that leaves a record beside the store. What
-is there already is not read again, so running a plan twice changes nothing.
+Parts that are there already are not read again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from flows.records.records import digest, provenance, write_record
 
 
 @dataclass(frozen=True)
-class IngestPlan:
+class ImportPlan:
     """What to import, and how.
 
     Attributes:
@@ -43,8 +42,10 @@ class IngestPlan:
             raise ValueError(f"{self.workers} workers: at least 1 is needed")
 
 
-def ingest(plan: IngestPlan, source: Path | str, store: Path | str, reporter: Reporter) -> Report:
-    """Import a source into a store; interrupted, the same call goes on with the missing parts.
+def run_import(
+    plan: ImportPlan, source: Path | str, store: Path | str, reporter: Reporter
+) -> Report:
+    """Import a source into a store; interrupted, the same call imports the missing parts.
 
     Raises:
         ValueError: an unknown option, packages that are not installed, or a source or store that
@@ -69,11 +70,3 @@ def ingest(plan: IngestPlan, source: Path | str, store: Path | str, reporter: Re
 
 def _without_note(advance: Any, steps: int) -> None:
     advance(steps, "")
-
-
-if __name__ == "__main__":
-    import sys
-
-    from flows.direct import main
-
-    sys.exit(main("ingest"))

@@ -1,171 +1,116 @@
-"""Replay: stored episodes simulated again from their seeds, compared bit for bit.
+"""Replay: stored episodes simulated again and compared bit for bit.
 
-A dataset that replays is what it says: every observation and reward follows from the seed, the
-randomisation draws and the executed actions that are stored with the episode.
+Legged episodes are repeated one by one from their seeds and stored actions. Of the other tasks
+whole parts are rolled out again, policy included, by the plan beside the store.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from collectors.legged.environment import MAX_ACTION, LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec
-from collectors.legged.observations import POLICY_SLICES
-from collectors.physics import is_exact
-from collectors.robots.robot import N_JOINTS, load_robot
-from collectors.scenarios.randomisation import DRAW_NAMES
-from datasets import Selection, open_store
+from datasets import Store, open_store
 from flows.progress import Reporter
-
-ROBOTS = 64
-_LAST_ACTION = slice(*POLICY_SLICES["last_action"])
-
-
-@dataclass(frozen=True)
-class ReplayFault:
-    """An episode that did not repeat: which, and the first field and step that differ."""
-
-    part: str
-    episode: int
-    what: str
-
-    def __str__(self) -> str:
-        return f"part {self.part}: episode {self.episode}: {self.what}"
+from flows.records.part_records import plan_records
+from flows.stages.legged_replay import ReplayFault, replay_legged
+from flows.tasks.interface import CollectionPlan, PartData
+from flows.tasks.registry import LEGGED, recorded_plan
 
 
 def replay(
     store_path: Path | str, count: int, seed: int, reporter: Reporter, robot: str = ""
 ) -> list[ReplayFault]:
-    """Simulate `count` random episodes of a store again and compare every step.
+    """Simulate random episodes of a store again and compare every step.
 
     Args:
-        seed: which episodes; robot: a name or path, empty for the store's own.
+        count: episodes; in whole parts, so at least, unless they are legged.
+        seed: which episodes; robot: of a legged store, a name or path; empty for the store's own.
 
     Raises:
-        ValueError: no store, or one that was made by another version or robot, or by a simulator
-            that does not repeat itself bit for bit.
+        ValueError: no store, or one that was made by another version or robot, by a simulator that
+            does not repeat itself bit for bit, or by policies that are gone.
     """
     store = open_store(store_path)
     if any(field.dtype == "float16" for field in store.schema.fields):
         raise ValueError(f"{store_path} holds half floats, which no replay can equal bit for bit")
-    selection = store.select()
-    count = min(count, len(selection))
-    chosen = np.sort(np.random.default_rng(seed).choice(len(selection), count, replace=False))
-    columns = selection.episodes().take(chosen).to_pylist()
-    simulator = _one(columns, "simulator"), _one(columns, "simulator_version")
-    if not is_exact(simulator[0]):
-        raise ValueError(
-            f"{store_path} was made by {simulator[0]}, which repeats no episode bit for bit"
-        )
-    card = load_robot(robot or store.schema.robot)
-    steps = max((row["length"] for row in columns), default=1)
-    env = LeggedEnvironment(card, min(ROBOTS, max(count, 1)), backend=simulator[0])
+    plans = {
+        part: record
+        for record in plan_records(store_path)
+        if record["kind"] != LEGGED
+        for part in record["parts"]
+    }
+    made = sorted(plans.keys() - set(store.missing(list(plans))))
+    if not made:
+        return replay_legged(store_path, store.select(), count, seed, reporter, robot)
     faults: list[ReplayFault] = []
-    try:
-        if env.physics.version != simulator[1]:
-            raise ValueError(
-                f"{store_path} was made by {simulator[0]} {simulator[1]}; "
-                f"version {env.physics.version} cannot repeat it bit for bit"
-            )
-        total = sum(row["length"] for row in columns)
-        with reporter.step("replay", total, "step") as advance:
-            for first in range(0, count, env.num_robots):
-                rows = columns[first : first + env.num_robots]
-                batch = _Batch(env, selection, chosen[first : first + env.num_robots], rows)
-                faults += batch.run(steps, lambda n: advance(n, ""))
-    finally:
-        env.close()
+    with reporter.step("replay", min(count, len(store.select())), "episode") as advance:
+        for part in np.random.default_rng(seed).permutation(made).tolist():
+            if count <= 0:
+                break
+            data = _rolled_out(recorded_plan(plans[part]), store, part)
+            faults += _differences(store, part, data)
+            episodes = len(data.catalog["episode"])
+            advance(min(count, episodes), "")
+            count -= episodes
     return faults
 
 
-def _one(rows: list[dict[str, Any]], column: str) -> str:
-    values = sorted({row[column] for row in rows})
-    if len(values) != 1:
-        raise ValueError(f"a replay needs one {column}; the store holds {', '.join(values) or '-'}")
-    return values[0]
+def _rolled_out(plan: CollectionPlan, store: Store, part: str) -> PartData:
+    plan.listed_with(part)
+    with closing(plan.simulate()) as simulation:
+        return simulation.roll_out(part, store.schema, lambda n, note: None)
 
 
-class _Batch:
-    """Up to `ROBOTS` stored episodes, run side by side."""
+def _differences(store: Store, part: str, data: PartData) -> Iterator[ReplayFault]:
+    """A fault for each episode that did not repeat.
 
-    def __init__(
-        self,
-        env: LeggedEnvironment,
-        selection: Selection,
-        indices: np.ndarray,
-        rows: list[dict[str, Any]],
-    ):
-        self._env = env
-        self._rows = rows
-        self._stored = [selection.episode(int(index)) for index in indices]
-        self._faults: dict[int, str] = {}
+    Raises:
+        ValueError: the part was made by another version of the simulator.
+    """
+    selection = store.select()
+    table = selection.episodes()
+    index_of = {episode: k for k, episode in enumerate(table.column("episode").to_pylist())}
+    first = 0
+    for i, episode in enumerate(map(int, data.catalog["episode"])):
+        last = first + int(data.catalog["length"][i])
+        if episode not in index_of:
+            yield ReplayFault(part, episode, "is not in the store")
+        else:
+            index = index_of[episode]
+            row, again = table.slice(index, 1).to_pylist()[0], data.catalog
+            _check_version(store, row, again["simulator_version"][i])
+            steps = {name: values[first:last] for name, values in data.steps.items()}
+            steps |= {name: values[i] for name, values in data.per_episode.items()}
+            columns = {name: again[name][i] for name in row.keys() & again.keys()}
+            if what := _difference(selection.episode(index), row, steps, columns):
+                yield ReplayFault(part, episode, what)
+        first = last
 
-    def run(self, steps: int, advance: Any) -> list[ReplayFault]:
-        """Step all of them to the end of the longest; returns the faults."""
-        env = self._env
-        ids = np.arange(len(self._rows))
-        env.reset(ids, [_spec(row) for row in self._rows])
-        for i, row in enumerate(self._rows):
-            self._check_draws(i, row)
-        observation = env.observe().policy
-        for step in range(steps):
-            action = np.zeros((env.num_robots, N_JOINTS), dtype=np.float32)
-            running = [i for i in ids.tolist() if step < self._rows[i]["length"]]
-            if not running:
-                break
-            for i in running:
-                self._compare(i, step, "obs", observation[i], self._stored[i]["obs"][step])
-                action[i] = self._executed(i, step)
-            transition = env.step(action)
-            observation = transition.observation.policy
-            for i in running:
-                reward = self._stored[i]["reward"][step]
-                self._compare(i, step, "reward", transition.reward[i], reward)
-                if step + 1 == self._rows[i]["length"]:
-                    final = self._stored[i]["final_obs"]
-                    self._compare(i, step + 1, "final_obs", observation[i], final)
-                    ended = bool(transition.terminated[i])
-                    self._compare(i, step, "terminated", ended, self._rows[i]["terminated"])
-            advance(len(running))
-        return [
-            ReplayFault(str(self._rows[i]["part"]), int(self._rows[i]["episode"]), what)
-            for i, what in sorted(self._faults.items())
-        ]
 
-    def _executed(self, i: int, step: int) -> np.ndarray:
-        """The action that was executed: the policy's and the noise that the seed draws."""
-        draws = self._env.episode_draws[i]
-        action = self._stored[i]["action"][step]
-        if draws is not None and self._rows[i]["action_noise"] > 0:
-            action = action + draws.action_noise[step]
-        after = self._stored[i]["obs"][step + 1 :]
-        known = after[0] if len(after) else self._stored[i]["final_obs"]
-        self._compare(
-            i, step, "action", np.clip(action, -MAX_ACTION, MAX_ACTION), known[_LAST_ACTION]
+def _check_version(store: Store, row: dict[str, Any], version: str) -> None:
+    if row["simulator_version"] != version:
+        raise ValueError(
+            f"{store.path} was made by {row['simulator']} {row['simulator_version']}; "
+            f"version {version} cannot repeat it bit for bit"
         )
-        return action
-
-    def _check_draws(self, i: int, row: dict[str, Any]) -> None:
-        draws = self._env.episode_draws[i]
-        for k, name in enumerate(DRAW_NAMES):
-            if draws is not None and float(draws.draws[k]) != row[name]:
-                self._faults.setdefault(i, f"the draw {name} is not what its seed gives")
-
-    def _compare(self, i: int, step: int, what: str, got: Any, stored: Any) -> None:
-        if not np.array_equal(got, stored):
-            self._faults.setdefault(i, f"{what} of step {step} differs from the stored one")
 
 
-def _spec(row: dict[str, Any]) -> EpisodeSpec:
-    return EpisodeSpec(
-        row["episode"],
-        row["terrain"],
-        row["level"],
-        row["skill"],
-        row["seed"],
-        action_noise=row["action_noise"],
-    )
+def _difference(
+    stored: dict[str, np.ndarray],
+    row: dict[str, Any],
+    steps: dict[str, np.ndarray],
+    columns: dict[str, Any],
+) -> str:
+    """The first field or column that differs; empty if none does."""
+    for name, value in columns.items():
+        if row[name] != value:
+            return f"{name} is {value}, not {row[name]} as stored"
+    for name, values in steps.items():
+        if not np.array_equal(values, stored[name]):
+            apart = np.flatnonzero((values != stored[name]).reshape(len(values), -1).any(axis=1))
+            return f"{name} of step {apart[0]} differs from the stored one"
+    return ""

@@ -102,11 +102,3 @@ def _as_progress(advance: Callable[[int, str], None]) -> Callable[[int, int, dic
         shown = done
 
     return progress
-
-
-if __name__ == "__main__":
-    import sys
-
-    from flows.direct import main
-
-    sys.exit(main("train"))

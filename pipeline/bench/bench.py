@@ -22,7 +22,8 @@ from datasets import Selection, open_store, query
 from flows.progress import Reporter
 from flows.records.part_records import collection_rate
 from flows.records.records import provenance, write_record
-from flows.stages.collect import CollectPlan, collect
+from flows.stages.collect import collect
+from flows.tasks.legged import LeggedPlan
 from learners.models.presets import PRESETS
 from learners.models.registry import build_network, preset
 from learners.models.spaces import SPACES
@@ -133,7 +134,7 @@ def _simulation(reporter: Reporter) -> list[dict[str, Any]]:
 
 def _collection(path: Path, reporter: Reporter) -> list[dict[str, Any]]:
     """Simulation, policy and writing together."""
-    plan = CollectPlan(grid=CollectionGrid(parts=4, episodes_per_part=300), threads=THREADS)
+    plan = LeggedPlan(grid=CollectionGrid(parts=4, episodes_per_part=300), threads=THREADS)
     records = collect(plan, path, reporter)
     write_share = sum(r.write_s for r in records) / sum(r.ended - r.started for r in records)
     note = f"writing {write_share:.0%} of a worker's time"

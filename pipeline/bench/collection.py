@@ -21,7 +21,8 @@ from collectors.physics.mujoco.backend import MujocoBackend
 from collectors.policies import Observation, Policy
 from datasets import open_store
 from flows.progress import Advance, unheard
-from flows.stages.collect import Collector, CollectPlan, prepare
+from flows.stages.collect import prepare
+from flows.tasks.legged import LeggedPlan
 
 ROLLOUT = "mujoco.rollout"
 BACKEND = "back end around it"
@@ -82,7 +83,7 @@ class StageClock:
 
 
 def measure_collection(
-    plan: CollectPlan, rounds: int, folder: Path, advance: Advance = unheard
+    plan: LeggedPlan, rounds: int, folder: Path, advance: Advance = unheard
 ) -> dict[str, Any]:
     """Collect every part of a plan, a simulator and a thread each, and repeat its physics alone.
 
@@ -128,7 +129,7 @@ def measure_collection(
         steps = sum(worker.pool.robot_steps for worker in workers)
         found = {
             "threads": len(workers),
-            "robots": workers[0].collector.env.num_robots,
+            "robots": workers[0].simulation.env.num_robots,
             "collect_steps_per_s": steps / float(np.median(collected)),
             "bare_steps_per_s": steps / float(np.median(bare)),
             "ratio": float(np.median(ratios)),
@@ -164,11 +165,11 @@ class _KeptCalls:
 class _Worker:
     """One simulator that collects the same part again and again."""
 
-    def __init__(self, plan: CollectPlan, part_id: str):
+    def __init__(self, plan: LeggedPlan, part_id: str):
         self.clock = StageClock()
-        self.collector = Collector(plan, 1)
+        self.simulation = plan.simulate()
         self._part_id = part_id
-        physics = self.collector.env.physics
+        physics = self.simulation.env.physics
         if not isinstance(physics, MujocoBackend):
             raise ValueError(f"only mujoco can be measured beside mujoco.rollout, not {plan.sim}")
         self.pool = _KeptCalls(physics.pool)
@@ -176,20 +177,18 @@ class _Worker:
 
     def collect(self, store: Path) -> None:
         """Collect the part into a store that lacks it."""
-        with self.clock.stage(RECORDING), ExitStack() as writing:
-            self.collector.collect(
-                open_store(store),
-                self._part_id,
-                unheard,
-                lambda: writing.enter_context(self.clock.stage(WRITING)),
-            )
+        opened = open_store(store)
+        with self.clock.stage(RECORDING):
+            data = self.simulation.roll_out(self._part_id, opened.schema, unheard)
+        with self.clock.stage(WRITING):
+            opened.write_part(self._part_id, data.steps, data.catalog, data.per_episode)
 
     def repeat(self) -> None:
         """Simulate what the collection did, and nothing else."""
         self.pool.repeat()
 
     def close(self) -> None:
-        self.collector.close()
+        self.simulation.close()
 
 
 class _ClockedPolicy:
@@ -210,14 +209,14 @@ class _ClockedPolicy:
 @contextmanager
 def _clocked(worker: _Worker) -> Iterator[None]:
     """Have the worker's clock run in everything that it does."""
-    env, clock = worker.collector.env, worker.clock
+    env, clock = worker.simulation.env, worker.clock
     clock.wrap(env.physics, "step", BACKEND)
     clock.wrap(env.physics, "push", BACKEND)
     clock.wrap(worker.pool, "rollout", ROLLOUT)
     clock.wrap(env, "step", OBSERVATION)
     clock.wrap(env, "observe", OBSERVATION)
     clock.wrap(env, "reset", RESET)
-    worker.collector.policy = _ClockedPolicy(worker.collector.policy, clock)
+    worker.simulation.policy = _ClockedPolicy(worker.simulation.policy, clock)
     rewards = {name: getattr(environment, name) for name in ("total_reward", "signals")}
     try:
         for name in rewards:

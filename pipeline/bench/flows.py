@@ -37,7 +37,8 @@ from flows.records.part_records import PartCollected, part_records
 from flows.records.records import provenance, write_record
 from flows.runners.dask import make_part, run_parts
 from flows.runners.dask_clusters import CONFIG, LOOPBACK, DaskSettings, dask_client
-from flows.stages.collect import CollectPlan, collect_part, prepare
+from flows.stages.collect import collect_part, prepare
+from flows.tasks.legged import LeggedPlan
 
 THREADS_A_WORKER = 8
 MODELLED_PARTS = (1, 2, 4, 8, 16, 32)
@@ -146,7 +147,7 @@ def _overhead(
     out: Path, config: FlowBenchConfig, advance: Callable[[int, str], None]
 ) -> tuple[dict[str, Any], list[float]]:
     """Wall times and gaps of the three ways, and the durations of the bare loop's parts."""
-    plan = CollectPlan(grid=config.grid, threads=1)
+    plan = LeggedPlan(grid=config.grid, threads=1)
     first, *rest = plan.part_ids()
     wall: dict[str, float] = {}
     records: dict[str, list[PartCollected]] = {}
@@ -183,7 +184,7 @@ def _overhead(
 
 
 @contextmanager
-def _bare(plan: CollectPlan, store: Path) -> Iterator[MakeParts]:
+def _bare(plan: LeggedPlan, store: Path) -> Iterator[MakeParts]:
     """A loop in a process of its own."""
     prepare(plan, store)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
@@ -196,12 +197,12 @@ def _bare(plan: CollectPlan, store: Path) -> Iterator[MakeParts]:
         yield make
 
 
-def _loop(plan: CollectPlan, store: Path, parts: Sequence[str]) -> list[PartCollected]:
+def _loop(plan: LeggedPlan, store: Path, parts: Sequence[str]) -> list[PartCollected]:
     return [collect_part(plan, store, part) for part in parts]
 
 
 @contextmanager
-def _dask(plan: CollectPlan, store: Path) -> Iterator[MakeParts]:
+def _dask(plan: LeggedPlan, store: Path) -> Iterator[MakeParts]:
     """The Dask runner's tasks on one local worker."""
     prepare(plan, store)
     with dask_client(DaskSettings(workers=1)) as client:
@@ -215,7 +216,7 @@ def _dask(plan: CollectPlan, store: Path) -> Iterator[MakeParts]:
 
 
 @contextmanager
-def _prefect_dask(plan: CollectPlan, store: Path) -> Iterator[MakeParts]:
+def _prefect_dask(plan: LeggedPlan, store: Path) -> Iterator[MakeParts]:
     """A Prefect task a part, each waiting for its Dask task; with a server of its own."""
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")  # before the import reads it
     from prefect import flow, task

@@ -33,10 +33,10 @@ WANTED_MB_PER_S, WANTED_MIB = 100.0, 1024.0
 PART_BYTES = 64 << 20
 IMPORT_ALONE = """
 import json, re, sys, time
-from flows.stages.importing import IngestPlan, ingest
+from flows.stages.importing import ImportPlan, run_import
 from flows.progress import Silent
 cpu = time.process_time()
-report = ingest(IngestPlan(sys.argv[1]), sys.argv[2], sys.argv[3], Silent())
+report = run_import(ImportPlan(sys.argv[1]), sys.argv[2], sys.argv[3], Silent())
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())
 print(json.dumps({
     "seconds": report.seconds,

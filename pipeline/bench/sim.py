@@ -20,7 +20,7 @@ from collectors.scenarios.terrains import TERRAINS, make_tile
 from collectors.simulators import BACKENDS
 from flows.progress import Reporter, Silent
 from flows.records.records import provenance, to_tree, write_record
-from flows.stages.collect import CollectPlan
+from flows.tasks.legged import LeggedPlan
 from pipeline.bench.collection import measure_collection
 from pipeline.tables import table
 
@@ -115,10 +115,10 @@ def show_sim_bench(record: Mapping[str, Any], as_json: bool) -> None:
         print(note)
 
 
-def _plan(config: SimBenchConfig, threads: int) -> CollectPlan:
+def _plan(config: SimBenchConfig, threads: int) -> LeggedPlan:
     """A part for each thread."""
     grid = CollectionGrid(parts=threads, episodes_per_part=config.episodes)
-    return CollectPlan(grid=grid, threads=threads)
+    return LeggedPlan(grid=grid, threads=threads)
 
 
 def _backends(config: SimBenchConfig, reporter: Reporter) -> tuple[list[dict[str, Any]], list[str]]:

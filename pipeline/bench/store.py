@@ -28,7 +28,8 @@ from datasets import Schema, Selection, Store, open_store, query
 from flows.progress import Reporter, Silent
 from flows.records.part_records import collection_rate
 from flows.records.records import provenance, write_record
-from flows.stages.collect import CollectPlan, collect
+from flows.stages.collect import collect
+from flows.tasks.legged import LeggedPlan
 from pipeline.bench.peers import LEROBOT_NOTE, PEERS, PeerData, Work
 
 FIELDS = ("obs", "action")
@@ -119,7 +120,7 @@ def run_store_bench(
 
 def _collected(path: Path, config: StoreBenchConfig) -> dict[str, Any]:
     """Simulate, act and write."""
-    plan = CollectPlan(grid=config.collected, form=StoredForm(state=True), threads=config.threads)
+    plan = LeggedPlan(grid=config.collected, form=StoredForm(state=True), threads=config.threads)
     done = collect(plan, path, Silent())
     busy = sum(each.ended - each.started for each in done)
     return {

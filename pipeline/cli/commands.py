@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ from collectors.legged.evaluation import EvaluationGrid
 from datasets import open_store
 from flows.progress import Reporter, Silent
 from flows.records.part_records import records_of_commits
+from flows.records.records import to_tree
 from flows.runners.registry import find_runner
-from flows.stages.collect import CollectPlan
 from flows.stages.demo import DemoPlan, run_demo
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
 from flows.stages.train import SelectPlan, TrainPlan, run_training
+from flows.tasks.legged import LeggedPlan
 from learners.models.sizes import describe_models
 from learners.training.config import TrainConfig
 from learners.training.distributed import process_rank
@@ -39,10 +39,11 @@ def demo(arguments: argparse.Namespace) -> int:
     plan = override(DemoPlan(), arguments.settings)
     reporter = TerminalReporter()
     if arguments.prefect:
-        from flows.runners.prefect import run_demo_flow
+        from flows.runners.prefect import run_from_a_program
+        from pipeline.serve.deployments import demo_report
 
-        finish = partial(write_demo_report, arguments.out)
-        summary, report = run_demo_flow(plan, arguments.out, reporter, finish)
+        with run_from_a_program(reporter):
+            summary, report = demo_report(str(arguments.out), [], to_tree(plan))
     else:
         summary = run_demo(plan, arguments.out, reporter)
         report = write_demo_report(arguments.out, reporter)
@@ -101,7 +102,7 @@ def collect(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _collect_plan(arguments: argparse.Namespace) -> CollectPlan:
+def _collect_plan(arguments: argparse.Namespace) -> LeggedPlan:
     grid = {
         "terrains": arguments.terrain,
         "skills": arguments.skill,
@@ -130,7 +131,7 @@ def train(arguments: argparse.Namespace) -> int:
     plan = override(TrainPlan(select, config), arguments.settings)
     job_settings = training_job_settings(arguments)
     if job_settings is not None:
-        from flows.runners.slurm import run_training_on_slurm
+        from flows.runners.slurm.runner import run_training_on_slurm
 
         job = run_training_on_slurm(plan, arguments.store, arguments.out, job_settings)
         show_submitted(job, arguments.json)

@@ -65,7 +65,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def _train_gym(arguments: argparse.Namespace) -> int:
     """Train a task's policies; prints how they were chosen and what they return."""
     from collectors.gym.training.recommended import recommended_training  # brings torch
-    from flows.stages.gym_training import run_gym_training
+    from flows.stages.gym.training import run_gym_training
 
     if arguments.robots is not None:
         raise ValueError("--robots is not for --env: a task's settings say how many run")

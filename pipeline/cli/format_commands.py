@@ -19,12 +19,12 @@ from pipeline.tables import show, show_one
 
 def import_data(arguments: argparse.Namespace) -> int:
     """Import a source into a store."""
-    from flows.stages.importing import IngestPlan, ingest
+    from flows.stages.importing import ImportPlan, run_import
 
     options = override(importer_class(arguments.format).Options(), arguments.settings)
     chosen = {} if arguments.workers is None else {"workers": arguments.workers}
-    plan = IngestPlan(arguments.format, asdict(options), **chosen)
-    report = ingest(plan, arguments.source, arguments.store, TerminalReporter())
+    plan = ImportPlan(arguments.format, asdict(options), **chosen)
+    report = run_import(plan, arguments.source, arguments.store, TerminalReporter())
     show_report(report, arguments.json)
     return 0
 

@@ -8,8 +8,13 @@ from importlib.util import find_spec
 from collectors.gym.data import EXPERT, MEDIUM
 from collectors.gym.experts import policies_folder, read_recipe
 from collectors.gym.tasks import TASKS
-from flows.stages.gym import GymPlan, collect_gym, quality_summary
+from datasets import open_store
+from flows.records.part_records import records_of_commits
+from flows.runners.registry import find_runner
+from flows.tasks.gym import GymPlan, quality_summary
 from pipeline.cli.collected import show_collected
+from pipeline.cli.jobs_commands import show_submitted
+from pipeline.cli.runner_arguments import runner_settings
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
 
@@ -43,7 +48,14 @@ def collect(arguments: argparse.Namespace) -> int:
     if not arguments.policies and arguments.quality is None:
         chosen["qualities"] = (MEDIUM, EXPERT)
     given = {name: value for name, value in chosen.items() if value is not None}
-    plan = GymPlan(arguments.env, arguments.policies, **given, physics=arguments.physics)
-    records = collect_gym(plan, arguments.store, TerminalReporter(), processes=arguments.processes)
-    show_collected(quality_summary(arguments.store, list(plan.parts())), records, arguments.json)
+    given |= {"physics": arguments.physics, "processes": arguments.processes}
+    plan = GymPlan(arguments.env, arguments.policies, **given)
+    made = find_runner(arguments.runner)(
+        plan, arguments.store, TerminalReporter(), None, runner_settings(arguments)
+    )
+    if not isinstance(made, list):  # handed to a queue
+        show_submitted(made, arguments.json)
+        return 0
+    records = records_of_commits(open_store(arguments.store), arguments.store, plan.part_ids())
+    show_collected(quality_summary(arguments.store, plan.part_ids()), records, arguments.json)
     return 0

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from collectors.gym.experts import QUALITIES, policies_folder
-from flows.stages.gym_comparison import GymComparisonPlan, run_gym_comparison
-from flows.stages.gym_evaluation import (
+from flows.stages.gym.comparison import GymComparisonPlan, run_gym_comparison
+from flows.stages.gym.evaluation import (
     RANDOM,
     GymEvaluationPlan,
     GymSource,

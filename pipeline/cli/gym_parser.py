@@ -6,6 +6,7 @@ import argparse
 
 from pipeline.cli.arguments import add_json, add_store, command, names, positive, whole
 from pipeline.cli.gym_evaluation_parser import add_gym_evaluation
+from pipeline.cli.runner_arguments import add_runner
 
 
 def add_gym(commands: argparse._SubParsersAction) -> None:
@@ -60,7 +61,8 @@ def _add_collect(actions: argparse._SubParsersAction) -> None:
         "--physics", action="store_true", help="keep the simulator's positions and velocities"
     )
     collect.add_argument(
-        "--processes", type=positive, default=1, help="that simulate (default: %(default)s)"
+        "--processes", type=positive, default=1, help="parallel simulators (default: %(default)s)"
     )
+    add_runner(collect, "--processes")
     add_json(collect)
     collect.set_defaults(run="cli.gym_commands:collect")

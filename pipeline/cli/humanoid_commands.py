@@ -12,15 +12,21 @@ from collectors.humanoid.clips.snippets import Snippet, cut_clip
 from collectors.humanoid.data import SnippetGrid
 from collectors.humanoid.experts.experts import PD
 from collectors.humanoid.observation import CONTROL_DT_S
-from flows.stages.humanoid import HumanoidPlan, collect_humanoid, train_humanoid_expert
-from flows.stages.humanoid_evaluation import (
+from datasets import open_store
+from flows.records.part_records import records_of_commits
+from flows.runners.registry import find_runner
+from flows.stages.humanoid.evaluation import (
     HumanoidEvaluationPlan,
     HumanoidSource,
     evaluate_humanoid,
     evaluate_humanoid_once,
 )
+from flows.stages.humanoid.training import train_humanoid_expert
+from flows.tasks.humanoid import HumanoidPlan
 from pipeline.cli.collected import show_collected
+from pipeline.cli.jobs_commands import show_submitted
 from pipeline.cli.plan_choices import with_chosen
+from pipeline.cli.runner_arguments import runner_settings
 from pipeline.cli.settings import override
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
@@ -79,8 +85,14 @@ def collect(arguments: argparse.Namespace) -> int:
     snippets = tuple(snippet.name for snippet in _snippets(arguments))
     grid = SnippetGrid(snippets)
     grid = replace(grid, **{name: value for name, value in chosen.items() if value is not None})
-    plan = HumanoidPlan(grid, str(arguments.reference), arguments.expert or PD)
-    records = collect_humanoid(plan, arguments.store, TerminalReporter())
+    plan = HumanoidPlan(grid, str(arguments.reference), arguments.expert or PD, arguments.processes)
+    made = find_runner(arguments.runner)(
+        plan, arguments.store, TerminalReporter(), None, runner_settings(arguments)
+    )
+    if not isinstance(made, list):  # handed to a queue
+        show_submitted(made, arguments.json)
+        return 0
+    records = records_of_commits(open_store(arguments.store), arguments.store, plan.part_ids())
     rows = [
         {
             "part": record.part,

@@ -14,6 +14,7 @@ from pipeline.cli.arguments import (
     positive,
     whole,
 )
+from pipeline.cli.runner_arguments import add_runner
 
 
 def add_humanoid(commands: argparse._SubParsersAction) -> None:
@@ -80,7 +81,11 @@ def _add_collect(actions: argparse._SubParsersAction) -> None:
     collect.add_argument("--start-rollouts", type=whole, help="a snippet, from its start (16)")
     collect.add_argument("--random-rollouts", type=whole, help="a snippet, from anywhere (16)")
     collect.add_argument("--action-noise", type=float, help="standard deviation (0.1)")
-    collect.add_argument("--seed", type=whole, help="of everything random")
+    collect.add_argument("--seed", type=whole, help="random seed")
+    collect.add_argument(
+        "--processes", type=positive, default=1, help="parallel simulators (default: %(default)s)"
+    )
+    add_runner(collect, "--processes")
     add_json(collect)
     collect.set_defaults(run="cli.humanoid_commands:collect")
 

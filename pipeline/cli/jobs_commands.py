@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from flows.progress import Silent
 from flows.records.records import to_tree
-from flows.runners.slurm_jobs import (
+from flows.runners.slurm.jobs import (
     Job,
     TaskStatus,
     cancel_job,
@@ -25,7 +25,7 @@ from flows.runners.slurm_jobs import (
     states_of,
     task_states,
 )
-from flows.runners.slurm_script import STOPPED
+from flows.runners.slurm.script import STOPPED
 from pipeline.tables import show, show_one
 
 _SETTLE_S = 15.0
@@ -72,7 +72,7 @@ def cancel(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do one task of a job folder in this process, as the job's script does."""
-    from flows.runners.slurm import run_task
+    from flows.runners.slurm.runner import run_task
     from pipeline.progress import TerminalReporter
 
     # Of several processes of one training, one speaks.

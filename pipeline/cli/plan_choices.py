@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from collectors.legged.data import COLLECTION_PRESETS, StoredForm
-from flows.stages.collect import CollectPlan
+from flows.tasks.legged import LeggedPlan
 from pipeline.cli.settings import override
 
 
@@ -17,7 +17,7 @@ def collection_plan(
     top: Mapping[str, Any],
     settings: Sequence[str],
     form: Mapping[str, Any] | None = None,
-) -> CollectPlan:
+) -> LeggedPlan:
     """The plan of a preset with some of its grid's and of its own values replaced.
 
     Args:
@@ -30,7 +30,7 @@ def collection_plan(
     if preset not in COLLECTION_PRESETS:
         raise ValueError(f"unknown preset '{preset}'; presets: {', '.join(COLLECTION_PRESETS)}")
     chosen = with_chosen(COLLECTION_PRESETS[preset], grid)
-    plan = CollectPlan(grid=chosen, form=with_chosen(StoredForm(), form or {}))
+    plan = LeggedPlan(grid=chosen, form=with_chosen(StoredForm(), form or {}))
     return override(with_chosen(plan, top), settings)
 
 

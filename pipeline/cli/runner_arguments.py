@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.runners.dask_clusters import QUEUES, DaskSettings
 from flows.runners.registry import RUNNERS
-from flows.runners.slurm_script import SlurmSettings
+from flows.runners.slurm.script import SlurmSettings
 from pipeline.cli.arguments import positive
 from pipeline.cli.slurm_arguments import add_slurm_options, refuse_slurm_options, slurm_settings
 
@@ -30,14 +30,14 @@ def add_scheduler(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_runner(parser: argparse.ArgumentParser) -> None:
+def add_runner(parser: argparse.ArgumentParser, workers: str = "--threads") -> None:
     """`--runner` and what the runners need to know."""
     parser.add_argument(
         "--runner",
         default="local",
         metavar="RUNNER",
-        help=f"who makes the parts: {', '.join(RUNNERS)} (default: %(default)s, --threads "
-        "of this process)",
+        help=f"who makes the parts: {', '.join(RUNNERS)} (default: %(default)s, {workers} "
+        "of this machine)",
     )
     dask = parser.add_argument_group("with --runner dask, or prefect on Dask")
     dask.add_argument("--workers", type=positive, help="processes, or jobs in the queue")

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from flows.runners.slurm_script import SlurmSettings
+from flows.runners.slurm.script import SlurmSettings
 from pipeline.cli.arguments import names, positive, whole
 
 _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {

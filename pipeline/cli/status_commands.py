@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from flows.records.status import CollectionStatus, TrainingStatus, as_tree, status
+from flows.stages.status import CollectionStatus, TrainingStatus, as_tree, status
 from pipeline.tables import table
 
 WATCH_S = 2.0

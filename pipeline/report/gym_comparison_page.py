@@ -12,7 +12,7 @@ from typing import Any
 from datasets.files import write_bytes_durably
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from flows.records.records import read_record
-from flows.stages.gym_comparison import COMPARISON, FROM_D4RL, OURS, PUBLISHED_TARGETS
+from flows.stages.gym.comparison import COMPARISON, FROM_D4RL, OURS, PUBLISHED_TARGETS
 from pipeline.report import charts
 from pipeline.report.comparison_table import spread
 from pipeline.report.gym_published import PUBLISHED, SOURCE, published

@@ -10,10 +10,10 @@ from typing import Any
 from collectors.legged.data import CollectionGrid
 from collectors.legged.evaluation import EvaluationGrid
 from flows.progress import Advance
-from flows.stages.collect import CollectPlan
 from flows.stages.demo import DemoPlan
 from flows.stages.evaluate import EvaluatePlan
 from flows.stages.train import SelectPlan, TrainPlan
+from flows.tasks.legged import LeggedPlan
 from learners.training.config import TrainConfig
 from tests.learners.making import SMALL
 
@@ -24,7 +24,7 @@ GRID = CollectionGrid(
     parts=3,
     episodes_per_part=8,
 )
-COLLECT = CollectPlan(grid=GRID, robots=8, threads=2)
+COLLECT = LeggedPlan(grid=GRID, robots=8, threads=2)
 
 
 def _training(model: str, objective: str) -> TrainPlan:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from datasets import DatasetError, open_store
 from flows.records.activity import Heartbeat, read_active
 from flows.records.part_records import records_folder
 
@@ -27,6 +29,26 @@ def soon(look: Callable[[], Found | None], limit_s: float = 60.0) -> Found:
             return found
         time.sleep(0.02)
     raise AssertionError(f"nothing found in {limit_s} s")
+
+
+def wait_for_json(path: Path, limit_s: float = 60.0) -> Any:
+    """What a file holds, once it exists and is written to its end."""
+
+    def look() -> Any:
+        try:
+            return json.loads(path.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+
+    return soon(look, limit_s)
+
+
+def committed(store: Path) -> list[str]:
+    """The store's parts; none while the store is still being made."""
+    try:
+        return open_store(store).parts()
+    except DatasetError:
+        return []
 
 
 def part_in_work(store: Path) -> Callable[[], Heartbeat | None]:

@@ -29,7 +29,7 @@ from flows.records.activity import (
     read_failures,
 )
 from flows.records.logs import log_event, read_log, redacted
-from flows.runners.retrying import Retry, is_passing
+from flows.retrying import Retry, is_passing
 
 
 def beat(**changes: object) -> Heartbeat:

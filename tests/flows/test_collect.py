@@ -18,9 +18,10 @@ from collectors.timing import EPISODE_STEPS
 from datasets import Store, open_store
 from flows.progress import Silent
 from flows.records.part_records import PartCollected, collection_rate, part_records
-from flows.stages.collect import CollectPlan, collect
+from flows.stages.collect import collect
 from flows.stages.replay import replay
 from flows.stages.train import SelectPlan
+from flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting, Stop
 
 WHOLE = GRID.parts * GRID.episodes_per_part * EPISODE_STEPS
@@ -142,7 +143,7 @@ def test_another_expert_makes_other_parts(tmp_path: Path) -> None:
 )
 def test_an_impossible_plan_is_refused(changes: dict, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        CollectPlan(**changes)
+        LeggedPlan(**changes)
 
 
 def test_an_unknown_expert_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import pytest
 from collectors.legged.data import CollectionGrid
 from datasets import Selection, open_store
 from flows.progress import Silent
-from flows.stages.collect import CollectPlan, collect
+from flows.stages.collect import collect
+from flows.tasks.legged import LeggedPlan
 from tests.collectors.physics.isaacgym import use_the_double
 
-PLAN = CollectPlan(
+PLAN = LeggedPlan(
     grid=CollectionGrid(
         terrains=("flat", "rough", "slope"),
         skills=("stand", "run", "squeeze"),

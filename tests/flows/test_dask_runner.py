@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -26,15 +25,18 @@ from flows.records.logs import read_log
 from flows.records.part_records import part_records, records_folder
 from flows.runners.dask import run_dask, run_parts
 from flows.runners.dask_clusters import DaskSettings, dask_client
-from flows.stages.collect import CollectPlan, collect, collect_part, prepare
+from flows.stages.collect import collect, collect_part, prepare
+from flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting
 from tests.flows.processes import (
+    committed,
     descendants,
     gaitforge,
     is_running,
     listening,
     part_in_work,
     soon,
+    wait_for_json,
 )
 
 PLAN = replace(COLLECT, grid=replace(GRID, parts=4))
@@ -161,8 +163,7 @@ def test_a_scheduler_that_dies_is_one_line(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        soon(where.exists)
-        settings = DaskSettings(scheduler=json.loads(where.read_text())["address"])
+        settings = DaskSettings(scheduler=wait_for_json(where)["address"])
         with dask_client(settings) as client:
             killer = threading.Timer(0.5, scheduler.kill)
             killer.start()
@@ -253,7 +254,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], complaint: st
         DaskSettings(**settings)
 
 
-def options_of(plan: CollectPlan) -> list[str]:
+def options_of(plan: LeggedPlan) -> list[str]:
     """The command line's options for a plan of the tests."""
     grid = plan.grid
     sizes = {"parts": grid.parts, "episodes_per_part": grid.episodes_per_part}
@@ -269,7 +270,7 @@ def test_a_killed_client_takes_its_workers_along_and_the_next_one_makes_the_rest
     path = tmp_path / "legged.zarr"
     arguments = ("collect", path, *options_of(PLAN), "--runner", "dask", "--workers", "2")
     first = gaitforge(*arguments)
-    soon(lambda: path.exists() and open_store(path).parts(), limit_s=120)
+    soon(lambda: committed(path), limit_s=120)
     soon(part_in_work(path))
     ports = listening(first.pid)
     workers = descendants(first.pid)

@@ -1,4 +1,4 @@
-"""The whole road on a tiny plan: what it leaves, and what it does not do twice."""
+"""The pipeline on a tiny plan: what it leaves, and what it does not do twice."""
 
 from __future__ import annotations
 
@@ -145,21 +145,20 @@ def test_the_shipped_plan_holds_at_least_400_000_steps_in_several_parts() -> Non
 # In a process of its own: Prefect starts a server and threads, which outlive the test.
 PREFECT_DEMO = """
 import json, sys
-from pathlib import Path
-from functools import partial
-from flows.runners.prefect import run_demo_flow
 from flows.progress import Silent
-from pipeline.cli.commands import write_demo_report
+from flows.records.records import to_tree
+from flows.runners.prefect import run_from_a_program
+from pipeline.serve.deployments import demo_report
 from tests.flows.making import DEMO
-out = Path(sys.argv[1])
-summary, report = run_demo_flow(DEMO, out, Silent(), partial(write_demo_report, out))
+with run_from_a_program(Silent()):
+    summary, report = demo_report(sys.argv[1], [], to_tree(DEMO))
 assert report.is_file()
 print("SUMMARY", json.dumps(summary))
 """
 
 
 @pytest.mark.slow
-def test_the_prefect_flow_is_the_same_road(
+def test_the_prefect_flow_gives_the_same_results(
     demo: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     home = tmp_path / "prefect"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,15 @@ import pytest
 
 from datasets import Store, open_store
 from datasets.formats.transfer.exporting import export_selection
-from flows.direct import main
-from flows.progress import Advance, Silent, unheard
+from flows.__main__ import main
+from flows.progress import Advance, Silent
 from flows.records.activity import read_active
-from flows.records.part_records import records_folder
+from flows.records.part_records import records_folder, records_of_commits
 from flows.records.records import write_record
-from flows.stages.gym import GymPlan, collect_gym, quality_summary
-from flows.stages.gym_processes import collect_in_processes
-from flows.stages.importing import IngestPlan, ingest
+from flows.stages.collect import collect, collect_part
+from flows.stages.importing import ImportPlan, run_import
+from flows.stages.processes import run_in_processes
+from flows.tasks.gym import GymPlan, quality_summary
 from tests.collectors.gym.making import RETURNS, actor_weights, make_training
 from tests.flows.processes import gaitforge, is_running, part_in_work, soon
 
@@ -46,7 +48,7 @@ def plan(hopper: Path) -> GymPlan:
 @pytest.fixture(scope="module")
 def store(plan: GymPlan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("collected") / "hopper.zarr"
-    records = collect_gym(plan, path, Silent())
+    records = collect(plan, path, Silent())
     assert [record.part for record in records] == list(plan.parts())
     return path
 
@@ -132,7 +134,7 @@ def test_more_steps_and_qualities_add_parts(plan: GymPlan, hopper: Path, tmp_pat
 def test_a_buffer_is_cut_into_parts_at_ends_of_episodes(
     plan: GymPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.stages.gym.REPLAY_PART_STEPS", 40)
+    monkeypatch.setattr("flows.tasks.gym.REPLAY_PART_STEPS", 40)
     first, second = replace(plan, qualities=("medium-replay",)).parts().values()
     assert 40 <= first.steps < 70
     assert first.steps + second.steps == 70
@@ -143,7 +145,7 @@ def test_a_grown_store_has_no_episode_twice(plan: GymPlan, tmp_path: Path) -> No
     path = tmp_path / "hopper.zarr"
     plan = replace(plan, qualities=("medium", "medium-replay"))
     for grown in (plan, replace(plan, steps=100), replace(plan, part_steps=30)):
-        collect_gym(grown, path, Silent())
+        collect(grown, path, Silent())
     opened = open_store(path)
     drawn = rows_of(opened, "medium")
     assert len({row["part"] for row in drawn}) == 2 + 2 + 2
@@ -157,11 +159,11 @@ def test_a_plan_gives_the_same_bytes_and_is_made_once(
 ) -> None:
     again = tmp_path / "again.zarr"
     parts = list(plan.parts())
-    assert len(collect_gym(plan, again, Silent(), parts[::-1][:3])) == 3
-    collect_gym(plan, again, Silent(), processes=2)
+    assert len(collect(plan, again, Silent(), parts[::-1][:3])) == 3
+    collect(replace(plan, processes=2), again, Silent())
     assert open_store(again).info()["hash"] == open_store(store).info()["hash"]
     files = {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")}
-    assert len(collect_gym(plan, again, Silent())) == len(parts)
+    assert collect(plan, again, Silent()) == []
     assert {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")} == files
 
 
@@ -180,9 +182,9 @@ def test_an_interrupted_collection_goes_on(store: Path, plan: GymPlan, tmp_path:
             yield advance
 
     with pytest.raises(KeyboardInterrupt):
-        collect_gym(plan, path, Interrupting())
+        collect(plan, path, Interrupting())
     assert sorted(open_store(path).parts()) == sorted(list(plan.parts())[:2])
-    collect_gym(plan, path, Silent())
+    collect(plan, path, Silent())
     assert open_store(path).info()["hash"] == open_store(store).info()["hash"]
 
 
@@ -209,7 +211,7 @@ def test_processes_end_with_the_one_that_started_them(
     assert "Traceback" not in error
     soon(lambda: not any(is_running(pid) for pid in workers), 15.0)
     assert open_store(path).parts() == []
-    collect_gym(replace(plan, qualities=("expert",)), path, Silent())
+    collect(replace(plan, qualities=("expert",)), path, Silent())
     assert len(open_store(path).parts()) == 2
 
 
@@ -221,9 +223,14 @@ def test_a_worker_that_fails_is_told_in_a_line(plan: GymPlan, tmp_path: Path) ->
     wrong = replace(plan, policies=str(broken), qualities=("expert",))
     path = tmp_path / "hopper.zarr"
     with pytest.raises(ValueError, match=r"-expert-000\d failed: \w+"):
-        collect_gym(wrong, path, Silent(), processes=2)
-    with pytest.raises(ValueError, match="a collecting process ended before its parts were made"):
-        collect_in_processes(wrong, tmp_path / "none", list(wrong.parts()), 1, unheard)
+        collect(replace(wrong, processes=2), path, Silent())
+    lost = partial(_share, partial(collect_part, wrong, tmp_path / "none"))
+    assert not run_in_processes(lost, [list(wrong.parts())], lambda: None)
+
+
+def _share(work: Callable[[str, Advance], Any], parts: Sequence[str], advance: Advance) -> None:
+    for part in parts:
+        work(part, advance)
 
 
 def test_a_d4rl_file_of_it_comes_back(store: Path, tmp_path: Path) -> None:
@@ -232,7 +239,7 @@ def test_a_d4rl_file_of_it_comes_back(store: Path, tmp_path: Path) -> None:
         path = tmp_path / f"hopper-medium-expert-{notes}.hdf5"
         export_selection("d4rl", selection, path, {"notes": notes})
         back = tmp_path / f"back-{notes}.zarr"
-        ingest(IngestPlan("d4rl"), str(path), back, Silent())
+        run_import(ImportPlan("d4rl"), str(path), back, Silent())
         found = open_store(back).select()
         for name in ("obs", "action", "reward", "info_action_log_probs", "final_obs"):
             np.testing.assert_array_equal(found.read(name), selection.read(name), strict=True)
@@ -247,7 +254,7 @@ def test_an_adroit_hand_with_its_physics(tmp_path: Path) -> None:
         "AdroitHandPen-v1", str(folder), ("random", "expert"), 150, 100, physics=True
     )  # fmt: skip
     path = tmp_path / "pen.zarr"
-    collect_gym(plan, path, Silent())
+    collect(plan, path, Silent())
     opened = open_store(path)
     assert opened.schema.field("info_qpos").dtype == "float64"
     assert opened.schema.field("info_qpos").shape == (30,)
@@ -259,14 +266,14 @@ def test_an_adroit_hand_with_its_physics(tmp_path: Path) -> None:
     assert [(row["quality"], row["steps"]) for row in summary] == [("random", 200), ("expert", 200)]
     assert rows[0]["success_known"]
     with pytest.raises(ValueError, match="another schema"):
-        collect_gym(replace(plan, physics=False), path, Silent())
+        collect(replace(plan, physics=False), path, Silent())
 
 
 def test_a_buffer_does_not_know_whether_a_hand_succeeded(tmp_path: Path) -> None:
     folder = make_training(tmp_path / "pen", "AdroitHandPen-v1")
     plan = GymPlan("AdroitHandPen-v1", str(folder), ("random", "medium-replay"), 1, 1)
     path = tmp_path / "pen.zarr"
-    collect_gym(plan, path, Silent())
+    collect(plan, path, Silent())
     rows = open_store(path).select().episodes().to_pylist()
     known = {row["skill"]: row["success_known"] for row in rows}
     assert known == {"random": True, "medium-replay": False}
@@ -280,15 +287,19 @@ def test_the_flow_is_a_program(
 ) -> None:
     write_record(tmp_path / "plan.json", replace(plan, qualities=("medium-replay",)))
     path = tmp_path / "hopper.zarr"
-    assert main("gym", [str(path), str(tmp_path / "plan.json")]) == 0
+    assert main(["collect", str(path), str(tmp_path / "plan.json"), "--task", "gym"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert sum(record["steps"] for record in records) == 70
-    [left] = records_folder(path).glob("gym-*.json")
+    [left] = records_folder(path).glob("plan-*.json")
     [part] = open_store(path).parts()
     (records_folder(path) / f"{part}.json").unlink()  # its writer died right after the commit
-    assert main("gym", [str(path), str(left)]) == 0
-    [again] = json.loads(capsys.readouterr().out)
-    assert (again["part"], again["steps"]) == (part, 70)
+    assert main(["collect", str(path), str(left)]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    old = left.rename(left.with_name("gym-1.json"))  # as older versions named it
+    old.write_text(json.dumps({"plan": json.loads(old.read_text())["plan"]}))
+    assert main(["collect", str(path), str(old)]) == 0
+    [record] = records_of_commits(open_store(path), path, [part])
+    assert (record.part, record.steps) == (part, 70)
 
 
 @pytest.mark.parametrize(
@@ -299,6 +310,7 @@ def test_the_flow_is_a_program(
         ({"qualities": ()}, "at least one quality, each of them once"),
         ({"qualities": ("random", "random")}, "at least one quality, each of them once"),
         ({"part_steps": 0}, "must be at least 1, and seed not negative"),
+        ({"processes": 0}, "must be at least 1, and seed not negative"),
         ({"seed": -1}, "must be at least 1, and seed not negative"),
         ({"physics": True}, "medium-replay has no simulator state"),
     ],
@@ -316,5 +328,5 @@ def test_policies_that_do_not_fit_are_refused(plan: GymPlan, tmp_path: Path) -> 
     unfinished = make_training(tmp_path / "unfinished")
     (unfinished / "recipe.json").unlink()
     with pytest.raises(ValueError, match=str(unfinished)):
-        collect_gym(replace(plan, policies=str(unfinished)), tmp_path / "x.zarr", Silent())
+        collect(replace(plan, policies=str(unfinished)), tmp_path / "x.zarr", Silent())
     assert not (tmp_path / "x.zarr").exists()

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-import flows.stages.gym_comparison
-import flows.stages.gym_evaluation
+import flows.stages.gym.comparison
+import flows.stages.gym.evaluation
 from datasets.files import exclusive_lock
 from flows.progress import Silent
-from flows.stages.gym_comparison import COMPARISON, GymComparisonPlan, run_gym_comparison
-from flows.stages.gym_evaluation import GymEvaluationPlan
+from flows.stages.gym.comparison import COMPARISON, GymComparisonPlan, run_gym_comparison
+from flows.stages.gym.evaluation import GymEvaluationPlan
 from learners.models.registry import preset
 from learners.training.config import TrainConfig
 from tests.collectors.gym.making import make_training
@@ -169,7 +169,7 @@ def test_runs_in_another_simulation_are_made_again(
 ) -> None:
     out, counting = tmp_path / "out", Counting()
     shutil.copytree(compared, out)
-    for module in (flows.stages.gym_comparison, flows.stages.gym_evaluation):
+    for module in (flows.stages.gym.comparison, flows.stages.gym.evaluation):
         monkeypatch.setattr(module, "package_version", lambda task: "gymnasium 9, mujoco 9")
     plan = replace(PLAN, seeds=(0,), models=("fcnet",), only=("medium",))
     record = run_gym_comparison(plan, store, out, counting)

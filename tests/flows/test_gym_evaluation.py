@@ -11,7 +11,7 @@ import pytest
 
 from datasets import open_store
 from flows.progress import Silent
-from flows.stages.gym_evaluation import (
+from flows.stages.gym.evaluation import (
     GymEvaluationPlan,
     GymSource,
     ReferenceReturns,
@@ -127,7 +127,7 @@ def test_an_evaluation_in_another_simulation_is_made_again(
 ) -> None:
     path, source, counting = tmp_path / "it.json", GymSource("random"), Counting()
     evaluate_gym_once(source, PLAN, path, Silent())
-    monkeypatch.setattr("flows.stages.gym_evaluation.package_version", lambda task: "gymnasium 9")
+    monkeypatch.setattr("flows.stages.gym.evaluation.package_version", lambda task: "gymnasium 9")
     assert evaluate_gym_once(source, PLAN, path, counting)["simulation"] == "gymnasium 9"
     assert sum(counting.units.values()) == PLAN.episodes
 

@@ -17,16 +17,18 @@ from collectors.humanoid.data import SnippetGrid, humanoid_schema
 from collectors.humanoid.observation import OBSERVATION_SLICES
 from datasets import open_store
 from flows.progress import Advance, Silent
-from flows.records.part_records import records_folder
-from flows.stages.humanoid import HumanoidPlan, collect_humanoid, train_humanoid_expert
-from flows.stages.humanoid_evaluation import (
+from flows.records.part_records import records_folder, records_of_commits
+from flows.stages.collect import collect
+from flows.stages.humanoid.evaluation import (
     HumanoidEvaluationPlan,
     HumanoidSource,
     Rollouts,
     evaluate_humanoid,
     evaluate_humanoid_once,
 )
+from flows.stages.humanoid.training import train_humanoid_expert
 from flows.stages.train import SelectPlan, TrainPlan, run_training
+from flows.tasks.humanoid import HumanoidPlan
 from learners.training.config import TrainConfig
 
 pytest.importorskip("dm_control")
@@ -43,7 +45,7 @@ def make_plan(reference: Path, **changes: object) -> HumanoidPlan:
 @pytest.fixture(scope="module")
 def store(humanoid_reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("collected") / "mocap.zarr"
-    made = collect_humanoid(make_plan(humanoid_reference), path, Silent())
+    made = collect(make_plan(humanoid_reference), path, Silent())
     assert [record.episodes for record in made] == [3, 3]
     return path
 
@@ -96,13 +98,14 @@ def test_a_plan_gives_the_same_bytes_and_is_made_once(
 ) -> None:
     plan, again = make_plan(humanoid_reference), tmp_path / "again.zarr"
     parts = list(plan.parts())
-    assert len(collect_humanoid(plan, again, Silent(), parts[1:])) == 1
+    assert len(collect(plan, again, Silent(), parts[1:])) == 1
     assert open_store(again).parts() == parts[1:]
-    collect_humanoid(plan, again, Silent())
+    collect(plan, again, Silent())
     assert open_store(again).info()["hash"] == open_store(store).info()["hash"]
     files = {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")}
     (records_folder(again) / f"{parts[0]}.json").unlink()  # as if its writer died after the commit
-    assert [record.part for record in collect_humanoid(plan, again, Silent())] == parts
+    assert collect(plan, again, Silent()) == []
+    assert [r.part for r in records_of_commits(open_store(again), again, parts)] == parts
     assert {path: path.stat().st_mtime_ns for path in again.rglob("*.parquet")} == files
     assert open_store(again).verify() == []
 
@@ -139,7 +142,7 @@ def test_an_interrupted_collection_leaves_no_half_part(
             yield advance
 
     with pytest.raises(KeyboardInterrupt):
-        collect_humanoid(plan, path, Interrupting())
+        collect(plan, path, Interrupting())
     assert open_store(path).parts() == parts[:1]
 
 
@@ -185,11 +188,11 @@ def test_data_of_a_trained_expert_hold_its_values(
     grid = replace(GRID, snippets=SNIPPETS[:1], random_rollouts=0)
     plan = HumanoidPlan(grid, str(humanoid_reference), str(experts))
     path = tmp_path / "valued.zarr"
-    collect_humanoid(plan, path, Silent())
+    collect(plan, path, Silent())
     selection = open_store(path).select(expert="pd-residual")
     assert np.isfinite(selection.read("value")).all()
     with pytest.raises(ValueError, match="another schema"):
-        collect_humanoid(plan, store, Silent())
+        collect(plan, store, Silent())
     other = tmp_path / "other.h5"
     write_reference(other, [replace(synthetic_clip("squat", 40, 1), name="squat_00")])
     with pytest.raises(ValueError, match="was trained on another clip squat_00 than"):

@@ -9,10 +9,10 @@ import pytest
 
 from datasets import open_store
 from datasets.formats.transfer.exporting import export_selection
-from flows.direct import main, read_plan
+from flows.__main__ import main, read_plan
 from flows.progress import Silent
 from flows.records.records import write_record
-from flows.stages.importing import IngestPlan, ingest
+from flows.stages.importing import ImportPlan, run_import
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 
 pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
@@ -31,20 +31,20 @@ def test_the_record_beside_the_store_is_a_plan_and_says_what_came_over(
 ) -> None:
     plain = tmp_path / "plain.hdf5"
     export_selection("d4rl", open_store(tmp_path / "store").select(), plain, {"notes": False})
-    plan = IngestPlan("d4rl", {"task": "hopper"}, workers=1)
-    report = ingest(plan, plain, tmp_path / "again", Silent())
+    plan = ImportPlan("d4rl", {"task": "hopper"}, workers=1)
+    report = run_import(plan, plain, tmp_path / "again", Silent())
     assert report.episodes == 9 == len(open_store(tmp_path / "again").select())
     [record] = (tmp_path / "again.records").glob("import-*.json")
-    assert read_plan(IngestPlan, record) == plan
+    assert read_plan(ImportPlan, str(record)) == plan
     tree = json.loads(record.read_text())
     assert "rewards -> reward" in tree["report"]["carried"]["kept"]
     assert tree["versions"]["zarr"]
 
 
 def test_a_module_runs_it(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_record(tmp_path / "plan.json", IngestPlan("d4rl"))
+    write_record(tmp_path / "plan.json", ImportPlan("d4rl"))
     words = [source, tmp_path / "again", tmp_path / "plan.json"]
-    assert main("ingest", [str(word) for word in words]) == 0
+    assert main(["import", *map(str, words)]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 9
 
 
@@ -63,6 +63,6 @@ def test_a_wrong_plan_is_one_line(
 ) -> None:  # fmt: skip
     (tmp_path / "plan.json").write_text(json.dumps(tree))
     words = [source, tmp_path / "again", tmp_path / "plan.json"]
-    assert main("ingest", [str(word) for word in words]) == 2
+    assert main(["import", *map(str, words)]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "again").exists()

@@ -9,7 +9,7 @@ import pytest
 
 from datasets import open_store
 from flows.progress import Silent
-from flows.stages.gym_evaluation import (
+from flows.stages.gym.evaluation import (
     GymEvaluationPlan,
     GymSource,
     evaluate_gym,

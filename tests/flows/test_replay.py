@@ -10,8 +10,9 @@ import pytest
 from collectors.legged.data import CollectionGrid
 from datasets import open_store
 from flows.progress import Silent
-from flows.stages.collect import CollectPlan, collect
+from flows.stages.collect import collect
 from flows.stages.replay import replay
+from flows.tasks.legged import LeggedPlan
 
 GRID = CollectionGrid(
     terrains=("flat", "stairs"), skills=("stand", "tilt", "rush"), parts=2, episodes_per_part=10
@@ -21,7 +22,7 @@ GRID = CollectionGrid(
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("replay") / "legged.zarr"
-    collect(CollectPlan(grid=GRID, robots=10), path, Silent())
+    collect(LeggedPlan(grid=GRID, robots=10), path, Silent())
     return path
 
 

@@ -8,20 +8,21 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from prefect import flow
 
 from datasets import open_store
+from flows.collect import collect_part, collect_parts, run_prefect
 from flows.progress import Silent
 from flows.records.activity import read_active
-from flows.records.part_records import PartCollected, part_records, records_folder
-from flows.runners import prefect_tasks
+from flows.records.part_records import PartCollected, records_folder
 from flows.runners.dask_clusters import DaskSettings
-from flows.runners.prefect import Stop, make_in_tasks, run_prefect
-from flows.runners.prefect_tasks import artifact_key
-from flows.stages.collect import collect, collect_part, prepare
+from flows.runners.prefect import artifact_key
+from flows.stages import collect as stage
+from flows.stages.collect import collect
 from pipeline.serve.prefect_server import prefect_api, server_log
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting
 from tests.flows.making import Stop as Interrupt
@@ -33,10 +34,6 @@ pytestmark = pytest.mark.slow
 PLAN = replace(COLLECT, grid=replace(GRID, parts=3, episodes_per_part=4), threads=2)
 TINY = ["--terrain", "flat", "--skill", "run", "--level", "1"]
 MANY = 320
-
-
-def unheard(records: list[PartCollected]) -> None:
-    """Nobody follows."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +52,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def last_run(server: Server, name: str) -> str:
-    [run] = [r for r in server.runs("collect") if r["name"] == f"collect into {name}"][:1]
+    [run] = [r for r in server.runs("collect-plan") if r["name"] == f"collect into {name}"][:1]
     return run["id"]
 
 
@@ -107,46 +104,48 @@ def test_an_interrupted_run_commits_whole_parts_and_goes_on(
     assert open_store(store).info()["hash"] == plain
 
 
-def test_what_may_pass_is_tried_again_and_what_cannot_is_not(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+def test_transient_errors_are_retried_and_others_are_not(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(prefect_tasks, "FIRST_RETRY_S", 0.01)
     attempts: list[str] = []
+    busy, wrong, _ = PLAN.part_ids()
 
-    def make(part: str, stop: Stop) -> PartCollected:
+    def make(plan: Any, store: Any, part: str, *rest: Any) -> PartCollected:
         attempts.append(part)
-        if part == "wrong":
+        if part == wrong:
             raise ValueError("no such thing")
         if attempts.count(part) < 3:
             raise OSError("the disk was busy")
         return PartCollected(part, 1, 1, 1, 0.0, 0.0, 1.0)
 
-    @flow
-    def trying(parts: list[str]) -> list[PartCollected]:
-        return make_in_tasks(make, parts, 1, unheard)
-
-    assert [record.part for record in trying(["busy"])] == ["busy"]
-    assert attempts == ["busy"] * 3
+    monkeypatch.setattr(stage, "collect_part", make)
+    monkeypatch.setattr(collect_part, "retry_delay_seconds", 0.01)
+    store = tmp_path / "tried.zarr"
+    assert [record.part for record in run_prefect(PLAN, store, Silent(), [busy])] == [busy]
+    assert attempts == [busy] * 3
     with pytest.raises(ValueError, match="no such thing"):
-        trying(["wrong"])
-    assert attempts.count("wrong") == 1
+        run_prefect(PLAN, store, Silent(), [wrong])
+    assert attempts.count(wrong) == 1
 
 
-def test_320_tasks_in_one_run_are_all_recorded(server: Server, tmp_path: Path) -> None:
-    store = tmp_path / "many.zarr"
-    _, [part, *_] = prepare(PLAN, store)
-    collect_part(PLAN, store, part)
-    names = [f"{part}-again-{k}" for k in range(MANY)]
+def test_320_tasks_in_one_run_are_all_recorded(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = replace(PLAN, grid=replace(PLAN.grid, parts=MANY), threads=16)
+
+    def make(plan: Any, store: Any, part: str, *rest: Any) -> PartCollected:
+        return PartCollected(part, 1, 1, 1, 0.0, 0.0, 1.0)
 
     @flow
     def many() -> list[PartCollected]:
-        return make_in_tasks(lambda name, stop: collect_part(PLAN, store, part), names, 16, unheard)
+        return collect_parts(plan, tmp_path / "many.zarr")
 
+    monkeypatch.setattr(stage, "collect_part", make)
     started = time.monotonic()
-    assert many() == part_records(store, [part]) * MANY
+    assert sorted(record.part for record in many()) == plan.part_ids()
     took = time.monotonic() - started
     [run] = server.runs("many")
-    soon_done(server, run["id"], {f"collect {name}" for name in names})
+    soon_done(server, run["id"], {f"collect {name}" for name in plan.part_ids()})
     assert run["state_type"] == "COMPLETED"
     assert "locked" not in server_log(urlsplit(server.url).port or 0).read_text()
     print(f"{MANY} tasks in {took:.1f} s")

@@ -13,9 +13,10 @@ from flows.records.activity import read_active
 from flows.records.part_records import part_records, plan_records, records_folder
 from flows.records.plans import plan_from_tree
 from flows.records.records import to_tree
+from flows.retrying import Retry
 from flows.runners.registry import RUNNERS, find_runner
-from flows.runners.retrying import Retry
-from flows.stages.collect import CollectPlan, collect, collect_part, prepare
+from flows.stages.collect import collect, collect_part, prepare
+from flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting, Stop
 
 PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4), threads=1)
@@ -34,7 +35,7 @@ def test_the_local_runner_is_collect(tmp_path: Path) -> None:
     assert [record.part for record in records] == PLAN.part_ids()[:1]
     [known] = plan_records(tmp_path / "legged.zarr")
     assert known["parts"] == PLAN.part_ids()
-    assert plan_from_tree(CollectPlan, known["plan"]) == PLAN
+    assert plan_from_tree(LeggedPlan, known["plan"]) == PLAN
 
 
 def test_parts_made_one_by_one_are_those_of_a_collection(tmp_path: Path) -> None:
@@ -45,10 +46,11 @@ def test_parts_made_one_by_one_are_those_of_a_collection(tmp_path: Path) -> None
         nonlocal steps
         steps += n
 
-    wanted, missing = prepare(PLAN, path)
-    assert wanted == missing == PLAN.part_ids()
-    records = [collect_part(PLAN, path, part, advance) for part in missing]
-    assert prepare(PLAN, path)[1] == []
+    prepared = prepare(PLAN, path)
+    wanted = prepared.wanted
+    assert wanted == prepared.missing == PLAN.part_ids()
+    records = [collect_part(PLAN, path, part, advance) for part in wanted]
+    assert prepare(PLAN, path).missing == []
     assert steps == sum(record.steps for record in records)
     assert records == part_records(path, wanted)
     assert open_store(path).info()["hash"] == open_store(tmp_path / "whole.zarr").info()["hash"]
@@ -141,8 +143,8 @@ def test_a_local_run_that_is_stopped_leaves_no_heartbeat(tmp_path: Path) -> None
 )
 def test_a_tree_that_is_no_plan_is_refused(tree: object, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        plan_from_tree(CollectPlan, tree)
+        plan_from_tree(LeggedPlan, tree)
 
 
 def test_a_plan_survives_its_json() -> None:
-    assert plan_from_tree(CollectPlan, to_tree(COLLECT)) == COLLECT
+    assert plan_from_tree(LeggedPlan, to_tree(COLLECT)) == COLLECT

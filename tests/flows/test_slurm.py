@@ -15,7 +15,7 @@ import pytest
 from datasets import open_store
 from flows.records.activity import read_active
 from flows.records.part_records import records_folder
-from flows.runners.slurm_jobs import Job, find_jobs, job_state, task_states
+from flows.runners.slurm.jobs import Job, find_jobs, job_state, task_states
 from pipeline.cli.main import main
 from tests.flows.slurm_cluster import PARTITION, SlurmCluster, slurm
 from tests.learners.making import make_selection

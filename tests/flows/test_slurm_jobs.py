@@ -16,9 +16,8 @@ from datasets import open_store
 from flows.progress import Silent
 from flows.records.plans import plan_from_tree
 from flows.records.records import to_tree, write_record
-from flows.runners.slurm import jobs_folder, run_slurm, run_task
-from flows.runners.slurm_commands import job_environment, submit_command
-from flows.runners.slurm_jobs import (
+from flows.runners.slurm.commands import job_environment, submit_command
+from flows.runners.slurm.jobs import (
     Job,
     find_job,
     find_jobs,
@@ -27,10 +26,11 @@ from flows.runners.slurm_jobs import (
     task_states,
     write_job,
 )
-from flows.runners.slurm_script import SlurmSettings, Work, batch_script, limit_s
-from flows.stages.collect import CollectPlan
+from flows.runners.slurm.runner import jobs_folder, run_slurm, run_task
+from flows.runners.slurm.script import SlurmSettings, Work, batch_script, limit_s
 from flows.stages.demo import DemoPlan
 from flows.stages.train import TrainPlan
+from flows.tasks.legged import LeggedPlan
 from pipeline.cli.main import build_parser, main
 from tests.flows.making import COLLECT, GRID
 
@@ -53,24 +53,24 @@ def job_in(folder: Path, tasks: int = 2, number: str = "7", kind: str = "collect
     return job
 
 
-@pytest.mark.parametrize("plan", [CollectPlan(), TrainPlan(), DemoPlan(), PLAN])
-def test_a_plan_comes_back_from_its_json(plan: CollectPlan | TrainPlan | DemoPlan) -> None:
+@pytest.mark.parametrize("plan", [LeggedPlan(), TrainPlan(), DemoPlan(), PLAN])
+def test_a_plan_comes_back_from_its_json(plan: LeggedPlan | TrainPlan | DemoPlan) -> None:
     assert plan_from_tree(type(plan), json.loads(json.dumps(to_tree(plan)))) == plan
 
 
 @pytest.mark.parametrize(
     ("tree", "complaint"),
     [
-        ({"robot": 3}, "CollectPlan has no 'robot'; there are: grid, "),
-        ({"robots": "many"}, "CollectPlan.robots needs int, not 'many'"),
-        ({"grid": {"levels": [1, "x"]}}, "CollectPlan.grid.levels needs int, not 'x'"),
-        ({"grid": 5}, "CollectPlan.grid needs an object"),
+        ({"robot": 3}, "LeggedPlan has no 'robot'; there are: grid, "),
+        ({"robots": "many"}, "LeggedPlan.robots needs int, not 'many'"),
+        ({"grid": {"levels": [1, "x"]}}, "LeggedPlan.grid.levels needs int, not 'x'"),
+        ({"grid": 5}, "LeggedPlan.grid needs an object"),
         ({"robots": 0}, "must be at least 1"),
     ],
 )
 def test_a_tree_that_is_no_plan_is_refused(tree: dict, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        plan_from_tree(CollectPlan, tree)
+        plan_from_tree(LeggedPlan, tree)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from collectors.gym.training.record import read_training
 from collectors.gym.training.training import train_gym, trained_gym_steps
 from datasets.files import exclusive_lock
 from flows.progress import Silent
-from flows.stages.gym_training import LOCK, run_gym_training
+from flows.stages.gym.training import LOCK, run_gym_training
 
 SMALL = GymTrainingConfig(
     env="Hopper-v5",

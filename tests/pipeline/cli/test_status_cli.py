@@ -13,7 +13,7 @@ import pytest
 from flows.progress import Silent
 from flows.records.activity import PartActivity
 from flows.records.part_records import records_folder
-from flows.stages.collect import collect, steps_at_most
+from flows.stages.collect import collect
 from pipeline.cli.main import main
 from pipeline.cli.status_commands import duration
 from tests.flows.making import COLLECT, GRID
@@ -41,7 +41,7 @@ def test_the_status_is_printed_for_people_and_for_programs(
     assert "1 of 2 planned (50%), 1 missing" in text
     assert "nobody works on them" in text
     assert f"{part}, 1 times; last: OSError: the disk is gone" in text
-    with PartActivity(records_folder(store), part, steps_at_most(PLAN)) as activity:
+    with PartActivity(records_folder(store), part, PLAN.expected_steps()[part]) as activity:
         activity.advance(100)
         activity.writing()
         assert main(["status", str(store), "--json"]) == 0
@@ -77,7 +77,7 @@ def test_watching_ends_with_the_work(store: Path, capsys: pytest.CaptureFixture[
 
 def test_watching_can_be_interrupted(store: Path) -> None:
     part = PLAN.part_ids()[1]
-    with PartActivity(records_folder(store), part, steps_at_most(PLAN)):
+    with PartActivity(records_folder(store), part, PLAN.expected_steps()[part]):
         watch = gaitforge("status", store, "--watch")
         assert watch.stdout is not None
         assert "working" in watch.stdout.readline()

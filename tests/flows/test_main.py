@@ -1,4 +1,4 @@
-"""Flows as programs of their own."""
+"""The stages as programs: `python -m flows`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from datasets import open_store
-from flows.direct import PROGRAMS, main, read_plan
+from flows.__main__ import PROGRAMS, main, read_plan
 from flows.records.records import write_record
-from flows.stages.collect import CollectPlan
 from flows.stages.train import TrainPlan
+from flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, DEMO, GRID
 from tests.flows.processes import ROOT
 
@@ -30,8 +30,8 @@ def plan(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_module_runs_its_flow(plan: Path, tmp_path: Path) -> None:
-    words = ["flows.stages.collect", tmp_path / "legged.zarr", plan, "--parts", "1"]
+def test_the_package_is_a_program(plan: Path, tmp_path: Path) -> None:
+    words = ["flows", "collect", tmp_path / "legged.zarr", plan, "--parts", "1"]
     done = subprocess.run(
         [sys.executable, "-m", *map(str, words)],
         cwd=ROOT,
@@ -51,21 +51,21 @@ def test_the_record_that_a_run_leaves_is_a_plan(
     plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = str(tmp_path / "legged.zarr")
-    assert main("collect", [store, str(plan)]) == 0
+    assert main(["collect", store, str(plan)]) == 0
     [left] = (tmp_path / "legged.zarr.records").glob("plan-*.json")
-    assert read_plan(CollectPlan, left) == PLAN
+    assert read_plan(LeggedPlan, str(left)) == PLAN
     capsys.readouterr()
-    assert main("collect", [store, str(left)]) == 0
+    assert main(["collect", store, str(left)]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
     training, run = tmp_path / "training.json", tmp_path / "run"
     write_record(training, {"plan": asdict(DEMO.fcnet)})
-    assert read_plan(TrainPlan, training) == DEMO.fcnet
-    assert main("train", [store, str(training), str(run)]) == 0
+    assert read_plan(TrainPlan, str(training)) == DEMO.fcnet
+    assert main(["train", store, str(training), str(run)]) == 0
     evaluation = tmp_path / "evaluation.json"
     write_record(evaluation, {"plan": asdict(DEMO.evaluate)})
     out = tmp_path / "result.json"
-    assert main("evaluate", [str(run), str(evaluation), str(out)]) == 0
+    assert main(["evaluate", str(run), str(evaluation), str(out)]) == 0
     assert json.loads(out.read_text())["policy"] == "run"
 
 
@@ -85,6 +85,6 @@ def test_what_is_wrong_is_one_line(
 ) -> None:
     flow, *rest = [str(plan) if word == "PLAN" else word for word in words]
     assert flow in PROGRAMS
-    assert main(flow, rest) == 2
+    assert main([flow, *rest]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert complaint in line

@@ -1,7 +1,7 @@
-"""How far a collection or a training run is, from its files alone.
+"""The status of a collection or a training run, from its files alone.
 
-Nothing is asked of the process that works, so the answer is the same while it works, when it
-stopped, and when it was killed.
+The process that works is not asked, so the answer is the same while it works, when it stopped, and
+when it was killed.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from collectors.timing import EPISODE_STEPS
 from datasets import open_store
 from datasets.storage.root import ROOT_FILE
 from datasets.storage.s3.bucket import is_bucket_url
 from flows.records.activity import Heartbeat, read_active, read_failures
 from flows.records.part_records import (
-    PartCollected,
     collection_rate,
     part_records,
     plan_records,
     records_folder,
 )
 from flows.records.records import read_record
+from flows.tasks.registry import recorded_plan
 from learners.training.records.history import HISTORY, read_history
 
 RECENT_PARTS = 10
-"""Parts whose rate is given, or twice as many as are in work if that is more."""
+"""Parts whose rate is given; twice the parts in work, if that is more."""
 
 QUIET_S = 60.0
-"""A training run that wrote nothing for this long, nor for five of its usual pauses, stopped."""
+"""A training run that wrote nothing for this long and for five of its usual pauses has stopped."""
 
 RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
 
@@ -53,10 +52,17 @@ class ActivePart:
     heartbeat_age_s: float
     stale: bool
 
+    @classmethod
+    def of(cls, beat: Heartbeat, now: float) -> ActivePart:
+        """A heartbeat as it looks now."""
+        progress = beat.phase, beat.steps, beat.total, beat.rate
+        age_s = max(0.0, now - beat.updated)
+        return cls(beat.part, beat.host, beat.pid, *progress, age_s, beat.is_stale(now))
+
 
 @dataclass(frozen=True)
 class FailedPart:
-    """A part that failed: how often, what was said last and when, and whether it was made since."""
+    """A part that failed: how often, its last error and time, and whether it was made since."""
 
     part: str
     failures: int
@@ -71,13 +77,11 @@ class CollectionStatus:
 
     Attributes:
         state: "empty" (no plan, no part), "working" (a part is in work), "stopped", "complete".
-        planned, done, missing: parts of the plans that were run into the store; other: committed
-            ones of no such plan.
+        planned, done, missing: parts of the store's plans; other: committed parts of no plan.
         steps, episodes, bytes: of the store.
         active: parts in work, stale ones included; failed: parts that failed at some time.
         steps_per_s: over the last parts; working_steps_per_s: of the parts in work.
-        remaining_steps: of the missing parts; remaining_s: None unless parts are in work and a rate
-            is known.
+        remaining_steps: of the missing parts; remaining_s: None unless parts are in work.
     """
 
     store: str
@@ -102,13 +106,11 @@ class TrainingStatus:
     """A training run.
 
     Attributes:
-        state: "empty" (nothing learned yet), "working" (it wrote a moment ago), "stopped",
-            "complete".
+        state: "empty" (no step yet), "working" (it wrote a moment ago), "stopped", "complete".
         step, steps: optimiser steps done, and in all; loss, validation_loss: the last ones.
         steps_per_s: control steps a second; elapsed_s: training seconds over all resumes.
-        remaining_s: None unless it is working.
-        quiet_s: seconds since it last wrote.
-        metrics: what else the history's last row holds.
+        remaining_s: None unless it is working; quiet_s: seconds since it last wrote.
+        metrics: the other values of the history's last row.
     """
 
     run: str
@@ -165,14 +167,18 @@ def collection_status(store_path: Path | str, now: float | None = None) -> Colle
     open_beats = [beat for beat in beats if beat.part not in committed]
     working = [beat for beat in open_beats if not beat.is_stale(now)]
     done = [part for part in planned if part in committed]
-    rate = collection_rate(_last(part_records(store_path, done), len(working)))
+    records_by_end = sorted(part_records(store_path, done), key=lambda record: record.ended)
+    rate = collection_rate(records_by_end[-max(RECENT_PARTS, 2 * len(working)) :])
     live_rate = sum((beat.rate for beat in working), 0.0)
     remaining = sum(missing.values()) - sum(beat.steps for beat in working)
     remaining = round(max(0, remaining) * _share_of_full(info, planned, done))
     pace = live_rate or rate
+    state: State = "complete" if committed else "empty"
+    if working or missing:
+        state = "working" if working else "stopped"
     return CollectionStatus(
         store=str(store_path),
-        state=_collection_state(working, missing, committed),
+        state=state,
         planned=len(planned),
         done=len(done),
         missing=len(missing),
@@ -180,7 +186,7 @@ def collection_status(store_path: Path | str, now: float | None = None) -> Colle
         steps=info["steps"],
         episodes=info["episodes"],
         bytes=info["bytes"],
-        active=tuple(_active_part(beat, now) for beat in open_beats),
+        active=tuple(ActivePart.of(beat, now) for beat in open_beats),
         failed=_failed(records, committed),
         steps_per_s=rate,
         working_steps_per_s=live_rate,
@@ -227,62 +233,33 @@ def training_status(run_dir: Path, now: float | None = None) -> TrainingStatus:
 
 
 def _planned(plans: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Part -> most steps that it can have, of all plans."""
-    planned: dict[str, int] = {}
-    for record in plans:
-        per_part = record["plan"]["grid"]["episodes_per_part"] * EPISODE_STEPS
-        planned.update((part, per_part) for part in _part_names(record))
-    return planned
+    """Part -> expected steps, of all plans."""
+    return {part: steps for record in plans for part, steps in _parts(record).items()}
 
 
-def _part_names(record: dict[str, Any]) -> list[str]:
-    """A plan's parts; plans that were run by older versions do not name theirs."""
-    if "parts" in record:
-        return record["parts"]
-    from flows.records.plans import plan_from_tree
-    from flows.stages.collect import CollectPlan
-
-    return plan_from_tree(CollectPlan, record["plan"]).part_ids()
-
-
-def _last(records: Sequence[PartCollected], working: int) -> list[PartCollected]:
-    ordered = sorted(records, key=lambda record: record.ended)
-    return ordered[-max(RECENT_PARTS, 2 * working) :]
+def _parts(record: dict[str, Any]) -> dict[str, int]:
+    """A plan's parts; older records lack the steps or the names, which the plan itself gives."""
+    names, steps = record.get("parts"), record.get("steps")
+    if names is None or steps is None:
+        try:
+            planned = recorded_plan(record).expected_steps()
+        except ValueError:  # its expert or policies are gone: the steps are unknown
+            planned = dict.fromkeys(names or (), 0)
+        names, steps = names or list(planned), list(planned.values())
+    return dict(zip(names, steps, strict=False))
 
 
 def _share_of_full(info: dict[str, Any], planned: dict[str, int], done: Sequence[str]) -> float:
-    """Steps of a part over the most it could have, for episodes end early; 1 while none is known.
+    """A part's steps over the expected ones, as episodes end early; 1 while none is known.
 
-    Where others' parts are in the store too, they are taken to be alike.
+    Parts of no plan are taken to be alike.
     """
     most = sum(planned[part] for part in done)
     return min(1.0, info["steps"] / most) if most else 1.0
 
 
-def _collection_state(working: Sequence[Heartbeat], missing: Any, committed: Any) -> State:
-    if working:
-        return "working"
-    if missing:
-        return "stopped"
-    return "complete" if committed else "empty"
-
-
-def _active_part(beat: Heartbeat, now: float) -> ActivePart:
-    return ActivePart(
-        part=beat.part,
-        host=beat.host,
-        pid=beat.pid,
-        phase=beat.phase,
-        steps=beat.steps,
-        total=beat.total,
-        steps_per_s=beat.rate,
-        heartbeat_age_s=max(0.0, now - beat.updated),
-        stale=beat.is_stale(now),
-    )
-
-
 def _failed(records: Path, committed: set[str]) -> tuple[FailedPart, ...]:
-    """Every part that failed, by its last failure."""
+    """Each part that failed, with its last failure."""
     by_part: dict[str, FailedPart] = {}
     for failure in read_failures(records):
         count = by_part[failure.part].failures if failure.part in by_part else 0
@@ -294,9 +271,6 @@ def _failed(records: Path, committed: set[str]) -> tuple[FailedPart, ...]:
 
 def _quiet_s(run_dir: Path, now: float) -> float | None:
     """Seconds since a run's files were last written."""
-    times = []
-    for name in (RUN_CONFIG, HISTORY, RUN_CHECKPOINT):
-        path = run_dir / name
-        if path.exists():
-            times.append(path.stat().st_mtime)
+    paths = [run_dir / name for name in (RUN_CONFIG, HISTORY, RUN_CHECKPOINT)]
+    times = [path.stat().st_mtime for path in paths if path.exists()]
     return max(0.0, now - max(times)) if times else None

@@ -23,7 +23,7 @@ from collectors.humanoid.policies import TrackingPolicy
 from collectors.humanoid.rollout import EpisodeSpec, run_episode
 from datasets.files import sha256_file
 from flows.progress import Reporter
-from flows.records.records import digest, provenance, read_record, to_tree, write_record
+from flows.records.records import digest, kept_record, to_tree
 from learners.checkpoint import checkpoint_path, load_policy
 from learners.deploy.control import LearnedPolicy
 
@@ -237,13 +237,11 @@ def evaluate_humanoid_once(
     snippets = [snippet for group in plan.snippets().values() for snippet in group]
     clips = {snippet.clip: clip_digest(Path(plan.reference), snippet.clip) for snippet in snippets}
     key = {"plan": digest(plan), "clips": digest(clips), "weights": source.key(snippets)}
-    known = read_record(path)
-    if known is not None and known.get("key") == key:
-        return known
-    record = evaluate_humanoid(source, plan, reporter)
-    record = to_tree(record | {"key": key, "plan": asdict(plan), **provenance()})
-    write_record(path, record)
-    return record
+
+    def make() -> dict[str, Any]:
+        return {**evaluate_humanoid(source, plan, reporter), "plan": to_tree(plan)}
+
+    return kept_record(path, key, ("policy", "snippets"), make)
 
 
 def _means(scores: Sequence[SnippetScore]) -> dict[str, float | int]:

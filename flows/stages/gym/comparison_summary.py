@@ -9,7 +9,7 @@ import numpy as np
 
 from datasets import Selection
 from flows.stages.comparison_summary import mean_and_std
-from flows.stages.gym_evaluation import ReferenceReturns
+from flows.stages.gym.evaluation import ReferenceReturns
 
 _MEASURES = (
     "normalised",

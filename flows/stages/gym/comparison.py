@@ -23,8 +23,8 @@ from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from flows.progress import Reporter
 from flows.records.records import digest, provenance, read_record, to_tree, write_record
 from flows.stages.comparison import OWN_SETTINGS
-from flows.stages.gym_comparison_summary import set_quality, summarise
-from flows.stages.gym_evaluation import (
+from flows.stages.gym.comparison_summary import set_quality, summarise
+from flows.stages.gym.evaluation import (
     GymEvaluationPlan,
     GymSource,
     ReferenceReturns,

@@ -34,14 +34,14 @@ from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from datasets.formats.d4rl.tasks import normalised_return
 from datasets.schema import Schema
 from flows.progress import Reporter
-from flows.records.records import digest, provenance, read_record, to_tree, write_record
+from flows.records.records import digest, kept_record, read_record, to_tree
 from flows.stages.comparison_summary import mean_and_std
 from flows.stages.train import PLAN
 from learners.checkpoint import checkpoint_path, load_policy
 from learners.deploy.control import LearnedPolicy
 
 RANDOM = "random"
-_OF_AN_EVALUATION = {"key", "plan", "policy", "env", "returns", "lengths", "d4rl_normalised"}
+_OF_AN_EVALUATION = ("plan", "policy", "env", "returns", "lengths", "d4rl_normalised")
 
 
 @dataclass(frozen=True)
@@ -208,15 +208,11 @@ def evaluate_gym_once(
         "weights": source.key(),
         "simulation": package_version(find_task(plan.env)),
     }
-    known = read_record(path)
-    if known is not None and not (isinstance(known, dict) and known.keys() >= _OF_AN_EVALUATION):
-        raise ValueError(f"{path} holds something else than an evaluation on a task; it stays")
-    if known is not None and known["key"] == key:
-        return known
-    record = evaluate_gym(source, plan, reporter)
-    record = to_tree(record | {"key": key, "plan": asdict(plan), **provenance()})
-    write_record(path, record)
-    return record
+
+    def make() -> dict[str, Any]:
+        return {**evaluate_gym(source, plan, reporter), "plan": to_tree(plan)}
+
+    return kept_record(path, key, _OF_AN_EVALUATION, make)
 
 
 def _sum_up(

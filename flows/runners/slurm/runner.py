@@ -13,22 +13,20 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import flows
-from collectors.experts.expert import load_expert
-from collectors.legged.data import legged_schema
 from datasets import create_store
 from datasets.storage.s3.bucket import is_bucket_url
 from flows.progress import Reporter
 from flows.records.part_records import PartCollected, records_folder
 from flows.records.plans import plan_from_tree
-from flows.records.records import provenance, read_record, write_record
-from flows.runners.slurm_commands import job_environment, submit, submit_command
-from flows.runners.slurm_jobs import (
+from flows.records.records import provenance, read_record, to_tree, write_record
+from flows.runners.slurm.commands import job_environment, submit, submit_command
+from flows.runners.slurm.jobs import (
     PLAN,
     SCRIPT,
     Job,
@@ -41,9 +39,11 @@ from flows.runners.slurm_jobs import (
     states_of,
     write_job,
 )
-from flows.runners.slurm_script import SlurmSettings, Work, batch_script
-from flows.stages.collect import CollectPlan, collect, prepare
+from flows.runners.slurm.script import SlurmSettings, Work, batch_script
+from flows.stages.collect import collect, prepare
 from flows.stages.train import TrainPlan, run_training
+from flows.tasks.interface import CollectionPlan
+from flows.tasks.registry import LEGGED, collection_plan
 
 MAX_TASKS = 1000
 """Tasks of one array: Slurm's own default limit (slurm.conf(5), MaxArraySize = 1001)."""
@@ -58,13 +58,13 @@ class _Draft:
     kind: str
     target: str
     store: str
-    plan: CollectPlan | TrainPlan
+    plan: CollectionPlan | TrainPlan
     tasks: tuple[tuple[str, ...], ...]
     work: Work
 
 
 def run_slurm(
-    plan: CollectPlan,
+    plan: CollectionPlan,
     store_path: Path | str,
     reporter: Reporter,
     parts: Sequence[str] | None = None,
@@ -93,7 +93,7 @@ def run_slurm(
         return []
     size = max(settings.parts_per_task or settings.cpus, ceil(len(wanted) / MAX_TASKS))
     tasks = tuple(tuple(wanted[k : k + size]) for k in range(0, len(wanted), size))
-    plan = replace(plan, threads=settings.cpus)
+    plan = plan.with_workers(settings.cpus)
     work = Work("gaitforge-collect", len(tasks), True, True, COLLECT_REQUEUES)
     draft = _Draft("collect", str(store), str(store), plan, tasks, work)
     return _submit(draft, place, settings, lambda: prepare(plan, store, wanted))
@@ -145,30 +145,19 @@ def run_task(folder: Path, task: int, reporter: Reporter) -> None:
     if not 0 <= task < len(tasks):
         raise ValueError(f"{folder} has tasks 0-{len(tasks) - 1}, not {task}")
     if kind == "collect":
-        _collect_parts(plan_from_tree(CollectPlan, plan), store, tasks[task], reporter)
+        collect(collection_plan(tree.get("task", LEGGED), plan), store, reporter, tasks[task])
     else:
         run_training(plan_from_tree(TrainPlan, plan), store, Path(tree["target"]), reporter)
 
 
-def _collect_parts(
-    plan: CollectPlan, store: Path | str, parts: Sequence[str], reporter: Reporter
-) -> None:
-    changed = set(parts) - set(plan.part_ids())
-    if changed:
-        raise ValueError(
-            f"part {min(changed)} is not one of the plan's any more: the expert's file changed "
-            "since the job was submitted"
-        )
-    collect(plan, store, reporter, parts)
-
-
-def _missing(plan: CollectPlan, store_path: Path | str, parts: Sequence[str] | None) -> list[str]:
+def _missing(
+    plan: CollectionPlan, store_path: Path | str, parts: Sequence[str] | None
+) -> list[str]:
     """The parts to make, found without creating a store."""
     wanted = list(plan.part_ids() if parts is None else parts)
     if not is_bucket_url(store_path) and not Path(store_path).exists():
         return wanted
-    robot = load_expert(plan.expert).policy.robot
-    return create_store(store_path, legged_schema(robot, plan.form)).missing(wanted)
+    return create_store(store_path, plan.schema()).missing(wanted)
 
 
 def _submit(
@@ -191,9 +180,10 @@ def _submit(
     try:
         record = {
             "kind": draft.kind,
+            **({"task": draft.plan.kind} if isinstance(draft.plan, CollectionPlan) else {}),
             "target": draft.target,
             "store": draft.store,
-            "plan": asdict(draft.plan),
+            "plan": to_tree(draft.plan),
             "tasks": draft.tasks,
         }
         write_record(folder / PLAN, record | provenance())

@@ -1,12 +1,13 @@
-"""Types of the deployments' parameters: what a form offers, and what a server refuses.
+"""Types of the flows' parameters: what a form offers, and what a server refuses.
 
-A parameter's JSON schema is made from its type here, so a value outside it is refused when a run is
-asked for. What depends on several values the plan checks as the run begins.
+Prefect makes a form and its checks from these types. What depends on several values is checked by
+the plan as the run begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, WithJsonSchema
@@ -15,17 +16,22 @@ from collectors.legged.data import COLLECTION_PRESETS
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import N_LEVELS, TERRAINS
 from datasets.formats import FORMATS as DATA_FORMATS
+from datasets.storage.s3.bucket import is_bucket_url
+from flows.tasks.registry import TASKS
 from learners.checkpoint import KEPT
 from learners.deploy.export import FORMATS
 from learners.models.registry import PRESETS
 from learners.training.objectives import OBJECTIVES
 
 MAX_PARTS, MAX_EPISODES = 100_000, 10_000
-"""Of a plan, and of a part: ten times what a large dataset needs, so that a slip is noticed."""
+"""Of a plan, and of a part: ten times what a large dataset needs, to catch slips."""
 
 MAX_SEED = 2**31 - 1
 MAX_THREADS = 512
 NO_STEPS, MAX_STEPS = 1, 100_000_000
+
+NONE: list[Any] = []
+"""Default of lists: the preset's or the plan's own values. Never changed."""
 
 
 def _one_of(names: Collection[str]) -> Any:
@@ -35,6 +41,7 @@ def _one_of(names: Collection[str]) -> Any:
 Place = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 """A folder as the worker sees it; for stores also s3://bucket/prefix."""
 
+Task = Annotated[str, _one_of(TASKS)]
 Preset = Annotated[str, _one_of(COLLECTION_PRESETS)]
 Terrains = list[Annotated[str, _one_of(TERRAINS)]]
 Skills = list[Annotated[str, _one_of(SKILLS)]]
@@ -47,8 +54,24 @@ Settings = list[Annotated[str, StringConstraints(pattern=r"^[\w.]+=.*$")]]
 """NAME=VALUE, as `--set` takes them."""
 
 Model = Annotated[str, _one_of(PRESETS)]
+Models = list[Model]
 Objective = Annotated[str, _one_of(OBJECTIVES)]
 Formats = list[Annotated[str, _one_of(FORMATS)]]
 DataFormat = Annotated[str, _one_of(DATA_FORMATS)]
 Checkpoint = Annotated[str, _one_of(KEPT)]
 Steps = Annotated[int, Field(ge=NO_STEPS, le=MAX_STEPS)]
+
+
+def grid_values(
+    terrains: list[str], skills: list[str], levels: list[int], **values: Any
+) -> dict[str, Any]:
+    """A form's values for a grid; an empty list or a 0 (but for the seed) keeps the plan's own."""
+    lists = {"terrains": terrains, "skills": skills, "levels": levels}
+    found = {name: tuple(value) or None for name, value in lists.items()}
+    kept = {name: value for name, value in values.items() if value or name == "seed"}
+    return found | kept
+
+
+def store_address(store: str) -> Path | str:
+    """A store's address that holds in any working directory."""
+    return store if is_bucket_url(store) else Path(store).absolute()

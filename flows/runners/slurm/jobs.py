@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.records.records import read_record, write_record
-from flows.runners.slurm_commands import QueueEntry, cancel, has_slurm, queue
+from flows.runners.slurm.commands import QueueEntry, cancel, has_slurm, queue
 
 PLAN, SCRIPT, JOB, EXIT, CANCELLED = "plan.json", "script.sh", "job.json", "exit", "cancelled.json"
 POLL_S = 0.5

@@ -1,0 +1,250 @@
+"""Collection as Prefect flows: each part is a task.
+
+`collect` is the legged form; `collect_plan` takes the plan of any task. Parts are made by threads
+of this process or on a Dask cluster, where each Prefect task waits for its Dask task: workers then
+need neither Prefect nor a connection to its server, and the cluster keeps its own keys.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prefect import State, flow
+from prefect.runtime import flow_run
+from prefect.states import Completed
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from collectors.experts.expert import DEFAULT_EXPERT
+from flows.forms import (
+    NONE,
+    Episodes,
+    Levels,
+    Parts,
+    Place,
+    Preset,
+    Seed,
+    Settings,
+    Skills,
+    Task,
+    Terrains,
+    Threads,
+    grid_values,
+    store_address,
+)
+from flows.progress import Interrupted, Reporter
+from flows.records.part_records import PartCollected, collection_rate
+from flows.records.records import to_tree
+from flows.retrying import Retry
+from flows.runners.dask import make_part, run_parts
+from flows.runners.dask_clusters import DaskSettings, dask_client
+from flows.runners.gather import gather
+from flows.runners.prefect import (
+    last_name,
+    named_after,
+    retried_task,
+    run_from_a_program,
+    show_table,
+    shown_progress,
+)
+from flows.stages import collect as stage
+from flows.tasks.interface import CollectionPlan
+from flows.tasks.legged import legged_plan
+from flows.tasks.registry import collection_plan
+
+QUEUED_A_WORKER = 2
+"""Tasks for every Dask worker: one in work, and the next one."""
+
+
+@retried_task("collect", "collect {part}")
+def collect_part(
+    plan: CollectionPlan, store: Path | str, part: str, threads: int, stopped: threading.Event
+) -> PartCollected:
+    """Make a part in this process, in one attempt: further ones are the task's."""
+    once = Retry(attempts=1)
+    return stage.collect_part(plan, store, part, partial(_check, stopped), threads, once)
+
+
+@retried_task("collect", "collect {part}")
+def collect_part_on_dask(
+    plan: CollectionPlan, store: Path | str, part: str, client: Any, stopped: threading.Event
+) -> PartCollected:
+    """Make a part on a worker of a Dask cluster."""
+    work = partial(make_part, plan, str(store))
+    [record] = run_parts(client, work, [part], partial(_check, stopped))
+    return record
+
+
+def _check(stopped: threading.Event, *_: Any) -> None:
+    if stopped.is_set():
+        raise Interrupted
+
+
+def collect_parts(
+    plan: CollectionPlan,
+    store: Path | str,
+    parts: Sequence[str] | None = None,
+    dask: DaskSettings | None = None,
+) -> list[PartCollected]:
+    """Collect the missing parts, each as a task of the flow that calls this.
+
+    A part that fails for good, or an interrupt, stops the others; parts in work commit nothing.
+
+    Args:
+        parts: None for all; dask: the cluster that makes them. Without it, threads of this process
+            do, or for a plan that needs processes, a cluster on this machine.
+
+    Returns:
+        The records of what was collected now.
+    """
+    collection = stage.prepare(plan, store_address(str(store)), parts)
+    if dask is None and plan.parallelism == "processes" and plan.workers > 1:
+        dask = DaskSettings(workers=plan.workers)
+    missing = len(collection.missing)
+    with collection.progress(shown_progress()) as advance:
+        if not missing:
+            return []
+        follow = collection.followed(advance)
+        if dask is None:
+            workers = min(plan.workers, missing)
+            here = {"threads": plan.workers // workers}
+            made = _in_tasks(collection, collect_part, here, workers, follow)
+        else:
+            with dask_client(dask, missing) as client:
+                threads: Any = client.nthreads()
+                at_work = max(sum(threads.values()), dask.workers)
+                at_once = QUEUED_A_WORKER * (at_work or len(os.sched_getaffinity(0)))
+                on_dask = {"client": client}
+                made = _in_tasks(collection, collect_part_on_dask, on_dask, at_once, follow)
+    collection.finish()
+    return made
+
+
+def _in_tasks(
+    collection: stage.Collection,
+    task: Any,
+    arguments: dict[str, Any],
+    at_once: int,
+    follow: Callable[[list[PartCollected]], None],
+) -> list[PartCollected]:
+    stopped = threading.Event()
+    arguments = {"plan": collection.plan, "store": collection.store, **arguments}
+    with ThreadPoolTaskRunner(max_workers=at_once) as runner:
+        try:
+            futures = {
+                runner.submit(task, {"part": part, "stopped": stopped, **arguments}): part
+                for part in collection.missing
+            }
+            return gather(futures, lambda future, part: future.result(), follow)
+        except BaseException:
+            stopped.set()
+            raise
+
+
+@flow(name="collect", flow_run_name=named_after("collect into", "store"), persist_result=False)
+def collect(
+    store: Place,
+    preset: Preset = "demo",
+    terrains: Terrains = NONE,
+    skills: Skills = NONE,
+    levels: Levels = NONE,
+    parts: Parts = 0,
+    episodes_per_part: Episodes = 0,
+    seed: Seed = 0,
+    new_every_day: bool = False,
+    expert: str = DEFAULT_EXPERT,
+    threads: Threads = 2,
+    settings: Settings = NONE,
+) -> State[None]:
+    """Collect legged data: the missing parts of a preset, each a task.
+
+    Args:
+        store: a folder, or s3://bucket/prefix; created if absent.
+        preset: the plan that the other values change.
+        terrains: empty for the preset's.
+        skills: empty for the preset's.
+        levels: of the terrain; empty for the preset's.
+        parts: of the plan; 0 for the preset's.
+        episodes_per_part: 0 for the preset's.
+        seed: random seed.
+        new_every_day: use the day of the scheduled start, as yyyymmdd, as the seed: every day's
+            runs add parts of their own, and a run that died is resumed within the day.
+        expert: a name, or the path of a file.
+        threads: parallel simulators.
+        settings: any other settings of the plan, NAME=VALUE.
+    """
+    day = int(_scheduled().strftime("%Y%m%d")) if new_every_day else seed
+    sizes = {"parts": parts, "episodes_per_part": episodes_per_part, "seed": day}
+    grid = grid_values(terrains, skills, levels, **sizes)
+    plan = legged_plan(preset, grid, {"expert": expert, "threads": threads}, settings)
+    made = collect_parts(plan, store)
+    _show(store, made)
+    there = plan.grid.parts - len(made)
+    return Completed(message=f"{len(made)} parts collected, {there} were there")
+
+
+@flow(name="collect-plan", flow_run_name=named_after("collect into", "store"), persist_result=False)
+def collect_plan(
+    store: Place,
+    task: Task,
+    plan: dict[str, Any],
+    parts: list[str] | None = None,
+    dask: DaskSettings | None = None,
+) -> list[PartCollected]:
+    """Collect the missing parts of any task's plan, each a task.
+
+    Args:
+        store: a folder, or s3://bucket/prefix; created if absent.
+        task: whose plan it is.
+        plan: as its record beside a store has it; absent fields have their defaults.
+        parts: names; none for all.
+        dask: the cluster that makes the parts; none for this machine.
+    """
+    made = collect_parts(collection_plan(task, plan), store, parts, dask)
+    _show(store, made)
+    return made
+
+
+def run_prefect(
+    plan: CollectionPlan,
+    store_path: Path | str,
+    reporter: Reporter,
+    parts: Sequence[str] | None = None,
+    settings: DaskSettings | None = None,
+) -> list[PartCollected]:
+    """The runner "prefect": one run of `collect_plan`.
+
+    The server is the one that PREFECT_API_URL names, or one on loopback for the time of the run.
+
+    Args:
+        settings: of a Dask cluster that makes the parts; None for this machine.
+
+    Returns:
+        The records of what was collected now.
+
+    Raises:
+        ValueError: no server, or what a part's `collect_part` raised.
+    """
+    wanted = None if parts is None else list(parts)
+    with run_from_a_program(reporter):
+        return collect_plan(str(store_path), plan.kind, to_tree(plan), wanted, settings)
+
+
+def _show(store: str, made: Sequence[PartCollected]) -> None:
+    rows = [
+        {"part": r.part, "episodes": r.episodes, "steps": r.steps, "seconds": r.ended - r.started}
+        for r in made
+    ]
+    if rows:
+        rate = f"{collection_rate(made):,.0f} steps/s"
+        show_table(f"collected {last_name(store)}", rows, f"parts collected now, at {rate}")
+
+
+def _scheduled() -> datetime:
+    """The scheduled start of this run."""
+    return flow_run.scheduled_start_time

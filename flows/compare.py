@@ -1,0 +1,73 @@
+"""A comparison of models as a Prefect flow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows.forms import (
+    NONE,
+    Levels,
+    Models,
+    Place,
+    Seed,
+    Settings,
+    Skills,
+    Terrains,
+    store_address,
+)
+from flows.progress import Reporter
+from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
+from flows.settings import override, with_chosen
+from flows.stages.comparison import ComparisonPlan, comparison_grid, run_comparison
+from flows.stages.evaluate import EvaluatePlan
+from flows.stages.train import SelectPlan
+
+
+@retried_task("compare", "compare in {out.name}")
+def compare_models(
+    plan: ComparisonPlan, store: Path | str, out: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """Train and evaluate all of a comparison's runs, or resume them."""
+    return run_comparison(plan, store, out, reporter)
+
+
+@flow(name="compare", flow_run_name=named_after("compare in", "out"), persist_result=False)
+def compare(
+    store: Place,
+    out: Place,
+    models: Models = NONE,
+    seeds: list[Seed] = NONE,
+    terrains: Terrains = NONE,
+    skills: Skills = NONE,
+    levels: Levels = NONE,
+    where: str = "",
+    settings: Settings = NONE,
+) -> None:
+    """Train models on the same episodes with the same budget, and evaluate them, or resume that.
+
+    Args:
+        store: a folder, or s3://bucket/prefix.
+        out: folder of the comparison; the result is its comparison.json.
+        models: presets; empty for fcnet, transformer, history-mlp and mlp.
+        seeds: a run each; empty for 0, 1 and 2.
+        terrains: of the episodes; empty for all.
+        skills: empty for all.
+        levels: of the terrain; empty for all.
+        where: a boolean SQL expression over the catalog's columns.
+        settings: any other settings of the plan, NAME=VALUE.
+    """
+    address = store_address(store)
+    select = SelectPlan(tuple(terrains), tuple(skills), tuple(levels), where)
+    grid = EvaluatePlan(grid=comparison_grid(select.select(address)))
+    chosen = {"models": tuple(models) or None, "seeds": tuple(seeds) or None}
+    plan = with_chosen(ComparisonPlan(select=select, evaluate=grid), chosen)
+    record = compare_models(override(plan, settings), address, Path(out), shown_progress())
+    names = ("model", "return", "success", "survival", "test_mse", "train_s")
+    rows = [
+        {name: row[name]["mean"] if isinstance(row[name], dict) else row[name] for name in names}
+        for row in record["models"]
+    ]
+    show_table(f"compared {Path(out).name}", rows, "means over the seeds")

@@ -1,0 +1,65 @@
+"""Closed-loop evaluation as a Prefect flow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from collectors.legged.evaluation import EvaluationGrid
+from flows.forms import (
+    NONE,
+    Episodes,
+    Levels,
+    Place,
+    Seed,
+    Settings,
+    Skills,
+    Terrains,
+    Threads,
+    grid_values,
+)
+from flows.progress import Reporter
+from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
+from flows.settings import override, with_chosen
+from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_once, run_source
+
+
+@retried_task("evaluate", "evaluate {source.name}")
+def evaluate_policy(
+    source: PolicySource, plan: EvaluatePlan, path: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """Evaluate a policy into the file `path`, unless it is there."""
+    return evaluate_once(source, plan, path, reporter)
+
+
+@flow(name="evaluate", flow_run_name=named_after("evaluate", "run"), persist_result=False)
+def evaluate(
+    run: Place,
+    terrains: Terrains = NONE,
+    skills: Skills = NONE,
+    levels: Levels = NONE,
+    episodes: Episodes = 0,
+    seed: Seed = EvaluationGrid.seed,
+    threads: Threads = 2,
+    settings: Settings = NONE,
+) -> None:
+    """Run a trained policy in closed loop on held-out episodes.
+
+    Args:
+        run: folder of a training run; the result is its evaluation.json.
+        terrains: empty for flat and rough.
+        skills: empty for standing and running.
+        levels: of the terrain; empty for 2.
+        episodes: of a cell; 0 for 32.
+        seed: of the held-out episodes.
+        threads: that step the simulator.
+        settings: any other settings of the plan, NAME=VALUE.
+    """
+    grid = grid_values(terrains, skills, levels, episodes=episodes, seed=seed)
+    plan = EvaluatePlan(grid=with_chosen(EvaluationGrid(), grid), threads=threads)
+    plan = override(plan, settings)
+    source = run_source(Path(run))
+    record = evaluate_policy(source, plan, Path(run) / "evaluation.json", shown_progress())
+    show_table(f"evaluation {source.name}", record["cells"], "closed-loop evaluation")

@@ -1,0 +1,44 @@
+"""Export of a policy as a Prefect flow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import flow
+
+from flows.forms import NONE, Checkpoint, Formats, Place, Settings
+from flows.progress import Reporter
+from flows.runners.prefect import last_name, named_after, retried_task, show_table, shown_progress
+from flows.settings import override
+from flows.stages.export import ExportPlan, run_export
+from learners.deploy.export import ExportOptions, ExportResult
+
+
+@retried_task("export", "export {run.name}")
+def export_run(plan: ExportPlan, run: Path, out: Path, reporter: Reporter) -> ExportResult:
+    """Export a run's policy into the folder `out`."""
+    return run_export(plan, run, out, reporter)
+
+
+@flow(name="export", flow_run_name=named_after("export", "run"), persist_result=False)
+def export(
+    run: Place,
+    out: Place,
+    formats: Formats = NONE,
+    checkpoint: Checkpoint = "last",
+    settings: Settings = NONE,
+) -> None:
+    """Write a trained policy as files for a robot's program.
+
+    Args:
+        run: folder of a training run.
+        out: new folder of the files; the same export again changes nothing.
+        formats: of the control step; empty for all.
+        checkpoint: the last, or the one with the lowest validation loss.
+        settings: any other settings of the plan, NAME=VALUE.
+    """
+    options = ExportOptions(formats=tuple(formats)) if formats else ExportOptions()
+    plan = override(ExportPlan(checkpoint=checkpoint, options=options), settings)
+    result = export_run(plan, Path(run), Path(out), shown_progress())
+    rows = [{"file": name, "bytes": size} for name, size in result.sizes.items()]
+    show_table(f"exported {last_name(run)}", rows, "files for a robot's program")

@@ -1,0 +1,43 @@
+"""Import of other projects' data as a Prefect flow."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from prefect import flow
+
+from datasets.formats import importer_class
+from datasets.formats.interface import Report
+from flows.forms import NONE, DataFormat, Place, Settings, store_address
+from flows.progress import Reporter
+from flows.runners.prefect import last_name, named_after, retried_task, show_table, shown_progress
+from flows.settings import override
+from flows.stages.importing import ImportPlan, run_import
+
+
+@retried_task("import", "import {source}")
+def import_source(plan: ImportPlan, source: str, store: Path | str, reporter: Reporter) -> Report:
+    """Import a source into a store."""
+    return run_import(plan, source, store, reporter)
+
+
+@flow(name="import", flow_run_name=named_after("import into", "store"), persist_result=False)
+def import_data(format: DataFormat, source: Place, store: Place, settings: Settings = NONE) -> None:
+    """Import data of another project's format into a store.
+
+    Args:
+        format: of the source.
+        source: a file or folder of that format, as the worker sees it.
+        store: a folder, or s3://bucket/prefix; created if absent.
+        settings: options of the format's reader, NAME=VALUE.
+    """
+    options = override(importer_class(format).Options(), settings)
+    plan = ImportPlan(format, asdict(options))
+    report = import_source(plan, source, store_address(store), shown_progress())
+    rows = [
+        {"what": what, "line": line}
+        for what, lines in asdict(report.carried).items()
+        for line in lines
+    ]
+    show_table(f"imported {last_name(source)}", rows, "what was carried over, and what was not")

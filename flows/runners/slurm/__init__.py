@@ -1,0 +1,1 @@
+"""Collection and training as Slurm jobs."""

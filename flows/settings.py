@@ -1,0 +1,74 @@
+"""Changes to a plan by name, as `--set grid.parts=4` makes them, checked against the dataclasses.
+
+They are what the command line's `--set` and the field `settings` of a flow's form take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
+
+
+def override(plan: Any, settings: Sequence[str]) -> Any:
+    """A copy of a frozen dataclass tree with `path.to.field=value` settings applied.
+
+    Values are read by the field's type: tuples as comma-separated lists, mappings as JSON.
+
+    Raises:
+        ValueError: an unknown field, or a value that does not fit it; it says what is allowed.
+    """
+    for setting in settings:
+        path, separator, text = setting.partition("=")
+        if not separator:
+            raise ValueError(f"--set needs NAME=VALUE, not '{setting}'")
+        plan = _replaced(plan, path.split("."), text, path)
+    return plan
+
+
+def with_chosen(plan: Any, chosen: Mapping[str, Any]) -> Any:
+    """A copy of a frozen dataclass with those fields replaced whose value is not None."""
+    return replace(plan, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def setting_names(plan: Any, prefix: str = "") -> list[str]:
+    """Every `path.to.field` that `override` accepts."""
+    names = []
+    for field in fields(plan):
+        value = getattr(plan, field.name)
+        inner = setting_names(value, f"{prefix}{field.name}.") if is_dataclass(value) else []
+        names += inner or [prefix + field.name]
+    return names
+
+
+def _replaced(plan: Any, path: Sequence[str], text: str, whole: str) -> Any:
+    names = [field.name for field in fields(plan)]
+    head, rest = path[0], path[1:]
+    if head not in names:
+        raise ValueError(f"unknown setting '{whole}'; settings: {', '.join(sorted(names))}")
+    current = getattr(plan, head)
+    if rest:
+        if not is_dataclass(current):
+            raise ValueError(f"setting '{whole}': '{head}' has no settings of its own")
+        return replace(plan, **{head: _replaced(current, rest, text, whole)})
+    if is_dataclass(current):
+        parts = ", ".join(f"{head}.{field.name}" for field in fields(current))
+        raise ValueError(f"'{whole}' is a group of settings: {parts}")
+    return replace(plan, **{head: _parsed(text, get_type_hints(type(plan))[head], whole)})
+
+
+def _parsed(text: str, kind: Any, name: str) -> Any:
+    from pydantic import TypeAdapter, ValidationError  # slow, and most runs set nothing
+
+    if text.lower() == "none" and NoneType in get_args(kind):
+        return None
+    adapter = TypeAdapter(kind)
+    try:
+        if get_origin(kind) is tuple:
+            return adapter.validate_python([s.strip() for s in text.split(",") if s.strip()])
+        if get_origin(kind) is Mapping:
+            return adapter.validate_json(text)
+        return adapter.validate_python(text)
+    except ValidationError as error:
+        raise ValueError(f"setting '{name}': {error.errors()[0]['msg']}, not '{text}'") from None

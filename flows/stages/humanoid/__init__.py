@@ -1,0 +1,1 @@
+"""Training experts of the CMU humanoid, and evaluating on its task."""

@@ -1,0 +1,72 @@
+"""Work shared by processes of this machine, for simulators that hold the interpreter's lock."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from typing import Any
+
+from flows.progress import Advance, Interrupted
+
+POLL_S = 0.5
+END_S = 10.0
+"""How long a process may take to end after it was told to."""
+
+Work = Callable[[Sequence[str], Advance], Any]
+
+
+def run_in_processes(work: Work, shares: Sequence[Sequence[str]], look: Callable[[], None]) -> bool:
+    """Do each share of the work in a process of its own; True if all succeed.
+
+    If one process fails, or this one is interrupted, the others are ended. The processes end with
+    this one, also when it is killed.
+
+    Args:
+        work: `work(share, advance)`, at the top of a module; `advance` stops it by raising.
+        look: called about twice a second, and after the last process has ended.
+    """
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_run, args=(work, share), daemon=True) for share in shares]
+    try:
+        for worker in workers:
+            worker.start()
+        running = list(workers)
+        while running:
+            wait([worker.sentinel for worker in running], POLL_S)
+            # Before `look`: what a process that has ended left behind is seen by it.
+            ended = {worker: worker.exitcode for worker in running if worker.exitcode is not None}
+            look()
+            if any(ended.values()):
+                return False
+            running = [worker for worker in running if worker not in ended]
+        return True
+    finally:
+        for worker in workers:
+            if worker.is_alive():
+                worker.terminate()
+        for worker in workers:
+            if worker.pid is not None:
+                worker.join(END_S)
+
+
+def _run(work: Work, share: Sequence[str]) -> None:
+    # Ctrl-C interrupts the parent too, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    looked = time.monotonic()
+
+    def unless_orphaned(n: int, note: str) -> None:
+        nonlocal looked
+        if time.monotonic() - looked > POLL_S:
+            looked = time.monotonic()
+            if parent is not None and not parent.is_alive():
+                raise Interrupted
+
+    try:
+        work(share, unless_orphaned)
+    except (ValueError, OSError, Interrupted):
+        sys.exit(1)  # the parent reports it in one line

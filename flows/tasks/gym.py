@@ -1,0 +1,278 @@
+"""Gymnasium's tasks: collecting the sets of D4RL with policies and a replay buffer of our own.
+
+D4RL's recipe (Fu et al. 2020): medium and expert sets are drawn from a partially and a fully
+trained policy, medium-replay is everything that the training saw up to the medium policy, and
+medium-expert is the selection of both. Deviation: a set of drawn episodes ends with the first whole
+episode past its steps, where D4RL's cut the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from collectors.gym.batch import TaskBatch
+from collectors.gym.data import (
+    EXPERT,
+    MEDIUM,
+    MEDIUM_REPLAY,
+    QUALITIES,
+    SUCCESS_KNOWN,
+    gym_schema,
+    open_replay,
+    part_arrays,
+    part_catalog,
+    quality_actor,
+    replayed_episodes,
+)
+from collectors.gym.experts import Recipe, policies_folder, read_recipe
+from collectors.gym.rollout import Episode, run_episode
+from collectors.gym.tasks import GymTask, find_task
+from datasets import Schema, open_store
+from datasets.errors import listed
+from datasets.hashing import hashed
+from flows.progress import Advance
+from flows.records.records import digest
+from flows.tasks.interface import CollectionPlan, PartData, Simulation
+
+REPLAY_PART_STEPS = 50_000
+"""Steps after which a part of a replay buffer ends with its episode: the same in every plan, so
+that no two of them store an episode twice."""
+
+
+@dataclass(frozen=True)
+class GymPart:
+    """One part of a plan.
+
+    Attributes:
+        quality: one of `QUALITIES`; number: of the part within it.
+        expert_hash: of the acting policy; for medium-replay of the medium one.
+        steps: minimum; for medium-replay exact.
+        first, stop: range of the replay buffer's episodes.
+    """
+
+    name: str
+    quality: str
+    number: int
+    expert_hash: str
+    steps: int
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class GymPlan(CollectionPlan):
+    """What to collect of a Gymnasium task.
+
+    Attributes:
+        env: an environment's id of `collectors.gym.tasks`.
+        policies: a finished training's folder; empty for the shipped policies, which have no
+            replay buffer.
+        qualities: of `QUALITIES`, in the order of the parts.
+        steps: minimum per quality, in whole episodes; medium-replay has its own length.
+        part_steps: minimum per part, in whole episodes; a replay buffer is cut after
+            `REPLAY_PART_STEPS`.
+        seed: random seed.
+        physics: store the simulator's state too, which medium-replay has none of.
+        processes: of a local run.
+
+    Raises:
+        ValueError: an unknown task or quality, none or one twice, numbers that are too small, or
+            physics with medium-replay.
+    """
+
+    kind = "gym"
+    parallelism = "processes"
+
+    env: str
+    policies: str = ""
+    qualities: tuple[str, ...] = (MEDIUM, MEDIUM_REPLAY, EXPERT)
+    steps: int = 1_000_000
+    part_steps: int = 50_000
+    seed: int = 0
+    physics: bool = False
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        find_task(self.env)
+        if unknown := [name for name in self.qualities if name not in QUALITIES]:
+            raise ValueError(f"unknown quality '{unknown[0]}'; there are {listed(QUALITIES)}")
+        if not self.qualities or len(set(self.qualities)) != len(self.qualities):
+            raise ValueError("a plan needs at least one quality, each of them once")
+        if min(self.steps, self.part_steps, self.processes) < 1 or self.seed < 0:
+            raise ValueError(
+                "steps, part_steps and processes must be at least 1, and seed not negative"
+            )
+        if self.physics and MEDIUM_REPLAY in self.qualities:
+            raise ValueError(
+                f"{MEDIUM_REPLAY} has no simulator state to keep: collect the others with it into "
+                "a store of their own"
+            )
+
+    @property
+    def task(self) -> GymTask:
+        """The environment's task."""
+        return find_task(self.env)
+
+    @property
+    def folder(self) -> Path:
+        """Of the policies. Raises ValueError where none are given and none ship."""
+        return policies_folder(self.env, self.policies)
+
+    def recipe(self) -> Recipe:
+        """The record of the policies' training.
+
+        Raises:
+            ValueError: no finished training there, or one in another environment.
+        """
+        recipe = read_recipe(self.folder)
+        if recipe.env != self.env:
+            raise ValueError(f"{self.folder} holds policies of {recipe.env}, not of {self.env}")
+        return recipe
+
+    def parts(self) -> dict[str, GymPart]:
+        """The parts by name, in the plan's order.
+
+        More steps or qualities leave the other parts as they are. No two parts share an episode,
+        also those of plans with other steps.
+
+        Raises:
+            ValueError: as `recipe`, or a policy is missing.
+        """
+        recipe = self.recipe()
+        found: dict[str, GymPart] = {}
+        for quality in self.qualities:
+            made_by = quality_actor(self.folder, quality)
+            cut = self._replay_parts(recipe) if quality == MEDIUM_REPLAY else self._drawn_parts()
+            for number, (steps, first, stop) in enumerate(cut):
+                content = {
+                    "env": self.env,
+                    "quality": quality,
+                    "policy": made_by.hash,
+                    "seed": 0 if quality == MEDIUM_REPLAY else self.seed,
+                    "physics": self.physics,
+                    "part": (number, steps, first, stop),
+                }
+                name = f"{digest(content)[:7]}-{quality}-{number:04d}"
+                found[name] = GymPart(name, quality, number, made_by.hash, steps, first, stop)
+        return found
+
+    def expected_steps(self) -> dict[str, int]:
+        """See `CollectionPlan.expected_steps`."""
+        return {name: part.steps for name, part in self.parts().items()}
+
+    def only(self, part: str) -> GymPlan:
+        """See `CollectionPlan.only`: the part's quality."""
+        quality = part[8:-5]
+        return replace(self, qualities=(quality,)) if quality in self.qualities else self
+
+    def schema(self) -> Schema:
+        """See `CollectionPlan.schema`.
+
+        Raises:
+            ValueError: as `recipe`, or the task's package is not installed.
+        """
+        env = TaskBatch(self.task, 1)
+        try:
+            return gym_schema(env, self.recipe(), self.physics)
+        finally:
+            env.close()
+
+    def simulate(self, threads: int = 1) -> GymSimulation:
+        """See `CollectionPlan.simulate`."""
+        return GymSimulation(self)
+
+    def _drawn_parts(self) -> Iterator[tuple[int, int, int]]:
+        for done in range(0, self.steps, self.part_steps):
+            yield min(self.part_steps, self.steps - done), 0, 0
+
+    def _replay_parts(self, recipe: Recipe) -> Iterator[tuple[int, int, int]]:
+        reader = open_replay(self.folder, recipe)
+        lengths = reader.episodes(reader.rows).lengths
+        first = steps = 0
+        for episode, length in enumerate(lengths.tolist(), start=1):
+            steps += length
+            if steps >= REPLAY_PART_STEPS or episode == len(lengths):
+                yield steps, first, episode
+                first, steps = episode, 0
+
+
+class GymSimulation(Simulation):
+    """One environment of the task."""
+
+    def __init__(self, plan: GymPlan):
+        self._plan, self._env = plan, TaskBatch(plan.task, 1)
+
+    def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
+        """See `Simulation.roll_out`."""
+        plan, planned = self._plan, self._plan.only(part).parts()[part]
+        recipe = plan.recipe()
+        episodes = self._episodes(planned, recipe, partial(_noted, advance, planned.quality))
+        quality, expert = planned.quality, planned.expert_hash
+        catalog = part_catalog(episodes, plan.task, recipe, quality, expert, part)
+        return PartData(*part_arrays(episodes, schema), catalog)
+
+    def close(self) -> None:
+        """See `Simulation.close`."""
+        self._env.close()
+
+    def _episodes(
+        self, part: GymPart, recipe: Recipe, advance: Callable[[int], None]
+    ) -> list[Episode]:
+        folder = self._plan.folder
+        if part.quality == MEDIUM_REPLAY:
+            episodes = replayed_episodes(open_replay(folder, recipe), part.first, part.stop)
+            advance(part.steps)
+            return episodes
+        actor = quality_actor(folder, part.quality)
+        episodes, steps = [], 0
+        drawn = self._plan.seed, QUALITIES.index(part.quality), part.number, part.steps
+        while steps < part.steps:
+            seed = int(hashed(*drawn, len(episodes))) >> 2
+            episodes.append(run_episode(self._env, actor, seed, advance))
+            steps += episodes[-1].length
+        return episodes
+
+
+def _noted(advance: Advance, note: str, steps: int) -> None:
+    advance(steps, note)
+
+
+def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[str, Any]]:
+    """Sizes, mean returns and success of each quality over the given parts of a store.
+
+    The success is None where it is unknown for an episode.
+    """
+    table = open_store(store_path).select(part=list(parts)).episodes()
+    skills = np.array(table.column("skill").to_pylist())
+    rows = []
+    for quality in (name for name in QUALITIES if name in skills):
+        episodes = table.filter(skills == quality)
+        columns = {
+            name: episodes.column(name).to_numpy()
+            for name in ("length", "return", "normalised_return", "success")
+        }
+        rows.append(
+            {
+                "quality": quality,
+                "parts": len(set(episodes.column("part").to_pylist())),
+                "episodes": episodes.num_rows,
+                "steps": int(columns["length"].sum()),
+                "return": float(columns["return"].mean()),
+                "normalised_return": float(columns["normalised_return"].mean()),
+                "success": float(columns["success"].mean()) if _success_known(episodes) else None,
+            }
+        )
+    return rows
+
+
+def _success_known(episodes: pa.Table) -> bool:
+    if SUCCESS_KNOWN not in episodes.column_names:
+        return True
+    return False not in episodes.column(SUCCESS_KNOWN).to_pylist()

@@ -1,0 +1,120 @@
+"""The CMU humanoid: expert rollouts on snippets of motion capture, one part per snippet."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from collectors.humanoid.clips.reference import clip_digest
+from collectors.humanoid.clips.snippets import Snippet
+from collectors.humanoid.data import SnippetGrid, humanoid_schema, part_arrays, part_catalog
+from collectors.humanoid.environment import TrackingEnvironment
+from collectors.humanoid.experts.experts import PD, Expert, load_expert
+from collectors.humanoid.rollout import record_episode
+from datasets import Schema
+from flows.progress import Advance
+from flows.records.records import digest
+from flows.tasks.interface import CollectionPlan, PartData, Simulation
+
+
+@dataclass(frozen=True)
+class HumanoidPlan(CollectionPlan):
+    """What to collect with the humanoid.
+
+    Attributes:
+        grid: the episodes; reference: file with their clips.
+        expert: "pd", or a folder with an expert for every snippet.
+        processes: of a local run.
+    """
+
+    kind = "humanoid"
+    parallelism = "processes"
+
+    grid: SnippetGrid
+    reference: str
+    expert: str = PD
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.processes < 1:
+            raise ValueError(f"{self.processes} processes: needs at least 1")
+
+    def parts(self) -> dict[str, Snippet]:
+        """Part -> its snippet, in the plan's order; more snippets leave the others as they are.
+
+        Raises:
+            ValueError: no such clip, or no expert for a snippet.
+        """
+        named = {}
+        settings = asdict(replace(self.grid, snippets=(self.grid.snippets[0],)))
+        for snippet in self.grid.parsed():
+            content = {
+                **settings,
+                "snippets": [snippet.name],
+                "clip": clip_digest(Path(self.reference), snippet.clip),
+                "expert": self.load_expert(snippet).policy.hash,
+            }
+            named[f"{digest(content)[:6]}-{snippet.name}"] = snippet
+        return named
+
+    def expected_steps(self) -> dict[str, int]:
+        """See `CollectionPlan.expected_steps`."""
+        return {name: self.grid.steps_at_most(snippet) for name, snippet in self.parts().items()}
+
+    def only(self, part: str) -> HumanoidPlan:
+        """See `CollectionPlan.only`: the part's snippet."""
+        snippet = part[7:]
+        if snippet not in self.grid.snippets:
+            return self
+        return replace(self, grid=replace(self.grid, snippets=(snippet,)))
+
+    def schema(self) -> Schema:
+        """See `CollectionPlan.schema`."""
+        return humanoid_schema(self.load_expert(self.grid.parsed()[0]).policy.has_value)
+
+    def simulate(self, threads: int = 1) -> HumanoidSimulation:
+        """See `CollectionPlan.simulate`."""
+        return HumanoidSimulation(self)
+
+    def load_expert(self, snippet: Snippet) -> Expert:
+        """The expert of a snippet.
+
+        Raises:
+            ValueError: there is none, or it was trained on other frames of that name.
+        """
+        expert = load_expert(self.expert, snippet)
+        clip = clip_digest(Path(self.reference), snippet.clip)
+        if expert.card.get("clip", clip) != clip:
+            raise ValueError(
+                f"the expert of snippet {snippet.name} at {self.expert} was trained on another "
+                f"clip {snippet.clip} than that of {self.reference}"
+            )
+        return expert
+
+
+class HumanoidSimulation(Simulation):
+    """One humanoid; its environment is compiled for each snippet."""
+
+    def __init__(self, plan: HumanoidPlan):
+        self._plan = plan
+
+    def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
+        """See `Simulation.roll_out`."""
+        plan = self._plan
+        snippet = plan.only(part).parts()[part]
+        expert = plan.load_expert(snippet).policy
+        # Tells this part's episodes from those of others in the store.
+        unique = int(part[:6], 16) << 32
+        env = TrackingEnvironment(Path(plan.reference), [snippet])
+        try:
+            results = [
+                record_episode(env, expert, spec, lambda steps: advance(steps, snippet.name))
+                for spec in plan.grid.episode_specs(snippet, unique)
+            ]
+            catalog = part_catalog(results, snippet, (env.simulator, env.version), expert)
+        finally:
+            env.close()
+        return PartData(*part_arrays(results, schema), catalog)
+
+    def close(self) -> None:
+        """See `Simulation.close`; nothing stays open between parts."""

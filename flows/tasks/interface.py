@@ -1,0 +1,107 @@
+"""What a task gives the collection engine: its plan, and a simulation that rolls out parts.
+
+The engine (`flows.stages.collect`) and the runners know a task through these classes alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self, cast
+
+import numpy as np
+
+from datasets import Schema
+from flows.progress import Advance
+
+
+@dataclass(frozen=True)
+class PartData:
+    """A part of T steps in E episodes, as `Store.write_part` takes it.
+
+    Attributes:
+        steps: field -> (T, ...); per_episode: field -> (E, ...).
+        catalog: column -> E values.
+    """
+
+    steps: dict[str, np.ndarray]
+    per_episode: dict[str, np.ndarray]
+    catalog: Mapping[str, Any]
+
+
+class Simulation(ABC):
+    """An open simulator with its policy; rolls out one part after another."""
+
+    @abstractmethod
+    def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
+        """Simulate a part: a pure function of the plan and the part's name.
+
+        Args:
+            advance: called after every step; it stops the roll-out by raising.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the simulator."""
+
+
+class CollectionPlan(ABC):
+    """What to collect; the plans are frozen dataclasses that survive JSON.
+
+    Attributes:
+        kind: the task's name in `flows.tasks.registry`.
+        parallelism: what makes several parts at once on one machine: threads where the simulator
+            releases the interpreter's lock, processes where it does not.
+    """
+
+    kind: ClassVar[str]
+    parallelism: ClassVar[Literal["threads", "processes"]]
+
+    @property
+    def workers(self) -> int:
+        """Threads or processes of a local run: the plan's field of that name."""
+        return getattr(self, self.parallelism)
+
+    def with_workers(self, workers: int) -> Self:
+        """The same parts, made by so many workers."""
+        changed: Any = replace(cast(Any, self), **{self.parallelism: workers})
+        return changed
+
+    @abstractmethod
+    def expected_steps(self) -> dict[str, int]:
+        """Part -> steps that are expected of it (the most, where episodes may end early).
+
+        A name changes with anything that changes the part's content, and with nothing else.
+        """
+
+    @abstractmethod
+    def schema(self) -> Schema:
+        """The schema of the store."""
+
+    @abstractmethod
+    def simulate(self, threads: int = 1) -> Simulation:
+        """Open the simulator; `threads` step its robots where the simulator can use them."""
+
+    def part_ids(self) -> list[str]:
+        """Names of the parts, in the plan's order."""
+        return list(self.expected_steps())
+
+    def only(self, part: str) -> Self:
+        """A plan with this part whose parts are quicker to list, where there is one."""
+        return self
+
+    def listed_with(self, part: str) -> dict[str, int]:
+        """The expected steps of the parts of `only(part)`.
+
+        Raises:
+            ValueError: the part is not the plan's.
+        """
+        planned = self.only(part).expected_steps()
+        if part not in planned:
+            names = self.part_ids()
+            raise ValueError(
+                f"part {part} is not one of the plan's {len(names)}, {names[0]} to {names[-1]}: "
+                "its settings differ, or the expert's file changed since it was named"
+            )
+        return planned

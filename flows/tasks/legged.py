@@ -1,0 +1,134 @@
+"""Legged robots: an expert on N simulated robots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import ceil
+from typing import Any
+
+from collectors.experts.expert import DEFAULT_EXPERT, load_expert
+from collectors.legged.data import (
+    COLLECTION_PRESETS,
+    CollectionGrid,
+    StoredForm,
+    legged_schema,
+    part_arrays,
+    part_catalog,
+)
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.rollout import run_episodes
+from collectors.policies import Policy
+from collectors.simulators import check_backend
+from collectors.timing import EPISODE_STEPS
+from datasets import Schema
+from flows.progress import Advance
+from flows.records.records import digest
+from flows.settings import override, with_chosen
+from flows.tasks.interface import CollectionPlan, PartData, Simulation
+
+
+@dataclass(frozen=True)
+class LeggedPlan(CollectionPlan):
+    """What to collect with legged robots.
+
+    Attributes:
+        grid: the episodes; expert: name or file of the policy that acts; sim: physics back end.
+        form: which fields are stored, and in which precision.
+        robots: most parallel robots of a simulator; threads: of a local run.
+    """
+
+    kind = "legged"
+    parallelism = "threads"
+
+    grid: CollectionGrid = field(default_factory=CollectionGrid)
+    form: StoredForm = field(default_factory=StoredForm)
+    expert: str = DEFAULT_EXPERT
+    sim: str = "mujoco"
+    robots: int = 320
+    threads: int = 2
+
+    def __post_init__(self) -> None:
+        check_backend(self.sim)
+        if self.robots < 1 or self.threads < 1:
+            raise ValueError(
+                f"{self.robots} robots on {self.threads} threads: both must be at least 1"
+            )
+
+    def expected_steps(self) -> dict[str, int]:
+        """See `CollectionPlan.expected_steps`; the list grows with `grid.parts`."""
+        content = {
+            **asdict(replace(self.grid, parts=1)),
+            "expert": load_expert(self.expert).hash,
+            "sim": self.sim,
+            "form": asdict(self.form),
+        }
+        steps = self.grid.episodes_per_part * EPISODE_STEPS
+        return dict.fromkeys(self.grid.part_ids(digest(content)[:6]), steps)
+
+    def schema(self) -> Schema:
+        """See `CollectionPlan.schema`."""
+        return legged_schema(load_expert(self.expert).policy.robot, self.form)
+
+    def simulate(self, threads: int = 1) -> LeggedSimulation:
+        """See `CollectionPlan.simulate`."""
+        return LeggedSimulation(self, threads)
+
+
+class LeggedSimulation(Simulation):
+    """An expert on N simulated robots.
+
+    Attributes:
+        env: the simulated robots; policy: acts.
+    """
+
+    def __init__(self, plan: LeggedPlan, threads: int):
+        self._plan, self._expert = plan, load_expert(plan.expert)
+        # Full waves: a last wave of a few episodes would leave the other robots idle.
+        waves = ceil(plan.grid.episodes_per_part / plan.robots)
+        robots = ceil(plan.grid.episodes_per_part / waves)
+        self.policy: Policy = self._expert.policy
+        self.env = LeggedEnvironment(self._expert.policy.robot, robots, threads, plan.sim)
+
+    def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
+        """See `Simulation.roll_out`."""
+        policy, physics = self.policy, self.env.physics
+        episodes = run_episodes(
+            self.env,
+            policy,
+            self._plan.grid.part_specs(part),
+            record=True,
+            privileged=self._plan.form.privileged,
+            progress=lambda n: advance(n, ""),
+        )
+        results = list(episodes)
+        simulator, expert = (physics.name, physics.version), (policy.name, self._expert.hash)
+        catalog = part_catalog(results, self.env.robot, simulator, expert)
+        return PartData(*part_arrays(results, schema), catalog)
+
+    def close(self) -> None:
+        """See `Simulation.close`."""
+        self.env.close()
+
+
+def legged_plan(
+    preset: str,
+    grid: Mapping[str, Any],
+    top: Mapping[str, Any],
+    settings: Sequence[str],
+    form: Mapping[str, Any] | None = None,
+) -> LeggedPlan:
+    """The plan of a preset with some values replaced.
+
+    Args:
+        grid, top, form: field -> value of the grid, of the plan and of what it stores; None leaves
+            the field as it is. settings: as `override` takes them.
+
+    Raises:
+        ValueError: no such preset, or values that the plan refuses.
+    """
+    if preset not in COLLECTION_PRESETS:
+        raise ValueError(f"unknown preset '{preset}'; presets: {', '.join(COLLECTION_PRESETS)}")
+    chosen = with_chosen(COLLECTION_PRESETS[preset], grid)
+    plan = LeggedPlan(grid=chosen, form=with_chosen(StoredForm(), form or {}))
+    return override(with_chosen(plan, top), settings)

@@ -1,0 +1,39 @@
+"""The tasks by name. A plan's module is imported when it is needed: each brings a simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from flows.records.plans import plan_from_tree
+from flows.tasks.interface import CollectionPlan
+
+LEGGED = "legged"
+TASKS = {
+    LEGGED: "flows.tasks.legged:LeggedPlan",
+    "gym": "flows.tasks.gym:GymPlan",
+    "humanoid": "flows.tasks.humanoid:HumanoidPlan",
+}
+"""Task -> "module:class" of its plan."""
+
+
+def collection_plan(kind: str, tree: Any) -> CollectionPlan:
+    """A task's plan from its JSON values.
+
+    Raises:
+        ValueError: no such task, or values that are not those of its plan.
+    """
+    if kind not in TASKS:
+        raise ValueError(f"unknown task '{kind}'; tasks: {', '.join(TASKS)}")
+    module, name = TASKS[kind].split(":")
+    return plan_from_tree(getattr(import_module(module), name), tree)
+
+
+def recorded_plan(record: Mapping[str, Any]) -> CollectionPlan:
+    """The plan of a record that a collection or a Slurm job left.
+
+    Raises:
+        ValueError: as `collection_plan`.
+    """
+    return collection_plan(record.get("kind", LEGGED), record["plan"])

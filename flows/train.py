@@ -1,0 +1,71 @@
+"""Training as a Prefect flow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import flow
+
+from flows.forms import (
+    NONE,
+    Levels,
+    Model,
+    Objective,
+    Place,
+    Seed,
+    Settings,
+    Skills,
+    Steps,
+    Terrains,
+    store_address,
+)
+from flows.progress import Reporter
+from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
+from flows.settings import override
+from flows.stages.train import SelectPlan, TrainPlan, run_training
+from learners.training.config import TrainConfig
+from learners.training.train import TrainResult
+
+
+@retried_task("train", "train {out.name}")
+def train_run(plan: TrainPlan, store: Path | str, out: Path, reporter: Reporter) -> TrainResult:
+    """Train in the folder `out`, or resume the run there."""
+    return run_training(plan, store, out, reporter)
+
+
+@flow(name="train", flow_run_name=named_after("train", "out"), persist_result=False)
+def train(
+    store: Place,
+    out: Place,
+    model: Model = "fcnet",
+    objective: Objective = "bc",
+    steps: Steps = TrainConfig.steps,
+    seed: Seed = 0,
+    terrains: Terrains = NONE,
+    skills: Skills = NONE,
+    levels: Levels = NONE,
+    where: str = "",
+    settings: Settings = NONE,
+) -> None:
+    """Train a model on a selection of a store, or resume the run that is there.
+
+    Args:
+        store: a folder, or s3://bucket/prefix.
+        out: folder of the run.
+        model: a preset of sizes.
+        objective: behaviour cloning, plain or conditioned on the return.
+        steps: optimiser steps in all.
+        seed: of the initial weights and of the data's order.
+        terrains: empty for all.
+        skills: empty for all.
+        levels: of the terrain; empty for all.
+        where: a boolean SQL expression over the catalog's columns.
+        settings: any other settings of the plan, NAME=VALUE.
+    """
+    select = SelectPlan(tuple(terrains), tuple(skills), tuple(levels), where)
+    config = TrainConfig(model=model, objective=objective, steps=steps, seed=seed)
+    plan = override(TrainPlan(select, config), settings)
+    run = Path(out)
+    result = train_run(plan, store_address(store), run, shown_progress())
+    row = {"run": str(run), "model": model, "steps": steps, "train_s": result.train_s}
+    show_table(f"trained {run.name}", [row], "training run")

@@ -1,0 +1,142 @@
+"""Every task by the one engine: runners, status, job folders and replay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectors.humanoid.data import SnippetGrid
+from datasets import create_store, open_store
+from flows.progress import Silent, unheard
+from flows.records.part_records import plan_records, records_folder
+from flows.records.records import to_tree, write_record
+from flows.runners.dask import run_dask
+from flows.runners.dask_clusters import DaskSettings
+from flows.runners.slurm.runner import run_slurm, run_task
+from flows.runners.slurm.script import SlurmSettings
+from flows.stages.collect import collect
+from flows.stages.replay import replay
+from flows.stages.status import collection_status
+from flows.tasks.gym import GymPlan
+from flows.tasks.humanoid import HumanoidPlan
+from flows.tasks.interface import CollectionPlan
+from flows.tasks.registry import TASKS, collection_plan, recorded_plan
+from tests.collectors.gym.making import make_training
+from tests.flows.making import COLLECT, GRID
+
+Made = tuple[CollectionPlan, Path]
+
+
+@pytest.fixture(scope="module")
+def gym(tmp_path_factory: pytest.TempPathFactory) -> CollectionPlan:
+    policies = make_training(tmp_path_factory.mktemp("gym") / "hopper")
+    return GymPlan("Hopper-v5", str(policies), ("medium", "medium-replay"), 60, 40)
+
+
+@pytest.fixture(scope="module")
+def humanoid(humanoid_reference: Path) -> CollectionPlan:
+    pytest.importorskip("dm_control")
+    grid = SnippetGrid(("squat_00-0-12", "step_00-5-17"), start_rollouts=1, random_rollouts=1)
+    return HumanoidPlan(grid, str(humanoid_reference))
+
+
+@pytest.fixture(scope="module", params=list(TASKS))
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A small plan of the task, and its store, collected in this process."""
+    plan = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4))
+    if request.param != "legged":
+        plan = request.getfixturevalue(request.param)
+    store = tmp_path_factory.mktemp(request.param) / "data.zarr"
+    collect(plan.with_workers(1), store, Silent())
+    return plan, store
+
+
+def dataset_hash(store: Path) -> str:
+    return open_store(store).info()["hash"]
+
+
+def on_dask(plan: CollectionPlan, store: Path) -> None:
+    run_dask(plan, store, Silent(), None, DaskSettings(workers=2))
+
+
+def by_local_workers(plan: CollectionPlan, store: Path) -> None:
+    collect(plan.with_workers(2), store, Silent())
+
+
+def as_a_slurm_job(plan: CollectionPlan, store: Path) -> None:
+    """The job's folder as a submission leaves it, and its tasks run by hand."""
+    assert "array=0-" in str(run_slurm(plan, store, Silent(), None, SlurmSettings(dry_run=True)))
+    tasks = [[part] for part in plan.part_ids()]
+    job = {"kind": "collect", "task": plan.kind, "target": str(store), "store": str(store)}
+    write_record(store.parent / "job" / "plan.json", {**job, "plan": to_tree(plan), "tasks": tasks})
+    for task in range(len(tasks)):
+        run_task(store.parent / "job", task, Silent())
+
+
+@pytest.mark.parametrize("run", [on_dask, by_local_workers, as_a_slurm_job])
+def test_every_way_makes_the_same_dataset(
+    made: Made, run: Callable[[CollectionPlan, Path], None], tmp_path: Path
+) -> None:
+    plan, store = made
+    run(plan, tmp_path / "data.zarr")
+    assert dataset_hash(tmp_path / "data.zarr") == dataset_hash(store)
+
+
+def test_the_plan_beside_the_store_names_its_task_and_gives_the_status(
+    made: Made, tmp_path: Path
+) -> None:
+    plan, store = made
+    [record] = plan_records(store)
+    assert recorded_plan(record).with_workers(plan.workers) == plan
+    assert record["kind"] == plan.kind
+    first, *others = plan.part_ids()
+    collect(plan, tmp_path / "data.zarr", Silent(), [first])
+    found = collection_status(tmp_path / "data.zarr")
+    assert (found.done, found.missing, found.state) == (1, len(others), "stopped")
+    assert found.remaining_steps > 0
+    # Older versions named the task by the file, and wrote no steps.
+    [path] = records_folder(tmp_path / "data.zarr").glob("plan-*.json")
+    old = {name: record[name] for name in ("plan", "parts")}
+    path.rename(path.with_name(f"{'plan' if plan.kind == 'legged' else plan.kind}-1.json"))
+    next(records_folder(tmp_path / "data.zarr").glob("*-1.json")).write_text(json.dumps(old))
+    assert collection_status(tmp_path / "data.zarr").remaining_steps == found.remaining_steps
+
+
+def test_a_store_replays_bit_for_bit_also_when_it_was_compacted(made: Made) -> None:
+    _, store = made
+    assert replay(store, 100, 0, Silent()) == []
+    open_store(store).compact()
+    assert replay(store, 3, 1, Silent()) == []
+
+
+@pytest.mark.parametrize("field", ["obs", "final_obs", "return"])
+def test_a_changed_number_is_found_and_named(made: Made, tmp_path: Path, field: str) -> None:
+    plan, store = made
+    if plan.kind == "legged":
+        pytest.skip("see test_replay")
+    part, schema = plan.part_ids()[0], open_store(store).schema
+    with closing(plan.simulate()) as simulation:
+        data = simulation.roll_out(part, schema, unheard)
+    catalog = {name: list(values) for name, values in data.catalog.items()}
+    arrays = {name: np.array(values) for name, values in (data.steps | data.per_episode).items()}
+    if field == "return":
+        catalog["return"][0] = np.nextafter(catalog["return"][0], 9.0)
+    else:
+        arrays[field][0, 3] = np.nextafter(arrays[field][0, 3], np.float32(9))
+    copy = create_store(tmp_path / "copy.zarr", schema)
+    steps, last = ({name: arrays[name] for name in schema.names(k)} for k in ("step", "episode"))
+    copy.write_part(part, steps, catalog, last)
+    write_record(records_folder(copy.path) / "plan-1.json", plan_records(store)[0])
+    [fault] = replay(copy.path, 1, 0, Silent())
+    assert f"part {part}: episode {int(catalog['episode'][0])}: {field} " in str(fault)
+
+
+def test_what_is_no_task_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown task 'drone'; tasks: legged, gym, humanoid"):
+        collection_plan("drone", {})
