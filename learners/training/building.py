@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from datasets.schema import Schema
 from datasets import Selection
+from datasets.schema import Schema
 from learners.checkpoint import policy_card
 from learners.models.registry import build_network, preset
 from learners.policy.gaussian import GaussianSpread
