@@ -109,18 +109,13 @@ class Selection(episodes.Selection):
 class Store(local.Store):
     """A dataset on a local file system; ``open_store`` and ``create_store`` make one."""
 
-    def select(
-        self,
-        terrain: str | Sequence[str] | None = None,
-        skill: str | Sequence[str] | None = None,
-        level: int | Sequence[int] | None = None,
-        part: str | Sequence[str] | None = None,
-        **equals: Any,
-    ) -> Selection:
-        """Episodes whose columns have one of the given values; DatasetError lists what there is."""
-        wanted = {"terrain": terrain, "skill": skill, "level": level, "part": part, **equals}
+    def select(self, **equals: Any) -> Selection:
+        """Episodes whose columns have one of the given values; DatasetError lists what there is.
+
+        ``equals`` is column -> a value, several, or None for all: ``terrain="flat", level=[0, 1]``.
+        """
         catalog = self.catalog()
-        given = {name: value for name, value in wanted.items() if value is not None}
+        given = {name: value for name, value in equals.items() if value is not None}
         return Selection(self, catalog, select_rows(catalog, given, self.address))
 
     def verify(self) -> list[str]:
@@ -170,15 +165,13 @@ def migrate_store(path: str | os.PathLike[str]) -> int:
 
 
 def query(
-    store: Store,
-    terrain: str | Sequence[str] | None = None,
-    skill: str | Sequence[str] | None = None,
-    level: int | Sequence[int] | None = None,
-    where: str | None = None,
-    group_by: Sequence[str] = ("terrain", "skill"),
+    store: Store, where: str | None = None, group_by: Sequence[str] | None = None, **equals: Any
 ) -> list[dict[str, Any]]:
-    """``Selection.describe`` of the matching episodes, without reading any array."""
-    selection = store.select(terrain=terrain, skill=skill, level=level)
+    """``Selection.describe`` of the matching episodes, without reading any array.
+
+    ``equals`` is as in ``Store.select``, ``where`` as in ``Selection.where``.
+    """
+    selection = store.select(**equals)
     if where is not None:
         selection = selection.where(where)
     return selection.describe(group_by)

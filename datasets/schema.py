@@ -15,6 +15,10 @@ import numpy as np
 from datasets.errors import DatasetError, listed
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
+TERRAIN_AND_SKILL = ("terrain", "skill")
+TASK_AND_QUALITY = ("task", "quality")
+"""``Schema.group_by`` of legged robots and of Gymnasium's tasks."""
+
 STREAM_KEYS = ("mask", "return_to_go", "episode", "offset")
 """Names that a batch adds to the stored fields; no field may have one."""
 
@@ -99,15 +103,19 @@ class Schema:
         control_dt_s: seconds between two stored steps.
         robot: the robot whose joint order the fields use.
         attributes: further JSON values.
+        group_by: the two text columns of the catalog by which queries and cards group.
     """
 
     fields: tuple[Field, ...]
     control_dt_s: float
     robot: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    group_by: tuple[str, str] = TERRAIN_AND_SKILL
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", tuple(self.fields))
+        where, what = self.group_by
+        object.__setattr__(self, "group_by", (str(where), str(what)))
         try:
             attributes = json.loads(json.dumps(dict(self.attributes), allow_nan=False))
         except (TypeError, ValueError) as error:
@@ -123,8 +131,12 @@ class Schema:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the canonical JSON form, which a migration of the store does not change."""
+        """SHA-256 of the canonical JSON form, which a migration of the store does not change.
+
+        It leaves out ``group_by``: a migration may rename these columns.
+        """
         tree = {"schema_version": 1, **self.to_json()}
+        del tree["group_by"]
         text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -152,6 +164,7 @@ class Schema:
                 control_dt_s=tree["control_dt_s"],
                 robot=tree["robot"],
                 attributes=tree["attributes"],
+                group_by=tree.get("group_by", TERRAIN_AND_SKILL),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetError(f"the stored schema is damaged: {error!r}") from error

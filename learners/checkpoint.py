@@ -18,6 +18,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from datasets.files import write_bytes_durably
+from datasets.optimiser_state import load_optimiser_tensors, optimiser_tensors
 from learners.models.registry import ModelSpec, build_network, spec_from_json
 from learners.policy.gaussian import GaussianSpread
 from learners.policy.normalisation import Normaliser
@@ -32,7 +33,7 @@ KEPT = {"last": CHECKPOINT, "best": BEST}
 
 _POLICY = "policy."
 _AVERAGE = "average."
-_OPTIMISER = "optimiser."
+_OPTIMISER = "optimiser"
 
 
 def git_revision() -> str:
@@ -85,9 +86,7 @@ def save_checkpoint(
     tensors = {_POLICY + key: value for key, value in policy.state_dict().items()}
     tensors |= {_AVERAGE + key: value for key, value in (averages or {}).items()}
     if optimiser is not None:
-        for index, state in optimiser.state_dict()["state"].items():
-            for key, value in state.items():
-                tensors[f"{_OPTIMISER}{index}.{key}"] = value
+        tensors |= optimiser_tensors(optimiser, _OPTIMISER)
     text = json.dumps(card, allow_nan=False)
     contiguous = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     path = run_dir / name
@@ -178,12 +177,7 @@ def averages_in(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Give the optimiser the state that was saved with the weights."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in _with_prefix(tensors, _OPTIMISER).items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
-    groups = optimiser.state_dict()["param_groups"]
-    optimiser.load_state_dict({"state": state, "param_groups": groups})
+    load_optimiser_tensors(optimiser, tensors, _OPTIMISER)
 
 
 def load_policy(

@@ -16,6 +16,8 @@ from rsl_rl.modules.normalization import EmpiricalNormalization
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
 
+from datasets.optimiser_state import load_optimiser_tensors, optimiser_tensors, tensors_below
+
 if TYPE_CHECKING:
     from collectors.experts.training_task import ExpertTask
 
@@ -70,7 +72,13 @@ def save_training(
     extra: dict[str, torch.Tensor],
 ) -> None:
     """Write the state to resume from: weights, optimiser, and `extra` of the task."""
-    tensors = {f"{part}.{key}": value for part, key, value in _state_tensors(algorithm)} | extra
+    modules = {"actor": algorithm.get_policy(), "critic": algorithm._raw_critic}
+    tensors = {
+        f"{part}.{key}": value
+        for part, module in modules.items()
+        for key, value in module.state_dict().items()
+    }
+    tensors |= optimiser_tensors(algorithm.optimizer, "optimizer") | extra
     name = f"training-{progress.iteration}.safetensors"
     replace_file(
         out / name, lambda path: save_file({k: v.contiguous() for k, v in tensors.items()}, path)
@@ -85,15 +93,6 @@ def save_training(
     for old in out.glob("training-*.safetensors"):
         if old.name != name:
             old.unlink()
-
-
-def _state_tensors(algorithm: PPO) -> list[tuple[str, str, torch.Tensor]]:
-    saved = algorithm.save()
-    found = [("actor", k, v) for k, v in saved["actor_state_dict"].items()]
-    found += [("critic", k, v) for k, v in saved["critic_state_dict"].items()]
-    for index, state in saved["optimizer_state_dict"]["state"].items():
-        found += [("optimizer", f"{index}.{k}", v) for k, v in state.items()]
-    return found
 
 
 def load_checkpoint(
@@ -130,19 +129,11 @@ def load_training(
                 f"{out} holds a training with {key}={record['config'].get(key)}, not {mine[key]}; "
                 "choose another folder"
             )
-    parts: dict[str, dict[str, torch.Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}}
-    extra: dict[str, torch.Tensor] = {}
-    for key, value in load_file(out / record["tensors"]).items():
-        part, _, name = key.partition(".")
-        (parts[part] if name else extra)[name or part] = value
-    algorithm.get_policy().load_state_dict(parts["actor"])
-    algorithm._raw_critic.load_state_dict(parts["critic"])
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in parts["optimizer"].items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
-    groups = algorithm.optimizer.state_dict()["param_groups"]
-    algorithm.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    tensors = load_file(out / record["tensors"])
+    extra = {name: value for name, value in tensors.items() if "." not in name}
+    algorithm.get_policy().load_state_dict(tensors_below("actor", tensors))
+    algorithm._raw_critic.load_state_dict(tensors_below("critic", tensors))
+    load_optimiser_tensors(algorithm.optimizer, tensors, "optimizer")
     algorithm.learning_rate = record["learning_rate"]
     return Progress(record["iteration"], record["steps"], record["wall_s"]), extra
 

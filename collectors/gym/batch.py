@@ -1,4 +1,4 @@
-"""N environments of a task, stepped one after the other: what policies for many robots control."""
+"""N environments of a task behind one batched interface, stepped one after the other."""
 
 from __future__ import annotations
 
@@ -12,12 +12,7 @@ from collectors.gym.tasks import GymTask, make_environment
 
 @dataclass
 class TaskObservation:
-    """What a policy may read before a step.
-
-    Attributes:
-        policy: (N, Do) float32, the environment's observation.
-        reward: (N,) float32, of the step before; 0 at an episode's start.
-    """
+    """Of N environments: observation (N, Do) and the last step's reward (N,), float32."""
 
     policy: np.ndarray
     reward: np.ndarray
@@ -25,13 +20,11 @@ class TaskObservation:
 
 @dataclass(frozen=True)
 class BatchStep:
-    """How a step went, for the environments that were stepped (n of them).
+    """Outcome of one step of n environments, each (n,).
 
     Attributes:
-        reward: (n,) float32.
-        terminated: (n,) bool, the episode ended in a failure or a goal.
-        truncated: (n,) bool, it reached the task's horizon.
-        success: (n,) bool, as the task itself reports it; False where it reports none.
+        reward: float32; terminated: failure or goal; truncated: the task's horizon.
+        success: as the task reports it; False where it reports none.
     """
 
     reward: np.ndarray
@@ -41,7 +34,7 @@ class BatchStep:
 
 
 class TaskBatch:
-    """N environments of one task; nothing resets by itself."""
+    """N environments of one task, without automatic resets."""
 
     def __init__(self, task: GymTask, count: int) -> None:
         """Raises ValueError without the task's package, and unless count >= 1."""
@@ -62,18 +55,14 @@ class TaskBatch:
         return len(self._envs)
 
     def reset(self, ids: Sequence[int], seeds: Sequence[int]) -> None:
-        """Start an episode in each of the environments `ids`, its start drawn from its seed."""
+        """Start an episode in each of the environments `ids`, from its seed."""
         for index, seed in zip(ids, seeds, strict=True):
             obs, _ = self._envs[index].reset(seed=int(seed))
             self.observation.policy[index] = obs
             self.observation.reward[index] = 0.0
 
     def step(self, ids: Sequence[int], actions: np.ndarray) -> BatchStep:
-        """One control step of the environments `ids`; `observation` then holds what they see.
-
-        Args:
-            actions: (n, A) in [-1, 1].
-        """
+        """One control step of the environments `ids` with actions (n, A) in [-1, 1]."""
         count = len(ids)
         result = BatchStep(
             np.zeros(count, np.float32), *(np.zeros(count, np.bool_) for _ in range(3))

@@ -1,8 +1,7 @@
-"""Between episodes and the store: the schema of an imported D4RL file, its fields, its catalog.
+"""From episodes to a store: schema, arrays and catalog, like those of an imported D4RL file.
 
-What D4RL's files do not have: names of the observation's slices, and the observation after an
-episode's last step as a field of its own. The simulator's state is kept when asked for, in float64,
-from which episodes can be stepped again; a replay buffer knows none.
+Beyond D4RL's files: named slices of the observation, the final observation, and optionally the
+simulator's state in float64, from which episodes can be stepped again (a replay buffer has none).
 """
 
 from __future__ import annotations
@@ -21,26 +20,20 @@ from collectors.gym.tasks import GymTask, package_version
 from datasets import Field, Schema
 from datasets.formats.d4rl.tasks import obs_slices
 from datasets.formats.sources import catalog_columns
+from datasets.schema import TASK_AND_QUALITY
 
 RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT = "random", "medium", "medium-replay", "expert"
 QUALITIES = (RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT)
-"""What D4RL calls its sets; its medium-expert is the selection of both halves."""
+"""D4RL's sets; its medium-expert is the selection of two of them."""
 
 SUCCESS_KNOWN = "success_known"
 
-_FIELDS = {
-    "obs": "obs",
-    "action": "action",
-    "reward": "reward",
-    "info_action_log_probs": "log_prob",
-    "info_qpos": "qpos",
-    "info_qvel": "qvel",
-}
-"""Field a step -> attribute of `Episode`; names as an import of D4RL gives them."""
+_INFOS = {"info_action_log_probs": "log_prob", "info_qpos": "qpos", "info_qvel": "qvel"}
+"""Field named as an import of D4RL names it -> attribute of `Episode`; others are equal."""
 
 
 def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
-    """The schema of a task's store; physics: with the simulator's state."""
+    """The schema of a task's store, with the simulator's state if `physics`."""
     task = env.task
     named: dict[str, Any] = {"slices": obs_slices(task.name, (env.obs_dim,))}
     fields = [
@@ -70,38 +63,25 @@ def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
             "format": "gymnasium",
             "reference_returns": {"random": recipe.random_return, "expert": recipe.expert_return},
         },
+        group_by=TASK_AND_QUALITY,
     )
 
 
 def quality_actor(policies: Path, quality: str) -> Actor:
-    """Who acts in the episodes of a quality; for medium-replay, whom the training had reached.
-
-    Args:
-        policies: their folder.
-
-    Raises:
-        ValueError: no such policy there.
-    """
+    """The actor of a quality, for medium-replay the medium policy; ValueError if it is missing."""
     which = "medium" if quality in (MEDIUM, MEDIUM_REPLAY) else "expert"
     expert = load_gym_expert(policies, which)
     return UniformActor(expert.act_dim) if quality == RANDOM else SampledActor(expert)
 
 
 def open_replay(policies: Path, recipe: Recipe) -> ReplayReader:
-    """The replay buffer of a training up to its medium policy.
-
-    Raises:
-        ValueError: it is not there, or has fewer rows.
-    """
+    """A training's replay buffer up to its medium policy; ValueError if missing or too short."""
     medium = load_gym_expert(policies, "medium")
     return ReplayReader(policies, recipe.replay_rows, medium.obs_dim, medium.act_dim)
 
 
 def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episode]:
-    """Episodes first to stop of the replay buffer; its last one may be cut off, and others too.
-
-    Whether a task called them a success is not in the buffer.
-    """
+    """Episodes [first, stop) of the replay buffer; their success is unknown."""
     found = reader.episodes(reader.rows)
     starts, stops = found.starts[first:stop], (found.starts + found.lengths)[first:stop]
     rows = reader.read(int(starts[0]), int(stops[-1]))
@@ -129,9 +109,9 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
 def part_arrays(
     episodes: Sequence[Episode], schema: Schema
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The schema's fields of a part: {field: (T, ...)} of steps, {field: (E, ...)} of episodes."""
+    """The schema's fields of a part: {field: (T, ...)} per step, {field: (E, ...)} per episode."""
     steps = {
-        name: np.concatenate([getattr(episode, _FIELDS[name]) for episode in episodes])
+        name: np.concatenate([getattr(episode, _INFOS.get(name, name)) for episode in episodes])
         for name in schema.names("step")
     }
     return steps, {"final_obs": np.stack([episode.final_obs for episode in episodes])}
@@ -145,14 +125,13 @@ def part_catalog(
     expert_hash: str,
     content: str,
 ) -> dict[str, Any]:
-    """Catalog columns of a part, as an import of D4RL gives them.
+    """Catalog columns of a part, named as an import of D4RL names them.
 
-    Success is what the Adroit tasks said at any step; in the others it is that the episode did not
-    terminate. The catalog has no third value for what a replay buffer does not know of the former:
-    there `SUCCESS_KNOWN` is False, a column that the Adroit tasks have beside `success`.
+    Success is what the Adroit tasks reported at any step, and elsewhere that the episode did not
+    terminate. Adroit's replay buffers do not know it: there the column `SUCCESS_KNOWN` is False.
 
     Args:
-        content: hexadecimal digits that tell the part from the others of its store.
+        content: hexadecimal digits that identify the part in its store.
     """
     terminated = np.array([episode.terminated for episode in episodes])
     success: dict[str, Any] = {"success": ~terminated}
@@ -164,9 +143,10 @@ def part_catalog(
         0,
         np.array([episode.length for episode in episodes]),
         content,
+        TASK_AND_QUALITY,
         seed=[episode.seed for episode in episodes],
-        terrain=task.name,
-        skill=quality,
+        task=task.name,
+        quality=quality,
         robot=task.name,
         simulator="mujoco",
         simulator_version=package_version(task),

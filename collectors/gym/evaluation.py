@@ -1,4 +1,4 @@
-"""Closed-loop evaluation on a task: the same starts for every policy, N environments at once."""
+"""Closed-loop evaluation on a task: the same starts for every policy, N parallel environments."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from collectors.gym.batch import TaskBatch, TaskObservation
 
 DEFAULT_SEED = 1_000_003
-_STREAM = 0xE7A1  # what keeps evaluation's draws apart from those of a collection of the same seed
+_STREAM = 0xE7A1  # separates evaluation's seeds from those of a collection
 
 
 class TaskPolicy(Protocol):
-    """What is evaluated: a learned policy, an expert, or a random one."""
+    """A policy to evaluate: learned, expert or random."""
 
     def reset(self, ids: np.ndarray) -> None:
-        """Forget the history of the environments `ids`: an episode starts there."""
+        """An episode starts in the environments `ids`: forget their history."""
         ...
 
     def act(self, observation: TaskObservation) -> np.ndarray:
@@ -31,10 +31,9 @@ class TaskEpisode:
     """One evaluated episode.
 
     Attributes:
-        seed: its start was drawn from it.
         episode_return: undiscounted sum of the rewards; length: control steps.
-        success: the task reported it on some step; where a task reports none (HalfCheetah, Hopper,
-            Walker2d), that the episode did not terminate, as imported D4RL files have it.
+        success: the task reported it on some step; where tasks report none (HalfCheetah, Hopper,
+            Walker2d), that the episode did not terminate, as in imported D4RL files.
         terminated: it ended before the horizon, in a failure or a goal.
     """
 
@@ -46,16 +45,9 @@ class TaskEpisode:
 
 
 def evaluation_seeds(episodes: int, seed: int = DEFAULT_SEED) -> list[int]:
-    """Seeds of episodes that no collection uses; more episodes begin with the same ones.
-
-    Raises:
-        ValueError: no episode, or a negative seed.
-    """
+    """Seeds that no collection uses; those of fewer episodes are a prefix."""
     if episodes < 1 or seed < 0:
-        raise ValueError(
-            f"an evaluation needs at least 1 episode, got {episodes}, and a seed of at least 0, "
-            f"got {seed}"
-        )
+        raise ValueError(f"need at least 1 episode, got {episodes}, and a seed >= 0, got {seed}")
     drawn = np.random.SeedSequence([_STREAM, seed]).generate_state(episodes, np.uint64)
     return [int(each >> np.uint64(1)) for each in drawn]
 
@@ -66,16 +58,12 @@ def evaluate(
     seeds: Sequence[int],
     progress: Callable[[int], None] | None = None,
 ) -> list[TaskEpisode]:
-    """Run one episode a seed; an environment whose episode ended takes the next seed.
+    """Run one episode per seed, returned in the seeds' order; free environments take the next seed.
 
-    The policy acts on all rows at once; rows of environments that have no episode left are left
-    alone. Actions are cut to [-1, 1], which is all that the tasks' actuators take.
+    The policy acts on all rows at once, also on idle ones. Actions are clipped to [-1, 1].
 
     Args:
-        progress: called with the number of episodes that ended since the call before.
-
-    Returns:
-        The episodes, in the order of the seeds.
+        progress: called with the number of episodes that ended since its last call.
     """
     episodes = [TaskEpisode(seed) for seed in seeds]
     waiting = iter(episodes)
@@ -110,7 +98,7 @@ def _start(
     policy: TaskPolicy,
     batch: TaskBatch,
 ) -> None:
-    """Begin the next episodes in the environments that are free, as far as there are any."""
+    """Begin the next waiting episodes in free environments."""
     started = dict(zip(free, waiting, strict=False))
     if started:
         running |= started

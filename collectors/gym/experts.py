@@ -1,8 +1,8 @@
-"""Policies that were trained on a task, evaluated in NumPy: what collections and evaluations run.
+"""Trained policies of a task, evaluated in NumPy, for collection and evaluation.
 
 A folder holds `medium` and `expert`, each a safetensors file with a JSON card beside it, and the
-measured returns in `recipe.json`; the folder of a training that has finished is one, and so is each
-that ships (`collectors/assets/gym`), without the replay buffer.
+measured returns in `recipe.json`. The folder of a finished training is one; others ship in
+`collectors/assets/gym`, without a replay buffer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
@@ -25,7 +25,7 @@ SHIPPED = Path(__file__).parent.parent / "assets" / "gym"
 RECIPE = "recipe.json"
 QUALITIES = ("medium", "expert")
 LOG_STD_RANGE = (-20.0, 2.0)
-"""Of the Gaussian before the squashing, as in the authors' code (rail-berkeley/softlearning)."""
+"""Of the Gaussian before tanh, as in the authors' code (rail-berkeley/softlearning)."""
 
 _HIDDEN = ("layer0", "layer1")
 
@@ -34,15 +34,12 @@ Returns = TypeVar("Returns", float, np.ndarray)
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a finished training knows of its task.
+    """Measured facts of a finished training.
 
     Attributes:
-        env: id of the task.
-        random_return, medium_return, expert_return: mean returns, measured over `episodes` each;
-            of the two policies with their mean action.
-        medium_step: environment steps after which the medium policy was kept; replay_rows: the
-            transitions until then, which are the set medium-replay.
-        episodes: of each measurement.
+        random_return, medium_return, expert_return: mean returns of mean actions, over `episodes`.
+        medium_step: environment steps of the medium policy.
+        replay_rows: transitions until then, the set medium-replay.
     """
 
     env: str
@@ -54,37 +51,26 @@ class Recipe:
     episodes: int
 
     def normalised(self, returns: Returns) -> Returns:
-        """100 (return - random) / (expert - random): D4RL's score, by what was measured here."""
+        """D4RL's score by measured returns: 100 (return - random) / (expert - random)."""
         span = self.expert_return - self.random_return
         return 100.0 * (returns - self.random_return) / span
 
 
 def policies_folder(env_id: str, given: str = "") -> Path:
-    """Where a task's policies are: the given folder, else that of those that ship.
-
-    Raises:
-        ValueError: no such task.
-    """
+    """The given folder, or else that of the task's shipped policies."""
     return Path(given) if given else SHIPPED / find_task(env_id).name
 
 
 def read_recipe(source: Path | str) -> Recipe:
-    """The recipe in a folder of policies.
-
-    Raises:
-        ValueError: there is none, for the training has not finished, or it is not one.
-    """
+    """The recipe in a folder; ValueError if it is damaged or the training has not finished."""
     path = Path(source) / RECIPE
     if not path.is_file():
         raise ValueError(f"no finished training in {source}: {RECIPE} is missing")
     try:
         tree = json.loads(path.read_text())
-        returns = tree["returns"]
         return Recipe(
-            env=tree["env"],
-            random_return=float(returns["random"]),
-            medium_return=float(returns["medium"]),
-            expert_return=float(returns["expert"]),
+            tree["env"],
+            *(float(tree["returns"][name]) for name in ("random", "medium", "expert")),
             medium_step=int(tree["medium_step"]),
             replay_rows=int(tree["replay_rows"]),
             episodes=int(tree["episodes"]),
@@ -94,14 +80,11 @@ def read_recipe(source: Path | str) -> Recipe:
 
 
 class GymExpert:
-    """A tanh-squashed Gaussian policy behind the protocol of policies.
+    """A tanh-squashed Gaussian policy; ValueError for missing or misshapen weights.
 
     Args:
         weights: `layer0`, `layer1` (ReLU after each), `mean` and `log_std`, each `.weight`
             (out, in) and `.bias` (out,).
-
-    Raises:
-        ValueError: weights that are incomplete or do not fit together.
     """
 
     def __init__(self, name: str, task: GymTask, weights: dict[str, np.ndarray], digest: str):
@@ -119,10 +102,6 @@ class GymExpert:
             raise ValueError(f"policy {name}: its tensors do not fit together, {shapes}")
         self.obs_dim, self.act_dim = first[0], mean[1]
 
-    def parameters(self) -> int:
-        """Number of trained parameters."""
-        return sum(weight.size + bias.size for weight, bias in self._layers.values())
-
     def reset(self, ids: np.ndarray) -> None:
         """Nothing to forget."""
 
@@ -135,21 +114,18 @@ class GymExpert:
         return np.tanh(self._apply("mean", self._trunk(obs)))
 
     def sample(self, obs: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Actions for standard normal noise, and their log-densities.
+        """Actions (n, A) and their log-densities (n,) in nats for standard normal noise (n, A).
 
-        Args:
-            obs: (n, Do) float32; noise: (n, A) float32.
-
-        Returns:
-            (n, A) float32 in [-1, 1], and (n,) float32 in nats: Haarnoja et al. 2018a, Eq. 21, with
-            log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)).
+        Haarnoja et al. 2018a, Eq. 21, with log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)).
         """
         hidden = self._trunk(obs)
         log_std = np.clip(self._apply("log_std", hidden), *LOG_STD_RANGE)
-        before = self._apply("mean", hidden) + np.exp(log_std) * noise
+        pre_tanh_action = self._apply("mean", hidden) + np.exp(log_std) * noise
         gaussian = -0.5 * np.square(noise) - log_std - 0.5 * np.log(2 * np.pi)
-        squashing = 2.0 * (np.log(2.0) - before - np.logaddexp(0.0, -2.0 * before))
-        return np.tanh(before), (gaussian - squashing).sum(axis=-1).astype(np.float32)
+        softplus = np.logaddexp(0.0, -2.0 * pre_tanh_action)
+        squashing = 2.0 * (np.log(2.0) - pre_tanh_action - softplus)
+        log_prob = (gaussian - squashing).sum(axis=-1).astype(np.float32)
+        return np.tanh(pre_tanh_action), log_prob
 
     def _trunk(self, obs: np.ndarray) -> np.ndarray:
         for layer in _HIDDEN:
@@ -162,7 +138,7 @@ class GymExpert:
 
 
 class RandomPolicy:
-    """Every action in [-1, 1] is as likely as any; environments draw independently."""
+    """Uniform actions in [-1, 1]."""
 
     name = "random"
 
@@ -180,39 +156,24 @@ class RandomPolicy:
 
 
 def load_gym_expert(source: Path | str, quality: str) -> GymExpert:
-    """A policy from a folder.
-
-    Args:
-        quality: "medium" or "expert".
-
-    Raises:
-        ValueError: no such policy, or one that cannot be read.
-    """
+    """The policy "medium" or "expert" of a folder; ValueError if it cannot be read."""
     if quality not in QUALITIES:
         raise ValueError(f"no policy {quality!r}; a folder has {listed(QUALITIES)}")
     path = Path(source) / f"{quality}.safetensors"
     if not path.is_file():
         raise ValueError(f"no policy at {path}")
-    return GymExpert(quality, find_task(_card(path)["env"]), *_weights(path))
+    card = path.with_suffix(".json")
+    try:
+        env_id = json.loads(card.read_text())["env"]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{card} is not the card of a policy: {error}") from None
+    return load_actor(path, quality, find_task(env_id))
 
 
 def load_actor(path: Path, name: str, task: GymTask) -> GymExpert:
-    """An actor that has no card, such as a snapshot of a training."""
-    return GymExpert(name, task, *_weights(path))
-
-
-def _weights(path: Path) -> tuple[dict[str, np.ndarray], str]:
+    """An actor without a card, such as a snapshot of a training."""
     try:
         weights = load_file(path)
     except SafetensorError as error:
         raise ValueError(f"{path} cannot be read as a policy: {error}") from None
-    return weights, hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def _card(path: Path) -> dict[str, Any]:
-    card = path.with_suffix(".json")
-    try:
-        tree = json.loads(card.read_text())
-        return {"env": tree["env"]}
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{card} is not the card of a policy: {error}") from None
+    return GymExpert(name, task, weights, hashlib.sha256(path.read_bytes()).hexdigest()[:16])

@@ -1,7 +1,7 @@
-"""Episodes of stochastic policies in a task: each a pure function of the policy and a seed.
+"""Episodes of stochastic policies in a task, each a pure function of the policy and a seed.
 
-One environment is stepped at a time and its policy sees one observation at a time: the last bit of
-a matrix product depends on the rows beside it, and the simulator, not the policy, takes the time.
+Environments are stepped one at a time, with one observation per policy call: the last bit of a
+matrix product depends on the rows beside it, and the simulator takes most of the time anyway.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collectors.gym.batch import TaskBatch
 from collectors.gym.experts import GymExpert
 
 _NOISE_STREAM = 0x6A7
-"""Tells the generator of the actions from the environment's own, which has the same seed."""
+"""Separates the actions' generator from the environment's own, which has the same seed."""
 
 
 class Actor(Protocol):
-    """Draws actions; `name` and `hash` are what the catalog says of it."""
+    """Samples actions; `name` and `hash` go to the catalog."""
 
     name: str
     hash: str
@@ -32,7 +32,7 @@ class Actor(Protocol):
 
 
 class UniformActor:
-    """Every action in [-1, 1] is as likely as any: the random policy of D4RL."""
+    """Uniform actions in [-1, 1], D4RL's random policy."""
 
     name, hash = "random", ""
 
@@ -46,7 +46,7 @@ class UniformActor:
 
 
 class SampledActor:
-    """An expert's action distribution, as D4RL samples it; not its mode."""
+    """Samples an expert's action distribution, as D4RL does."""
 
     def __init__(self, expert: GymExpert) -> None:
         self.name, self.hash = expert.name, expert.hash
@@ -64,14 +64,12 @@ class Episode:
     """An episode of T steps.
 
     Attributes:
-        seed: of its start and its actions; -1 where it is not known.
+        seed: of its start and its actions; -1 if unknown.
         obs: (T, Do) float32, before each step; final_obs: (Do,) after the last.
-        action: (T, A) float32 in [-1, 1]; log_prob: (T,) float32, their log-densities.
-        reward: (T,) float32.
-        qpos, qvel: (T, nq), (T, nv) float64, the simulator's state before each step; None where it
-            is not known.
+        action: (T, A) float32 in [-1, 1]; log_prob: (T,) float32; reward: (T,) float32.
+        qpos, qvel: (T, nq), (T, nv) float64 before each step; None if unknown.
         terminated, truncated: how it ended; neither if it was cut off.
-        success: whether the task said so at any step; None where it is not known.
+        success: whether the task reported it at any step; None if unknown.
     """
 
     seed: int
@@ -95,12 +93,7 @@ class Episode:
 def run_episode(
     env: TaskBatch, actor: Actor, seed: int, progress: Callable[[int], None] = lambda steps: None
 ) -> Episode:
-    """Run one episode to its end in the batch's first environment.
-
-    Args:
-        seed: of the start, by the environment's own generator, and of the actions, by another.
-        progress: called with 1 after every step.
-    """
+    """Run one episode in the first environment; calls progress with 1 after every step."""
     rng = np.random.default_rng([_NOISE_STREAM, seed])
     seen: list[tuple[np.ndarray, np.ndarray, float, float, np.ndarray, np.ndarray]] = []
     terminated = truncated = success = False

@@ -1,8 +1,7 @@
-"""The tasks of D4RL in their present form: Gymnasium's version 5, Gymnasium-Robotics' version 1.
+"""D4RL's tasks in their present form: Gymnasium's version 5, Gymnasium-Robotics' version 1.
 
-They are not the tasks that D4RL's files were recorded in (Gym's version 2 on MuJoCo 2): Gymnasium's
-version 5 counts the reward for being healthy on the last step only if the robot is, and runs on the
-MuJoCo of today. Returns are compared with returns that are measured here.
+D4RL's files were recorded in Gym's version 2 on MuJoCo 2; physics and the healthy reward of the
+last step have changed since. Returns are compared with returns measured here.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Any
 
 import mujoco
 
-from collectors.gym.optional import load_package
 from collectors.gym.reach_reward import with_reach_penalty
+from collectors.optional import load_gymnasium
 from datasets.errors import listed
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from datasets.formats.d4rl.tasks import D4rlTask
@@ -28,8 +27,8 @@ class GymTask:
 
     Attributes:
         env_id: of Gymnasium's registry; name: what D4RL calls it; package: that registers it.
-        reach: what the hand is rewarded for being near, see `reach_reward`; empty for nothing.
-        arm: how many of the actions, the first ones, move the hand as a whole.
+        reach: target of the hand's reach reward, see `reach_reward`; empty for none.
+        arm: number of leading actions that move the hand as a whole.
     """
 
     env_id: str
@@ -45,7 +44,7 @@ class GymTask:
 
     @property
     def reports_success(self) -> bool:
-        """Whether the task itself says at a step that it is done."""
+        """Whether the task reports success."""
         return self.package == "gymnasium_robotics"
 
 
@@ -64,29 +63,21 @@ TASKS: dict[str, GymTask] = {
 
 
 def find_task(env_id: str) -> GymTask:
-    """A task by its environment's id.
-
-    Raises:
-        ValueError: no such task; names those that there are.
-    """
+    """A task by its environment's id; ValueError lists the tasks there are."""
     if env_id not in TASKS:
         raise ValueError(f"no task {env_id!r}; known are {listed(TASKS)}")
     return TASKS[env_id]
 
 
 def make_environment(task: GymTask) -> Any:
-    """A gymnasium.Env of the task, of D4RL's horizon (200 steps, of the pen 100; else 1,000).
+    """A gymnasium.Env of the task with D4RL's horizon; ValueError without its package.
 
-    Deviations from Gymnasium-Robotics: its pen has 200, and its version 1 rewards the hand for
-    keeping off (`reach_reward`).
-
-    Raises:
-        ValueError: the package is not installed.
+    Deviations from Gymnasium-Robotics: 100 steps of the pen instead of 200, and `reach_reward`.
     """
-    gymnasium = load_package("gymnasium")
-    gymnasium.register_envs(load_package(task.package))
+    gymnasium = load_gymnasium("gymnasium")
+    gymnasium.register_envs(load_gymnasium(task.package))
     with warnings.catch_warnings(), _silent_mujoco():
-        # Newer environments of the same name, and rewards that changed between releases.
+        # Remarks on newer versions and on rewards that changed between releases.
         warnings.simplefilter("ignore")
         env = gymnasium.make(
             task.env_id, max_episode_steps=task.facts.horizon, disable_env_checker=True
@@ -96,8 +87,7 @@ def make_environment(task: GymTask) -> Any:
 
 @contextmanager
 def _silent_mujoco() -> Iterator[None]:
-    """Without MuJoCo's remark that HalfCheetah's MJCF is of an old style, which it writes into a
-    file MUJOCO_LOG.TXT of the working directory."""
+    """Keep MuJoCo from writing MUJOCO_LOG.TXT about HalfCheetah's old MJCF style."""
     untyped: Any = mujoco
     before = untyped.get_mju_user_warning()
     untyped.set_mju_user_warning(lambda message: None)
@@ -108,6 +98,6 @@ def _silent_mujoco() -> Iterator[None]:
 
 
 def package_version(task: GymTask) -> str:
-    """Such as "gymnasium 1.4.0, mujoco 3.17.0": what the simulation depends on."""
-    package = load_package(task.package)
+    """Versions that the simulation depends on, such as "gymnasium 1.4.0, mujoco 3.17.0"."""
+    package = load_gymnasium(task.package)
     return f"{task.package} {package.__version__}, mujoco {mujoco.__version__}"

@@ -1,4 +1,4 @@
-"""Between rollouts and the store: the plan of episodes, the schema, a part's arrays and catalog."""
+"""The plan of episodes, and a store's schema, arrays and catalog."""
 
 from __future__ import annotations
 
@@ -28,18 +28,12 @@ TERRAIN, SKILL = "flat", "tracking"
 
 @dataclass(frozen=True)
 class SnippetGrid:
-    """The episodes of a dataset: for every snippet some from its start, some from random frames.
-
-    One snippet is one part.
+    """A dataset's episodes; a snippet is a part.
 
     Attributes:
-        snippets: their names, CLIP-START-END.
-        start_rollouts, random_rollouts: episodes a snippet of either kind, in this order.
-        action_noise: standard deviation of the noise on executed actions, as in MoCapAct.
-        seed: of everything random.
-
-    Raises:
-        ValueError: no snippet, one twice, no episode, or a number that is negative.
+        snippets: their names, CLIP-START-END, each once.
+        start_rollouts, random_rollouts: episodes per snippet from its start and random frames.
+        action_noise: std of the noise on executed actions, as in MoCapAct; seed: random seed.
     """
 
     snippets: tuple[str, ...]
@@ -53,16 +47,16 @@ class SnippetGrid:
         if not parsed or len(set(parsed)) != len(parsed):
             raise ValueError("a plan needs at least one snippet, each of them once")
         if min(self.start_rollouts, self.random_rollouts) < 0 or self.episodes < 1:
+            given = f"{self.start_rollouts} and {self.random_rollouts}"
             raise ValueError(
-                f"{self.start_rollouts} rollouts from the start and {self.random_rollouts} from "
-                "random frames: none may be negative, and together at least 1"
+                f"need start_rollouts, random_rollouts >= 0, together >= 1, got {given}"
             )
         if not 0.0 <= self.action_noise < inf or self.seed < 0:
             raise ValueError("action_noise and seed must not be negative")
 
     @property
     def episodes(self) -> int:
-        """Episodes a snippet."""
+        """Episodes per snippet."""
         return self.start_rollouts + self.random_rollouts
 
     def parsed(self) -> list[Snippet]:
@@ -70,11 +64,7 @@ class SnippetGrid:
         return [Snippet.parse(name) for name in self.snippets]
 
     def episode_specs(self, snippet: Snippet, unique: int) -> list[EpisodeSpec]:
-        """The episodes of one snippet: a pure function of the seed and the snippet.
-
-        Args:
-            unique: added to every episode's index.
-        """
+        """The episodes of one snippet by seed and name; `unique` is added to their indices."""
         name = [ord(letter) for letter in snippet.name]
         rng = np.random.default_rng([0x40CA, self.seed, *name])
         seeds = rng.integers(2**62, size=self.episodes)
@@ -93,43 +83,37 @@ class SnippetGrid:
         ]
 
     def steps_at_most(self, snippet: Snippet) -> int:
-        """Steps of a snippet's part when every episode is as long as can be."""
+        """Most steps of a snippet's part."""
         return snippet.steps * self.episodes
 
 
 def humanoid_schema(has_value: bool) -> Schema:
-    """The store's schema; `value` is a field only where the expert knows it."""
+    """The store's schema; with the field `value` where the expert has a critic."""
     joints = {name: (i, i + 1) for i, name in enumerate(JOINT_NAMES)}
-    unit = "1 (-1 and 1 are the ends of the joint's range)"
+    action = {"unit": "1 (-1 and 1 are the ends of the joint's range)", "slices": joints}
     obs = {"unit": "SI", "slices": OBSERVATION_SLICES}
+    targets = "joint position targets"
     fields = [
         Field("obs", (OBS_DIM,), description="observation before the step", **obs),
         Field(
             "action",
             (N_JOINTS,),
-            unit=unit,
-            description="joint position targets as executed, action noise included",
-            slices=joints,
+            description=f"{targets} as executed, action noise included",
+            **action,
         ),
         Field(
             "mean_action",
             (N_JOINTS,),
-            unit=unit,
-            description="joint position targets of the expert, before action noise",
-            slices=joints,
+            description=f"{targets} of the expert, before action noise",
+            **action,
         ),
         Field("reward", description="CoMic's tracking reward of the step, at most 1.45"),
-        Field(
-            "final_obs",
-            (OBS_DIM,),
-            description="observation after the episode's last step",
-            per="episode",
-            **obs,
-        ),
     ]
     if has_value:
         value = "discounted return that the expert's critic expects before the step"
-        fields.insert(4, Field("value", description=value))
+        fields.append(Field("value", description=value))
+    text = "observation after the episode's last step"
+    fields.append(Field("final_obs", (OBS_DIM,), description=text, per="episode", **obs))
     return Schema(
         fields=tuple(fields),
         control_dt_s=CONTROL_DT_S,
@@ -141,7 +125,7 @@ def humanoid_schema(has_value: bool) -> Schema:
 def part_arrays(
     results: Sequence[EpisodeResult], schema: Schema
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The schema's fields of a part: {field: (T, ...)} of steps, {field: (E, ...)} of episodes."""
+    """The schema's fields of a part: {field: (T, ...)} per step, {field: (E, ...)} per episode."""
     records = [result.record for result in results if result.record is not None]
     steps = {
         name: np.concatenate([getattr(record, name) for record in records])
@@ -156,39 +140,35 @@ def part_catalog(
     simulator: tuple[str, str],
     expert: ExpertPolicy,
 ) -> dict[str, list[Any]]:
-    """Catalog columns of a part, one row an episode; simulator: name and version."""
-    rows = [_row(result, snippet, simulator, expert) for result in results]
+    """Catalog columns of a part, one row per episode; simulator: name and version."""
+    rows = [
+        {
+            "episode": result.spec.index,
+            "length": result.length,
+            "seed": result.spec.seed,
+            "terrain": TERRAIN,
+            "level": 0,
+            "skill": SKILL,
+            "robot": ROBOT,
+            "simulator": simulator[0],
+            "simulator_version": simulator[1],
+            "expert": expert.name,
+            "expert_hash": expert.hash,
+            "return": result.episode_return,
+            "success": not result.terminated,
+            "terminated": result.terminated,
+            "truncated": not result.terminated,
+            "clip": snippet.clip,
+            "snippet": snippet.name,
+            "snippet_start": snippet.start,
+            "snippet_end": snippet.end,
+            "start_step": result.spec.frame,
+            "random_start": not result.spec.at_start,
+            "action_noise": result.spec.action_noise,
+            "possible_length": result.possible,
+            "normalised_return": result.normalised_return,
+            "normalised_length": result.normalised_length,
+        }
+        for result in results
+    ]
     return {name: [row[name] for row in rows] for name in rows[0]}
-
-
-def _row(
-    result: EpisodeResult, snippet: Snippet, simulator: tuple[str, str], expert: ExpertPolicy
-) -> dict[str, Any]:
-    spec = result.spec
-    return {
-        "episode": spec.index,
-        "length": result.length,
-        "seed": spec.seed,
-        "terrain": TERRAIN,
-        "level": 0,
-        "skill": SKILL,
-        "robot": ROBOT,
-        "simulator": simulator[0],
-        "simulator_version": simulator[1],
-        "expert": expert.name,
-        "expert_hash": expert.hash,
-        "return": result.episode_return,
-        "success": not result.terminated,
-        "terminated": result.terminated,
-        "truncated": not result.terminated,
-        "clip": snippet.clip,
-        "snippet": snippet.name,
-        "snippet_start": snippet.start,
-        "snippet_end": snippet.end,
-        "start_step": spec.frame,
-        "random_start": not spec.at_start,
-        "action_noise": spec.action_noise,
-        "possible_length": result.possible,
-        "normalised_return": result.normalised_return,
-        "normalised_length": result.normalised_length,
-    }

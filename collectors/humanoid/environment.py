@@ -1,6 +1,6 @@
-"""The tracking task as dm_control runs it: observation, reward and early termination are its own.
+"""The tracking task with dm_control's own observation, reward and early termination.
 
-This is the reference. `batch` computes the same task for many humanoids at once, for training.
+`batch` computes the same task for many humanoids at once, for training.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ import numpy as np
 from collectors.humanoid.clips.reference import clip_lengths
 from collectors.humanoid.clips.snippets import Snippet
 from collectors.humanoid.observation import OBS_DIM, OBSERVATION_SLICES, REF_STEPS
-from collectors.humanoid.optional import load_module, quiet_loading
-from collectors.humanoid.walker import PHYSICS_DT_S, PREFIX, make_arena, walker_class
+from collectors.humanoid.walker import PHYSICS_DT_S, PREFIX, make_arena, quiet_loading, walker_class
+from collectors.optional import load_mocapact
 
 TERMINATION_ERROR = 0.3
-"""An episode ends early beyond it: half the mean error of joint angles (rad) plus half that of body
-positions (m), MoCapAct's threshold."""
+"""Ends an episode early (MoCapAct's threshold): half the mean error of joint angles (rad) plus half
+that of body positions (m)."""
 
 
 @dataclass(frozen=True)
 class TrackingStep:
-    """What a control step came to.
+    """Outcome of a control step.
 
     Attributes:
-        observation: (2868,) float32 after it.
-        reward: CoMic's, at most 1.45.
-        terminated: ended early, for the error was too large; truncated: the snippet is over.
+        observation: (2868,) float32 after it; reward: CoMic's, at most 1.45.
+        terminated: the error was too large; truncated: the snippet is over.
     """
 
     observation: np.ndarray
@@ -42,21 +41,14 @@ class TrackingStep:
 
 
 class TrackingEnvironment:
-    """One humanoid that tracks snippets of a reference file.
-
-    Args:
-        reference: the file; snippets: those that episodes may track.
-
-    Raises:
-        ValueError: no dm_control, no such file or clip, or a snippet beyond its clip's end.
-    """
+    """A humanoid on snippets of a reference file; ValueError for a missing clip or package."""
 
     simulator = "dm_control"
 
     def __init__(self, reference: Path, snippets: Sequence[Snippet]):
         self.snippets = tuple(snippets)
         _check_snippets(reference, self.snippets)
-        types = load_module("dm_control.locomotion.tasks.reference_pose.types")
+        types = load_mocapact("dm_control.locomotion.tasks.reference_pose.types")
         clips = types.ClipCollection(
             ids=[snippet.clip for snippet in self.snippets],
             start_steps=[snippet.start for snippet in self.snippets],
@@ -64,20 +56,27 @@ class TrackingEnvironment:
         )
         self.version = f"{version('dm-control')}, mujoco {version('mujoco')}"
         with quiet_loading():
-            self._task, arena = _make_task(str(reference), clips)
+            arena = make_arena()
+            self._task: Any = _task_class()(
+                walker=walker_class(),
+                arena=arena,
+                ref_path=str(reference),
+                ref_steps=REF_STEPS,
+                dataset=clips,
+                termination_error_threshold=TERMINATION_ERROR,
+                min_steps=1,
+                reward_type="comic",
+                physics_timestep=PHYSICS_DT_S,
+            )
         _choose_observables(arena)
-        self._env: Any = load_module("dm_control.composer").Environment(
+        self._env: Any = load_mocapact("dm_control.composer").Environment(
             self._task, time_limit=float("inf"), random_state=0
         )
 
     def reset(self, snippet: int, frame: int | None = None) -> np.ndarray:
-        """Start an episode on a snippet, by its index, at one of the clip's frames.
+        """Start an episode at a frame of the clip, None for the snippet's first.
 
-        Returns:
-            (2868,) float32, the observation.
-
-        Raises:
-            ValueError: a frame from which no step is left; the snippet's first is the default.
+        Returns the observation (2868,) float32; ValueError for a frame from which no step is left.
         """
         tracked = self.snippets[snippet]
         frame = tracked.start if frame is None else frame
@@ -88,7 +87,7 @@ class TrackingEnvironment:
             return _flat(self._env.reset().observation)
 
     def step(self, action: np.ndarray) -> TrackingStep:
-        """Advance by 0.03 s under an action (56,) in [-1, 1]; values beyond are clipped."""
+        """Advance by 0.03 s under an action (56,), clipped to [-1, 1]."""
         result = self._env.step(np.clip(action.astype(np.float64), -1.0, 1.0))
         if result.first():
             raise ValueError("the episode was over, or none was started: reset the environment")
@@ -100,12 +99,8 @@ class TrackingEnvironment:
             truncated=result.last() and not terminated,
         )
 
-    def observation_spec(self) -> dict[str, Any]:
-        """dm_control's own: name, with "walker/" before it -> shape and type."""
-        return dict(self._env.observation_spec())
-
     def state(self) -> tuple[np.ndarray, np.ndarray]:
-        """qpos (63,) and qvel (62,) now."""
+        """The present qpos (63,) and qvel (62,)."""
         data = self._env.physics.data
         return data.qpos.copy(), data.qvel.copy()
 
@@ -116,35 +111,19 @@ class TrackingEnvironment:
 
 @cache
 def _task_class() -> Any:
-    tracking = load_module("dm_control.locomotion.tasks.reference_pose.tracking")
+    tracking = load_mocapact("dm_control.locomotion.tasks.reference_pose.tracking")
 
     class ChosenStart(tracking.MultiClipMocapTracking):
-        """dm_control's task, which draws its starts, with the start of our choice."""
+        """dm_control's task with a chosen instead of a random start."""
 
         chosen: tuple[int, int] = (0, 0)
 
         def _get_clip_to_track(self, random_state: np.random.RandomState) -> None:
-            # `PlaybackTask` of dm_control replaces the same method for the same purpose.
+            # dm_control's `PlaybackTask` overrides the same method.
             self._possible_starts, self._start_probabilities = [self.chosen], [1.0]
             super()._get_clip_to_track(random_state)
 
     return ChosenStart
-
-
-def _make_task(reference: str, clips: Any) -> tuple[Any, Any]:
-    arena = make_arena()
-    task = _task_class()(
-        walker=walker_class(),
-        arena=arena,
-        ref_path=reference,
-        ref_steps=REF_STEPS,
-        dataset=clips,
-        termination_error_threshold=TERMINATION_ERROR,
-        min_steps=1,
-        reward_type="comic",
-        physics_timestep=PHYSICS_DT_S,
-    )
-    return task, arena
 
 
 def _choose_observables(arena: Any) -> None:
@@ -168,7 +147,5 @@ def _check_snippets(reference: Path, snippets: Sequence[Snippet]) -> None:
         if snippet.clip not in frames:
             raise ValueError(f"{reference} has no clip {snippet.clip}")
         if snippet.end >= frames[snippet.clip]:
-            raise ValueError(
-                f"snippet {snippet.name} ends behind the last frame of its clip, "
-                f"{frames[snippet.clip] - 1}"
-            )
+            last = frames[snippet.clip] - 1
+            raise ValueError(f"snippet {snippet.name} ends after its clip's last frame, {last}")

@@ -1,4 +1,4 @@
-"""What the task compares of walker and reference: poses of all tracked parts, by kinematics."""
+"""Tracked poses of walker and reference, by kinematics."""
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -38,12 +38,12 @@ class TrackedPoses:
         return len(self.qpos)
 
     def at(self, rows: np.ndarray | slice) -> TrackedPoses:
-        """Some of them, in another order or repeated."""
+        """The poses of these rows."""
         return TrackedPoses(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @classmethod
     def empty(cls, humanoid: Humanoid, count: int) -> TrackedPoses:
-        """Room for N poses, to be filled by `read_pose`."""
+        """Uninitialised poses, for `read_pose`."""
         model, bodies = humanoid.model, len(humanoid.bodies)
         return cls(
             qpos=np.empty((count, model.nq)),
@@ -56,7 +56,7 @@ class TrackedPoses:
 
 
 def read_pose(humanoid: Humanoid, data: mujoco.MjData, poses: TrackedPoses, row: int) -> None:
-    """Write the pose that `data` holds in qpos and qvel into a row, by kinematics."""
+    """Write the pose of `data`'s qpos and qvel into a row."""
     mujoco.mj_kinematics(humanoid.model, data)
     mujoco.mj_comPos(humanoid.model, data)
     root, first, last = humanoid.root, humanoid.bodies[0], humanoid.bodies[-1] + 1

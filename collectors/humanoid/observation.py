@@ -1,7 +1,6 @@
 """The humanoid's stored observation and action: names, places and units.
 
-The observation is that of MoCapAct's data files: all of the walker's observables that are numbers,
-in alphabetical order, side by side. A test compares the table with dm_control's environment.
+As in MoCapAct's files: the walker's numeric observables in alphabetical order.
 """
 
 from __future__ import annotations

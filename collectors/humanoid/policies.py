@@ -1,4 +1,4 @@
-"""The protocols through which collection and evaluation see any policy, expert or learned."""
+"""Protocols of the humanoid's policies, expert or learned."""
 
 from __future__ import annotations
 
@@ -10,39 +10,36 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TrackingObservation:
-    """What policies may read before a control step, N humanoids.
-
-    policy (N, 2868) float32 is the stored observation, reward (N,) that of the step before.
-    """
+    """Of N humanoids: the stored observation (N, 2868) and the last step's reward (N,), float32."""
 
     policy: np.ndarray
     reward: np.ndarray
 
 
 class TrackingPolicy(Protocol):
-    """Anything that turns observations into the humanoid's actions."""
+    """Maps observations to actions."""
 
     name: str
 
     def reset(self, ids: np.ndarray) -> None:
-        """The next observation of the humanoids `ids` starts an episode."""
+        """The humanoids `ids` start an episode: forget their history."""
         ...
 
     def act(self, observation: TrackingObservation) -> np.ndarray:
-        """(N, 56) actions; what lies outside [-1, 1] is clipped."""
+        """(N, 56) actions; the caller clips them to [-1, 1]."""
         ...
 
 
 class ExpertPolicy(TrackingPolicy, Protocol):
-    """A policy that data are collected with.
+    """A policy to collect data with.
 
     Attributes:
-        hash: changes whenever its actions do; has_value: whether it knows what it expects.
+        hash: changes whenever its actions do; has_value: whether it has a critic.
     """
 
     hash: str
     has_value: bool
 
     def value(self, observation: TrackingObservation) -> np.ndarray | None:
-        """(N,) discounted return that it expects; None where it does not know."""
+        """(N,) the critic's discounted return; None without a critic."""
         ...

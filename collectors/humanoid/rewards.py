@@ -1,7 +1,7 @@
-"""CoMic's tracking reward and the error that ends an episode, on batches.
+"""CoMic's tracking reward and the tracking error, on batches.
 
-Source: Hasenclever et al. 2020, "CoMic: Complementary Task Learning & Mimicry for Reusable Skills";
-weights and scales are those of dm_control's "comic" reward, whose values a test compares.
+Source: Hasenclever et al. 2020, "CoMic: Complementary Task Learning & Mimicry for Reusable Skills",
+with the weights and scales of dm_control's "comic" reward.
 """
 
 from __future__ import annotations

@@ -11,19 +11,16 @@ from collectors.humanoid.environment import TrackingEnvironment
 from collectors.humanoid.observation import N_JOINTS
 from collectors.humanoid.policies import ExpertPolicy, TrackingObservation, TrackingPolicy
 
-_ONE = np.arange(1)
-
 
 @dataclass(frozen=True)
 class EpisodeSpec:
-    """What an episode is to be.
+    """An episode to run.
 
     Attributes:
-        index: its number in the plan; snippet: index into the environment's snippets.
-        frame: where it starts; at_start: whether that is the snippet's first frame by plan rather
-            than by chance.
-        action_noise: standard deviation of the Gaussian noise on executed actions; seed: of it.
-        max_steps: ends it earlier than the snippet does; 0 for no limit.
+        index: in the plan; snippet: index into the environment's snippets.
+        frame: of the start; at_start: whether that is the snippet's first frame by plan.
+        action_noise: std of the Gaussian noise on executed actions; seed: of it.
+        max_steps: at most; 0 for the snippet's own.
     """
 
     index: int
@@ -40,8 +37,8 @@ class EpisodeRecord:
     """The arrays of an episode of T steps, float32.
 
     obs (T, 2868) before each step, final_obs (2868,) after the last; action (T, 56) as executed,
-    mean_action (T, 56) without the noise, both in [-1, 1]; reward (T,); value (T,) what the policy
-    expected, where it says so.
+    mean_action (T, 56) without the noise, both in [-1, 1]; reward (T,); value (T,) of the expert's
+    critic, if it has one.
     """
 
     obs: np.ndarray
@@ -54,10 +51,7 @@ class EpisodeRecord:
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """How an episode went; possible is the number of steps that it could have had.
-
-    The normalised return is divided by them too (MoCapAct: mean reward times normalised length).
-    """
+    """Outcome of an episode; `possible` counts the steps to its snippet's end."""
 
     spec: EpisodeSpec
     length: int
@@ -77,20 +71,6 @@ class EpisodeResult:
         return self.length / self.possible
 
 
-def run_episode(
-    env: TrackingEnvironment,
-    policy: TrackingPolicy,
-    spec: EpisodeSpec,
-    progress: Callable[[int], None] = lambda steps: None,
-) -> EpisodeResult:
-    """Run one episode; a pure function of the policy and the spec.
-
-    Args:
-        progress: called with 1 after every step.
-    """
-    return _run(env, policy, spec, progress, None)
-
-
 def record_episode(
     env: TrackingEnvironment,
     expert: ExpertPolicy,
@@ -98,22 +78,30 @@ def record_episode(
     progress: Callable[[int], None] = lambda steps: None,
 ) -> EpisodeResult:
     """As `run_episode`, with the episode's arrays in the result."""
-    return _run(env, expert, spec, progress, _Recorder(expert))
+    return run_episode(env, expert, spec, progress, expert)
 
 
-def _run(
+def run_episode(
     env: TrackingEnvironment,
     policy: TrackingPolicy,
     spec: EpisodeSpec,
-    progress: Callable[[int], None],
-    recorder: _Recorder | None,
+    progress: Callable[[int], None] = lambda steps: None,
+    recorded: ExpertPolicy | None = None,
 ) -> EpisodeResult:
+    """Run one episode, a pure function of the policy and the spec.
+
+    Args:
+        progress: called with 1 after every step.
+        recorded: the policy, to have the episode's arrays in the result.
+    """
     rng = np.random.default_rng(spec.seed)
     possible = env.snippets[spec.snippet].steps_from(spec.frame)
     if spec.max_steps:
         possible = min(possible, spec.max_steps)
-    policy.reset(_ONE)
+    policy.reset(np.arange(1))
     obs = env.reset(spec.snippet, spec.frame)
+    steps: list[tuple[np.ndarray, ...]] = []
+    values: list[np.ndarray] = []
     reward, total, length, terminated = 0.0, 0.0, 0, False
     while length < possible and not terminated:
         seen = TrackingObservation(obs[None], np.array([reward], dtype=np.float32))
@@ -122,42 +110,17 @@ def _run(
         action = np.clip(mean + noise, -1.0, 1.0)
         result = env.step(action)
         reward, terminated = result.reward, result.terminated
-        if recorder is not None:
-            recorder.add(seen, mean, action, reward)
+        if recorded is not None:
+            steps.append((obs, action, mean, np.array(reward, np.float32)))
+            if (value := recorded.value(seen)) is not None:
+                values.append(value[0])
         obs = result.observation
         total += reward
         length += 1
         progress(1)
-    record = None if recorder is None else recorder.finish(obs)
+    record = None
+    if recorded is not None:
+        seen_obs, action, mean, rewards = (np.stack(each) for each in zip(*steps, strict=True))
+        value = np.array(values, dtype=np.float32) if values else None
+        record = EpisodeRecord(seen_obs, obs, action, mean, rewards, value)
     return EpisodeResult(spec, length, possible, total, terminated, record)
-
-
-class _Recorder:
-    def __init__(self, expert: ExpertPolicy):
-        self._expert = expert
-        self._obs: list[np.ndarray] = []
-        self._mean: list[np.ndarray] = []
-        self._action: list[np.ndarray] = []
-        self._reward: list[float] = []
-        self._value: list[float] = []
-
-    def add(
-        self, seen: TrackingObservation, mean: np.ndarray, action: np.ndarray, reward: float
-    ) -> None:
-        self._obs.append(seen.policy[0])
-        self._mean.append(mean)
-        self._action.append(action)
-        self._reward.append(reward)
-        value = self._expert.value(seen)
-        if value is not None:
-            self._value.append(float(value[0]))
-
-    def finish(self, final_obs: np.ndarray) -> EpisodeRecord:
-        return EpisodeRecord(
-            obs=np.stack(self._obs),
-            final_obs=final_obs,
-            action=np.stack(self._action),
-            mean_action=np.stack(self._mean),
-            reward=np.array(self._reward, dtype=np.float32),
-            value=np.array(self._value, dtype=np.float32) if self._value else None,
-        )

@@ -1,10 +1,13 @@
-"""The walker: dm_control's CMU humanoid of 2020 on a floor, compiled, and where its parts are."""
+"""dm_control's CMU humanoid of 2020 on a floor, compiled, with index tables."""
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,28 +16,36 @@ import mujoco
 import numpy as np
 
 from collectors.humanoid.observation import JOINT_NAMES, N_BODIES
-from collectors.humanoid.optional import load_module
+from collectors.optional import load_mocapact
 
 PHYSICS_DT_S = 0.005
 SUBSTEPS = 6
 """Physics steps a control step (0.03 s)."""
 
 ARENA_SIZE_M = (8.0, 8.0)
-"""Half sizes of the floor as it is drawn; for contacts it has no end."""
+"""Half sizes of the drawn floor; contacts have no edge."""
 
 PREFIX = "walker/"
 END_EFFECTORS = ("rradius", "lradius", "rfoot", "lfoot")
 APPENDAGES = (*END_EFFECTORS, "head")
 
 
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Silence protobuf's deprecation warnings in dm_control's clip loader."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
 def make_arena() -> Any:
     """A new floor (`dm_control.locomotion.arenas.Floor`)."""
-    return load_module("dm_control.locomotion.arenas.floors").Floor(ARENA_SIZE_M)
+    return load_mocapact("dm_control.locomotion.arenas.floors").Floor(ARENA_SIZE_M)
 
 
 def walker_class() -> Any:
     """dm_control's walker that MoCapAct uses: position actuators, 70 kg, 31 tracked bodies."""
-    walkers = load_module("dm_control.locomotion.walkers.cmu_humanoid")
+    walkers = load_mocapact("dm_control.locomotion.walkers.cmu_humanoid")
     return walkers.CMUHumanoidPositionControlledV2020
 
 
@@ -43,10 +54,10 @@ class Humanoid:
     """The compiled model and its index tables.
 
     Attributes:
-        joints: (56,) where the joints, in alphabetical order, are in the last 56 numbers of qpos,
-            of qvel and of a reference pose, which have the model's order.
+        joints: (56,) places of the alphabetical joints in the last 56 numbers of qpos, qvel and
+            reference poses, which have the model's order.
         joint_range: (56, 2) rad, alphabetical.
-        whole: the body that all others hang on; root: the pelvis, at the same place.
+        whole: the parent of all bodies; root: the pelvis, at the same place.
         bodies: (31,) the tracked bodies; appendages: (5,) forearms, feet, head.
     """
 
@@ -65,16 +76,12 @@ class Humanoid:
 
 @cache
 def load_humanoid() -> Humanoid:
-    """The model as the tracking task compiles it; made once a process.
-
-    Raises:
-        ValueError: dm_control is not installed.
-    """
+    """The tracking task's model; ValueError without dm_control."""
     arena = make_arena()
     walker = walker_class()(name=PREFIX.rstrip("/"))
     walker.create_root_joints(arena.attach(walker))
     arena.mjcf_model.option.timestep = PHYSICS_DT_S
-    mjcf = load_module("dm_control.mjcf")
+    mjcf = load_mocapact("dm_control.mjcf")
     model = mjcf.Physics.from_mjcf_model(arena.mjcf_model).model.ptr
     ids = np.array([model.joint(PREFIX + name).id for name in JOINT_NAMES])
     root = model.body(f"{PREFIX}root").id

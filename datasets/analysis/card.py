@@ -35,7 +35,7 @@ def card_record(
     for an empty selection, or a damaged or missing object.
     """
     store, episodes = selection.store, selection.episodes()
-    pairs = selection.describe(("terrain", "skill"))
+    pairs = selection.describe()
     return {
         "card_version": CARD_VERSION,
         "name": PurePosixPath(store.full_address).name,
@@ -49,7 +49,7 @@ def card_record(
         },
         "total": selection.describe(()),
         "pairs": pairs,
-        "cells": selection.describe(("terrain", "skill", "level")),
+        "cells": selection.describe((*store.schema.group_by, "level")),
         "returns": histogram(_numbers(episodes, "return")),
         "lengths": histogram(_numbers(episodes, "length")),
         "draws": list(_draws(selection, episodes)),

@@ -14,14 +14,13 @@ import pyarrow as pa
 from datasets.catalog.arrow_values import array_to_numpy, to_numpy
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
+from datasets.schema import TERRAIN_AND_SKILL
 
 REQUIRED_COLUMNS: dict[str, pa.DataType] = {
     "episode": pa.int64(),
     "length": pa.int64(),
     "seed": pa.int64(),
-    "terrain": pa.string(),
     "level": pa.int64(),
-    "skill": pa.string(),
     "robot": pa.string(),
     "simulator": pa.string(),
     "simulator_version": pa.string(),
@@ -32,7 +31,7 @@ REQUIRED_COLUMNS: dict[str, pa.DataType] = {
     "terminated": pa.bool_(),
     "truncated": pa.bool_(),
 }
-"""Columns of every episode; ``episode`` is its global id in the collection plan."""
+"""Columns of every episode, beside ``Schema.group_by``; ``episode`` is its id in the plan."""
 
 STORE_COLUMNS: dict[str, pa.DataType] = {"part": pa.string(), "start": pa.int64()}
 """Columns added by the store: the part, and the episode's first row in its step arrays."""
@@ -92,7 +91,10 @@ class Catalog:
     its (first, stop) row; ``schema`` has the columns' plain types.
     """
 
-    def __init__(self, files: Sequence[CommittedFile]) -> None:
+    def __init__(
+        self, files: Sequence[CommittedFile], group_by: tuple[str, str] = TERRAIN_AND_SKILL
+    ) -> None:
+        self._group_by = group_by
         self._set_pieces(_collected_pieces(files))
 
     def _set_pieces(self, pieces: Sequence[_Piece]) -> None:
@@ -105,7 +107,7 @@ class Catalog:
             for piece, stop in zip(pieces, stops, strict=True)
         }
         self.num_rows: int = stops[-1] if stops else 0
-        self.schema = _common_schema(pieces)
+        self.schema = _common_schema(pieces, self._group_by)
         self._columns: dict[str, pa.ChunkedArray] = {}
         self._codes: dict[str, tuple[np.ndarray, list[Any]]] = {}
         self._lock = threading.Lock()
@@ -117,7 +119,7 @@ class Catalog:
             if manifest is None or manifest.content_hash != content_hash:
                 state = "absent" if manifest is None else "not as it was"
                 raise DatasetError(f"part {part_id} is {state}")
-        catalog = Catalog.__new__(Catalog)
+        catalog = Catalog([], self._group_by)
         catalog._set_pieces(
             [piece for piece in self._pieces if piece.manifest.part_id in content_hashes]
         )
@@ -186,6 +188,19 @@ class Catalog:
         return pa.chunked_array(chunks, kind)
 
 
+def required_columns(group_by: Iterable[str]) -> dict[str, pa.DataType]:
+    """Name -> type of the columns every episode of a store has; see ``Schema.group_by``."""
+    return REQUIRED_COLUMNS | dict.fromkeys(group_by, pa.string())
+
+
+def with_group_names(table: pa.Table, group_by: Sequence[str]) -> pa.Table:
+    """The table; where it is of layout version 2 or older, with its group columns renamed."""
+    if set(group_by) <= set(table.column_names):
+        return table
+    names = dict(zip(TERRAIN_AND_SKILL, group_by, strict=True))
+    return table.rename_columns([names.get(name, name) for name in table.column_names])
+
+
 def stored_type(plain: pa.DataType) -> pa.DataType:
     """The type in which a column is held in memory: ``CODED`` for text."""
     return CODED if pa.types.is_string(plain) else plain
@@ -211,8 +226,8 @@ def common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
         raise DatasetError(f"the parts' catalog columns do not agree: {reason}") from error
 
 
-def _common_schema(pieces: Sequence[_Piece]) -> pa.Schema:
-    empty = pa.schema(STORE_COLUMNS | REQUIRED_COLUMNS)
+def _common_schema(pieces: Sequence[_Piece], group_by: tuple[str, str]) -> pa.Schema:
+    empty = pa.schema(STORE_COLUMNS | required_columns(group_by))
     held = pa.schema([(field.name, stored_type(field.type)) for field in empty])
     sources = {id(piece.source): piece.source for piece in pieces}
     joined = common_schema([held, *(source.schema for source in sources.values())])

@@ -19,12 +19,15 @@ from datasets.catalog.catalog import (
     CommittedFile,
     coded,
     common_schema,
+    required_columns,
+    with_group_names,
 )
 from datasets.catalog.index import CatalogIndex, Stamp, build_index
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError
 from datasets.files import fsync_path
 from datasets.layout import CACHE, CATALOG, MERGED_PREFIX
+from datasets.schema import Schema
 
 READ_THREADS = 4
 INDEX_FROM = 16
@@ -72,13 +75,13 @@ def read_manifest(path: Path, address: str) -> Manifest:
 class CatalogFolder:
     """The committed catalog files of a store, read again only when they change.
 
-    Every part must have the schema of ``schema_hash``; messages call the store ``address``.
+    Every part must have the ``schema``; messages call the store ``address``.
     """
 
-    def __init__(self, root: Path, schema_hash: str, address: str) -> None:
+    def __init__(self, root: Path, schema: Schema, address: str) -> None:
         self._root = root
         self._address = address
-        self._schema_hash = schema_hash
+        self._schema_hash, self._group_by = schema.hash, schema.group_by
         self._tables: dict[str, tuple[Stamp, CommittedFile]] = {}
         self._manifests: dict[str, tuple[Stamp, Manifest]] = {}
         self._index: CatalogIndex | None = None
@@ -182,7 +185,7 @@ class CatalogFolder:
         kept = [indexed[stem] for stem in stamps if stem not in outside]
         for file in kept:
             self._check_schema(file.manifest)
-        return Catalog([*kept, *read])
+        return Catalog([*kept, *read], self._group_by)
 
     def rebuild_index(self) -> bool:
         """Write the index again; False if it cannot be written, which costs only time."""
@@ -193,8 +196,8 @@ class CatalogFolder:
             return False
         try:
             self.index_path.parent.mkdir(exist_ok=True)
-            columns = common_schema(map(self.columns, stamps))
-            build_index(self.index_path, stamps, columns, self._read_checked)
+            columns = common_schema(self._shown_columns(stem) for stem in stamps)
+            build_index(self.index_path, stamps, columns, self.read_shown)
         except OSError:
             return False
         self._index = None
@@ -210,6 +213,9 @@ class CatalogFolder:
         """Commit record and episodes of one catalog file; DatasetError if it is damaged."""
         return read_catalog_file(self.path(stem), self._file_address(stem))
 
+    def _shown_columns(self, stem: str) -> pa.Schema:
+        return with_group_names(self.columns(stem).empty_table(), self._group_by).schema
+
     def _outside_index(self, stamps: Mapping[str, Stamp]) -> list[str]:
         if self._index is None:
             self._index = CatalogIndex.load(self.index_path)
@@ -224,13 +230,17 @@ class CatalogFolder:
         stamp = self._stamp(stem)
         known = self._tables.get(stem)
         if known is None or known[0] != stamp:
-            manifest, table = self._read_checked(stem)
+            manifest, table = self.read_shown(stem)
             known = self._tables[stem] = (stamp, CommittedFile(stem, manifest, coded(table), 0))
         return known[1]
 
-    def _read_checked(self, stem: str) -> tuple[Manifest, pa.Table]:
+    def read_shown(self, stem: str) -> tuple[Manifest, pa.Table]:
+        """As ``read``, of the store's schema and with its ``group_by`` as column names."""
         manifest, table = self.read(stem)
         self._check_schema(manifest)
+        table = with_group_names(table, self._group_by)
+        with _damage_named(stem, self._file_address(stem)):
+            _check_columns(table, required_columns(self._group_by))
         return manifest, table
 
     def _stamp(self, stem: str) -> Stamp:
@@ -257,7 +267,11 @@ def _check_stored(manifest: Manifest, table: pa.Table, part_id: str) -> None:
         raise DatasetError(f"it describes part {manifest.part_id}")
     if table.num_rows != manifest.episodes:
         raise DatasetError(f"{table.num_rows} episodes, recorded {manifest.episodes}")
-    for name, kind in (STORE_COLUMNS | REQUIRED_COLUMNS).items():
+    _check_columns(table, STORE_COLUMNS | REQUIRED_COLUMNS)
+
+
+def _check_columns(table: pa.Table, wanted: Mapping[str, pa.DataType]) -> None:
+    for name, kind in wanted.items():
         if name not in table.column_names or table.schema.field(name).type != kind:
             raise DatasetError(f"column {name} is absent or not of type {kind}")
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.catalog import REQUIRED_COLUMNS, STORE_COLUMNS
+from datasets.catalog.catalog import STORE_COLUMNS, required_columns
 from datasets.errors import DatasetError, listed
 
 _COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def episode_table(
-    episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table, part_id: str
+    episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table,
+    part_id: str,
+    group_by: Sequence[str],
 ) -> pa.Table:
     """The catalog rows of a part, checked and cast, with ``part`` and ``start`` added.
+
+    ``group_by`` is the store's ``Schema.group_by``.
 
     Raises:
         DatasetError: a required column is missing, a type or value is not allowed, columns differ
@@ -31,8 +35,11 @@ def episode_table(
         if isinstance(episodes, Mapping)
         else {name: episodes.column(name) for name in episodes.column_names}
     )
-    _check_names(list(columns))
-    arrays = {name: _column(name, columns[name]) for name in (*REQUIRED_COLUMNS, *columns)}
+    required = required_columns(group_by)
+    _check_names(list(columns), required)
+    arrays = {
+        name: _column(name, columns[name], required.get(name)) for name in (*required, *columns)
+    }
     sizes = {len(array) for array in arrays.values()}
     if len(sizes) != 1:
         raise DatasetError("every episode column needs the same number of rows")
@@ -65,8 +72,8 @@ def episodes_digest(table: pa.Table) -> str:
     return digest.hexdigest()
 
 
-def _check_names(names: list[str]) -> None:
-    if missing := [name for name in REQUIRED_COLUMNS if name not in names]:
+def _check_names(names: list[str], required: Iterable[str]) -> None:
+    if missing := [name for name in required if name not in names]:
         raise DatasetError(f"episode columns are missing: {listed(missing)}")
     if taken := [name for name in names if name in STORE_COLUMNS]:
         raise DatasetError(
@@ -80,16 +87,16 @@ def _check_names(names: list[str]) -> None:
         raise DatasetError("episode column names must differ in more than upper and lower case")
 
 
-def _column(name: str, values: Any) -> pa.Array:
+def _column(name: str, values: Any, required: pa.DataType | None) -> pa.Array:
     try:
         array = values if isinstance(values, pa.ChunkedArray | pa.Array) else pa.array(values)
         if isinstance(array, pa.ChunkedArray):
             array = array.combine_chunks()
-        array = array.cast(REQUIRED_COLUMNS.get(name) or _carried_type(name, array.type))
+        array = array.cast(required or _carried_type(name, array.type))
     except (pa.ArrowException, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise DatasetError(f"episode column {name}: {reason}") from error
-    if name in REQUIRED_COLUMNS:
+    if required:
         if array.null_count:
             raise DatasetError(f"episode column {name}: a value is missing")
         if pa.types.is_floating(array.type) and not np.isfinite(array.to_numpy()).all():

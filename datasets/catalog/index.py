@@ -27,7 +27,7 @@ from datasets.files import fsync_path, replace_durably
 Stamp = tuple[int, int]
 """Size in bytes, and modification time in ns."""
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 INDEX_KEY = b"gaitforge_index"
 DIGEST_KEY = b"gaitforge_index_sha256"
 FILES_AT_ONCE = 64

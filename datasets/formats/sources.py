@@ -15,7 +15,7 @@ import numpy as np
 
 from datasets.errors import DatasetError
 from datasets.layout import SHARD_STEPS
-from datasets.schema import DTYPES
+from datasets.schema import DTYPES, TERRAIN_AND_SKILL
 from datasets.selection.selection import Selection, Unit
 
 PART_BYTES = 64 << 20
@@ -213,7 +213,11 @@ def episode_returns(rewards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def catalog_columns(
-    first: int, lengths: np.ndarray, source_identity: str, **columns: Any
+    first: int,
+    lengths: np.ndarray,
+    source_identity: str,
+    group_by: Sequence[str] = TERRAIN_AND_SKILL,
+    **columns: Any,
 ) -> dict[str, Any]:
     """The catalog's columns for episodes that come from elsewhere.
 
@@ -222,6 +226,7 @@ def catalog_columns(
         lengths: (E,).
         source_identity: an ``identity``; the content makes the episodes' ids differ from those of
             other sources, and be the same however the source is called and read.
+        group_by: the schema's.
         **columns: values, or one value for all; what is not given says that it is unknown
             (seed -1, level 0, no return).
     """
@@ -229,9 +234,8 @@ def catalog_columns(
     ids = (int(source_identity[:7], 16) << 32) + first + np.arange(count)
     unknown: dict[str, Any] = {
         "seed": -1,
-        "terrain": _UNKNOWN_TEXT,
+        **dict.fromkeys(group_by, _UNKNOWN_TEXT),
         "level": 0,
-        "skill": _UNKNOWN_TEXT,
         "robot": _UNKNOWN_TEXT,
         "simulator": _UNKNOWN_TEXT,
         "simulator_version": "",

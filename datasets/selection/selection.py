@@ -86,13 +86,14 @@ class Selection:
         matching = matching_rows(self.catalog, condition)
         return self.with_rows(self.rows[np.isin(self.rows, matching, assume_unique=True)])
 
-    def describe(self, group_by: Sequence[str] = ("terrain", "skill")) -> list[dict[str, Any]]:
-        """Episodes and outcomes by group, one dict per group, sorted by key.
+    def describe(self, group_by: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Episodes and outcomes by group (the schema's ``group_by``), one dict per group, sorted.
 
         A dict has the group's keys and ``episodes``, ``steps``, ``return`` (mean), ``success``
-        (rate) and ``survival`` (1 - rate of terminated). No ``group_by`` makes one group.
+        (rate) and ``survival`` (1 - rate of terminated). An empty ``group_by`` makes one group.
         """
-        names = [self.catalog.check_column(name) for name in group_by]
+        asked = self.store.schema.group_by if group_by is None else group_by
+        names = [self.catalog.check_column(name) for name in asked]
         return grouped_outcomes(self.catalog, self.rows, list(dict.fromkeys(names)))
 
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:

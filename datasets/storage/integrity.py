@@ -180,7 +180,7 @@ def _index_faults(store: Store) -> Iterator[str]:
         return
     for file in used:
         try:
-            _, table = store.files.read(file.stem)
+            _, table = store.files.read_shown(file.stem)
         except DatasetError:
             continue  # reported by verify_store already
         rows = held.select(table.column_names).slice(file.first, table.num_rows)

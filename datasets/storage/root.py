@@ -4,6 +4,10 @@ Versions of the layout:
 
 1. The attribute ``gaitforge`` is the schema with its version number.
 2. The attribute holds ``schema`` and ``plan``; parts may be merged, and versions tagged.
+3. The schema names the two catalog columns that episodes are grouped by (``group_by``). Before,
+   they were always ``terrain`` and ``skill``; in stores of Gymnasium, D4RL and Minari data they are
+   now ``task`` and ``quality``. Older catalog files keep the old names on disk and are read under
+   the new ones. The data is the same, and so are the hashes of the parts and of the dataset.
 
 An older store is migrated in memory and can be read. Writing to it needs ``migrate_store`` first,
 because programs of its version could not read what is written.
@@ -21,9 +25,9 @@ from typing import Any
 from datasets.errors import DatasetError
 from datasets.files import fsync_path, fsync_tree, write_bytes_durably
 from datasets.layout import ATTRIBUTE, CATALOG, PARTS, STAGING
-from datasets.schema import Schema
+from datasets.schema import TASK_AND_QUALITY, TERRAIN_AND_SKILL, Schema
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version of the store's layout that this program writes."""
 
 ROOT_FILE = "zarr.json"
@@ -48,8 +52,8 @@ class RootRecord:
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> RootRecord:
         """Read a record of any supported version; DatasetError for others and for damage."""
-        current = migrated(tree)
         try:
+            current = migrated(tree)
             return cls(Schema.from_json(current["schema"]), current["plan"], tree["schema_version"])
         except (KeyError, TypeError, AttributeError) as error:
             raise DatasetError(f"the stored schema is damaged: {error!r}") from error
@@ -60,7 +64,14 @@ def _from_1(tree: dict[str, Any]) -> dict[str, Any]:
     return {"schema_version": 2, "schema": schema, "plan": None}
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
+def _from_2(tree: dict[str, Any]) -> dict[str, Any]:
+    of_a_task = tree["schema"]["attributes"].get("format") in ("gymnasium", "d4rl", "minari")
+    names = TASK_AND_QUALITY if of_a_task else TERRAIN_AND_SKILL
+    schema = {**tree["schema"], "group_by": list(names)}
+    return {**tree, "schema_version": 3, "schema": schema}
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}
 """Version -> the function that turns its record into the next version's."""
 
 

@@ -55,7 +55,7 @@ class Store:
         self.schema = record.schema
         self.plan = record.plan
         self.tag_name = tag.name if tag else None
-        self.files = CatalogFolder(path, record.schema.hash, self.address)
+        self.files = CatalogFolder(path, record.schema, self.address)
         self._version = record.version
         self._tag = tag
         self._tagged: tuple[Catalog, Catalog] | None = None
@@ -147,8 +147,8 @@ class Store:
         Args:
             part_id: letters, digits, ``_``, ``-`` and ``.``.
             steps: field -> (T, *shape), the episodes' steps end to end.
-            episodes: column -> one value per episode (``catalog.REQUIRED_COLUMNS`` and any further
-                numbers or text); ``length`` must sum to T.
+            episodes: column -> one value per episode (``catalog.REQUIRED_COLUMNS``, the schema's
+                ``group_by``, and any further numbers or text); ``length`` must sum to T.
             per_episode: field -> (E, *shape) for the episode fields.
 
         Raises:
@@ -162,7 +162,7 @@ class Store:
                 f"'.', not beginning with {MERGED_PREFIX!r}"
             )
         try:
-            table = episode_table(episodes, part_id)
+            table = episode_table(episodes, part_id, self.schema.group_by)
             arrays = check_arrays(self.schema, steps, per_episode or {}, table.num_rows)
             total = len(arrays[self.schema.names("step")[0]])
             summed = sum(table.column("length").to_pylist())
@@ -271,7 +271,7 @@ class Store:
         if self._version != SCHEMA_VERSION:
             raise DatasetError(
                 f"store {self.address} has schema version {self._version} and can only be read; "
-                f"migrate it to version {SCHEMA_VERSION} to write to it (datasets.migrate_store)"
+                f"migrate it to version {SCHEMA_VERSION} first: gaitforge migrate {self.address}"
             )
 
 

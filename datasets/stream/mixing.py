@@ -105,9 +105,12 @@ class Mixture(Generic[AnySelection]):
         return WindowStream(materialised or SelectionSource(self.selection), config, self)
 
 
-def equal_shares(selection: AnySelection, column: str = "skill") -> Mixture[AnySelection]:
-    """A mixture in which every value of a column gives the same share of the steps."""
-    selection.catalog.check_column(column)
+def equal_shares(selection: AnySelection, column: str | None = None) -> Mixture[AnySelection]:
+    """A mixture in which every value of a column gives the same share of the steps.
+
+    By default the column is the second of the schema's ``group_by``, such as the skill.
+    """
+    column = selection.catalog.check_column(column or selection.store.schema.group_by[1])
     values = np.asarray(selection.episodes().column(column).to_pylist(), dtype=object)
     present: dict[str, Any] = {str(value): value for value in dict.fromkeys(values)}
     groups = {

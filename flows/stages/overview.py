@@ -32,7 +32,7 @@ def dataset_overview(store_path: Path) -> dict[str, Any]:
     return {
         "info": store.info(),
         "control_dt_s": store.schema.control_dt_s,
-        "groups": selection.describe(("terrain", "skill")),
+        "groups": selection.describe(),
         "levels": selection.describe(("level",)),
         "episode_lengths": _histogram(episodes, "length", 24),
         "randomisation": [

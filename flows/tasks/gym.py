@@ -250,10 +250,10 @@ def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[s
     The success is None where it is unknown for an episode.
     """
     table = open_store(store_path).select(part=list(parts)).episodes()
-    skills = np.array(table.column("skill").to_pylist())
+    found = np.array(table.column("quality").to_pylist())
     rows = []
-    for quality in (name for name in QUALITIES if name in skills):
-        episodes = table.filter(skills == quality)
+    for quality in (name for name in QUALITIES if name in found):
+        episodes = table.filter(found == quality)
         columns = {
             name: episodes.column(name).to_numpy()
             for name in ("length", "return", "normalised_return", "success")

@@ -83,7 +83,7 @@ def _add_query(commands: argparse._SubParsersAction) -> None:
     add_store(query)
     add_cells(query)
     add_where(query)
-    query.add_argument("--group-by", type=names, default=("terrain", "skill"), help="columns")
+    query.add_argument("--group-by", type=names, help="columns (default: the store's own)")
     query.add_argument("--tag", help="a version of the store that has a name")
     query.add_argument("--parquet", type=Path, metavar="FILE", help="also write the rows there")
     query.add_argument("--save", type=Path, metavar="FILE", help="keep the selection, to train on")

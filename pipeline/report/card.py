@@ -47,20 +47,21 @@ class Shade:
 
 @dataclass(frozen=True)
 class GridRow:
-    """A terrain and skill: a cell a level, then all levels; `span` rows share the terrain."""
+    """The levels of one group, then all of them; `span` rows share `where`."""
 
-    terrain: str
-    skill: str
+    where: str
+    what: str
     cells: tuple[Shade, ...]
     span: int
 
 
 @dataclass(frozen=True)
 class Grid:
-    """One quantity by terrain and skill (rows) and level (columns)."""
+    """One quantity by the schema's `group_by` (rows) and level (columns)."""
 
     key: str
     title: str
+    group_by: tuple[str, str]
     levels: tuple[int, ...]
     rows: tuple[GridRow, ...]
 
@@ -149,7 +150,7 @@ def card_page(record: Mapping[str, Any]) -> str:
         card=record,
         schema=record["schema"],
         total=record["total"][0],
-        grids=_grids(record["cells"], record["pairs"]),
+        grids=_grids(record["cells"], record["pairs"], tuple(record["schema"]["group_by"])),
         return_chart=_chart(record["returns"], "return", "Returns"),
         length_chart=_chart(record["lengths"], "control steps", "Episode lengths"),
         draws=[(draw, _draw_chart(draw)) for draw in record["draws"]],
@@ -159,11 +160,9 @@ def card_page(record: Mapping[str, Any]) -> str:
 
 def abstract(record: Mapping[str, Any]) -> str:
     """The card in one sentence."""
-    total, cells = record["total"][0], record["cells"]
-    kinds = [
-        _number_of({cell[name] for cell in cells}, name) for name in ("terrain", "skill", "level")
-    ]
-    schema = record["schema"]
+    total, cells, schema = record["total"][0], record["cells"], record["schema"]
+    columns = (*schema["group_by"], "level")
+    kinds = [_number_of({cell[name] for cell in cells}, name) for name in columns]
     hours = total["steps"] * schema["control_dt_s"] / 3600
     return (
         f"{count(total['steps'])} control steps ({fixed(hours, 1)} h) of {schema['robot']} in"
@@ -174,28 +173,35 @@ def abstract(record: Mapping[str, Any]) -> str:
 
 def _number_of(values: Iterable[object], name: str) -> str:
     number = len(set(values))
-    return f"{number} {name}{'' if number == 1 else 's'}"
+    plural = f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
+    return f"{number} {name if number == 1 else plural}"
 
 
-def _grids(cells: Sequence[Mapping[str, Any]], pairs: Sequence[Mapping[str, Any]]) -> list[Grid]:
+def _grids(
+    cells: Sequence[Mapping[str, Any]],
+    pairs: Sequence[Mapping[str, Any]],
+    group_by: tuple[str, str],
+) -> list[Grid]:
     kinds = (
         ("episodes", "Episodes", card_charts.short),
         ("steps", "Steps", card_charts.short),
         ("success", "Success rate", fixed),
         ("return", "Mean return", fixed),
     )
-    return [_grid(cells, pairs, *kind) for kind in kinds]
+    return [_grid(cells, pairs, group_by, *kind) for kind in kinds]
 
 
 def _grid(
     cells: Sequence[Mapping[str, Any]],
     pairs: Sequence[Mapping[str, Any]],
+    group_by: tuple[str, str],
     key: str,
     title: str,
     text: Any,
 ) -> Grid:
     levels = tuple(sorted({cell["level"] for cell in cells}))
-    values = {(cell["terrain"], cell["skill"], cell["level"]): cell[key] for cell in cells}
+    first, second = group_by
+    values = {(cell[first], cell[second], cell["level"]): cell[key] for cell in cells}
     high = 1.0 if key == "success" else max(values.values())
     low = min(values.values()) if key == "return" else 0.0
 
@@ -208,13 +214,13 @@ def _grid(
     rows = []
     seen: set[str] = set()
     for pair in pairs:
-        terrain, skill = pair["terrain"], pair["skill"]
-        span = 0 if terrain in seen else sum(p["terrain"] == terrain for p in pairs)
-        seen.add(terrain)
-        across = [shade(values.get((terrain, skill, level))) for level in levels]
+        where, what = pair[first], pair[second]
+        span = 0 if where in seen else sum(p[first] == where for p in pairs)
+        seen.add(where)
+        across = [shade(values.get((where, what, level))) for level in levels]
         everywhere = Shade(text(pair[key]), None)
-        rows.append(GridRow(terrain, skill, (*across, everywhere), span))
-    return Grid(key, title, levels, tuple(rows))
+        rows.append(GridRow(where, what, (*across, everywhere), span))
+    return Grid(key, title, group_by, levels, tuple(rows))
 
 
 def _chart(histogram: Mapping[str, Any], xlabel: str, title: str) -> str:

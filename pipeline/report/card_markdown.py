@@ -29,13 +29,14 @@ def card_markdown(record: Record) -> str:
 def how_to_open(record: Record) -> str:
     """Code that opens the store, with this project and without it."""
     name, part = record["name"], record["parts"][0]["part"]
+    place = record["schema"]["group_by"][0]
     return f"""## How to open it
 
 ```python
 from datasets import open_store
 
 store = open_store("{name}")
-selection = store.select(terrain="{record["cells"][0]["terrain"]}").where('"return" > 0')
+selection = store.select({place}="{record["cells"][0][place]}").where('"return" > 0')
 for batch in selection.windows(window_len=64, batch_size=1024):
     batch["obs"], batch["action"], batch["mask"]
 selection.to_xarray()  # lazy, with named channels
@@ -74,21 +75,22 @@ def _summary(record: Record) -> str:
 
 def _groups(record: Record) -> str:
     names = ("episodes", "steps", "success", "return")
-    pairs = [(*_place(row), *_measures(row)) for row in record["pairs"]]
-    cells = [(*_place(row), row["level"], *_measures(row)) for row in record["cells"]]
+    columns = record["schema"]["group_by"]
+    pairs = [(*_place(row, columns), *_measures(row)) for row in record["pairs"]]
+    cells = [(*_place(row, columns), row["level"], *_measures(row)) for row in record["cells"]]
     return "\n\n".join(
         [
-            "## Terrain and skill",
-            _table(("terrain", "skill", *names), pairs),
-            "<details><summary>By terrain, skill and level</summary>",
-            _table(("terrain", "skill", "level", *names), cells),
+            f"## {' and '.join(columns).capitalize()}",
+            _table((*columns, *names), pairs),
+            f"<details><summary>By {', '.join(columns)} and level</summary>",
+            _table((*columns, "level", *names), cells),
             "</details>",
         ]
     )
 
 
-def _place(row: Record) -> tuple[str, str]:
-    return words(row["terrain"]), words(row["skill"])
+def _place(row: Record, columns: Sequence[str]) -> list[str]:
+    return [words(row[name]) for name in columns]
 
 
 def _measures(row: Record) -> tuple[str, ...]:

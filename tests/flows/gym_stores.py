@@ -9,10 +9,11 @@ import numpy as np
 from collectors.gym.tasks import GymTask, find_task
 from datasets import Field, Schema, Store, create_store
 from datasets.formats.sources import catalog_columns
+from datasets.schema import TASK_AND_QUALITY
 from learners.training.config import TrainConfig
 
 RETURNS = {"random": -5.0, "expert": 300.0}
-SKILLS = ("medium", "medium-replay", "expert")
+QUALITIES = ("medium", "medium-replay", "expert")
 ACT_DIM = 3
 
 TINY = TrainConfig(
@@ -31,11 +32,11 @@ TINY = TrainConfig(
 def make_gym_store(
     path: Path,
     env: str = "Hopper-v5",
-    skills: tuple[str, ...] = SKILLS,
+    qualities: tuple[str, ...] = QUALITIES,
     episodes: int = 12,
     references: bool = True,
 ) -> Path:
-    """A part a skill; the last episode of medium-replay is cut off, the other ones terminated."""
+    """A part a quality; the last episode of medium-replay is cut off, the other ones terminated."""
     task = find_task(env)
     obs_dim = max(stop for _, stop in task.facts.obs_slices.values())
     attributes = {"task": task.name, "format": "gymnasium"}
@@ -48,14 +49,15 @@ def make_gym_store(
         control_dt_s=task.facts.control_dt_s,
         robot=task.name,
         attributes=attributes | ({"reference_returns": RETURNS} if references else {}),
+        group_by=TASK_AND_QUALITY,
     )
     store = create_store(path, schema)
-    for number, skill in enumerate(skills):
-        _write_part(store, task, skill, number, episodes)
+    for number, quality in enumerate(qualities):
+        _write_part(store, task, quality, number, episodes)
     return path
 
 
-def _write_part(store: Store, task: GymTask, skill: str, number: int, episodes: int) -> None:
+def _write_part(store: Store, task: GymTask, quality: str, number: int, episodes: int) -> None:
     rng = np.random.default_rng(number)
     lengths = rng.integers(5, 20, episodes)
     steps = int(lengths.sum())
@@ -64,20 +66,21 @@ def _write_part(store: Store, task: GymTask, skill: str, number: int, episodes: 
     action = np.tanh(obs[:, :ACT_DIM]).astype(np.float32)
     reward = rng.uniform(0, 2 + number, steps).astype(np.float32)
     terminated = np.ones(episodes, bool)
-    terminated[-1] = skill != "medium-replay"
+    terminated[-1] = quality != "medium-replay"
     returns = [float(part.sum()) for part in np.split(reward, np.cumsum(lengths)[:-1])]
     columns = catalog_columns(
         0,
         lengths,
         f"{number:07x}",
-        terrain=task.name,
-        skill=skill,
+        TASK_AND_QUALITY,
+        task=task.name,
+        quality=quality,
         robot=task.name,
         simulator="mujoco",
-        expert=skill,
+        expert=quality,
         success=~terminated,
         terminated=terminated,
         truncated=np.zeros(episodes, bool),
         **{"return": np.array(returns)},
     )
-    store.write_part(f"{skill}-0000", {"obs": obs, "action": action, "reward": reward}, columns)
+    store.write_part(f"{quality}-0000", {"obs": obs, "action": action, "reward": reward}, columns)

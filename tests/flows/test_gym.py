@@ -54,7 +54,7 @@ def store(plan: GymPlan, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows_of(store: Store, quality: str) -> list[dict[str, Any]]:
-    return store.select(skill=quality).episodes().to_pylist()
+    return store.select(quality=quality).episodes().to_pylist()
 
 
 def test_what_is_stored_of_an_episode(store: Path, hopper: Path) -> None:
@@ -70,14 +70,14 @@ def test_what_is_stored_of_an_episode(store: Path, hopper: Path) -> None:
     }
     for quality in ALL:
         rows = rows_of(opened, quality)
-        reward = opened.select(skill=quality).read("reward").astype(np.float64)
+        reward = opened.select(quality=quality).read("reward").astype(np.float64)
         ends = np.cumsum([row["length"] for row in rows])
         sums = np.add.reduceat(reward, ends - [row["length"] for row in rows])
         for row, total in zip(rows, sums, strict=True):
             assert row["return"] == pytest.approx(total)
             share = (row["return"] + 5.0) / 305.0
             assert row["normalised_return"] == pytest.approx(100 * share)
-            assert (row["terrain"], row["robot"], row["expert"]) == ("hopper", "hopper", quality)
+            assert (row["task"], row["robot"], row["expert"]) == ("hopper", "hopper", quality)
             assert row["success"] != row["terminated"]
             assert (row["seed"] < 0) == (quality == "medium-replay")
             assert row["simulator"] == "mujoco"
@@ -106,7 +106,7 @@ def _targets(plan: GymPlan, names: dict[str, Any]) -> list[int]:
 
 
 def test_medium_replay_is_the_buffer_with_its_tail_cut_off(store: Path, hopper: Path) -> None:
-    selection = open_store(store).select(skill="medium-replay")
+    selection = open_store(store).select(quality="medium-replay")
     rows = selection.episodes().to_pylist()
     assert sum(row["length"] for row in rows) == 70
     last = max(rows, key=lambda row: row["episode"])
@@ -150,7 +150,7 @@ def test_a_grown_store_has_no_episode_twice(plan: GymPlan, tmp_path: Path) -> No
     drawn = rows_of(opened, "medium")
     assert len({row["part"] for row in drawn}) == 2 + 2 + 2
     assert len({row["seed"] for row in drawn}) == len(drawn)
-    replayed = opened.select(skill="medium-replay").read("obs")
+    replayed = opened.select(quality="medium-replay").read("obs")
     assert len({row.tobytes() for row in replayed}) == len(replayed) == 70
 
 
@@ -234,7 +234,7 @@ def _share(work: Callable[[str, Advance], Any], parts: Sequence[str], advance: A
 
 
 def test_a_d4rl_file_of_it_comes_back(store: Path, tmp_path: Path) -> None:
-    selection = open_store(store).select(skill=["medium-replay", "expert"])
+    selection = open_store(store).select(quality=["medium-replay", "expert"])
     for notes in (True, False):
         path = tmp_path / f"hopper-medium-expert-{notes}.hdf5"
         export_selection("d4rl", selection, path, {"notes": notes})
@@ -275,7 +275,7 @@ def test_a_buffer_does_not_know_whether_a_hand_succeeded(tmp_path: Path) -> None
     path = tmp_path / "pen.zarr"
     collect(plan, path, Silent())
     rows = open_store(path).select().episodes().to_pylist()
-    known = {row["skill"]: row["success_known"] for row in rows}
+    known = {row["quality"]: row["success_known"] for row in rows}
     assert known == {"random": True, "medium-replay": False}
     drawn, replayed = quality_summary(path, list(plan.parts()))
     assert drawn["success"] in (0.0, 1.0)

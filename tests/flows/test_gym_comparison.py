@@ -98,7 +98,7 @@ def test_the_data_stand_beside_the_models(compared: Path) -> None:
     sets = record_in(compared)["sets"]
     assert [each["episodes"] for each in sets.values()] == [12, 11, 24]
     assert [each["cut_off_episodes"] for each in sets.values()] == [0, 1, 0]
-    assert sets["medium-expert"]["skills"] == ["medium", "expert"]
+    assert sets["medium-expert"]["qualities"] == ["medium", "expert"]
     assert sets["medium-expert"]["steps"] > sets["medium"]["steps"]
     for each in sets.values():
         assert each["normalised"] == pytest.approx(100 * (each["return"] + 5) / 305)
@@ -265,8 +265,8 @@ def test_impossible_plans_are_refused(values: dict[str, Any], complaint: str) ->
     [
         ({"env": "Walker2d-v5"}, {}, "is of walker2d, but Hopper-v5 is hopper"),
         ({"references": False}, {}, "has no reference returns"),
-        ({"skills": ("medium", "expert")}, {"only": ("medium-replay",)}, "medium-replay"),
-        ({"skills": ("medium", "medium-replay")}, {"only": ("medium-expert",)}, "expert"),
+        ({"qualities": ("medium", "expert")}, {"only": ("medium-replay",)}, "medium-replay"),
+        ({"qualities": ("medium", "medium-replay")}, {"only": ("medium-expert",)}, "expert"),
     ],
 )
 def test_data_that_do_not_fit_are_refused_before_anything_is_trained(

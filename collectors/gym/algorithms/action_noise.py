@@ -14,7 +14,7 @@ _ARM_SHARE = 0.3
 
 
 def action_noise(task: GymTask, act_dim: int, strength: float) -> np.ndarray:
-    """(A,) float32 standard deviations: `strength`, and less on the actions of an arm."""
+    """(A,) float32 standard deviations: `strength`, and `_ARM_SHARE` of it for the arm."""
     deviations = np.full(act_dim, strength, np.float32)
     deviations[: task.arm] *= _ARM_SHARE
     return deviations

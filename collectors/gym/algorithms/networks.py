@@ -1,6 +1,6 @@
-"""The networks of the trainings: a tanh-squashed Gaussian actor, and the two critics of SAC.
+"""A tanh-squashed Gaussian actor and SAC's twin critics: two hidden ReLU layers each.
 
-Two hidden layers of ReLU units, as Haarnoja et al. 2018b (Table 1) have them.
+Source: Haarnoja et al. 2018b, Table 1.
 
 Legend: B rows, Do observation, A action, H hidden units.
 """
@@ -17,7 +17,7 @@ from collectors.gym.experts import LOG_STD_RANGE
 
 
 class Actor(nn.Module):
-    """Observation (B, Do) -> Gaussian (mean, log_std), each (B, A), of the action before tanh."""
+    """Observation (B, Do) -> Gaussian (mean, log_std), each (B, A), of the pre-tanh action."""
 
     def __init__(self, obs_dim: int, act_dim: int, hidden: int) -> None:
         super().__init__()
@@ -34,26 +34,23 @@ class Actor(nn.Module):
     def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Action (B, A) in (-1, 1) for standard normal noise (B, A), and its log-density (B,)."""
         mean, log_std = self(obs)
-        before = mean + log_std.exp() * noise
-        return before.tanh(), squashed_log_density(before, log_std, noise)
+        pre_tanh_action = mean + log_std.exp() * noise
+        return pre_tanh_action.tanh(), squashed_log_prob(pre_tanh_action, log_std, noise)
 
 
-def squashed_log_density(before: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-    """log-density (B,) of tanh(before), where before = mean + exp(log_std) * noise.
+def squashed_log_prob(pre_tanh_action: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+    """Log-density (B,) of tanh(u), where u = mean + exp(log_std) * noise is `pre_tanh_action`.
 
     Haarnoja et al. 2018a, Eq. 21, with log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which
     does not cancel where tanh saturates.
     """
     gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-    squashing = 2.0 * (math.log(2.0) - before - softplus(-2.0 * before))
+    squashing = 2.0 * (math.log(2.0) - pre_tanh_action - softplus(-2.0 * pre_tanh_action))
     return (gaussian - squashing).sum(-1)
 
 
 class TwinCritics(nn.Module):
-    """Two action values at once: observation (B, Do) and action (B, A) -> (2, B).
-
-    Both critics' layers are stacked, (2, in, out), so that each is one batched product.
-    """
+    """Two Q-functions with stacked layers (2, in, out), each one batched product."""
 
     def __init__(self, obs_dim: int, act_dim: int, hidden: int) -> None:
         super().__init__()
@@ -62,7 +59,7 @@ class TwinCritics(nn.Module):
         self.weight2, self.bias2 = _stacked(hidden, 1)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """(B, Do), (B, A) -> (2, B)."""
+        """Observation (B, Do), action (B, A) -> action values (2, B)."""
         x = torch.cat([obs, action], dim=-1).expand(2, -1, -1)
         x = relu(torch.baddbmm(self.bias0, x, self.weight0))
         x = relu(torch.baddbmm(self.bias1, x, self.weight1))

@@ -1,8 +1,4 @@
-"""Observations in units of their spread, for networks that learn faster so; kept actors do without.
-
-An observation of the Adroit hand has radians and metres of things that move by millimetres. The
-policies that are kept take observations as they are: the scale goes into their first layer.
-"""
+"""Observation normalisation during training; saved policies have it folded into `layer0`."""
 
 from __future__ import annotations
 
@@ -13,11 +9,11 @@ from torch import Tensor
 from collectors.gym.algorithms.networks import Actor
 
 _LEAST_SPREAD = 0.01
-"""In radians or metres; what moves less is not blown up further."""
+"""Added to every standard deviation, in radians or metres."""
 
 
 class ObservationScale:
-    """(x - mean) / spread, by component."""
+    """(x - mean) / spread, per component."""
 
     def __init__(self, mean: Tensor, spread: Tensor) -> None:
         """Both (Do,) float32, the spread positive."""
@@ -25,12 +21,12 @@ class ObservationScale:
 
     @classmethod
     def unchanged(cls, obs_dim: int) -> ObservationScale:
-        """The scale that leaves observations as they are."""
+        """The identity."""
         return cls(torch.zeros(obs_dim), torch.ones(obs_dim))
 
     @classmethod
     def of(cls, observations: np.ndarray) -> ObservationScale:
-        """The scale in which observations (n, Do) have mean 0 and a standard deviation near 1."""
+        """The scale that gives observations (n, Do) mean 0 and a standard deviation near 1."""
         mean = observations.mean(axis=0, dtype=np.float64)
         spread = observations.std(axis=0, dtype=np.float64) + _LEAST_SPREAD
         return cls(torch.from_numpy(mean).float(), torch.from_numpy(spread).float())
@@ -40,7 +36,7 @@ class ObservationScale:
         return (observations - self._mean) / self._spread
 
     def weights_for_unscaled(self, actor: Actor) -> dict[str, Tensor]:
-        """State of an actor that does with an observation what `actor` does with it scaled."""
+        """`actor`'s state dict for raw observations: the scale folded into `layer0`."""
         state = {name: value.clone() for name, value in actor.state_dict().items()}
         state["layer0.weight"] /= self._spread
         state["layer0.bias"] -= state["layer0.weight"] @ self._mean

@@ -1,8 +1,8 @@
 """The replay buffer of a training: every transition in order of time, in one file.
 
-The file is a matrix of float32, a row a transition: observation, action, log-density of the
-action, reward, terminated, truncated, next observation. How many rows count is in the training's
-checkpoint; what lies behind them is written again by the training that goes on.
+The file is a float32 matrix with a row per transition: observation, action, log-density of the
+action, reward, terminated, truncated, next observation. The training's checkpoint says how many
+rows count; a resumed training overwrites the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REPLAY_FILE = "replay.f32"
 
 
 def replay_slices(obs_dim: int, act_dim: int) -> dict[str, slice]:
-    """Where the columns of a row are."""
+    """Columns of a row by name."""
     widths = {
         "obs": obs_dim,
         "action": act_dim,
@@ -31,58 +31,66 @@ def replay_slices(obs_dim: int, act_dim: int) -> dict[str, slice]:
     return {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(widths)}
 
 
+def _split(rows: np.ndarray, slices: Mapping[str, slice]) -> dict[str, np.ndarray]:
+    """{column: (n, width)}, or (n,) where the width is 1."""
+    return {
+        name: rows[:, columns.start] if columns.stop - columns.start == 1 else rows[:, columns]
+        for name, columns in slices.items()
+    }
+
+
 class ReplayBuffer:
-    """A buffer that never forgets, for a training of at most `capacity` steps."""
+    """Appends to and samples from the buffer of a training of at most `capacity` steps."""
 
     def __init__(self, path: Path, capacity: int, obs_dim: int, act_dim: int, rows: int) -> None:
-        """Open or make the file; `rows` of it count.
-
-        Raises:
-            ValueError: the file is shorter than its rows.
-        """
+        """Open or make the file, of which `rows` count; ValueError if it is shorter."""
         self.columns = replay_slices(obs_dim, act_dim)
-        self._width = self.columns["next_obs"].stop
+        width = self.columns["next_obs"].stop
         self.rows = rows
-        there = path.stat().st_size if path.exists() else 0
-        if there < rows * self._width * 4:
-            raise ValueError(f"{path} has not the {rows} rows that are counted of it")
-        # Sparse, so that it takes no more room on the disk than what is written.
+        present = path.stat().st_size if path.exists() else 0
+        if present < rows * width * 4:
+            raise ValueError(f"{path} is too short for its {rows} rows")
+        # A sparse file: it takes no more disk than what is written.
         with open(path, "r+b" if path.exists() else "w+b") as file:
-            file.truncate(max(capacity, rows) * self._width * 4)
-        self._data = np.memmap(path, np.float32, "r+", shape=(max(capacity, rows), self._width))
+            file.truncate(max(capacity, rows) * width * 4)
+        self._data = np.memmap(path, np.float32, "r+", shape=(max(capacity, rows), width))
 
-    def add(self, **values: np.ndarray | float) -> None:
-        """Append a transition: a value for every column."""
-        row = self._data[self.rows]
-        for name, columns in self.columns.items():
-            row[columns] = values[name]
+    def add(
+        self,
+        obs: np.ndarray,
+        action: np.ndarray,
+        log_prob: float,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        next_obs: np.ndarray,
+    ) -> None:
+        """Append a transition."""
+        scalars = log_prob, reward, terminated, truncated
+        self._data[self.rows] = np.concatenate([obs, action, scalars, next_obs])
         self.rows += 1
 
     def draw(self, count: int, generator: np.random.Generator) -> Mapping[str, np.ndarray]:
         """Rows drawn with replacement: {column: (count, width)}, of width 1 (count,)."""
-        rows = self._data[generator.integers(self.rows, size=count)]
-        return {
-            name: rows[:, columns.start] if columns.stop - columns.start == 1 else rows[:, columns]
-            for name, columns in self.columns.items()
-        }
+        return _split(self._data[generator.integers(self.rows, size=count)], self.columns)
 
     def all(self, name: str) -> np.ndarray:
-        """(rows, width): what counts of a column."""
+        """(rows, width) of a column."""
         return self._data[: self.rows, self.columns[name]]
 
     def flush(self) -> None:
-        """Bring what was added to the disk."""
+        """Write to disk."""
         self._data.flush()
 
 
 @dataclass(frozen=True)
 class ReplayEpisodes:
-    """Episodes of a buffer, E of them, in order of time.
+    """The E episodes of a buffer, in order of time.
 
     Attributes:
         starts, lengths: (E,) int64 rows.
-        terminated, truncated: (E,) bool; an episode that was cut off is neither: the last one, and
-            each that the training was in when it was saved, for it then went on with a new one.
+        terminated, truncated: (E,) bool. Neither where an episode was cut off: the last one, and
+            those interrupted at a checkpoint that the training resumed from.
     """
 
     starts: np.ndarray
@@ -97,17 +105,13 @@ class ReplayReader:
     def __init__(
         self, folder: Path, rows: int, obs_dim: int, act_dim: int, name: str = REPLAY_FILE
     ) -> None:
-        """The first `rows` of the file `name` in a training's folder.
-
-        Raises:
-            ValueError: no file, or a shorter one.
-        """
+        """The first `rows` of a folder's file `name`; ValueError if it is missing or shorter."""
         self.columns = replay_slices(obs_dim, act_dim)
         width = self.columns["next_obs"].stop
         path = folder / name
         if not path.is_file() or path.stat().st_size < rows * width * 4:
             raise ValueError(
-                f"no replay buffer of {rows} rows at {path}; a training of one's own has it: "
+                f"no replay buffer of {rows} rows at {path}; only a training of your own has one: "
                 "gaitforge expert train --env"
             )
         self.rows = rows
@@ -116,7 +120,7 @@ class ReplayReader:
     def episodes(self, until: int) -> ReplayEpisodes:
         """The episodes that begin before the row `until`, the last one cut off there.
 
-        A row whose next observation is not that of the row behind it is an episode's last, too.
+        An episode also ends where a row's next observation is not the next row's observation.
         """
         until = min(until, self.rows)
         flags = {
@@ -124,8 +128,8 @@ class ReplayReader:
             for name in ("terminated", "truncated")
         }
         ended = flags["terminated"] | flags["truncated"]
-        seen, following = (self._data[:until, self.columns[name]] for name in ("obs", "next_obs"))
-        ended[:-1] |= (following[:-1] != seen[1:]).any(axis=1)
+        obs, next_obs = (self._data[:until, self.columns[name]] for name in ("obs", "next_obs"))
+        ended[:-1] |= (next_obs[:-1] != obs[1:]).any(axis=1)
         ends = np.flatnonzero(ended) + 1
         stops = np.union1d(ends, [until]) if until else ends
         starts = np.concatenate([[0], stops[:-1]]).astype(np.int64)
@@ -138,8 +142,4 @@ class ReplayReader:
 
     def read(self, first: int, stop: int) -> dict[str, np.ndarray]:
         """Rows [first, stop): {column: (T, width)}, of width 1 (T,), float32 copies."""
-        rows = np.array(self._data[first:stop])
-        return {
-            name: rows[:, columns.start] if columns.stop - columns.start == 1 else rows[:, columns]
-            for name, columns in self.columns.items()
-        }
+        return _split(np.array(self._data[first:stop]), self.columns)

@@ -1,16 +1,15 @@
-"""What a planner makes large on the Adroit tasks.
+"""Objectives of the planner on the Adroit tasks.
 
-The tasks' own rewards leave out what lies between reaching for a thing and having moved it; within
-the fraction of a second that a planner looks ahead, that is all there is. So these are sums of what
-the tasks reward (reach_reward and Gymnasium-Robotics' `adroit_*.py`) with weights of our own and
-of the fingertips' distances, which stand for a grip. Distances are in metres, angles in radians.
+The tasks' own rewards say nothing between reaching an object and having moved it, which a planner
+with a short horizon needs. These add the fingertips' distances, for a grip, to the tasks' terms
+(Gymnasium-Robotics' `adroit_*.py`), with our own weights; in metres and radians.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from collectors.gym.planning.planner import Objective, Points
+from collectors.gym.planning.mppi import Objective, Points
 
 _PALM = "site S_grasp"
 _THUMB = "site S_thtip"
@@ -23,7 +22,7 @@ def _distance(points: Points, first: str, second: str) -> np.ndarray:
 
 
 def _tips_away(points: Points, thing: str) -> np.ndarray:
-    """Mean distance of the five fingertips."""
+    """Mean distance of the five fingertips to a point."""
     return np.mean([_distance(points, tip, thing) for tip in _TIPS], axis=0)
 
 
@@ -50,9 +49,9 @@ def _relocate(points: Points, positions: np.ndarray) -> np.ndarray:
     grip = -4.0 * away - 3.0 * tips - _distance(points, _THUMB, ball)
     lift = np.clip(points[ball][..., 2] - 0.035, 0.0, 0.1)
     left = _distance(points, ball, target)
-    # Held, that is: without it the hand hits the ball to the target again and again.
+    # Without `held`, the hand hits the ball to the target again and again.
     held = (away < 0.06) & (tips < 0.08)
-    # The arm can turn where it can also slide; one way to reach a place is enough.
+    # The arm can turn and slide; one of the two is enough.
     turned = np.square(positions[..., 4:6]).sum(axis=-1)
     return grip + 3.0 * lift - 5.0 * left + held * ((left < 0.1) + 1.0 * (left < 0.05)) - turned
 

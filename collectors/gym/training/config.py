@@ -1,4 +1,4 @@
-"""What a training is, and whether one is that of another."""
+"""Settings of a training, and the check that a folder's training has the same ones."""
 
 from __future__ import annotations
 
@@ -9,37 +9,32 @@ from typing import Any
 
 from collectors.gym.algorithms.ppo import PPOConfig
 from collectors.gym.algorithms.sac import SACConfig
-from collectors.gym.planning.planner import PlannerConfig
+from collectors.gym.planning.mppi import PlannerConfig
 from collectors.gym.tasks import find_task
 from collectors.gym.training.demonstrations import Demonstrations, check_can_plan
 
 _FREE_TO_CHANGE = ("steps", "threads", "checkpoint_every")
+_OLD_NAMES = {"ppo.trace": "ppo.gae_lambda", "ppo.divergence": "ppo.target_kl"}
+"""Settings as earlier versions recorded them -> their present names."""
 
 
 @dataclass(frozen=True)
 class GymTrainingConfig:
-    """A training: by SAC from nothing, or by imitation of demonstrations and PPO from there.
+    """A training by SAC, or by behaviour cloning of demonstrations and then PPO.
 
     Attributes:
-        env: id of the task, see `tasks.TASKS`.
-        steps: of the environment in all.
-        demonstrations: episodes that a planner plays before, see `demonstrations`; with them the
-            training is one of `on_policy`, which `ppo` is for. 0 for one of `off_policy`, which
-            `random_steps`, `steps_per_update` and `sac` are for.
-        free_demonstrations: attempts that look for what the demonstrations are to be like, see
-            `demonstrations`.
-        planner: of the demonstrations; ppo: of what is learned from them, from where the noise on
-            the actor's actions is at first of the strength `noise`, see `action_noise`.
-        random_steps: the first ones, with uniform actions.
-        steps_per_update: environment steps for one update. SAC's paper has 1; more of them give the
-            buffer of a longer training for the same computation.
-        sac: of the algorithm.
+        env: environment id, see `tasks.TASKS`.
+        steps: environment steps in all.
+        demonstrations: episodes of a planner to clone (`OnPolicy`, with `planner`, `ppo` and
+            `noise`); 0 for SAC (`OffPolicy`, with `random_steps`, `steps_per_update` and `sac`).
+        free_demonstrations: attempts in search of a reference, see `demonstrations`.
+        noise: initial std of the actions, see `action_noise`.
+        random_steps: first steps, with uniform actions.
+        steps_per_update: environment steps per update. SAC's paper has 1; more of them give a
+            longer training's buffer for the same computation.
         evaluate_every: steps between evaluations; evaluation_episodes: of the mean action in each.
-        checkpoint_every: steps between checkpoints, which wait for the episode's end.
-        seed: of everything random; threads: of torch and of the planner.
-
-    Raises:
-        ValueError: no such task, none that a planner knows, or a number out of its range.
+        checkpoint_every: steps between checkpoints, which wait for an episode's end.
+        seed: random seed; threads: of torch and the planner.
     """
 
     env: str = "Hopper-v5"
@@ -71,11 +66,7 @@ class GymTrainingConfig:
 
 
 def open_demonstrations(config: GymTrainingConfig, out: Path) -> Demonstrations:
-    """Those of a training in its folder, to make them (`demonstrate`) or to learn from them.
-
-    Raises:
-        ValueError: as `Demonstrations`.
-    """
+    """The demonstrations in a training's folder; raises ValueError as `Demonstrations`."""
     return Demonstrations(
         find_task(config.env),
         out,
@@ -88,16 +79,14 @@ def open_demonstrations(config: GymTrainingConfig, out: Path) -> Demonstrations:
 
 
 def check_same(config: GymTrainingConfig, recorded: Mapping[str, Any], out: Path) -> None:
-    """Refuse to go on with a training of other settings, or to take its results for one's own.
+    """Refuse a folder whose training has other settings: ValueError names the first that differs.
 
     Args:
-        recorded: its settings as plain values; what a later version added has its default.
-
-    Raises:
-        ValueError: names the first setting that differs; steps, threads and checkpoint_every may.
+        recorded: its settings as JSON values; those it lacks have their defaults.
     """
     mine = dict(_flat(asdict(config)))
-    theirs = dict(_flat(asdict(GymTrainingConfig()))) | dict(_flat(recorded))
+    found = {_OLD_NAMES.get(name, name): value for name, value in _flat(recorded)}
+    theirs = dict(_flat(asdict(GymTrainingConfig()))) | found
     for name in mine | theirs:
         if name not in _FREE_TO_CHANGE and mine.get(name) != theirs.get(name):
             raise ValueError(
@@ -107,7 +96,7 @@ def check_same(config: GymTrainingConfig, recorded: Mapping[str, Any], out: Path
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """("sac.gamma", 0.99), …"""
+    """Yield ("sac.gamma", 0.99) and so on."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

@@ -1,16 +1,14 @@
-"""Episodes of a planner (`planner`), from which a training learns beside its own experience.
+"""Demonstrations: episodes of a planner (MPPI) that a training clones.
 
-A policy can only learn from episodes that are alike: planned one by one, they grip and hold the
-same thing in as many ways as there are episodes, whose mean does nothing. So the first few are
-planned freely, each with its own noise, as many more follow the best one so far, and the best of
-all these is the reference whose actions all others stay close to, with its noise, until it has
-settled in success; from then on they stay close to what it did then, on average. Where they begin
-is spread over where the task does.
+A policy can only clone episodes that are alike: planned independently, they grip in as many ways as
+there are episodes, and the mean of these does nothing. So a reference is searched for first: `free`
+episodes are planned each with its own noise, as many more follow the best so far, and the best of
+all is the reference. All others stay close to its actions, with its noise, until it has settled in
+success, and from then on to the mean of its last actions. Starts are spread over the task's.
 
-They lie in the training's folder, in a file of the replay buffer's layout, `demonstrations.f32`,
-the reference first; log-densities are NaN, as a planner has none. `demonstrations.json` has the
-settings and what became of each attempt. It is written last, so that what was killed goes on with
-the next episode.
+Files in the training's folder: `demonstrations.f32` in the replay buffer's layout, the reference
+first, log-densities NaN; then `demonstrations.json` with the settings and every attempt, from which
+an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -27,45 +25,35 @@ import torch
 from collectors.gym.algorithms.observation_scale import ObservationScale
 from collectors.gym.algorithms.replay import ReplayBuffer
 from collectors.gym.planning.adroit_objectives import OBJECTIVES
-from collectors.gym.planning.planner import Planner, PlannerConfig, Reference
+from collectors.gym.planning.mppi import Planner, PlannerConfig, Reference
 from collectors.gym.tasks import GymTask
 from datasets.errors import listed
 from datasets.files import write_bytes_durably
 
 DEMONSTRATIONS_FILE, RECORD_FILE = "demonstrations.f32", "demonstrations.json"
 _SETTLING = 30
-"""Steps after a reference's first success; then the hand is where it can stay."""
+"""Steps after a reference's first success until the hand is where it can stay."""
 
 _LEAST_SHARE = 0.5
-"""Of the reference's return: what gets there by a detour is no example."""
+"""Of the reference's return, that an episode needs to count."""
 
 _STARTS = 16
-"""That are drawn for every demonstration, to choose one."""
+"""Drawn for every demonstration, to choose one."""
 
 MOST_ATTEMPTS = 3
-"""For each episode that is wanted; a planner that fails more often does not know the task."""
+"""Per wanted episode, before the planner counts as unfit for the task."""
 
 Attempt = dict[str, Any]
 
 
 def check_can_plan(task: GymTask) -> None:
-    """Refuse a task that no planner knows.
-
-    Raises:
-        ValueError: names the tasks that one knows.
-    """
+    """Raise ValueError for a task without a planner's objective; names those with one."""
     if task.env_id not in OBJECTIVES:
-        raise ValueError(
-            f"there are no demonstrations of {task.env_id}; a planner knows {listed(OBJECTIVES)}"
-        )
+        raise ValueError(f"no planner for {task.env_id}; there is one for {listed(OBJECTIVES)}")
 
 
 class Demonstrations:
-    """The demonstrations in a training's folder; what does not end in success is left out.
-
-    Attributes:
-        buffer: the transitions of those that count, the reference's first.
-    """
+    """A training folder's demonstrations; `buffer` holds those that count, the reference first."""
 
     def __init__(
         self,
@@ -77,17 +65,11 @@ class Demonstrations:
         config: PlannerConfig | None = None,
         threads: int = 1,
     ) -> None:
-        """Open or begin them.
+        """Open or begin them; ValueError if `out` has demonstrations of other settings.
 
         Args:
-            count: episodes that are wanted; free: attempts, at the beginning, that follow nothing;
-                as many follow the best one so far, and the best of all these is the reference.
+            count: episodes wanted; free: attempts without a reference, see the module.
             seed: of the episodes' starts; config: None for the planner's defaults.
-            threads: that simulate for it.
-
-        Raises:
-            ValueError: as `check_can_plan`, the task's package is not installed, or `out` has
-                demonstrations of other settings.
         """
         check_can_plan(task)
         config = config or PlannerConfig()
@@ -107,7 +89,7 @@ class Demonstrations:
 
     @property
     def attempts(self) -> int:
-        """Episodes that were planned."""
+        """Episodes planned so far."""
         return len(self._attempts)
 
     @property
@@ -117,12 +99,12 @@ class Demonstrations:
 
     @property
     def episodes(self) -> int:
-        """To plan in all, were every one that follows the reference to succeed."""
+        """Episodes to plan in all, if every one that follows the reference succeeds."""
         return self._searched + self._count - 1
 
     @property
     def episodes_left(self) -> int:
-        """How many of them are left."""
+        """How many of these are left."""
         return max(0, self.episodes - min(self.attempts, self._searched) - self._followed)
 
     @property
@@ -131,27 +113,24 @@ class Demonstrations:
 
     @property
     def _best(self) -> Attempt | None:
-        """Of the attempts that look for a reference."""
-        ended_well = [attempt for attempt in self._attempts[: self._searched] if attempt["counts"]]
-        return max(ended_well, key=lambda attempt: attempt["return"], default=None)
+        """The best attempt in the search for a reference."""
+        succeeded = [attempt for attempt in self._attempts[: self._searched] if attempt["counts"]]
+        return max(succeeded, key=lambda attempt: attempt["return"], default=None)
 
     def plan(self) -> Attempt:
-        """Plan one more episode, and keep it if it counts.
+        """Plan one more episode; ValueError if the search for a reference found none.
 
         Returns:
-            The episode's seed and return, the step of its first success if any, and whether it
-            counts: it ended in success and returned more than those before it or, once there is the
-            reference, not much less than that.
-
-        Raises:
-            ValueError: none of the first attempts succeeded, so there is nothing to follow.
+            The episode's seed, noise and return, the step of its first success if any, and whether
+            it counts: it ended in success and returned more than all before it or, once there is a
+            reference, at least `_LEAST_SHARE` of that.
         """
         number = len(self._attempts)
         searching = number < self._searched
         if not searching and self._reference is None:
             raise ValueError(
-                f"none of {self._searched} planned episodes of {self._task.env_id} succeeded; plan "
-                "more thoroughly, with more planner.samples"
+                f"none of {self._searched} planned episodes of {self._task.env_id} succeeded; "
+                "raise planner.samples"
             )
         rng = np.random.default_rng([0xDE3, self._seed, number])
         seed, noise = (int(draw) for draw in rng.integers(2**31, size=2))
@@ -162,14 +141,14 @@ class Demonstrations:
         if not searching:
             seed = self._least_known_start(rng)
         transitions, succeeded = self._play(seed, follows)
-        total = float(sum(transition["reward"] for transition in transitions))
+        total = float(sum(transition[3] for transition in transitions))
         best = self._best
         least = -np.inf if best is None else best["return"] * (1.0 if searching else _LEAST_SHARE)
         counts = succeeded[-1] and total > least
         if counts and searching:
             self.buffer.rows = 0
         for transition in transitions if counts else []:
-            self.buffer.add(**transition)
+            self.buffer.add(*transition)
         self.buffer.flush()
         first = succeeded.index(True) if any(succeeded) else None
         attempt = {
@@ -187,9 +166,9 @@ class Demonstrations:
         return attempt
 
     def _least_known_start(self, rng: np.random.Generator) -> int:
-        """Of some starts, the seed of the one that is least like any of the demonstrations so far.
+        """The seed, of `_STARTS`, whose start is least like those of the demonstrations so far.
 
-        Drawn at random, a few dozen starts leave whole regions out, where a policy then fails.
+        A few dozen independent starts would leave whole regions out.
         """
         seeds = [int(draw) for draw in rng.integers(2**31, size=_STARTS)]
         seen = np.stack([self._planner.env.reset(seed=seed)[0] for seed in seeds])
@@ -198,30 +177,20 @@ class Demonstrations:
         starts, known = (scale(torch.from_numpy(each).float()) for each in (seen, known))
         return seeds[int(torch.cdist(starts, known).amin(1).argmax())]
 
-    def _play(self, seed: int, reference: Reference) -> tuple[list[dict[str, Any]], list[bool]]:
-        """An episode's transitions, and whether each was a success."""
+    def _play(self, seed: int, reference: Reference) -> tuple[list[tuple[Any, ...]], list[bool]]:
+        """An episode's transitions as `ReplayBuffer.add` takes them, and each step's success."""
         transitions, succeeded = [], []
         obs = self._planner.reset(seed, reference)
         for _ in range(self._task.facts.horizon):
             action = self._planner.act()
-            following, reward, terminated, truncated, info = self._planner.env.step(action)
-            transitions.append(
-                {
-                    "obs": obs,
-                    "action": action,
-                    "log_prob": np.nan,
-                    "reward": float(reward),
-                    "terminated": terminated,
-                    "truncated": truncated,
-                    "next_obs": following,
-                }
-            )
+            next_obs, reward, *ended, info = self._planner.env.step(action)
+            transitions.append((obs, action, np.nan, float(reward), *ended, next_obs))
             succeeded.append(bool(info["success"]))
-            obs = following
+            obs = next_obs
         return transitions, succeeded
 
     def _to_follow(self) -> Reference:
-        """The best attempt until it has settled."""
+        """The reference: the best attempt until it has settled."""
         assert self._best is not None
         settling = self._best["first_success"]
         settled = settling + _SETTLING
@@ -234,7 +203,7 @@ class Demonstrations:
         )
 
     def _distances(self, seed: int, actions: np.ndarray) -> np.ndarray:
-        """(T,) of an episode's steps, by playing it again."""
+        """(T,) `Planner.distance` of an episode's steps, by replaying it."""
         self._planner.reset(seed, self._planner.no_reference(0))
         distances = []
         for action in actions:
@@ -251,20 +220,17 @@ def demonstrate(
     demonstrations: Demonstrations,
     progress: Callable[[int, str], None] = lambda episodes, note: None,
 ) -> None:
-    """Plan until the wanted number of episodes have ended in success.
+    """Plan until all wanted episodes count; ValueError after too many attempts.
 
     Args:
-        progress: told of every attempt: whether it was one of `episodes_left`, 0 or 1, and what it
-            returned.
-
-    Raises:
-        ValueError: none of the first attempts succeeds, or less than a third of the others.
+        progress: called after every attempt with 1 if it reduced `episodes_left`, else 0, and its
+            return as text.
     """
     while (left := demonstrations.episodes_left) > 0:
         if demonstrations.attempts >= MOST_ATTEMPTS * demonstrations.episodes:
             raise ValueError(
                 f"only {demonstrations.counted} of {demonstrations.attempts} planned episodes "
-                "count; plan more thoroughly, with more planner.samples"
+                "count; raise planner.samples"
             )
         attempt = demonstrations.plan()
         done = left - demonstrations.episodes_left

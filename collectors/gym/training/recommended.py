@@ -1,7 +1,7 @@
-"""The settings that the shipped policies were trained with, task by task.
+"""The settings that the shipped policies were trained with.
 
-They differ from SAC's paper (`GymTrainingConfig`'s and `SACConfig`'s own defaults) where a training
-on one core would take too long: half as many updates, of half as many rows, with faster critics.
+Deviations from SAC's paper (the defaults), so that one core suffices: half as many updates, of half
+as many rows, with faster critics.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from collectors.gym.algorithms.ppo import PPOConfig
 from collectors.gym.algorithms.sac import SACConfig
-from collectors.gym.planning.planner import PlannerConfig
+from collectors.gym.planning.mppi import PlannerConfig
 from collectors.gym.tasks import find_task
 from collectors.gym.training.config import GymTrainingConfig
 
@@ -35,11 +35,7 @@ _WITH_DEMONSTRATIONS: dict[str, dict[str, Any]] = {
 
 
 def recommended_training(env_id: str) -> GymTrainingConfig:
-    """The settings for a task; those that a planner knows begin with its demonstrations.
-
-    Raises:
-        ValueError: no such task.
-    """
+    """The settings for a task; raises ValueError where there is no such task."""
     config = GymTrainingConfig(env=find_task(env_id).env_id, steps_per_update=2, sac=_ONE_CORE)
     if env_id not in _WITH_DEMONSTRATIONS:
         return config

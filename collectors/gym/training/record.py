@@ -1,7 +1,7 @@
-"""How far a training is, in its folder's `training.json`, and its evaluations, which choose.
+"""A training's progress and evaluations in its folder's `training.json`.
 
-`history.jsonl` beside it has the same evaluations, and those since the checkpoint, for people to
-follow; it counts only for a training that an earlier version began, whose record has none.
+`history.jsonl` beside it has the evaluations for people to follow, also those since the checkpoint.
+It is read only where an earlier version wrote a `training.json` without them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class TrainingRecord:
     """A training's last checkpoint.
 
     Attributes:
-        config: its settings as plain values.
-        steps, episodes: of the environment so far; wall_s: that they took, of all processes.
-        tensors: name of the file of the algorithm's state.
-        history: a row an evaluation, see `training.train_gym`.
+        config: its settings as JSON values.
+        steps, episodes: of the environment so far; wall_s: that they took, over all processes.
+        tensors: name of the file of the algorithm's state dict.
+        history: a row per evaluation, see `training.train_gym`.
     """
 
     config: Mapping[str, Any]
@@ -41,11 +41,7 @@ class TrainingRecord:
 
 
 def read_training(out: Path) -> TrainingRecord | None:
-    """The record in a training's folder; None where no checkpoint was written yet.
-
-    Raises:
-        ValueError: the file is not such a record.
-    """
+    """The record in a folder, None before the first checkpoint; ValueError if it is damaged."""
     path = out / TRAINING
     if not path.exists():
         return None
@@ -59,18 +55,18 @@ def read_training(out: Path) -> TrainingRecord | None:
 
 
 def write_training(out: Path, record: TrainingRecord) -> None:
-    """Put a record in place; it makes the checkpoint, so that all it names is there before it."""
+    """Replace the record; this commits the checkpoint, whose files must be there before."""
     write_bytes_durably(out / TRAINING, json.dumps(asdict(record), indent=1).encode())
 
 
 def write_history(out: Path, history: Sequence[Row]) -> None:
-    """Write the evaluations for people: those of a given-up attempt are gone."""
+    """Write the evaluations for people."""
     lines = "".join(json.dumps(row) + "\n" for row in history)
     write_bytes_durably(out / HISTORY, lines.encode())
 
 
 def _rows_until(out: Path, steps: int) -> list[Row]:
-    """Evaluations in `history.jsonl` up to a step; the last of each, and none of torn lines."""
+    """Evaluations in `history.jsonl` up to a step, the last one of each step; no torn lines."""
     path = out / HISTORY
     found: dict[int, Row] = {}
     for line in path.read_text(errors="replace").splitlines() if path.exists() else []:

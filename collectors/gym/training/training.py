@@ -1,23 +1,23 @@
-"""Training a task's policies from nothing, with all that D4RL's recipe needs kept.
+"""Training a task's policies, with all that D4RL's recipe needs kept.
 
-The replay buffer keeps every transition; the actor is evaluated and kept at regular steps, so that
-"medium", which D4RL defines by the expert's return, can be chosen once that is known (`recipe.py`).
+The replay buffer keeps every transition, and actors are evaluated and saved at regular steps:
+D4RL's "medium" depends on the expert's return, so `recipe.py` chooses it at the end.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor
 
 from collectors.gym.algorithms.networks import Actor
 from collectors.gym.algorithms.observation_scale import ObservationScale
@@ -40,48 +40,6 @@ SNAPSHOTS = "snapshots"
 _EVALUATION_SEED = 0x5AC
 
 
-class Learner(Protocol):
-    """What makes an actor better, and keeps what it meets in the training's replay buffer.
-
-    Attributes:
-        scale: of the observations that its actor takes.
-    """
-
-    scale: ObservationScale
-
-    @property
-    def actor(self) -> Actor:
-        """The actor so far."""
-        ...
-
-    def advance(self, progress: Callable[[int], None]) -> tuple[int, int]:
-        """Go on by the least that it can.
-
-        Args:
-            progress: called with the steps since the call before, a few times a second.
-
-        Returns:
-            The environment's steps that it took, and the episodes that ended with the last of them.
-        """
-        ...
-
-    def measured(self) -> dict[str, float]:
-        """Numbers about itself, for the history."""
-        ...
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All that goes on changing, by name; the buffer's rows are on the disk by then."""
-        ...
-
-    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what `tensors` gave."""
-        ...
-
-    def close(self) -> None:
-        """Free the environments."""
-        ...
-
-
 def trained_gym_steps(out: Path) -> int:
     """Environment steps of the training in a folder; 0 without one."""
     record = read_training(out)
@@ -94,29 +52,25 @@ def train_gym(
     report: Callable[[Row], None],
     progress: Callable[[int], None] = lambda steps: None,
 ) -> None:
-    """Train in `out`, or go on with the training there; one process at a time may.
+    """Train in `out`, or resume the training there; one process at a time.
 
     Args:
         report: called after every evaluation with its row of the history: steps, episodes, mean
-            return and length, what the learner measures, steps_per_s since the one before, wall_s
-            so far.
-        progress: called with the steps since the call before, a few times a second.
+            return and length, what the algorithm measures, steps_per_s since the last one, wall_s.
+        progress: called a few times a second with the steps since its last call.
 
     Raises:
-        ValueError: the task's package is not installed, another training is in `out`, the
-            demonstrations are not (`demonstrate`), or this training left the finite numbers.
+        ValueError: another training is in `out`, its demonstrations are missing (`demonstrate`),
+            or weights or returns are not finite.
     """
     (out / SNAPSHOTS).mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(config.threads)
-    training = _Training(config, out)
-    try:
+    with closing(_Training(config, out)) as training:
         training.run(report, progress)
-    finally:
-        training.close()
 
 
 class _MeanAction:
-    """The actor in training, as it is evaluated."""
+    """The mean action of the actor in training."""
 
     def __init__(self, actor: Actor, scale: ObservationScale) -> None:
         self._actor, self._scale = actor, scale
@@ -137,21 +91,18 @@ class _Training:
         record = read_training(out)
         if record is not None:
             check_same(config, record.config, out)
-        self.steps, self.episodes, wall_s = 0, 0, 0.0
-        self.history: list[Row] = []
-        if record is not None:
-            self.steps, self.episodes, wall_s = record.steps, record.episodes, record.wall_s
-            self.history = list(record.history)
+        start = record or TrainingRecord({}, 0, 0, 0.0, "")
+        self.steps, self.episodes, self.history = start.steps, start.episodes, list(start.history)
         kind = OnPolicy if config.demonstrations else OffPolicy
-        self._learner: Learner = kind(config, out, self.steps)
+        self._learner = kind(config, out, self.steps)
         if record is not None:
-            self._learner.load_tensors(_read_tensors(out / record.tensors))
+            self._learner.algorithm.load_state_dict(_read_state(out / record.tensors))
         self._judge = TaskBatch(find_task(config.env), 1)
-        self._started = time.perf_counter() - wall_s
+        self._started = time.perf_counter() - start.wall_s
 
     @property
     def wall_s(self) -> float:
-        """Seconds of training up to now, with those before the checkpoint that it went on from."""
+        """Seconds of training so far, with those before the checkpoint."""
         return time.perf_counter() - self._started
 
     def run(self, report: Callable[[Row], None], progress: Callable[[int], None]) -> None:
@@ -170,9 +121,9 @@ class _Training:
                 checkpointed = self.steps
 
     def _evaluate(self, steps_per_s: float) -> Row:
-        """Evaluate and keep the actor; the starts are the same every time."""
+        """Evaluate and save the actor; the starts are the same every time."""
         seeds = range(_EVALUATION_SEED, _EVALUATION_SEED + self.config.evaluation_episodes)
-        actor, scale = self._learner.actor, self._learner.scale
+        actor, scale = self._learner.algorithm.actor, self._learner.scale
         episodes = evaluate(_MeanAction(actor, scale), self._judge, seeds)
         found = {
             "return": float(np.mean([episode.episode_return for episode in episodes])),
@@ -180,8 +131,7 @@ class _Training:
             **self._learner.measured(),
         }
         if not all(map(isfinite, found.values())):
-            told = ", ".join(f"{name} {value}" for name, value in found.items())
-            self._refuse_to_go_on(told)
+            self._stop(", ".join(f"{name} {value}" for name, value in found.items()))
         row = {
             "steps": self.steps,
             "episodes": self.episodes,
@@ -196,10 +146,12 @@ class _Training:
         return row
 
     def _save(self) -> None:
-        """The buffer's rows, then the tensors; the JSON comes last and makes the checkpoint."""
-        tensors = {key: value.contiguous() for key, value in self._learner.tensors().items()}
+        """Write buffer and state, then the JSON, which commits the checkpoint."""
+        self._learner.buffer.flush()
+        state = self._learner.algorithm.state_dict()
+        tensors = {key: value.contiguous() for key, value in state.items()}
         if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
-            self._refuse_to_go_on("weights that are not finite")
+            self._stop("weights that are not finite")
         name = f"training-{self.steps}.safetensors"
         write_bytes_durably(self.out / name, save(tensors))
         record = TrainingRecord(
@@ -210,23 +162,23 @@ class _Training:
             if old.name != name:
                 old.unlink()
 
-    def _refuse_to_go_on(self, what: str) -> NoReturn:
+    def _stop(self, what: str) -> NoReturn:
         raise ValueError(
-            f"the training in {self.out} has {what} after {self.steps} steps; start it anew in "
-            "another folder, with lower learning rates"
+            f"the training in {self.out} has {what} after {self.steps} steps; start again in "
+            "another folder with lower learning rates"
         )
 
     def close(self) -> None:
-        self._learner.close()
+        self._learner.envs.close()
         self._judge.close()
 
 
 def snapshot_path(out: Path, steps: int) -> Path:
-    """The actor after so many steps of a training."""
+    """File of the actor after so many steps of a training."""
     return out / SNAPSHOTS / f"{steps}.safetensors"
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
+def _read_state(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

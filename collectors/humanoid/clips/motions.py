@@ -1,4 +1,4 @@
-"""Synthetic reference clips made by code: for tests, and for who has no motion-capture data."""
+"""Synthetic reference clips, for tests and where there is no motion-capture data."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _RAMP_S = 0.3
 
 @dataclass(frozen=True)
 class Pose:
-    """What a motion asks for at one moment.
+    """A motion's targets at one moment.
 
     Attributes:
         height, sway: of the root, in m: above the floor, and to the left.
-        lift: "l" and "r" -> height of the sole above the floor, m.
+        lift: of the left and the right sole above the floor, m.
         swing: of the left arm forwards, rad; the right one goes the other way.
     """
 
@@ -37,19 +37,6 @@ class Pose:
     sway: float = 0.0
     lift: tuple[float, float] = (0.0, 0.0)
     swing: float = 0.0
-
-
-def _stand(phase: float, size: float) -> Pose:
-    del phase, size
-    return Pose()
-
-
-def _squat(phase: float, size: float) -> Pose:
-    return Pose(height=STANDING_HEIGHT_M - 0.04 * size * (1 - np.cos(2 * np.pi * phase)))
-
-
-def _arm_swing(phase: float, size: float) -> Pose:
-    return Pose(swing=0.6 * size * np.sin(2 * np.pi * phase))
 
 
 def _step(phase: float, size: float) -> Pose:
@@ -69,9 +56,14 @@ class Motion:
 
 
 MOTIONS: dict[str, Motion] = {
-    "stand": Motion(_stand, 3.0),
-    "squat": Motion(_squat, 1.8),
-    "arm_swing": Motion(_arm_swing, 1.2),
+    "stand": Motion(lambda phase, size: Pose(), 3.0),
+    "squat": Motion(
+        lambda phase, size: Pose(STANDING_HEIGHT_M - 0.04 * size * (1 - np.cos(2 * np.pi * phase))),
+        1.8,
+    ),
+    "arm_swing": Motion(
+        lambda phase, size: Pose(swing=0.6 * size * np.sin(2 * np.pi * phase)), 1.2
+    ),
     "step": Motion(_step, 1.5),
 }
 
@@ -80,17 +72,11 @@ def synthetic_clip(motion: str, frames: int = 96, variant: int = 0) -> Reference
     """A clip called `<motion>_<variant>`, 0.03 s a frame; a pure function of its arguments.
 
     Variant 0 is the nominal motion; others differ in period (±15 %) and size (±20 %).
-
-    Raises:
-        ValueError: an unknown motion, fewer than two frames, or no dm_control.
     """
     if motion not in MOTIONS:
         raise ValueError(f"unknown motion '{motion}'; motions: {', '.join(MOTIONS)}")
     if frames < 2 or variant < 0:
-        raise ValueError(
-            f"{frames} frames of variant {variant}: at least 2 frames, and a variant of at least "
-            "0, are needed"
-        )
+        raise ValueError(f"need frames >= 2, got {frames}, and variant >= 0, got {variant}")
     humanoid = load_humanoid()
     asked = MOTIONS[motion]
     rng = np.random.default_rng([list(MOTIONS).index(motion), variant])
@@ -107,7 +93,7 @@ def synthetic_clip(motion: str, frames: int = 96, variant: int = 0) -> Reference
 
 
 class _Poser:
-    """From what a motion asks for to root pose and joint angles."""
+    """Root pose and joint angles of a motion's `Pose`."""
 
     def __init__(self, humanoid: Humanoid):
         self._humanoid = humanoid

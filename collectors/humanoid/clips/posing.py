@@ -28,10 +28,7 @@ UPRIGHT_QUAT = np.full(4, 0.5)
 
 @dataclass(frozen=True)
 class Sole:
-    """A foot's sole in the foot's own frame: its centre (3,) in m, and axes (3, 3) as columns.
-
-    The axes point to the toes, to the left and up when the foot stands flat.
-    """
+    """A sole in its foot's frame: centre (3,) in m; axes (3, 3) to toes, left and up as columns."""
 
     centre: np.ndarray
     axes: np.ndarray
@@ -46,14 +43,10 @@ class LegKinematics:
         self._soles = {side: self._sole(side) for side in "lr"}
 
     def place(self, qpos: np.ndarray, feet: dict[str, np.ndarray]) -> np.ndarray:
-        """A copy of qpos (63,) with the legs' joints changed so that both feet stand level.
+        """A copy of qpos (63,) with the legs moved so that both feet stand level, toes along x.
 
         Args:
-            feet: side "l" or "r" -> (3,) the centre of the sole in the world, m; toes point
-                along x.
-
-        Raises:
-            ValueError: a place that a leg does not reach within its joints' ranges.
+            feet: side "l" or "r" -> (3,) the sole's centre in the world, m; else ValueError.
         """
         pose = qpos.copy()
         for side, place in feet.items():
@@ -82,7 +75,9 @@ class LegKinematics:
             self._forward(pose)
             rotation = self._data.xmat[foot].reshape(3, 3)
             point = self._data.xpos[foot] + rotation @ sole.centre
-            error = np.concatenate([place - point, _turn_to_world(rotation @ sole.axes)])
+            # The small rotation vector that turns the sole's axes to the world's.
+            turn = 0.5 * np.cross((rotation @ sole.axes).T, np.eye(3)).sum(axis=0)
+            error = np.concatenate([place - point, turn])
             if np.abs(error).max() < _TOLERANCE:
                 return
             mujoco.mj_jac(model, self._data, jac_pos, jac_rot, point, foot)
@@ -121,8 +116,3 @@ class LegKinematics:
         self._data.qpos[:] = qpos
         mujoco.mj_kinematics(self._humanoid.model, self._data)
         mujoco.mj_comPos(self._humanoid.model, self._data)
-
-
-def _turn_to_world(axes: np.ndarray) -> np.ndarray:
-    """(3,) the small rotation vector that turns axes (3, 3) towards the world's own."""
-    return 0.5 * np.cross(axes.T, np.eye(3)).sum(axis=0)

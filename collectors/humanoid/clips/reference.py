@@ -1,7 +1,6 @@
-"""Reference clips, and files of them in the form that dm_control reads (HDF5).
+"""Reference clips, and files of them in dm_control's HDF5 form.
 
-Either file serves everywhere: the user's `cmu_2020_*.h5` with the CMU clips, or one that
-`write_reference` made from poses.
+Files are the user's `cmu_2020_*.h5` with the CMU clips, or made by `write_reference`.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ import numpy as np
 
 from collectors.humanoid.kinematics import TrackedPoses, finite_velocities, track
 from collectors.humanoid.observation import CONTROL_DT_S
-from collectors.humanoid.optional import load_module, quiet_loading
-from collectors.humanoid.walker import END_EFFECTORS, load_humanoid
+from collectors.humanoid.walker import END_EFFECTORS, PREFIX, load_humanoid, quiet_loading
+from collectors.optional import load_mocapact
 from datasets.files import fsync_path, replace_durably
-
-_WALKER = "walker/"
 
 
 @dataclass(frozen=True)
@@ -44,18 +41,12 @@ class ReferenceClip:
 
     @classmethod
     def of_poses(cls, name: str, qpos: np.ndarray) -> ReferenceClip:
-        """A clip from root poses and joint angles, qpos (T, 63); the rest is kinematics.
-
-        Raises:
-            ValueError: poses of another width, fewer than two, or not finite.
-        """
+        """A clip from root poses and joint angles, qpos (T, 63); ValueError for unfit poses."""
         humanoid = load_humanoid()
         qpos = np.asarray(qpos, dtype=np.float64)
         if qpos.ndim != 2 or qpos.shape[1] != humanoid.model.nq or len(qpos) < 2:
-            raise ValueError(
-                f"clip {name} needs at least two poses of {humanoid.model.nq} numbers, "
-                f"not {qpos.shape}"
-            )
+            needed = f"(T >= 2, {humanoid.model.nq})"
+            raise ValueError(f"clip {name} needs poses of shape {needed}, not {qpos.shape}")
         if not np.isfinite(qpos).all():
             raise ValueError(f"clip {name} holds numbers that are not finite")
         qvel = finite_velocities(humanoid.model, qpos, CONTROL_DT_S)
@@ -63,11 +54,7 @@ class ReferenceClip:
 
 
 def clip_lengths(path: Path) -> dict[str, int]:
-    """Clip -> frames of all clips in a reference file, sorted by name.
-
-    Raises:
-        ValueError: no such file, or another kind.
-    """
+    """Clip -> frames, sorted by name; ValueError for no such file, or another kind."""
     with _opened(path) as file:
         try:
             return {name: int(file[name].attrs["num_steps"]) for name in sorted(file)}
@@ -76,11 +63,7 @@ def clip_lengths(path: Path) -> dict[str, int]:
 
 
 def clip_digest(path: Path, name: str) -> str:
-    """A short hash of a clip's numbers, which tells two references of one name apart.
-
-    Raises:
-        ValueError: no such file or clip.
-    """
+    """A short hash of a clip's numbers; ValueError for no such file or clip."""
     with _opened(path) as file:
         if name not in file:
             raise ValueError(f"{path} has no clip {name}")
@@ -90,29 +73,23 @@ def clip_digest(path: Path, name: str) -> str:
 
 
 def read_clip(path: Path, name: str) -> ReferenceClip:
-    """A clip as dm_control's own loader reads it.
-
-    Raises:
-        ValueError: no such file or clip, another time step, or another walker.
-    """
+    """A clip by dm_control's own loader; ValueError for no such clip or another walker."""
     known = clip_lengths(path)
     if name not in known:
         first = ", ".join(list(known)[:5])
         raise ValueError(f"{path} has no clip {name}; it has {len(known)}: {first} …")
-    loader = load_module("dm_control.locomotion.mocap.loader")
+    loader = load_mocapact("dm_control.locomotion.mocap.loader")
     with quiet_loading():
         trajectory = loader.HDF5TrajectoryLoader(str(path)).get_trajectory(
             name, zero_out_velocities=False
         )
     if abs(trajectory.dt - CONTROL_DT_S) > 1e-9:
         raise ValueError(f"clip {name} has a time step of {trajectory.dt} s, not {CONTROL_DT_S}")
-    features = {key.removeprefix(_WALKER): value for key, value in trajectory.as_dict().items()}
+    features = {key.removeprefix(PREFIX): value for key, value in trajectory.as_dict().items()}
     bodies = len(load_humanoid().bodies)
     if features["body_positions"].shape[1] != bodies:
-        raise ValueError(
-            f"clip {name} has {features['body_positions'].shape[1]} tracked bodies, not {bodies}: "
-            "it was made for another walker; use the clips of 2020"
-        )
+        found = features["body_positions"].shape[1]
+        raise ValueError(f"clip {name} has {found} bodies, not {bodies}: use the clips of 2020")
     root_first = ("position", "quaternion", "joints")
     velocities = ("velocity", "angular_velocity", "joints_velocity")
     poses = TrackedPoses(
@@ -127,15 +104,11 @@ def read_clip(path: Path, name: str) -> ReferenceClip:
 
 
 def write_reference(path: Path, clips: Sequence[ReferenceClip]) -> None:
-    """Write clips to a new reference file; an old one of that name is replaced in one step.
-
-    Raises:
-        ValueError: no clip, two of one name, or h5py is not installed.
-    """
+    """Write or replace a reference file; ValueError for no clip or two of one name."""
     names = [clip.name for clip in clips]
     if not names or len(set(names)) != len(names):
         raise ValueError("a reference file needs at least one clip, each with a name of its own")
-    h5py = load_module("h5py")
+    h5py = load_mocapact("h5py")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     with h5py.File(temporary, "w") as file:
@@ -178,13 +151,13 @@ def _write_clip(group: Any, clip: ReferenceClip) -> None:
 
 
 def _opened(path: Path) -> Any:
-    h5py = load_module("h5py")
+    h5py = load_mocapact("h5py")
     try:
         return h5py.File(path, "r")
     except OSError as error:
         if not path.exists():
             raise ValueError(
-                f"no reference file at {path}; make one with `gaitforge humanoid "
-                "reference`, or give the path of cmu_2020_*.h5"
+                f"no reference file at {path}; give the path of cmu_2020_*.h5, or make one: "
+                "gaitforge humanoid reference"
             ) from None
         raise ValueError(f"{path} cannot be read as HDF5: {error}") from None

@@ -12,13 +12,9 @@ MIN_STEPS = 10
 
 @dataclass(frozen=True)
 class Snippet:
-    """Frames `start` to `end` of a clip, both included.
+    """Frames `start` to `end` of a clip, both included; at least one step.
 
-    The observation looks five frames ahead, so that an episode from the start has
-    `end - start - 5` steps.
-
-    Raises:
-        ValueError: fewer than one step.
+    The observation looks five frames ahead: an episode has at most `end - start - 5` steps.
     """
 
     clip: str
@@ -27,10 +23,8 @@ class Snippet:
 
     def __post_init__(self) -> None:
         if self.start < 0 or self.steps < 1:
-            raise ValueError(
-                f"snippet {self.name} needs a start of at least 0 and an end at least "
-                f"{LOOK_AHEAD + 1} frames behind it"
-            )
+            least = LOOK_AHEAD + 1
+            raise ValueError(f"snippet {self.name} needs start >= 0 and end >= start + {least}")
 
     @property
     def name(self) -> str:
@@ -73,16 +67,11 @@ def whole_clip(clip: str, frames: int) -> Snippet:
 def cut_clip(clip: str, frames: int, length: int, overlap: int) -> list[Snippet]:
     """Snippets of `length` frames that cover a clip, neighbours sharing `overlap` frames.
 
-    The last one is moved back so that it ends with the clip; a clip that is no longer than one
-    snippet is one.
-
-    Raises:
-        ValueError: lengths that do not allow it.
+    The last one ends with the clip; a clip no longer than one snippet is one.
     """
     if length <= LOOK_AHEAD or not 0 <= overlap < length:
         raise ValueError(
-            f"snippets of {length} frames that share {overlap}: a length above {LOOK_AHEAD} and "
-            "an overlap below the length are needed"
+            f"need length > {LOOK_AHEAD} and 0 <= overlap < length, got {length}, {overlap}"
         )
     last = frames - 1
     if last <= length:

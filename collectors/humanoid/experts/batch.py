@@ -1,8 +1,7 @@
-"""The tracking task for many humanoids at once, on bare MuJoCo: fast enough to train on.
+"""The tracking task for many humanoids at once, on bare MuJoCo, for training.
 
-States, rewards and ends are those of `environment` bit for bit, the solver's warm start included;
-that is why humanoids are stepped one by one in threads instead of by `mujoco.rollout`, which
-forgets it (positions then differ by 1e-6 after ten steps; the speed is the same).
+States, rewards and ends equal those of `environment` bit for bit, with the solver's warm start;
+`mujoco.rollout` forgets it (positions differ by 1e-6 after ten steps) and is no faster.
 """
 
 # MuJoCo's compiled modules come without type stubs.
@@ -32,11 +31,7 @@ _NO_ACTUATION = int(mujoco.mjtDisableBit.mjDSBL_ACTUATION)
 
 @dataclass(frozen=True)
 class BatchStep:
-    """What a control step came to, each (N,).
-
-    error is what ends an episode beyond `TERMINATION_ERROR` (terminated); truncated: the snippet is
-    over.
-    """
+    """Outcome of a control step, each (N,); terminated: error beyond `TERMINATION_ERROR`."""
 
     reward: np.ndarray
     error: np.ndarray
@@ -45,11 +40,7 @@ class BatchStep:
 
 
 class TrackingBatch:
-    """N humanoids that track one snippet of a clip, each at a frame of its own.
-
-    Args:
-        humanoid: the model; clip: holds the snippet's frames; threads: that step it.
-    """
+    """N humanoids that track one snippet of a clip, each at its own frame."""
 
     def __init__(
         self, humanoid: Humanoid, clip: ReferenceClip, snippet: Snippet, number: int, threads: int
@@ -67,7 +58,7 @@ class TrackingBatch:
         self.reset(np.arange(number), np.full(number, snippet.start))
 
     def reset(self, ids: np.ndarray, frames: np.ndarray) -> None:
-        """Put humanoids at frames of the clip, with the reference's velocities, motors at rest."""
+        """Put humanoids at frames of the clip, motors at rest."""
         self._state[ids] = self._starts[frames]
         self._activation[ids] = 0.0
         for row, frame in zip(ids.tolist(), frames.tolist(), strict=True):
@@ -79,13 +70,11 @@ class TrackingBatch:
     def step(self, action: np.ndarray) -> BatchStep:
         """Advance all by 0.03 s under actions (N, 56), clipped to [-1, 1].
 
-        Whoever is at the snippet's end stays there until it is reset.
+        A humanoid at the snippet's end stays there until it is reset.
         """
         control = np.clip(action, -1.0, 1.0).astype(np.float64)
-        for _ in self._pool.map(
-            lambda data, rows: self._advance(data, rows, control), self._data, self._shares
-        ):
-            pass
+        controls = [control] * len(self._data)
+        list(self._pool.map(self._advance, self._data, self._shares, controls))
         np.minimum(self.frame + 1, self.snippet.last_frame, out=self.frame)
         reference = self._reference.at(self.frame)
         error = tracking_error(self._poses, reference)
@@ -105,7 +94,7 @@ class TrackingBatch:
         return batch_features(self._humanoid, state, self._reference)
 
     def positions(self) -> tuple[np.ndarray, np.ndarray]:
-        """qpos (N, 63) and qvel (N, 62) now."""
+        """The present qpos (N, 63) and qvel (N, 62)."""
         return self._poses.qpos.copy(), self._poses.qvel.copy()
 
     def close(self) -> None:
@@ -124,10 +113,7 @@ class TrackingBatch:
 
 
 def _start_states(humanoid: Humanoid, frames: TrackedPoses) -> np.ndarray:
-    """(T, S) integration states at the frames.
-
-    As in dm_control, the first warm start is the solution without actuation.
-    """
+    """(T, S) integration states; as in dm_control, warm-started without actuation."""
     resting = copy.copy(humanoid.model)
     resting.opt.disableflags |= _NO_ACTUATION
     data = mujoco.MjData(resting)

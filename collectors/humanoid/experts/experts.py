@@ -1,7 +1,6 @@
 """Experts that need no download: PD on the reference, and a trained correction of it.
 
-An expert of a snippet is a file `<snippet>/expert.safetensors` with a card `expert.json` beside it;
-the PD law is every snippet's.
+A trained expert is `<snippet>/expert.safetensors` with a card `expert.json` beside it.
 """
 
 from __future__ import annotations
@@ -29,23 +28,20 @@ from collectors.humanoid.experts.network import Mlp
 from collectors.humanoid.observation import N_JOINTS, REF_STEPS
 from collectors.humanoid.policies import ExpertPolicy, TrackingObservation
 from collectors.humanoid.walker import load_humanoid
+from datasets.optimiser_state import tensors_below
 
-PD = "pd"
-"""Name of the expert that needs no file."""
-
-RESIDUAL = "pd-residual"
-"""Name of those that have one; their hashes tell them apart."""
+PD, RESIDUAL = "pd", "pd-residual"
+"""Names of the expert without a file, and of all trained ones, which differ in their hash."""
 
 WEIGHTS = "expert.safetensors"
 
 
 @dataclass(frozen=True)
 class PDLaw:
-    """Joint targets from the reference: its pose some steps ahead, plus feedback.
+    """Joint targets: the reference some steps ahead, plus feedback.
 
     target = reference(t + look_ahead) + kp (reference(t + 1) - q) + kd (reference' - q'), rad.
-    The walker's own position servos follow the target with a lag of 0.03 s, which looking ahead
-    makes up for.
+    Looking ahead makes up for the 0.03 s lag of the walker's position servos.
     """
 
     kp: float = 3.0
@@ -54,10 +50,7 @@ class PDLaw:
 
     def __post_init__(self) -> None:
         if self.look_ahead not in REF_STEPS:
-            raise ValueError(
-                f"look_ahead {self.look_ahead} is not observed; use one of "
-                f"{', '.join(map(str, REF_STEPS))}"
-            )
+            raise ValueError(f"look_ahead must be one of {REF_STEPS}, got {self.look_ahead}")
 
     def action(self, features: np.ndarray) -> np.ndarray:
         """(N, 56) float32, not clipped, from features (N, FEATURE_DIM)."""
@@ -92,14 +85,10 @@ class PDExpert:
 
 
 class ResidualExpert:
-    """The PD law and a network's correction of it.
+    """The PD law plus a network's correction; ValueError for unfit weights.
 
     Args:
-        weights: of the actor and, for values, the critic: `Mlp`'s names after "actor." and
-            "critic."; owner: whom messages name; hash: of the file.
-
-    Raises:
-        ValueError: weights that do not fit this version's features.
+        weights: `Mlp`'s, named "actor." and "critic."; owner: name for errors; hash: of the file.
     """
 
     name = RESIDUAL
@@ -108,8 +97,8 @@ class ResidualExpert:
     def __init__(self, law: PDLaw, weights: Mapping[str, np.ndarray], owner: str, hash: str):
         self.hash = hash
         self._law = law
-        self._actor = Mlp(_below("actor.", weights), FEATURE_DIM, N_JOINTS, owner)
-        self._critic = Mlp(_below("critic.", weights), FEATURE_DIM, 1, owner)
+        self._actor = Mlp(tensors_below("actor", weights), FEATURE_DIM, N_JOINTS, owner)
+        self._critic = Mlp(tensors_below("critic", weights), FEATURE_DIM, 1, owner)
 
     def reset(self, ids: np.ndarray) -> None:
         """Nothing to forget."""
@@ -133,14 +122,11 @@ class Expert:
 
 
 def load_expert(source: str, snippet: Snippet) -> Expert:
-    """The expert for a snippet.
+    """The expert for a snippet; ValueError if it is missing, of another snippet or damaged.
 
     Args:
         source: "pd", a folder that holds `<snippet>/expert.safetensors`, such a file, or
             "mocapact:FOLDER" (see `mocapact_expert`).
-
-    Raises:
-        ValueError: none there, one of another snippet, or one that cannot be read.
     """
     if source == PD:
         return Expert(PDExpert(), {"snippet": snippet.name, "law": asdict(PDLaw())})
@@ -153,8 +139,8 @@ def load_expert(source: str, snippet: Snippet) -> Expert:
     card_path = path.with_suffix(".json")
     if not path.is_file() or not card_path.is_file():
         raise ValueError(
-            f"no expert of snippet {snippet.name} at {source}: train one with `gaitforge humanoid "
-            f"train-expert`, or use the expert '{PD}'"
+            f"no expert of snippet {snippet.name} at {source}: use '{PD}', or train one: gaitforge "
+            "humanoid train-expert"
         )
     try:
         weights = load_file(path)
@@ -166,8 +152,3 @@ def load_expert(source: str, snippet: Snippet) -> Expert:
         raise ValueError(f"expert {path} tracks snippet {tracked}, not {snippet.name}")
     hash = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     return Expert(ResidualExpert(law, weights, f"expert {path}", hash), card)
-
-
-def _below(prefix: str, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    found = {name: value for name, value in weights.items() if name.startswith(prefix)}
-    return {name.removeprefix(prefix): value for name, value in found.items()}

@@ -1,12 +1,12 @@
-"""What the PD law and the residual's network read: named parts of the stored observation.
+"""Inputs of the PD law and the residual network: named parts of the stored observation.
 
-They are computed twice: cut out of the environment's observation, and from the state of a batch for
-training; a test compares the two.
+Computed from an observation, or, for training, from a batch's state; a test compares the two.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -35,15 +35,12 @@ _SEEN = (
     "world_zaxis",
 )
 _WIDTHS = [OBSERVATION_SLICES[name][1] - OBSERVATION_SLICES[name][0] for name in _SEEN]
-_ENDS = np.cumsum([0, *_WIDTHS])
+_ENDS = accumulate(_WIDTHS, initial=0)
 
-FEATURE_SLICES = {
-    name: (int(start), int(start) + width)
-    for name, start, width in zip(_SEEN, _ENDS, _WIDTHS, strict=False)
-}
+FEATURE_SLICES: dict[str, tuple[int, int]] = dict(zip(_SEEN, pairwise(_ENDS), strict=True))
 """Name -> (start, stop) in the features."""
 
-FEATURE_DIM = int(_ENDS[-1])
+FEATURE_DIM = FEATURE_SLICES[_SEEN[-1]][1]
 _CHOSEN = np.concatenate([np.arange(*OBSERVATION_SLICES[name]) for name in _SEEN])
 
 
@@ -60,10 +57,9 @@ def feature(features: np.ndarray, name: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class BatchState:
-    """N humanoids at one moment: tracked poses, activations (N, 56), and their time in the clip.
+    """N humanoids at one moment: tracked poses and activations (N, 56).
 
-    frame (N,) is the reference frame that they are compared with, clip_time (N,) the share of the
-    snippet that is over.
+    frame (N,) is the reference frame to compare with, clip_time (N,) the elapsed share.
     """
 
     poses: TrackedPoses

@@ -1,10 +1,7 @@
-"""MoCapAct's own experts as a policy, where the user has installed the package `mocapact`.
+"""MoCapAct's own experts as a policy, through the user's installed package `mocapact`.
 
-The package wraps the same dm_control task that `environment` runs, so only the experts are taken
-from it, through its `load_policy`. It asks for NumPy below 2 and for gym, which gaitforge's other
-dependencies do not go with: it needs an environment made for it. Not run by gaitforge's tests,
-beyond what happens without the package. Its files hold pickles, which run whatever code they hold:
-load none from strangers.
+The package needs NumPy below 2 and gym, so an environment of its own; gaitforge's tests do not run
+it. Its files are pickles, which can run any code: load none from strangers.
 """
 
 from __future__ import annotations
@@ -29,13 +26,10 @@ _MODEL = Path("eval_rsi", "model")
 
 
 class MocapactExpert:
-    """One of MoCapAct's clip experts, deterministic.
+    """One of MoCapAct's clip experts, deterministic; ValueError without the package or the file.
 
     Args:
         folder: the expert zoo, with a folder `<snippet>/eval_rsi/model` for every snippet.
-
-    Raises:
-        ValueError: the package is not installed, or the zoo has no expert of the snippet.
     """
 
     name = "mocapact"

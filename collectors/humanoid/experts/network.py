@@ -9,15 +9,11 @@ import numpy as np
 
 
 class Mlp:
-    """Normalised inputs through linear layers with ELU between them.
+    """Normalised inputs through linear layers with ELU between them; ValueError if they do not fit.
 
     Args:
         weights: "mean", "std" (inputs,), "layer{i}.weight" (out, in), "layer{i}.bias" (out,).
-        inputs, outputs: what it must read and give.
-        owner: whom messages name.
-
-    Raises:
-        ValueError: weights that are incomplete or do not fit together.
+        owner: name for errors.
     """
 
     def __init__(self, weights: Mapping[str, np.ndarray], inputs: int, outputs: int, owner: str):
@@ -36,9 +32,7 @@ class Mlp:
             for (weight, _), shape in zip(self._layers, pairwise(sizes), strict=True)
         )
         if not fits or sizes[-1] != outputs or not self._mean.size == self._std.size == inputs:
-            raise ValueError(
-                f"{owner}: its tensors are no layers from {inputs} features to {outputs} numbers"
-            )
+            raise ValueError(f"{owner}: its tensors are no layers from {inputs} to {outputs} units")
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """(N, inputs) -> (N, outputs), float32."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,17 +42,13 @@ _FIXED = ("snippet", "clip", "law", "residual_scale", "humanoids", "hidden", "ho
 
 @dataclass(frozen=True)
 class ResidualTrainingConfig:
-    """How a snippet's expert is trained.
+    """Settings of a snippet's expert training.
 
     Attributes:
-        steps: control steps in all; humanoids: simulated at once; horizon: steps each between
-            updates.
-        residual_scale: action units in one unit of the network's output, without which the policy
-            moves too far in one update; initial_std: of the exploration noise, in the latter.
-        residual_price: of the latter's mean square, so that what exploration cannot tell from noise
-            stays with the PD law.
-        gamma, gae_lambda: short, as every step's reward says how well the reference is tracked; the
-            values are those of MoCapAct's experts.
+        steps: control steps in all; humanoids: in parallel; horizon: steps of each per rollout.
+        residual_scale: action units per unit of network output; initial_std: of its exploration.
+        residual_price: penalty on the output's mean square; keeps it 0 where it does not help.
+        gamma, gae_lambda: MoCapAct's, short, as every step's reward measures the tracking.
         clip_starts: share of episodes that start at the snippet's first frame.
         termination_error: ends an episode of the training; at most the task's own 0.3.
     """
@@ -81,24 +78,18 @@ class ResidualTrainingConfig:
     checkpoint_every: int = 20
 
     def __post_init__(self) -> None:
-        counts = ("steps", "humanoids", "horizon", "threads", "learner_threads")
-        for name in counts:
+        for name in ("steps", "humanoids", "horizon", "threads", "learner_threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0.0 <= self.clip_starts <= 1.0:
             raise ValueError(f"clip_starts must lie in [0, 1], got {self.clip_starts}")
         if not 0.0 < self.termination_error <= TERMINATION_ERROR:
-            raise ValueError(
-                f"termination_error must lie in (0, {TERMINATION_ERROR}], "
-                f"got {self.termination_error}"
-            )
+            given = self.termination_error
+            raise ValueError(f"termination_error must lie in (0, {TERMINATION_ERROR}], got {given}")
 
 
 class ResidualTask:
-    """The batch as rsl-rl sees it: actions correct the PD law, ended episodes restart.
-
-    Implements the parts of `rsl_rl.env.VecEnv` that PPO reads.
-    """
+    """The batch as rsl-rl's `VecEnv`: actions correct the PD law, ended episodes restart."""
 
     def __init__(self, batch: TrackingBatch, config: ResidualTrainingConfig, iteration: int):
         self.num_envs, self.num_actions = batch.number, N_JOINTS
@@ -108,7 +99,7 @@ class ResidualTask:
         self.finished: list[tuple[float, float]] = []
         self._batch, self._config = batch, config
         self._frames = np.array(batch.snippet.random_starts())
-        # The iteration makes the draws of a resumed training other ones than those of its start.
+        # With the iteration, so that a resumed training does not repeat the draws of its start.
         self._rng = np.random.default_rng([config.seed, iteration])
         self._returns = np.zeros(self.num_envs)
         self._possible = np.ones(self.num_envs)
@@ -153,7 +144,7 @@ class ResidualTask:
 
 
 def _reward_scale(config: ResidualTrainingConfig) -> float:
-    """What makes discounted returns of the size of one reward, which the critic learns sooner."""
+    """Scales discounted returns to the size of a reward, which the critic learns sooner."""
     return 1.0 - config.gamma
 
 
@@ -164,68 +155,53 @@ def train_residual(
     out: Path,
     report: Callable[[dict[str, Any]], None],
 ) -> tuple[Path, dict[str, Any]]:
-    """Train an expert in `out`, or go on with the training there; returns its weights and card.
+    """Train an expert in `out`, or resume; returns the path of its weights and its card.
+
+    Raises ValueError if a training of another snippet or other sizes is in `out`.
 
     Args:
-        clip: holds the snippet's frames.
-        report: called after every update with steps, steps_per_s, and of the episodes that ended
-            meanwhile the mean normalised return and length (None without any).
-
-    Raises:
-        ValueError: a training of another snippet or other sizes is in `out`.
+        report: called after every update with steps, steps_per_s, and the mean normalised return
+            and length of the episodes that ended (None without any).
     """
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(config.seed)
     torch.set_num_threads(config.learner_threads)
-    batch = TrackingBatch(load_humanoid(), clip, snippet, config.humanoids, config.threads)
-    try:
-        return _train(config, batch, clip.digest, out, report)
-    finally:
-        batch.close()
-
-
-def _train(
-    config: ResidualTrainingConfig,
-    batch: TrackingBatch,
-    clip: str,
-    out: Path,
-    report: Callable[[dict[str, Any]], None],
-) -> tuple[Path, dict[str, Any]]:
-    name = batch.snippet.name
-    tree = {**asdict(config), "snippet": name, "clip": clip}
-    task = ResidualTask(batch, config, 0)
-    algorithm = make_algorithm(config, task)
-    progress, _ = load_training(out, tree, _FIXED, algorithm)
-    if progress.steps:
-        task = ResidualTask(batch, config, progress.iteration)
-    weights = out / WEIGHTS
-    algorithm.train_mode()
-    observations = task.get_observations()
-    per_update = config.humanoids * config.horizon
-    while progress.steps < config.steps:
-        started = time.perf_counter()
-        with torch.inference_mode():
-            for _ in range(config.horizon):
-                observations, reward, done, extras = task.step(algorithm.act(observations))
-                algorithm.process_env_step(observations, reward, done, extras)
-            algorithm.compute_returns(observations)
-        algorithm.update()
-        elapsed = time.perf_counter() - started
-        progress.iteration += 1
-        progress.steps += per_update
-        progress.wall_s += elapsed
-        report(_summary(task, algorithm, progress, per_update / elapsed))
-        if progress.iteration % config.checkpoint_every == 0 or progress.steps >= config.steps:
-            _save(weights, config, tree, algorithm, progress)
-    card = {
-        "snippet": name,
-        "clip": clip,
+    tree = {**asdict(config), "snippet": snippet.name, "clip": clip.digest}
+    humanoid, weights = load_humanoid(), out / WEIGHTS
+    batch = TrackingBatch(humanoid, clip, snippet, config.humanoids, config.threads)
+    with closing(batch):
+        task = ResidualTask(batch, config, 0)
+        algorithm = make_algorithm(config, task)
+        progress, _ = load_training(out, tree, _FIXED, algorithm)
+        if progress.steps:
+            task = ResidualTask(batch, config, progress.iteration)
+        algorithm.train_mode()
+        observations = task.get_observations()
+        per_update = config.humanoids * config.horizon
+        while progress.steps < config.steps:
+            started = time.perf_counter()
+            with torch.inference_mode():
+                for _ in range(config.horizon):
+                    observations, reward, done, extras = task.step(algorithm.act(observations))
+                    algorithm.process_env_step(observations, reward, done, extras)
+                algorithm.compute_returns(observations)
+            algorithm.update()
+            elapsed = time.perf_counter() - started
+            progress.iteration += 1
+            progress.steps += per_update
+            progress.wall_s += elapsed
+            report(_summary(task, algorithm, progress, per_update / elapsed))
+            finished = progress.steps >= config.steps
+            if finished or progress.iteration % config.checkpoint_every == 0:
+                _save(weights, config, tree, algorithm, progress)
+    return weights, {
+        "snippet": snippet.name,
+        "clip": clip.digest,
         "law": asdict(config.law),
         "steps": progress.steps,
         "wall_s": progress.wall_s,
         "training": tree,
     }
-    return weights, card
 
 
 def _summary(task: ResidualTask, algorithm: PPO, progress: Progress, rate: float) -> dict[str, Any]:
@@ -249,7 +225,7 @@ def _save(
     algorithm: PPO,
     progress: Progress,
 ) -> None:
-    """The expert first, then the state to go on from, which makes the checkpoint."""
+    """Write the expert, then the training state, which commits the checkpoint."""
     actor, critic = algorithm.get_policy(), algorithm._raw_critic
     critic_layers = [m for m in critic.mlp if isinstance(m, torch.nn.Linear)]
     networks = {

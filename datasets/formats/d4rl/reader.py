@@ -66,7 +66,7 @@ from datasets.formats.sources import (
     refuse,
     stored_dtype,
 )
-from datasets.schema import Field, Schema
+from datasets.schema import TASK_AND_QUALITY, Field, Schema
 
 EARLY_TIMEOUTS = ("cut_off", "truncated")
 _UNKNOWN_DT_S = 0.02
@@ -212,7 +212,9 @@ class D4rlImporter:
                 "expert": facts.expert_score,
             }
         step_s = options.control_dt_s or (facts.control_dt_s if facts else _UNKNOWN_DT_S)
-        self.schema = Schema(tuple(fields), step_s, self._task or "unknown", attributes)
+        self.schema = Schema(
+            tuple(fields), step_s, self._task or "unknown", attributes, TASK_AND_QUALITY
+        )
         notes = ["success: the episode did not terminate"]
         if facts is None:
             notes.append("unknown task: no reference scores; a time step of 0.02 s unless given")
@@ -340,8 +342,9 @@ class D4rlImporter:
             episodes.start,
             lengths,
             self.identity,
-            terrain=self._task or "unknown",
-            skill=self._quality,
+            TASK_AND_QUALITY,
+            task=self._task or "unknown",
+            quality=self._quality,
             robot=self._task or "unknown",
             expert=self._quality,
             success=~terminated,

@@ -113,7 +113,7 @@ class LerobotExporter:
     def _carried(self, schema: Schema) -> Carried:
         kept = [f"{name} -> {feature_of(name)}" for name in schema.names("step")]
         kept.append("terminated, truncated -> next.terminated, next.truncated and next.done")
-        kept.append("the column task, or skill and terrain -> the task")
+        kept.append("the column task, or what the episodes are grouped by -> the task")
         left: tuple[str, ...] = ()
         if self._options.notes:
             kept.append(f"the catalog, schema and fields an episode -> {NOTES}")
@@ -130,7 +130,7 @@ class _Frames:
 
     def __init__(self, selection: Selection) -> None:
         table = selection.episodes()
-        words = _task_words(table)
+        words = _task_words(table, selection.store.schema.group_by)
         self.tasks = sorted(set(words))
         codes = {task: code for code, task in enumerate(self.tasks)}
         self.fps = frames_a_second(selection.store.schema.control_dt_s)
@@ -252,10 +252,10 @@ def _feature_column(rows: np.ndarray) -> pa.Array:
     return to_arrow(rows.reshape(-1) if rows.shape[1:] == (1,) else rows)
 
 
-def _task_words(table: pa.Table) -> list[str]:
-    """What an episode is to do, in words: the column `task`, or skill and terrain."""
-    skills, terrains = (table.column(name).to_pylist() for name in ("skill", "terrain"))
-    made = [f"{skill} on {terrain}" for skill, terrain in zip(skills, terrains, strict=True)]
+def _task_words(table: pa.Table, group_by: tuple[str, str]) -> list[str]:
+    """What an episode is to do, in words: the column `task`, or the schema's `group_by`."""
+    where, what = (table.column(name).to_pylist() for name in group_by)
+    made = [f"{skill} on {terrain}" for terrain, skill in zip(where, what, strict=True)]
     if "task" not in table.column_names or not pa.types.is_string(table.schema.field("task").type):
         return made
     given = table.column("task").to_pylist()

@@ -55,7 +55,7 @@ from datasets.formats.sources import (
     refuse,
     stored_dtype,
 )
-from datasets.schema import Field, Schema
+from datasets.schema import TASK_AND_QUALITY, Field, Schema
 
 UNKNOWN_DT_S = 0.02
 _FAULTS = (
@@ -163,7 +163,9 @@ class MinariImporter:
                     Field(f"final_{name}", rows.shape[1:], stored_dtype(rows.dtype), per="episode")
                 )
         names = {"dataset_id": str(self._metadata.get("dataset_id", "")), "format": "minari"}
-        self.schema = Schema(tuple(fields), self._options.control_dt_s, self._task(), names)
+        self.schema = Schema(
+            tuple(fields), self._options.control_dt_s, self._task(), names, TASK_AND_QUALITY
+        )
         left += [
             f"bounds of {key}"
             for key, leaves in (
@@ -283,9 +285,10 @@ class MinariImporter:
             first,
             lengths,
             self.identity,
+            TASK_AND_QUALITY,
             **seed_columns(seeds),
-            terrain=self._task(),
-            skill=str(self._metadata.get("dataset_id", "unknown")),
+            task=self._task(),
+            quality=str(self._metadata.get("dataset_id", "unknown")),
             robot=self._task(),
             expert=str(self._metadata.get("algorithm_name", "unknown")),
             success=~ends[:, 0],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from datasets.formats.interface import Advance, Carried
 from datasets.formats.minari.metadata import LARGE_SEED, catalog_seed
 from datasets.formats.minari.schema import FORMATS, NOTES, most_steps, schema_note
 from datasets.formats.sources import bounded_units, check_room
-from datasets.schema import Field, Schema
+from datasets.schema import Field
 from datasets.selection.selection import Selection
 
 NEEDED = ("obs", "action", "reward")
@@ -167,9 +167,7 @@ class _Episodes:
             for field in self.schema.fields
             if field.per == "step" or (field.name in finals and self._is_final(field))
         ]
-        self.kept_schema = Schema(
-            tuple(kept), self.schema.control_dt_s, self.schema.robot, self.schema.attributes
-        )
+        self.kept_schema = replace(self.schema, fields=tuple(kept))
         self._finals = [field.name for field in kept if field.per == "episode"]
 
     def _is_final(self, field: Field) -> bool:

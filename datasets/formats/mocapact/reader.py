@@ -41,7 +41,7 @@ from datasets.formats.sources import (
     pack_episodes,
     refuse,
 )
-from datasets.schema import Schema
+from datasets.schema import TERRAIN_AND_SKILL, Schema
 
 SUFFIXES = (".hdf5", ".h5")
 OBSERVABLES = ("body", "all")
@@ -190,6 +190,7 @@ class MocapactImporter:
                 low,
                 known.pop("length"),
                 self.identity,
+                TERRAIN_AND_SKILL,
                 episode=_first_id(self._identities[rollouts.path], snippet) + np.arange(low, high),
                 terrain="flat",
                 skill=clip_of(snippet.clip),

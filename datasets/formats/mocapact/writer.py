@@ -217,7 +217,13 @@ def _snippets(selection: Selection, table: pa.Table) -> tuple[list[Snippet], np.
         name: table.column(name).to_pylist() if name in table.column_names else [None] * count
         for name in CLIP_COLUMNS
     }
-    rows = list(zip(*told.values(), table.column("skill").to_pylist(), strict=True))
+    rows = list(
+        zip(
+            *told.values(),
+            table.column(selection.store.schema.group_by[1]).to_pylist(),
+            strict=True,
+        )
+    )
     unknown = [episode for episode, row in enumerate(rows) if None in row[:-1]]
     longest: dict[str, int] = {}
     for episode in unknown:

@@ -8,7 +8,7 @@ what went wrong by accident, and costs far less than decoding does.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def _read_parts(importer: Importer, tables: list[pa.Table] | None) -> Iterator[B
     for number, lengths in enumerate(importer.part_lengths):
         part = importer.read_part(number)
         if tables is not None:
-            tables.append(_catalog_rows(part.episodes))
+            tables.append(_catalog_rows(part.episodes, importer.schema.group_by))
         yield part.steps, part.per_episode, lengths
 
 
@@ -157,8 +157,8 @@ def _ordered(sums: Sums, order: np.ndarray) -> Sums:
     return {name: each[order] for name, each in sums.items()}
 
 
-def _catalog_rows(episodes: Any) -> pa.Table:
-    return episode_table(episodes, "").drop_columns(["part", "start"])
+def _catalog_rows(episodes: Any, group_by: Sequence[str]) -> pa.Table:
+    return episode_table(episodes, "", group_by).drop_columns(["part", "start"])
 
 
 def _ids(tables: list[pa.Table]) -> np.ndarray:
@@ -167,7 +167,8 @@ def _ids(tables: list[pa.Table]) -> np.ndarray:
 
 def _differing_rows(selection: Selection, tables: list[pa.Table]) -> list[str]:
     """Columns of the catalog that came back otherwise; all but the order of the rows counts."""
-    ours = _catalog_rows(selection.episodes().drop_columns(["part", "start"]))
+    rows = selection.episodes().drop_columns(["part", "start"])
+    ours = _catalog_rows(rows, selection.store.schema.group_by)
     theirs = pa.concat_tables(tables, promote_options="permissive")
     ours, theirs = (table.sort_by("episode") for table in (ours, theirs))
     names = dict.fromkeys([*ours.column_names, *theirs.column_names])

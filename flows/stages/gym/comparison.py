@@ -93,7 +93,7 @@ class GymComparisonPlan:
 
     Attributes:
         env: the task's environment.
-        sets: set -> the skills of the store whose episodes it holds.
+        sets: set -> the qualities of the store whose episodes it holds.
         return_targets: set -> what conditioned policies are asked for, in units of the expert's
             measured return, where that is not `PUBLISHED_TARGETS` or else `OTHER_TARGET`.
         config: the settings that all runs share. Its `model`, `model_overrides`, `seed` and
@@ -183,14 +183,14 @@ class GymComparisonPlan:
         example = '{"medium-expert": ["medium", "expert"]}'
         if not isinstance(self.sets, Mapping) or not self.sets:
             raise ValueError(f"sets must be like {example}; got {self.sets}")
-        for name, skills in self.sets.items():
+        for name, qualities in self.sets.items():
             if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
                 raise ValueError(
                     f"a set's name is letters, digits, '_', '-' and '.', for it names files; "
                     f"got {name!r}"
                 )
-            listed = isinstance(skills, Sequence) and not isinstance(skills, str)
-            if not listed or not skills or not all(isinstance(each, str) for each in skills):
+            listed = isinstance(qualities, Sequence) and not isinstance(qualities, str)
+            if not listed or not qualities or not all(isinstance(q, str) for q in qualities):
                 raise ValueError(f"sets must be like {example}; see {name}")
         targets = self.return_targets
         if not isinstance(targets, Mapping):
@@ -299,23 +299,32 @@ def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
             "folder of the experts' training"
         )
     selects, quality = {}, {}
+    finished = store.select().where(COMPLETE)
     for name in plan.chosen():
-        every = SelectPlan(skill=tuple(plan.sets[name]))
-        selects[name] = replace(every, where=COMPLETE)
+        _check_qualities(finished, plan.sets[name], name)
+        chosen = _of_qualities(store.schema.group_by[1], plan.sets[name])
+        every = SelectPlan(where=chosen)
+        selects[name] = SelectPlan(where=f"({COMPLETE}) and {chosen}")
         selected = selects[name].select(store_path)
         quality[name] = set_quality(every.select(store_path), selected, known, plan.sets[name])
-        _check_skills(selected, plan.sets[name], name)
     told = store.schema.attributes.get("format")
     recorded_by = told if told in (OURS, FROM_D4RL) else FROM_ELSEWHERE
     simulation = package_version(task)
     return _Data(store_path, selects, quality, known, store.info(), recorded_by, simulation)
 
 
-def _check_skills(selected: Selection, skills: Sequence[str], name: str) -> None:
-    found = set(selected.episodes().column("skill").to_pylist())
-    missing = [skill for skill in skills if skill not in found]
+def _of_qualities(column: str, qualities: Sequence[str]) -> str:
+    """The SQL condition that the column has one of the qualities."""
+    quoted = ", ".join("'" + quality.replace("'", "''") + "'" for quality in qualities)
+    return f'"{column}" in ({quoted})'
+
+
+def _check_qualities(selected: Selection, qualities: Sequence[str], name: str) -> None:
+    column = selected.store.schema.group_by[1]
+    found = set(selected.episodes().column(column).to_pylist())
+    missing = [quality for quality in qualities if quality not in found]
     if missing:
-        raise ValueError(f"set {name} has no finished episode of skill {', '.join(missing)}")
+        raise ValueError(f"set {name} has no finished episode of {column} {', '.join(missing)}")
 
 
 def _run(

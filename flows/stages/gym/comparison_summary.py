@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def set_quality(
-    every: Selection, complete: Selection, references: ReferenceReturns, skills: Sequence[str]
+    every: Selection, complete: Selection, references: ReferenceReturns, qualities: Sequence[str]
 ) -> Row:
     """Size and returns of a set.
 
@@ -36,7 +36,7 @@ def set_quality(
     returns = complete.episodes().column("return").to_numpy()
     normalised = np.array([references.normalised(float(value)) for value in returns])
     return {
-        "skills": list(skills),
+        "qualities": list(qualities),
         "episodes": len(complete),
         "steps": complete.steps,
         "cut_off_episodes": len(every) - len(complete),

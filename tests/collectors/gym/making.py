@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from collectors.gym.batch import TaskBatch
-from collectors.gym.planning.planner import PlannerConfig
+from collectors.gym.planning.mppi import PlannerConfig
 from collectors.gym.rollout import UniformActor, run_episode
 from collectors.gym.tasks import find_task
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("gymnasium_robotics")
 
 from collectors.gym.algorithms.replay import ReplayReader
-from collectors.gym.planning.planner import Planner, PlannerConfig, Reference
+from collectors.gym.planning.mppi import Planner, PlannerConfig, Reference
 from collectors.gym.tasks import find_task
 from collectors.gym.training.demonstrations import Demonstrations, demonstrate
 from collectors.gym.training.recommended import recommended_training

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from collectors.gym.batch import TaskBatch
-from collectors.gym.optional import load_package
 from collectors.gym.tasks import TASKS, find_task, package_version
+from collectors.optional import load_gymnasium
 
 pytest.importorskip("gymnasium_robotics")
 
@@ -56,7 +56,7 @@ def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         TaskBatch(find_task("Hopper-v5"), 0)
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
     with pytest.raises(ValueError, match=r"gymnasium_robotics, which is not installed: pip instal"):
-        load_package("gymnasium_robotics")
+        load_gymnasium("gymnasium_robotics")
 
 
 def test_versions_name_package_and_simulator() -> None:

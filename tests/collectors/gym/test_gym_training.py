@@ -90,7 +90,7 @@ def test_the_buffer_gives_back_episodes_and_marks_the_one_cut_off(
 
 
 def test_a_buffer_that_lost_rows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has not the 5 rows"):
+    with pytest.raises(ValueError, match="too short for its 5 rows"):
         ReplayBuffer(tmp_path / REPLAY_FILE, 10, 2, 1, rows=5)
     with pytest.raises(ValueError, match="no replay buffer of 5 rows"):
         ReplayReader(tmp_path, 5, 2, 1)
@@ -107,10 +107,10 @@ def test_a_saved_algorithm_goes_on_as_if_never_saved() -> None:
         "terminated": torch.tensor([0.0, 1.0, 0.0, 0.0]),
     }
     first.update(batch, torch.Generator().manual_seed(0))
-    second.load_tensors({key: value.clone() for key, value in first.tensors().items()})
+    second.load_state_dict({key: value.clone() for key, value in first.state_dict().items()})
     for sac in (first, second):
         sac.update(batch, torch.Generator().manual_seed(1))
-    ours, theirs = first.tensors(), second.tensors()
+    ours, theirs = first.state_dict(), second.state_dict()
     assert ours.keys() == theirs.keys()
     for key, value in ours.items():
         assert torch.equal(value, theirs[key]), key
@@ -306,7 +306,7 @@ def test_a_training_that_is_no_longer_finite_ends_before_its_checkpoint(
             self.log_temperature.fill_(float("nan"))
 
     monkeypatch.setattr(SAC, "update", spoiled)
-    with pytest.raises(ValueError, match="temperature nan after 100 steps; start it anew"):
+    with pytest.raises(ValueError, match="temperature nan after 100 steps; start again"):
         train_gym(replace(SMALL, checkpoint_every=10_000), tmp_path, nothing)
     assert trained_gym_steps(tmp_path) == 0
     assert not (tmp_path / "history.jsonl").exists()

@@ -20,7 +20,7 @@ from collectors.gym.algorithms.replay import ReplayReader
 from collectors.gym.batch import TaskBatch
 from collectors.gym.evaluation import evaluate
 from collectors.gym.experts import load_actor
-from collectors.gym.planning.planner import PlannerConfig
+from collectors.gym.planning.mppi import PlannerConfig
 from collectors.gym.tasks import find_task
 from collectors.gym.training.config import GymTrainingConfig
 from collectors.gym.training.training import _EVALUATION_SEED, train_gym, trained_gym_steps
@@ -56,19 +56,19 @@ def test_the_actor_imitates_first_and_then_learns_from_its_own_episodes(
     shown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learned: list[str] = []
-    imitate, improve = PPO.imitate, PPO.improve
+    imitate, update = PPO.imitate, PPO.update
 
     def imitating(self: PPO, *arguments: Any) -> None:
         learned.append("imitation")
         imitate(self, *arguments)
 
-    def improving(self: PPO, met: Any, generator: torch.Generator, act: bool = True) -> None:
-        learned.append("actor" if act else "values")
-        assert met.reward.shape == (200, 2)
-        improve(self, met, generator, act)
+    def updating(self: PPO, rollout: Any, generator: torch.Generator, actor: bool = True) -> None:
+        learned.append("actor" if actor else "values")
+        assert rollout.reward.shape == (200, 2)
+        update(self, rollout, generator, actor)
 
     monkeypatch.setattr(PPO, "imitate", imitating)
-    monkeypatch.setattr(PPO, "improve", improving)
+    monkeypatch.setattr(PPO, "update", updating)
     train_gym(SMALL, shown, nothing)
     assert learned == ["imitation"] * 3 + ["values", "actor", "actor"]
 
@@ -123,7 +123,7 @@ def test_an_interrupted_training_goes_on_with_the_next_round(shown: Path) -> Non
 
 
 def test_a_training_without_its_demonstrations_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has not all of its 2 demonstrations"):
+    with pytest.raises(ValueError, match="lacks some of its 2 demonstrations"):
         train_gym(SMALL, tmp_path, nothing)
 
 
@@ -132,7 +132,7 @@ def test_a_training_without_its_demonstrations_is_refused(tmp_path: Path) -> Non
     [
         (
             {"env": "AdroitHandPen-v1"},
-            "no demonstrations of AdroitHandPen-v1; a planner knows AdroitHandDoor-v1",
+            "no planner for AdroitHandPen-v1; there is one for AdroitHandDoor-v1",
         ),
         ({"demonstrations": -1}, "demonstrations must be at least 0, got -1"),
         ({"free_demonstrations": 0}, "free_demonstrations must be at least 1, got 0"),

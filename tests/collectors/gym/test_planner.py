@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("gymnasium_robotics")
 
 from collectors.gym.planning.adroit_objectives import OBJECTIVES
-from collectors.gym.planning.planner import Objective, Planner, PlannerConfig, Points, Reference
+from collectors.gym.planning.mppi import Objective, Planner, PlannerConfig, Points, Reference
 from collectors.gym.tasks import find_task
 
 LIGHT = PlannerConfig(horizon=16, samples=16, rounds=3)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from collectors.gym.algorithms.ppo import (
     PPO,
     PPOConfig,
-    Round,
+    Rollout,
     generalised_advantages,
     symlog,
     value_scale,
@@ -28,13 +28,13 @@ def make_ppo(config: PPOConfig = SMALL, scale: float = 1.0) -> PPO:
     return PPO(config, 2, torch.tensor([NOISE]), scale, seed=0)
 
 
-def play(ppo: PPO, generator: torch.Generator, wanted: float, steps: int = 8) -> Round:
+def play(ppo: PPO, generator: torch.Generator, wanted: float, steps: int = 8) -> Rollout:
     """Rewards are high near one action, wherever the actor is."""
     obs = torch.randn((steps + 1, 8, 2), generator=generator)
     with torch.no_grad():
         mean, log_std = ppo.actor(obs[:-1])
-    before = mean + log_std.exp() * torch.randn(mean.shape, generator=generator)
-    return Round(obs, before, -(before.squeeze(-1) - wanted).square())
+    action = mean + log_std.exp() * torch.randn(mean.shape, generator=generator)
+    return Rollout(obs, action, -(action.squeeze(-1) - wanted).square())
 
 
 def mean_action(ppo: PPO) -> float:
@@ -48,18 +48,18 @@ def mean_action(ppo: PPO) -> float:
     seed=st.integers(0, 1000),
     steps=st.integers(1, 7),
     gamma=st.floats(0.0, 0.99),
-    trace=st.floats(0.0, 1.0),
+    gae_lambda=st.floats(0.0, 1.0),
 )
 def test_advantages_are_the_weighted_sum_of_all_that_follows(
-    seed: int, steps: int, gamma: float, trace: float
+    seed: int, steps: int, gamma: float, gae_lambda: float
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     reward = torch.randn((steps, 2), generator=generator, dtype=torch.float64)
     values = torch.randn((steps + 1, 2), generator=generator, dtype=torch.float64)
-    found = generalised_advantages(reward, values, gamma, trace)
+    found = generalised_advantages(reward, values, gamma, gae_lambda)
     for now in range(steps):
         wanted = sum(
-            (gamma * trace) ** (step - now)
+            (gamma * gae_lambda) ** (step - now)
             * (reward[step] + gamma * values[step + 1] - values[step])
             for step in range(now, steps)
         )
@@ -88,8 +88,8 @@ def test_values_are_learned_in_units_of_their_size() -> None:
     for scale in (1.0, 3.0):
         ppo = make_ppo(alone, scale)
         rewards = (1.0 + met.reward.abs()) ** scale - 1.0  # of a symlog so many times as large
-        ppo.improve(replace(met, reward=rewards), torch.Generator().manual_seed(1))
-        learned.append(ppo.tensors())
+        ppo.update(replace(met, reward=rewards), torch.Generator().manual_seed(1))
+        learned.append(ppo.state_dict())
     for name, value in learned[0].items():
         if name.startswith("values."):
             torch.testing.assert_close(learned[1][name], value, atol=1e-4, rtol=1e-3)
@@ -99,27 +99,27 @@ def test_what_was_rewarded_becomes_likely() -> None:
     ppo, generator = make_ppo(), torch.Generator().manual_seed(0)
     before = mean_action(ppo)
     for _ in range(60):
-        ppo.improve(play(ppo, generator, wanted=0.8), generator)
+        ppo.update(play(ppo, generator, wanted=0.8), generator)
     assert abs(before - 0.8) > 0.5
     assert mean_action(ppo) == pytest.approx(0.8, abs=0.15)
 
 
 def test_a_round_moves_the_policy_no_farther_than_is_allowed() -> None:
     moved = []
-    for divergence in (0.001, 100.0):
-        ppo = make_ppo(replace(SMALL, divergence=divergence))
+    for target_kl in (0.001, 100.0):
+        ppo = make_ppo(replace(SMALL, target_kl=target_kl))
         generator, before = torch.Generator().manual_seed(0), mean_action(ppo)
-        ppo.improve(play(ppo, generator, wanted=3.0), generator)
+        ppo.update(play(ppo, generator, wanted=3.0), generator)
         moved.append(abs(mean_action(ppo) - before))
     assert 0 < moved[0] < 0.5 * moved[1]
 
 
 def test_values_may_learn_alone() -> None:
     ppo, generator = make_ppo(), torch.Generator().manual_seed(0)
-    before = {name: value.clone() for name, value in ppo.tensors().items()}
-    ppo.improve(play(ppo, generator, wanted=0.5), generator, act=False)
+    before = {name: value.clone() for name, value in ppo.state_dict().items()}
+    ppo.update(play(ppo, generator, wanted=0.5), generator, actor=False)
     for name, value in before.items():
-        assert torch.equal(ppo.tensors()[name], value) == name.startswith("actor."), name
+        assert torch.equal(ppo.state_dict()[name], value) == name.startswith("actor."), name
 
 
 def test_the_actor_comes_to_imitate() -> None:
@@ -143,9 +143,9 @@ def test_the_actor_comes_to_imitate() -> None:
         ("clip", -0.1, "ppo.clip must be a number from 0, got -0.1"),
         ("learning_rate", 0.0, "ppo.learning_rate must be above 0"),
         ("batch_size", 0, "ppo.batch_size must be above 0"),
-        ("divergence", float("nan"), "ppo.divergence must be a number from 0, got nan"),
+        ("target_kl", float("nan"), "ppo.target_kl must be a number from 0, got nan"),
         ("gamma", 1.0, "ppo.gamma must lie in"),
-        ("trace", 1.1, "ppo.trace in"),
+        ("gae_lambda", 1.1, "ppo.gae_lambda in"),
     ],
 )
 def test_wrong_settings_are_refused(name: str, value: float, complaint: str) -> None:

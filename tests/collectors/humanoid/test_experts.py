@@ -161,7 +161,7 @@ def test_mocapacts_experts_need_its_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"look_ahead": 6}, "look_ahead 6 is not observed; use one of 1, 2, 3, 4, 5"),
+        ({"look_ahead": 6}, r"look_ahead must be one of \(1, 2, 3, 4, 5\), got 6"),
         ({"humanoids": 0}, "humanoids must be at least 1"),
         ({"clip_starts": 1.5}, r"clip_starts must lie in \[0, 1\]"),
         ({"termination_error": 0.4}, "termination_error must lie in"),
@@ -184,5 +184,5 @@ def test_a_network_is_linear_layers_with_elu_between(inputs: np.ndarray) -> None
     hidden = (inputs - 0.5) / 2.0 @ first.T + np.arange(5.0)
     expected = np.where(hidden > 0, hidden, np.exp(np.minimum(hidden, 0)) - 1) @ second.T + 1
     np.testing.assert_allclose(Mlp(weights, 4, 2, "net")(inputs), expected, rtol=1e-6, atol=1e-9)
-    with pytest.raises(ValueError, match="net: its tensors are no layers from 4 features to 3"):
+    with pytest.raises(ValueError, match="net: its tensors are no layers from 4 to 3"):
         Mlp(weights, 4, 3, "net")

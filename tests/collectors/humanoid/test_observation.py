@@ -41,7 +41,7 @@ def test_slices_are_the_published_ones() -> None:
 def test_slices_are_what_the_environment_observes(environment: TrackingEnvironment) -> None:
     sizes = {
         name.removeprefix(PREFIX): int(np.prod(spec.shape))
-        for name, spec in environment.observation_spec().items()
+        for name, spec in environment._env.observation_spec().items()
     }
     assert sizes == {name: stop - start for name, (start, stop) in OBSERVATION_SLICES.items()}
 

@@ -47,12 +47,12 @@ def test_the_published_snippets_have_the_published_lengths() -> None:
 
 @pytest.mark.parametrize("name", ["CMU_002_01", "clip-1", "-0-30", "clip-a-30", "clip-0-5"])
 def test_other_names_are_refused_in_a_line(name: str) -> None:
-    with pytest.raises(ValueError, match=r"is no snippet|needs a start") as refusal:
+    with pytest.raises(ValueError, match=r"is no snippet|needs start") as refusal:
         Snippet.parse(name)
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(("length", "overlap"), [(5, 0), (20, 20), (20, -1)])
 def test_impossible_cuts_are_refused(length: int, overlap: int) -> None:
-    with pytest.raises(ValueError, match="an overlap below the length"):
+    with pytest.raises(ValueError, match="0 <= overlap < length"):
         cut_clip("clip", 100, length, overlap)

@@ -156,7 +156,7 @@ def test_actions_beyond_the_range_are_clipped(environment: TrackingEnvironment) 
 def test_snippets_outside_the_file_are_refused(
     environment: TrackingEnvironment, humanoid_reference: Path
 ) -> None:
-    with pytest.raises(ValueError, match="ends behind the last frame of its clip, 39"):
+    with pytest.raises(ValueError, match="ends after its clip's last frame, 39"):
         TrackingEnvironment(humanoid_reference, [Snippet("squat_00", 0, 40)])
     with pytest.raises(ValueError, match="has no clip run_00"):
         TrackingEnvironment(humanoid_reference, [Snippet("run_00", 0, 20)])

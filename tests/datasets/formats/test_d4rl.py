@@ -86,7 +86,7 @@ def test_without_timeouts_the_horizon_of_the_environment_ends_episodes(tmp_path:
         "terminated", "truncated", "truncated", "terminated", "truncated", "cut off"
     ]  # fmt: skip
     table = found.episodes()
-    assert table.column("skill").to_pylist() == ["medium-replay"] * 6
+    assert table.column("quality").to_pylist() == ["medium-replay"] * 6
     assert "final_obs" not in found.store.schema.names()
 
 
@@ -143,7 +143,7 @@ def test_the_catalog_has_normalised_returns(tmp_path: Path) -> None:
     total = table.column("return").to_pylist()[0]
     expected = normalised_return("halfcheetah", total)
     assert table.column("normalised_return").to_pylist() == pytest.approx([expected])
-    assert len(found.where("normalised_return < 50 and skill = 'medium-expert'")) == 1
+    assert len(found.where("normalised_return < 50 and quality = 'medium-expert'")) == 1
     assert found.store.schema.control_dt_s == 0.05
     assert found.store.schema.attributes["reference_returns"]["expert"] == 12135.0
 

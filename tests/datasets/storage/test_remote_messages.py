@@ -50,7 +50,7 @@ def replace(url: str, key: str, content: bytes = b"nothing that can be read") ->
 
 def of_another_version(url: str) -> None:
     root = Bucket(url).read("zarr.json") or b""
-    replace(url, "zarr.json", root.replace(b'"schema_version": 2', b'"schema_version": 99'))
+    replace(url, "zarr.json", root.replace(b'"schema_version": 3', b'"schema_version": 99'))
 
 
 def nothing(url: str) -> None:

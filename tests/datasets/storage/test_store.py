@@ -97,7 +97,7 @@ def test_plain_zarr_opens_a_part(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(obs[:]), store.select(part="part-001").read("obs"))
     assert obs.metadata.to_dict()["dimension_names"] == ("step", "obs_channel")
     assert obs.attrs["slices"] == {"gravity": [0, 3], "command": [3, 5]}
-    assert root.attrs["gaitforge"]["schema_version"] == 2  # type: ignore[index,call-overload]
+    assert root.attrs["gaitforge"]["schema_version"] == 3  # type: ignore[index,call-overload]
 
 
 def test_a_part_of_several_shards_and_chunks_reads_back(tmp_path: Path) -> None:

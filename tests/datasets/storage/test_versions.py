@@ -2,14 +2,23 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from datasets import SCHEMA_VERSION, DatasetError, Selection, Store, migrate_store, open_store
-from datasets.storage.root import MIGRATIONS, migrated
+from datasets import (
+    SCHEMA_VERSION,
+    DatasetError,
+    Selection,
+    Store,
+    migrate_store,
+    open_store,
+    query,
+)
+from datasets.storage.root import MIGRATIONS, RootRecord, migrated
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 
 SMALL_PARTS = [(5, 1), (9, 4), (7,), (3, 3, 3), (130, 64)]
@@ -20,8 +29,30 @@ def make_version_1(store: Store) -> None:
     path = store.path / "zarr.json"
     tree = json.loads(path.read_text())
     record = tree["attributes"]["gaitforge"]
+    del record["schema"]["group_by"]
     tree["attributes"]["gaitforge"] = {"schema_version": 1, **record["schema"]}
     path.write_text(json.dumps(tree))
+
+
+def make_version_2(store: Store) -> None:
+    """Give a store the root record that version 2 wrote, and remove the index of this one."""
+    path = store.path / "zarr.json"
+    tree = json.loads(path.read_text())
+    record = tree["attributes"]["gaitforge"]
+    record["schema_version"] = 2
+    del record["schema"]["group_by"]
+    path.write_text(json.dumps(tree))
+    store.files.index_path.unlink(missing_ok=True)
+
+
+def old_gym_store(path: Path) -> Store:
+    """A store of a Gymnasium task as version 2 wrote it, with the columns terrain and skill."""
+    schema = replace(small_schema(), attributes={"format": "gymnasium"})
+    store = Store.create(path, schema)
+    for number, lengths in enumerate(SMALL_PARTS):
+        store.write_part(f"part-{number:03d}", **part_input(lengths, 10 * number))
+    make_version_2(store)
+    return store
 
 
 def observed(store: Store) -> dict[str, Any]:
@@ -73,6 +104,54 @@ def test_writing_to_an_older_store_asks_for_a_migration(tmp_path: Path) -> None:
     assert open_store(store.path).verify() == []
 
 
+def test_an_old_gym_store_is_shown_with_task_and_quality(tmp_path: Path) -> None:
+    written = old_gym_store(tmp_path / "s")
+    (values, digest), content = _terrain_and_skill(written), written.info()["hash"]
+    old = open_store(written.path)
+    assert old.schema.group_by == ("task", "quality")
+    assert old.info()["hash"] == content
+    assert old.verify() == []
+    assert digest == old.select().hash
+    with pytest.raises(DatasetError, match="unknown column 'skill'"):
+        old.select(skill="run")
+    shown = old.select().episodes()
+    assert not {"terrain", "skill"} & set(shown.column_names)
+    assert [shown.column(name).to_pylist() for name in old.schema.group_by] == values
+    assert {(row["task"], row["quality"]) for row in query(old)} == set(zip(*values, strict=True))
+
+
+def test_a_migrated_gym_store_keeps_its_hash_and_takes_parts_of_the_new_names(
+    tmp_path: Path,
+) -> None:
+    written = old_gym_store(tmp_path / "s")
+    before = observed(open_store(written.path))
+    assert migrate_store(written.path) == 2
+    store = open_store(written.path)
+    assert observed(store) == before
+    given = part_input((4, 4), 90)
+    with pytest.raises(DatasetError, match="episode columns are missing: task, quality"):
+        store.write_part("part-900", **given)
+    given["episodes"]["task"] = given["episodes"].pop("terrain")
+    given["episodes"]["quality"] = given["episodes"].pop("skill")
+    store.tag("before")
+    store.write_part("part-900", **given)
+    grown = observed(store)
+    for _ in range(2):  # each file read by itself, then all from the index
+        assert store.verify() == []
+        assert observed(open_store(written.path, tag="before")) == before
+        assert None not in store.select().episodes().column("quality").to_pylist()
+        store.compact()
+        store.gc()
+    assert observed(open_store(written.path)) == grown
+
+
+def _terrain_and_skill(store: Store) -> tuple[list[list[str]], str]:
+    """The values of the two columns as written, and the hash of all episodes."""
+    every = Store(store.path, RootRecord(store.schema)).select()
+    table = every.episodes()
+    return [table.column(name).to_pylist() for name in ("terrain", "skill")], every.hash
+
+
 def test_there_is_a_migration_from_every_older_version() -> None:
     assert sorted(MIGRATIONS) == list(range(1, SCHEMA_VERSION))
     old = {"schema_version": 1, "fields": [], "control_dt_s": 0.02, "robot": "r", "attributes": {}}
@@ -84,7 +163,7 @@ def test_there_is_a_migration_from_every_older_version() -> None:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (SCHEMA_VERSION + 1, r"version 3 is not supported.*versions 1 to 2; a newer program"),
+        (SCHEMA_VERSION + 1, r"version 4 is not supported.*versions 1 to 3; a newer program"),
         (0, "version 0 is not supported"),
         (None, "version None is not supported"),
         (True, "version True is not supported"),
@@ -103,7 +182,9 @@ def test_unknown_versions_are_refused(tmp_path: Path, version: object, message: 
         migrate_store(store.path)
 
 
-@pytest.mark.parametrize("record", [[], {"schema_version": 2}, {"schema_version": 1, "fields": 3}])
+@pytest.mark.parametrize(
+    "record", [[], {"schema_version": 2}, {"schema_version": 3}, {"schema_version": 1, "fields": 3}]
+)
 def test_a_damaged_root_record_is_one_line(tmp_path: Path, record: object) -> None:
     store = small_store(tmp_path / "s")
     path = store.path / "zarr.json"

@@ -94,7 +94,7 @@ def test_collecting_into_a_store_of_another_version_gets_one_line(
     path = tmp_path / "other.zarr"
     shutil.copytree(store, path)
     changed = (
-        (path / "zarr.json").read_text().replace('"schema_version": 2', '"schema_version": 99')
+        (path / "zarr.json").read_text().replace('"schema_version": 3', '"schema_version": 99')
     )
     (path / "zarr.json").write_text(changed)
     assert_refused(run("collect", path, *TINY_GRID), "schema version 99 is not supported")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from collectors.humanoid.optional import load_module
+from collectors.optional import load_mocapact
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("package", ["dm_control", "h5py"])
@@ -19,7 +19,7 @@ def test_a_missing_package_is_named_with_the_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ValueError, match=rf"{package}, which is not installed: pip install 'gait"):
-        load_module(package)
+        load_mocapact(package)
 
 
 def test_a_package_that_does_not_load_is_no_missing_one(
@@ -28,7 +28,7 @@ def test_a_package_that_does_not_load_is_no_missing_one(
     (tmp_path / "oddly_broken.py").write_text("import math\nmath.no_such_function\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ValueError, match=r"another version of oddly_broken.*no_such_function"):
-        load_module("oddly_broken")
+        load_mocapact("oddly_broken")
 
 
 def test_importing_the_humanoid_does_not_import_dm_control() -> None:

@@ -1,14 +1,13 @@
-"""Episodes by planning: what a task's simulator says would happen decides every action.
+"""Model predictive path integral control (MPPI) on a task's own simulator.
 
-Where reward is as rare as on the Adroit hand, exploring meets it in one episode of thousands. A
-planner that may simulate from the state that the task is in meets it at once; what it does takes
-seconds a second, and is what a policy learns from (`demonstrations`).
+On the Adroit hand reward is too rare for exploration. A planner that simulates ahead from the
+current state finds it at once, in seconds per second, and a policy learns from its episodes
+(`demonstrations`).
 
-The planner is model predictive path integral control (Williams et al. 2017, "Information Theoretic
-MPC for Model-Based Reinforcement Learning", Algorithm 2) on a few knots of the actions to come, as
-in the sampling planners of MuJoCo MPC (Howell et al. 2022, Section 4.3). Deviations: the noise of a
-sample has one of three strengths, its weight depends on returns in units of their spread, and the
-knots are of the difference from a reference, actions that did well in another episode.
+MPPI: Williams et al. 2017, "Information Theoretic MPC for Model-Based Reinforcement Learning",
+Algorithm 2; on spline knots of the actions as in MuJoCo MPC (Howell et al. 2022, Section 4.3).
+Deviations: a sample's noise has one of three strengths, returns are weighted in units of their
+spread, and knots are offsets from a reference, the actions of a good episode.
 """
 
 # MuJoCo's compiled modules come without type stubs.
@@ -27,6 +26,7 @@ from mujoco.rollout import Rollout
 from collectors.gym.tasks import GymTask, make_environment
 
 _STATE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
+_SENSOR = "planner-{}"
 _STRENGTHS = (0.1, 0.3, 1.0)
 _SET_BY_TASKS = (
     "body_pos",
@@ -36,25 +36,24 @@ _SET_BY_TASKS = (
     "actuator_gainprm",
     "actuator_biasprm",
 )
-"""What the tasks change of the model, when they are made and at an episode's start."""
+"""Model fields that the tasks set when they are made and at an episode's start."""
 
 _SLACK = 0.015
-"""In metres: so much farther away than the reference was is as near."""
+"""In metres: tolerance when the hand's distance is compared with the reference's."""
 
 Points = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What a planner makes large.
+    """What a planner maximises.
 
     Attributes:
-        points: of the model that it looks at, as "site NAME" or "body NAME".
-        value: of simulated control steps, (N, H), from the points' positions, {point: (N, H, 3)} in
+        points: of the model, as "site NAME" or "body NAME".
+        value: (N, H) of simulated control steps, from the points' positions, {point: (N, H, 3)} in
             metres in the world frame, and the generalised positions (N, H, nq).
-        unguided: leading actions that no reference is for, as they depend on where the things lie.
-        reach: two points whose distance says how far an episode has come; none where all episodes
-            begin with the same one, and time says it.
+        unguided: leading actions without a reference, as they depend on where things lie.
+        reach: two points whose distance tells how far an episode has come; None where time does.
     """
 
     points: tuple[str, ...]
@@ -65,14 +64,12 @@ class Objective:
 
 @dataclass(frozen=True)
 class Reference:
-    """What an episode is to be like.
+    """An episode to stay close to; beyond its end the last step holds.
 
     Attributes:
-        actions: (T, A), the last one from then on.
-        distances: (T,) between the objective's `reach` at those steps, in metres; the last one is
-            what stays.
-        noise: seed of the plans' noise. The same in every episode, so that starts that are alike
-            lead to actions that are; which one it is decides much of how well a planner does.
+        actions: (T, A).
+        distances: (T,) between the objective's `reach`, in metres.
+        noise: seed of the plans' noise, shared so that similar starts give similar actions.
     """
 
     actions: np.ndarray
@@ -82,20 +79,17 @@ class Reference:
 
 @dataclass(frozen=True)
 class PlannerConfig:
-    """How far and how thoroughly to look ahead.
+    """MPPI's settings; ValueError for a number out of its range.
 
     Attributes:
-        horizon: control steps; knots: of the actions in it, with straight lines between them.
-        samples: plans that are simulated in each of `rounds`.
-        every: control steps from one plan to the next.
-        noise: standard deviation of the strongest samples' knots, of actions in [-1, 1].
-        effort: weight of the squared differences from the reference, which keeps joints that do not
-            matter where they are; without it they wander, and nobody could learn from that.
+        horizon: control steps; knots: of the piecewise linear actions over it.
+        samples: plans simulated in each of `rounds` (iterations).
+        every: control steps between plans.
+        noise: std of the strongest samples' knots, of actions in [-1, 1].
+        effort: weight of the squared differences from the reference; without it, joints that do not
+            matter wander, and the episodes cannot be cloned.
         temperature: of the weights, in standard deviations of the samples' returns.
-        substeps: of the planner's physics in a control step; the tasks themselves have 5.
-
-    Raises:
-        ValueError: a number out of its range.
+        substeps: physics steps per control step; the tasks themselves have 5.
     """
 
     horizon: int = 32
@@ -121,13 +115,9 @@ class PlannerConfig:
 
 
 class Planner:
-    """Plays episodes of a task of Gymnasium-Robotics' Adroit hand.
+    """MPPI for an Adroit task; actions do not depend on the number of threads.
 
-    Its actions do not depend on the number of threads that simulate for it.
-
-    Attributes:
-        env: the task's environment, which whoever asks for actions steps.
-        obs_dim, act_dim: of its observations and actions.
+    The caller steps `env`, the task's environment.
     """
 
     def __init__(
@@ -142,7 +132,7 @@ class Planner:
         self._model = model = _with_sensors(inner.fullpath, objective.points)
         self._data = [mujoco.MjData(model) for _ in range(threads)]
         self._pool: Any = Rollout(nthread=threads if threads > 1 else 0)
-        self._first_sensor = int(model.sensor(_sensor(0)).adr[0])
+        self._first_sensor = int(model.sensor(_SENSOR.format(0)).adr[0])
         model.opt.timestep *= inner.frame_skip / config.substeps
         # For steps longer than the task's own.
         model.opt.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
@@ -161,11 +151,7 @@ class Planner:
         return Reference(np.zeros((1, self.act_dim)), np.zeros(1), noise)
 
     def reset(self, seed: int, reference: Reference) -> np.ndarray:
-        """The first observation of the episode that the seed draws; plans begin anew.
-
-        Args:
-            reference: what this episode is to be like.
-        """
+        """Start the seed's episode and a new plan; returns the first observation."""
         obs, _ = self.env.reset(seed=seed)
         for name in _SET_BY_TASKS:
             getattr(self._model, name)[:] = getattr(self._inner.model, name)
@@ -178,7 +164,7 @@ class Planner:
         return obs
 
     def distance(self) -> float:
-        """Between the objective's `reach` now, in metres; 0 where it has none."""
+        """Current distance between the objective's `reach` in metres; 0 without one."""
         if self._objective.reach is None:
             return 0.0
         data = self._inner.data
@@ -189,15 +175,15 @@ class Planner:
         return float(np.linalg.norm(first - second))
 
     def act(self) -> np.ndarray:
-        """(A,) float32 in [-1, 1]: the action for the state that `env` is in; once a step."""
+        """(A,) float32 in [-1, 1] for `env`'s current state; call once per step."""
         ahead = self._step % self._config.every
         if ahead == 0:
             if self._step:
-                self._move_on()
+                self._shift_plan()
             self._at = self._clock()
             following = self._following(self._at)
             for _ in range(self._config.rounds):
-                self._improve(following)
+                self._update_plan(following)
         action = self._following(self._at + ahead)[0] + self._lines[ahead] @ self._plan
         self._step += 1
         return np.clip(action, -1.0, 1.0).astype(np.float32)
@@ -207,18 +193,16 @@ class Planner:
         self._pool.close()
         self.env.close()
 
-    def _move_on(self) -> None:
-        """The rest of the plan is the beginning of the next; its last knot stays."""
+    def _shift_plan(self) -> None:
+        """Start the next plan from the rest of the last one; the last knot stays."""
         times = np.minimum(self._knot_times + self._config.every, self._knot_times[-1])
         columns = self._plan.T
         self._plan = np.stack([np.interp(times, self._knot_times, one) for one in columns], axis=1)
 
     def _clock(self) -> int:
-        """The step of the reference to go on from.
+        """The reference's step to follow: at most the last one as far away as the hand is now.
 
-        It is not ahead of the last one at which the reference was as far away as the hand is now:
-        so the hand closes where the thing is, however long the way there, and opens again if it
-        has lost it.
+        So the hand closes where the object is, and opens again if it lost it.
         """
         on = self._at + self._config.every if self._step else 0
         distances = self._reference.distances
@@ -227,11 +211,12 @@ class Planner:
         return on if latest == len(distances) - 1 else min(on, latest)
 
     def _following(self, step: int) -> np.ndarray:
-        """(H, A) of the reference from a step of it on."""
+        """(H, A) actions of the reference from one of its steps on."""
         steps = np.arange(step, step + self._config.horizon)
         return self._reference.actions[np.minimum(steps, len(self._reference.actions) - 1)]
 
-    def _improve(self, following: np.ndarray) -> None:
+    def _update_plan(self, following: np.ndarray) -> None:
+        """One iteration: sample plans and average them by the exponential of their returns."""
         config, rng = self._config, self._rng
         strength = config.noise * rng.choice(_STRENGTHS, size=(config.samples, 1, 1))
         noise = rng.standard_normal((config.samples, *self._plan.shape)) * strength
@@ -261,17 +246,13 @@ class Planner:
         return self._objective.value(points, positions).sum(axis=1) - effort
 
 
-def _sensor(index: int) -> str:
-    return f"planner-{index}"
-
-
 def _with_sensors(path: str, points: tuple[str, ...]) -> mujoco.MjModel:
-    """The model with a sensor of each point's position behind its own sensors."""
+    """The model with a position sensor per point added behind its own sensors."""
     spec: Any = mujoco.MjSpec.from_file(path)
     kinds = {"site": mujoco.mjtObj.mjOBJ_SITE, "body": mujoco.mjtObj.mjOBJ_XBODY}
     for index, point in enumerate(points):
         kind, _, name = point.partition(" ")
         sensor = spec.add_sensor()
         sensor.type, sensor.objtype = mujoco.mjtSensor.mjSENS_FRAMEPOS, kinds[kind]
-        sensor.objname, sensor.name = name, _sensor(index)
+        sensor.objname, sensor.name = name, _SENSOR.format(index)
     return spec.compile()

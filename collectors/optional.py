@@ -1,0 +1,44 @@
+"""Packages of optional extras, imported when they are used."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from importlib import import_module
+from typing import Any
+
+
+def load_gymnasium(module: str) -> Any:
+    """A module of the extra `gym`; raises as `load_mocapact`."""
+    return _load(module, "the Gymnasium environment", "gym")
+
+
+def load_mocapact(module: str) -> Any:
+    """A module of the extra `mocapact`: of dm_control or h5py.
+
+    Raises:
+        ValueError: not installed, or in versions that do not work together; names the command.
+    """
+    return _load(module, "the humanoid", "mocapact")
+
+
+def _load(module: str, user: str, extra: str) -> Any:
+    """Import without what the module prints or warns about (versions, a missing display)."""
+    install = f"pip install 'gaitforge[{extra}]'"
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            return import_module(module)
+    except ModuleNotFoundError as error:
+        missing = (error.name or module).partition(".")[0]
+        raise ValueError(f"{user} needs {missing}, which is not installed: {install}") from error
+    except (ImportError, AttributeError) as error:
+        package = module.partition(".")[0]
+        raise ValueError(
+            f"{user} needs another version of {package}, this one fails with {error}: {install}"
+        ) from error
