@@ -117,7 +117,7 @@ def load_training(
     """Restore an algorithm from `save_training`; returns the progress and the extra tensors.
 
     Raises:
-        ValueError: a checkpoint that differs in one of the `fixed` settings.
+        ValueError: a checkpoint that differs in one of the `fixed` settings, or in its inputs.
     """
     path = out / "training.json"
     if not path.exists():
@@ -135,8 +135,14 @@ def load_training(
     for key, value in load_file(out / record["tensors"]).items():
         part, _, name = key.partition(".")
         (parts[part] if name else extra)[name or part] = value
-    algorithm.get_policy().load_state_dict(parts["actor"])
-    algorithm._raw_critic.load_state_dict(parts["critic"])
+    try:
+        algorithm.get_policy().load_state_dict(parts["actor"])
+        algorithm._raw_critic.load_state_dict(parts["critic"])
+    except RuntimeError:
+        raise ValueError(
+            f"{out} holds a training with other network inputs (another set of trained terrains "
+            "or skills?); choose another folder"
+        ) from None
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in parts["optimizer"].items():
         index, name = key.split(".", 1)
