@@ -30,6 +30,7 @@ ISAACGYM_WORKER = "collectors.physics.isaacgym.worker"
 # What may be imported inside a function, and why: package or module -> reason.
 LAZY = {
     "torch": "slow to import",
+    "collectors.physics.mujoco_warp.worlds": "imports the optional extra warp",
 }
 
 FILE_LINES = 400

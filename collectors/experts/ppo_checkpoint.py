@@ -116,7 +116,7 @@ def load_training(
     """Restore an algorithm from `save_training`; returns the progress and the extra tensors.
 
     Raises:
-        ValueError: a checkpoint that differs in one of the `fixed` settings.
+        ValueError: a checkpoint that differs in one of the `fixed` settings, or in its inputs.
     """
     path = out / "training.json"
     if not path.exists():
@@ -131,8 +131,14 @@ def load_training(
             )
     tensors = load_file(out / record["tensors"])
     extra = {name: value for name, value in tensors.items() if "." not in name}
-    algorithm.get_policy().load_state_dict(tensors_below("actor", tensors))
-    algorithm._raw_critic.load_state_dict(tensors_below("critic", tensors))
+    try:
+        algorithm.get_policy().load_state_dict(tensors_below("actor", tensors))
+        algorithm._raw_critic.load_state_dict(tensors_below("critic", tensors))
+    except RuntimeError:
+        raise ValueError(
+            f"{out} holds a training with other network inputs (another set of trained terrains "
+            "or skills?); choose another folder"
+        ) from None
     load_optimiser_tensors(algorithm.optimizer, tensors, "optimizer")
     algorithm.learning_rate = record["learning_rate"]
     return Progress(record["iteration"], record["steps"], record["wall_s"]), extra

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,20 +32,15 @@ class TileBook:
 
     def __init__(self) -> None:
         self.tiles: list[TerrainTile] = []
-        self._by_content: dict[tuple[float, float, bytes], int] = {}
-        # Keeping the tiles keeps their ids unique.
-        self._by_identity: dict[int, tuple[TerrainTile, int]] = {}
+        self._numbers: dict[tuple[float, float, bytes], int] = {}
 
     def number(self, tile: TerrainTile) -> int:
         """The tile's number."""
-        if id(tile) not in self._by_identity:
-            digest = hashlib.sha256(np.ascontiguousarray(tile.heights).tobytes()).digest()
-            content = tile.resolution_m, tile.period_m, digest
-            number = self._by_content.setdefault(content, len(self.tiles))
-            if number == len(self.tiles):
-                self.tiles.append(tile)
-            self._by_identity[id(tile)] = tile, number
-        return self._by_identity[id(tile)][1]
+        content = tile.resolution_m, tile.period_m, tile.heights.tobytes()
+        number = self._numbers.setdefault(content, len(self.tiles))
+        if number == len(self.tiles):
+            self.tiles.append(tile)
+        return number
 
 
 def write_world(path: Path, book: TileBook, robots: Sequence[FixedPart]) -> None:

@@ -129,6 +129,16 @@ def test_the_exported_expert_loads_with_its_card(trained: Trained) -> None:
     assert expert.card["steps"] == 3 * PER_UPDATE
 
 
+def test_a_training_on_other_terrains_cannot_go_on(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "collectors.experts.training_task.TERRAIN_SHARES", TERRAIN_SHARES | {"sand": 0.0}
+    )
+    with pytest.raises(ValueError, match="training with other network inputs"):
+        train_expert(replace(TINY, steps=9 * PER_UPDATE), trained.folder, lambda _: None)
+
+
 @pytest.mark.parametrize(
     "changes", [{"hidden": (16, 16)}, {"robots": 32}, {"horizon": 12}], ids=lambda c: next(iter(c))
 )
