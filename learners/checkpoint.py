@@ -1,14 +1,14 @@
-"""Checkpoints: one safetensors file that holds the weights and, in its header, a JSON card.
+"""Checkpoints: one safetensors file with all tensors and, in its header, a JSON card.
 
-Weights and card are one file so that they can never disagree; it is replaced atomically. Beside
-`checkpoint.safetensors`, from which a run goes on, lies `best.safetensors`: the policy with the
-lowest validation loss so far. The .json files beside them are copies of their cards for people.
-Nothing is ever unpickled.
+A run resumes from `checkpoint.safetensors`; `best.safetensors` holds the policy with the lowest
+validation loss so far. Files are replaced atomically. The .json files beside them are copies of the
+cards for people.
 """
 
 import json
 import subprocess
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from learners.policy.normalisation import Normaliser
 from learners.policy.policy_network import PolicyNetwork
 from learners.policy.tokens import TokenLayout
 
-FORMAT_VERSION = 2
+# 3: the settings of an FCNet no longer hold obs_dim and act_dim.
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (2, FORMAT_VERSION)
 CHECKPOINT = "checkpoint.safetensors"
-CARD = "checkpoint.json"
 BEST = "best.safetensors"
 KEPT = {"last": CHECKPOINT, "best": BEST}
 
@@ -39,30 +40,21 @@ _OPTIMISER = "optimiser"
 def git_revision() -> str:
     """The commit this program runs from, or "unknown" outside a checkout."""
     try:
-        finished = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        command, here = ["git", "rev-parse", "HEAD"], Path(__file__).parent
+        found = subprocess.check_output(command, cwd=here, stderr=subprocess.DEVNULL, text=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return finished.stdout.strip()
+    return found.strip()
 
 
 def policy_card(policy: PolicyNetwork, spec: ModelSpec) -> dict[str, Any]:
-    """The part of a card from which the policy can be built again."""
+    """The part of a card that `policy_from` reads."""
     gaussian = policy.gaussian
     return {
         "format_version": FORMAT_VERSION,
         "model": spec.to_json(),
-        "tokens": {
-            "kind": policy.layout.kind,
-            "obs_slices": dict(policy.layout.obs_slices),
-            "keeps_last_action": policy.layout.keeps_last_action,
-        },
-        "act_dim": policy.action_normaliser.mean.numel(),
+        "tokens": asdict(policy.layout),
+        "act_dim": policy.act_dim,
         "gaussian": None if gaussian is None else {"fixed_std": gaussian.fixed_std},
     }
 
@@ -75,13 +67,12 @@ def save_checkpoint(
     averages: Mapping[str, Tensor] | None = None,
     name: str = CHECKPOINT,
 ) -> None:
-    """Replace one of the run's checkpoints.
+    """Write or replace the checkpoint `name`.
 
     Args:
-        optimiser: None where no run will go on from the file.
+        optimiser: None if no run will resume from the file.
         card: `policy_card`'s and any further JSON values.
-        averages: parameter -> its moving average, if the run keeps one.
-        name: of the file; the card's copy has the same with .json.
+        averages: parameter name -> its moving average, if the run keeps one.
     """
     tensors = {_POLICY + key: value for key, value in policy.state_dict().items()}
     tensors |= {_AVERAGE + key: value for key, value in (averages or {}).items()}
@@ -95,7 +86,7 @@ def save_checkpoint(
 
 
 def checkpoint_path(run_dir: Path, which: str = "last") -> Path:
-    """Where a run's "last" or "best" checkpoint is; ValueError where there is none."""
+    """The path of a run's "last" or "best" checkpoint; ValueError if there is none."""
     if which not in KEPT:
         raise ValueError(f"no checkpoint {which!r}; a run keeps {', '.join(KEPT)}")
     path = run_dir / KEPT[which]
@@ -106,10 +97,10 @@ def checkpoint_path(run_dir: Path, which: str = "last") -> Path:
 
 
 def read_checkpoint(run_dir: Path, which: str = "last") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """All tensors and the card of the "last" or the "best" checkpoint.
+    """All tensors and the card of the "last" or "best" checkpoint.
 
     Raises:
-        ValueError: there is none, or it is truncated, damaged, or of another program or version.
+        ValueError: there is none, it is damaged, or it has another format version.
     """
     path = checkpoint_path(run_dir, which)
     try:
@@ -119,48 +110,47 @@ def read_checkpoint(run_dir: Path, which: str = "last") -> tuple[dict[str, Tenso
     except (SafetensorError, OSError, json.JSONDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} is truncated or damaged ({reason}); train again") from error
-    if not isinstance(card, dict) or card.get("format_version") != FORMAT_VERSION:
+    if not isinstance(card, dict) or card.get("format_version") not in READABLE_VERSIONS:
         raise ValueError(
-            f"{path} is not a checkpoint of this program's format version {FORMAT_VERSION}"
+            f"{path} is not a checkpoint of this program (format version "
+            f"{' or '.join(map(str, READABLE_VERSIONS))})"
         )
     return tensors, card
 
 
 def policy_from(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> PolicyNetwork:
-    """Build the policy a card describes and give it its weights; ValueError if they do not fit.
+    """The policy of a checkpoint, in eval mode; ValueError if weights and card do not fit.
 
-    Where the run keeps a moving average of the weights, the policy has that.
+    If the run keeps a moving average of the weights, the policy gets the average.
     """
-    spec = spec_from_json(card["model"])
-    tokens = card["tokens"]
-    layout = TokenLayout(
-        tokens["kind"],
-        tokens["obs_slices"],
-        tokens.get("keeps_last_action", False),  # older cards know only observed ones
-    )
-    spread = card["gaussian"]
+    layout = TokenLayout(**card["tokens"])  # older cards have no keeps_last_action
+    act_dim, gaussian = card["act_dim"], card["gaussian"]
     policy = PolicyNetwork(
-        build_network(spec, layout, card["act_dim"]),
+        build_network(spec_from_json(card["model"]), layout, act_dim),
         layout,
         Normaliser.identity(layout.obs_dim),
-        Normaliser.identity(card["act_dim"]),
-        gaussian=None if spread is None else GaussianSpread(card["act_dim"], spread["fixed_std"]),
+        Normaliser.identity(act_dim),
+        gaussian=None if gaussian is None else GaussianSpread(act_dim, **gaussian),
     )
-    averaged = {_POLICY + name: value for name, value in averages_in(tensors).items()}
-    load_weights(policy, {**tensors, **averaged})
+    load_weights(policy, tensors, averaged=True)
     return policy.eval()
 
 
-def load_weights(policy: PolicyNetwork, tensors: Mapping[str, Tensor]) -> None:
-    """Copy a checkpoint's weights and normalisers into `policy`; ValueError if they do not fit."""
+def load_weights(
+    policy: PolicyNetwork, tensors: Mapping[str, Tensor], averaged: bool = False
+) -> None:
+    """Load a checkpoint's weights, or their averages if the run keeps any and `averaged`.
+
+    Raises ValueError if they do not fit the policy.
+    """
     weights = _with_prefix(tensors, _POLICY)
+    if averaged:
+        weights |= _with_prefix(tensors, _AVERAGE)
     expected = policy.state_dict()
+    shared = weights.keys() & expected.keys()
     wrong = sorted(
-        name
-        for name in weights.keys() | expected.keys()
-        if name not in weights
-        or name not in expected
-        or weights[name].shape != expected[name].shape
+        weights.keys() ^ expected.keys()
+        | {name for name in shared if weights[name].shape != expected[name].shape}
     )
     if wrong:
         raise ValueError(
@@ -170,44 +160,32 @@ def load_weights(policy: PolicyNetwork, tensors: Mapping[str, Tensor]) -> None:
     policy.load_state_dict(weights)
 
 
-def averages_in(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Parameter -> its moving average; empty where the run keeps none."""
-    return _with_prefix(tensors, _AVERAGE)
-
-
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Give the optimiser the state that was saved with the weights."""
+    """Load the optimiser state of a checkpoint."""
     load_optimiser_tensors(optimiser, tensors, _OPTIMISER)
 
 
 def load_policy(
     run_dir: str | Path,
-    kind: str | None = None,
     obs_slices: Mapping[str, tuple[int, int]] | None = None,
     which: str = "last",
 ) -> PolicyNetwork:
-    """The trained policy of a run, ready for control.
+    """The trained policy of a run folder.
 
     Args:
-        run_dir: the folder of a training run.
-        kind: the kind of network the caller needs ("fcnet", "bot"), if it must be that one.
-        obs_slices: the observation layout that the policy will be fed, to be checked; without the
-            last action where the policy keeps it.
-        which: "last", or "best" for the one with the lowest validation loss.
+        obs_slices: the stored observation's fields that the policy will get, checked if given.
+        which: "last", or "best" for the lowest validation loss.
 
     Raises:
-        ValueError: no usable checkpoint, another kind of network, or another observation layout.
+        ValueError: no usable checkpoint, or another observation layout.
     """
     tensors, card = read_checkpoint(Path(run_dir), which)
     try:
         policy = policy_from(tensors, card)
-    except KeyError as error:
-        raise ValueError(f"the card of {run_dir} lacks {error}; train again") from error
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the card of {run_dir} is incomplete ({error}); train again") from error
     except ValueError as error:
         raise ValueError(f"{run_dir}: {error}") from error
-    found = card["model"]["kind"]
-    if kind is not None and found != kind:
-        raise ValueError(f"{run_dir} holds a model of kind {found}, not {kind}")
     if obs_slices is not None:
         check_layout(policy.layout, obs_slices, str(run_dir))
     return policy
@@ -216,7 +194,7 @@ def load_policy(
 def check_layout(
     layout: TokenLayout, obs_slices: Mapping[str, tuple[int, int]], owner: str
 ) -> None:
-    """ValueError naming the first field whose place in the observation differs."""
+    """Raise ValueError naming the first field whose place in the observation differs."""
     given = {name: (int(start), int(stop)) for name, (start, stop) in obs_slices.items()}
     for name in sorted(layout.stored_slices.keys() | given.keys()):
         trained, offered = layout.stored_slices.get(name), given.get(name)
@@ -228,8 +206,5 @@ def check_layout(
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }
+    found = {name: value for name, value in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): value for name, value in found.items()}

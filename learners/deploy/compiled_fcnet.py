@@ -1,38 +1,35 @@
-"""The fastest control step of an FCNet on a CPU: one robot, one thread, compiled with numba."""
-
-from __future__ import annotations
+"""The control step of an FCNet for one robot on one CPU thread, compiled with numba."""
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from learners.deploy.compiled_kernels import control_step, gelu_polynomial
-from learners.models.fcnet.fcnet import FCNet, FourierLayer
+from learners.models.fcnet.fcnet import FCNet
 from learners.models.fcnet.spectral_basis import dft_angles
 from learners.policy.policy_network import PolicyNetwork
 from learners.policy.tokens import TokenLayout
 
 
 class CompiledFCNet:
-    """A trained FCNet policy, normalisers included, as a function from observation to action.
+    """A trained FCNet policy with a copy of its weights, equal to `PolicyNetwork.step`.
 
-    It copies the weights, keeps the modes of Eq. (13) and the folded readout instead of W, and
-    equals `PolicyNetwork.step` with one robot up to rounding. In a control loop:
+    In a control loop:
 
         policy = CompiledFCNet(network)
         policy.reset()
         while running:
             joint_targets = policy.step(read_observation())
 
-    A policy conditioned on the return also takes the return still to be collected, in units of the
-    stored reward: start at target * return_scale (target 1.0 = the expert's mean return) and
-    subtract the rewards as they come. A last action that the data's observation lacks is kept here.
+    A return-conditioned policy also takes the return-to-go in units of the stored reward: start at
+    target * return_scale (target 1.0 = the expert's return) and subtract every reward. If the last
+    action is not observed, it is kept here.
     """
 
     def __init__(self, policy: PolicyNetwork) -> None:
-        """Compiles, which takes seconds the first time; later the machine code comes from disk.
+        """Compile, which takes seconds the first time; later the code comes from the disk.
 
-        Raises ValueError where the policy is no FCNet.
+        Raises ValueError if the policy is no FCNet.
         """
         network = policy.network
         if not isinstance(network, FCNet):
@@ -46,26 +43,23 @@ class CompiledFCNet:
         self._context_len = config.context_len
         self._slot = 0
         self._obs = np.zeros(policy.layout.obs_dim, np.float32)
-        self._action = np.zeros(config.act_dim, np.float32)
+        self._action = np.zeros(policy.act_dim, np.float32)
         d, h, layers = config.hidden_dim, config.decoder_dim, config.n_layers
         angles = dft_angles(config.n_modes, 2, config.context_len)[:, 1]
         turn = _numbers(torch.stack([angles.cos(), angles.sin()]))
         self._ring = np.zeros((config.context_len, layers, d), np.float32)
         self._modes = np.zeros((layers, 2, 2 * config.n_modes, d), np.float32)
+        weights, scratch = _weights(policy, network), max(policy.layout.dim, d, h)
         self._arguments = (
-            _token_source(policy.layout),
-            _weights(policy, network),
-            (turn, gelu_polynomial()),
-            self._ring,
-            self._modes,
-            np.zeros((6, max(config.obs_dim, d, h)), np.float32),
-            (d, h),
+            (_token_source(policy.layout), weights, turn, gelu_polynomial()),
+            (self._ring, self._modes, np.zeros((6, scratch), np.float32)),
+            h,
         )
         self._advance(0.0)
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: the next observation starts an episode."""
+        """Start a new episode."""
         self._ring[:] = 0.0
         self._modes[:] = 0.0
         self._obs[self.obs_dim :] = 0.0
@@ -74,7 +68,7 @@ class CompiledFCNet:
     def step(self, obs: np.ndarray, return_to_go: float | None = None) -> np.ndarray:
         """One control step: obs (Do,) -> a new action (A,) float32, in the units of the data.
 
-        Raises ValueError for another shape, or where a conditioned policy gets no return_to_go.
+        Raises ValueError for another shape, or a missing return_to_go.
         """
         if obs.shape != (self.obs_dim,):
             raise ValueError(f"an observation has shape ({self.obs_dim},), got {obs.shape}")
@@ -92,12 +86,12 @@ class CompiledFCNet:
 
 
 def _numbers(values: Tensor) -> np.ndarray:
-    """A copy in single precision, contiguous in the order of the axes."""
+    """A contiguous float32 copy."""
     return values.detach().cpu().numpy().astype(np.float32, order="C")
 
 
 def _token_source(layout: TokenLayout) -> np.ndarray:
-    """(D,) which observation number each token number is, -1 for the return-to-go."""
+    """(D,) the observation index of each token index, -1 for the return-to-go."""
     source = np.full(layout.dim, -1)
     for name, (start, stop) in layout.slices.items():
         if name in layout.obs_slices:
@@ -106,12 +100,11 @@ def _token_source(layout: TokenLayout) -> np.ndarray:
 
 
 def _weights(policy: PolicyNetwork, network: FCNet) -> np.ndarray:
-    """All numbers of the policy in the order in which `control_step` reads them."""
+    """All weights in the order in which `control_step` reads them."""
     seen = _token_source(policy.layout).clip(min=0)
     parts = [policy.obs_normaliser.mean[seen], policy.obs_normaliser.std[seen]]
     parts += _linear(network.encoder)
     for layer in network.layers:
-        assert isinstance(layer, FourierLayer)
         parts += [layer.spectral_norm.weight, layer.spectral_norm.bias]
         parts += [layer.spectral.init_state(1).readout]
         parts += [layer.ffn_norm.weight, layer.ffn_norm.bias]
@@ -122,6 +115,6 @@ def _weights(policy: PolicyNetwork, network: FCNet) -> np.ndarray:
 
 
 def _linear(layer: nn.Module) -> tuple[Tensor, Tensor]:
-    """Matrix (inputs, outputs) and bias."""
+    """Weight (inputs, outputs) and bias."""
     assert isinstance(layer, nn.Linear)
     return layer.weight.T, layer.bias

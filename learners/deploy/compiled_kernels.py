@@ -1,7 +1,7 @@
 """The compiled loops of `CompiledFCNet`.
 
-Every array is single precision and contiguous in its last axis, and every inner loop runs along
-that axis, so that the compiler vectorises it.
+Arrays are float32 and contiguous in the last axis; inner loops run along that axis, so that the
+compiler vectorises them.
 
 Legend: Do observation, D token, A action, d hidden channels, h decoder channels, n context length,
 m modes, L layers.
@@ -19,8 +19,8 @@ Array = np.ndarray
 _HALF, _ONE = np.float32(0.5), np.float32(1.0)
 _EPSILON = np.float32(1e-5)  # nn.LayerNorm's default
 
-# gelu(a) = a / 2 + E(|a|) with E even. E is a polynomial up to |a| = 5.5 and |a| / 2 beyond, where
-# the difference is below 2e-7; degree 16 keeps the fit's error below that of single precision.
+# gelu(a) = a / 2 + E(|a|) with E even: a polynomial up to |a| = 5.5 and |a| / 2 beyond, where the
+# difference is below 2e-7. The error of degree 16 is below that of float32.
 _GELU_LIMIT = np.float32(5.5)
 _GELU_DEGREE = 16
 _GELU_BLOCK = 4  # coefficients a pass
@@ -39,9 +39,9 @@ def gelu_polynomial() -> Array:
 
 @compiled()
 def _affine(weights: Array, place: int, x: Array, y: Array) -> int:
-    """y = x @ matrix + bias, the matrix stored (inputs, outputs); returns the place behind both.
+    """Compute y = x @ matrix + bias, both read from `place`; returns the place after them.
 
-    Bound by reading the matrix, of which it takes four rows at a time.
+    The matrix is stored as (inputs, outputs) and read four rows at a time.
     """
     rows, columns = x.size, y.size
     matrix = weights[place : place + rows * columns].reshape((rows, columns))
@@ -65,7 +65,7 @@ def _affine(weights: Array, place: int, x: Array, y: Array) -> int:
 
 @compiled()
 def _layer_norm(weights: Array, place: int, x: Array, y: Array) -> int:
-    """Scale, then offset, are read from `place`; returns the place behind them."""
+    """LayerNorm with scale and offset read from `place`; returns the place after them."""
     size = x.size
     mean = np.float32(0.0)
     for c in range(size):
@@ -83,7 +83,7 @@ def _layer_norm(weights: Array, place: int, x: Array, y: Array) -> int:
 
 @compiled()
 def _gelu(coefficients: Array, x: Array, w: Array, even: Array) -> None:
-    """The exact (erf) gelu of x, in place; w and even are scratch of at least x's size."""
+    """The exact (erf) GELU of x, in place; w and even are scratch of at least x's size."""
     for c in range(x.size):
         w[c] = min(abs(x[c]), _GELU_LIMIT) * (np.float32(2.0) / _GELU_LIMIT) - _ONE
         even[c] = coefficients[0]
@@ -115,7 +115,7 @@ def _spectral(
     """One step of a spectral block, x (d,) -> y (d,): x enters the window, `oldest` leaves it.
 
     modes (2, 2m, d): the window's, then those of the inputs since slot 0. The folded readout
-    (2m, d), imaginary parts negated, is read from `place`; returns the place behind it.
+    (2m, d), imaginary parts negated, is read from `place`; returns the place after it.
     """
     rows, size = modes.shape[1], x.size
     readout = weights[place : place + rows * size].reshape((rows, size))
@@ -135,30 +135,27 @@ def _spectral(
 def control_step(
     obs: Array,
     remaining: float,
-    token_source: Array,
-    weights: Array,
-    constants: tuple[Array, Array],
-    ring: Array,
-    modes: Array,
-    scratch: Array,
-    widths: tuple[int, int],
+    network: tuple[Array, Array, Array, Array],
+    memory: tuple[Array, Array, Array],
+    decoder_dim: int,
     slot: int,
     action: Array,
 ) -> None:
     """One control step of one robot: obs (Do,) -> action (A,), both in the units of the data.
 
     Args:
-        remaining: return-to-go over the return scale, for tokens that have a place for it.
-        token_source: (D,) which observation number a token number is, -1 for the return-to-go.
-        weights: all numbers of the policy in the order in which a step reads them (see
-            compiled_fcnet), so that memory is read once from front to back.
-        constants: cos and sin of u_k (2, m), and `gelu_polynomial`.
-        ring: (n, L, d) the last n inputs of every spectral block.
-        modes: (L, 2, 2m, d) as in `_spectral`. Ring and modes are zero before the first step.
-        scratch: (6, at least the widest of D, d and h). widths: d and h.
-        slot: the step's number modulo n.
+        remaining: return-to-go / return scale, for tokens that have it.
+        network: (D,) the observation index of each token index, -1 for the return-to-go; all
+            weights in the order in which they are read (see `compiled_fcnet`); cos and sin of u_k
+            (2, m); `gelu_polynomial`.
+        memory: (n, L, d) the last n inputs of every spectral block; (L, 2, 2m, d) modes as in
+            `_spectral`; both zeros at first; (6, at least the largest of D, d and h) scratch.
+        decoder_dim: h.
+        slot: steps so far modulo n.
     """
-    (turn, gelu), (d, h) = constants, widths
+    token_source, weights, turn, gelu = network
+    ring, modes, scratch = memory
+    d, h = ring.shape[2], decoder_dim
     token, x = scratch[0, : token_source.size], scratch[1, :d]
     normed, inner, w, even = scratch[2, :d], scratch[3, :d], scratch[4], scratch[5]
 

@@ -1,4 +1,4 @@
-"""Learned policies in the control loop, N robots at once."""
+"""Learned policies in the control loop of N robots."""
 
 from typing import Protocol
 
@@ -9,29 +9,27 @@ from learners.policy.policy_network import PolicyNetwork
 
 
 class ControlObservation(Protocol):
-    """The part of an observation that a learned policy reads, N robots."""
+    """What a learned policy reads of an observation of N robots."""
 
     @property
     def policy(self) -> np.ndarray:
-        """(N, Ds) float32, as it is stored."""
+        """(N, Ds) float32, the stored observation."""
         ...
 
     @property
     def reward(self) -> np.ndarray:
-        """(N,) reward of the step before; not read on an episode's first step."""
+        """(N,) reward of the previous step; not read on an episode's first step."""
         ...
 
 
 class LearnedPolicy:
-    """A policy network that controls `num_robots` robots and keeps their histories.
+    """A policy network that controls `num_robots` robots.
 
-    A return-conditioned network starts each episode with `return_target` (1.0 = the expert's mean
-    return) and counts the rewards received since. With `sample` the actions are drawn from a
-    Gaussian network, the same ones for the same `seed`; without, they are its mean. Actions are cut
-    to +-`action_limit`, for environments that take no larger ones.
-
-    Where the data's observation has no last action (`TokenLayout.keeps_last_action`), the last
-    action of each robot is kept here, as `act` returned it, zeros at an episode's start.
+    A return-conditioned policy starts each episode with `return_target` (1.0 = the expert's return)
+    and subtracts the rewards. With `sample` actions are drawn from a Gaussian policy, by `seed`;
+    otherwise they are its mean. Actions are clipped to +-`action_limit`. A policy that keeps the
+    last action gets what `act` returned, and zeros at an episode's start. Raises ValueError for
+    values outside their ranges.
     """
 
     def __init__(
@@ -44,8 +42,6 @@ class LearnedPolicy:
         seed: int = 0,
         action_limit: float = float("inf"),
     ) -> None:
-        """Raises ValueError unless num_robots >= 1, return_target is finite, action_limit is above
-        0, and a network to sample from is Gaussian."""
         if num_robots < 1:
             raise ValueError(f"num_robots must be at least 1, got {num_robots}")
         if not np.isfinite(return_target):
@@ -59,15 +55,14 @@ class LearnedPolicy:
         self._target = np.float32(return_target * float(network.return_scale))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)
         self._first = np.ones(num_robots, dtype=bool)
-        act_dim = network.action_normaliser.mean.numel()
-        self._last_action = torch.zeros(num_robots, act_dim)
+        self._last_action = torch.zeros(num_robots, network.act_dim)
         self._generator = torch.Generator().manual_seed(seed)
         with torch.inference_mode():
             self._std = network.action_std() if sample else None
             self._state = network.init_state(num_robots)
 
     def reset(self, ids: np.ndarray) -> None:
-        """Forget the history of the robots `ids`: their next observation starts an episode."""
+        """Start a new episode for the robots `ids`."""
         ids = np.asarray(ids, dtype=np.int64)
         self._remaining[ids] = self._target
         self._first[ids] = True

@@ -1,7 +1,7 @@
-"""Trained policies as files that a robot's program can run without this project.
+"""Export trained policies as files that a robot's program can run without this project.
 
-A folder: `policy.onnx` and `policy.pt2`, the control step with its normalisers, state in and state
-out; `policy.json`, all about it in full precision, with known answers to check a runtime by.
+A folder holds the control step with its normalisers as `policy.onnx` and `policy.pt2`, and
+`policy.json` with its description and examples of inputs and actions.
 """
 
 import json
@@ -25,27 +25,21 @@ from learners.deploy.export_formats import (
     to_pt2,
     trace,
 )
-from learners.deploy.export_metadata import (
-    RobotFacts,
-    known_answers_entry,
-    model_properties,
-    policy_metadata,
-)
+from learners.deploy.export_metadata import RobotFacts, model_properties, policy_metadata
+from learners.deploy.onnx_policy import DESCRIPTION, MODEL
 from learners.deploy.step_modules import PolicyStep
 from learners.policy.policy_network import PolicyNetwork
 
-DESCRIPTION = "policy.json"
-FORMATS = {"onnx": "policy.onnx", "pt2": "policy.pt2"}
+FORMATS = {"onnx": MODEL, "pt2": "policy.pt2"}
 _CHECKED_STEPS = 160
 _STORED_STEPS = 12
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Which files, and for how many robots at once (a fixed number: a robot's program has one).
+    """The formats, and the fixed number of robots per step.
 
-    Raises:
-        ValueError: no format, an unknown or a repeated one, or no robot.
+    Raises ValueError for no, an unknown or a repeated format, or no robot.
     """
 
     formats: tuple[str, ...] = tuple(FORMATS)
@@ -62,7 +56,7 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was written: file -> bytes, format -> largest error against torch in the check."""
+    """The written files: file -> bytes, format -> largest error against torch."""
 
     folder: Path
     sizes: dict[str, int]
@@ -78,14 +72,11 @@ def export_policy(
     options: ExportOptions | None = None,
     source: Mapping[str, Any] | None = None,
 ) -> ExportResult:
-    """Write a policy's files into the new folder `dst`, all of them or none.
+    """Write a policy's files into the new folder `dst`, all or none.
 
-    Args:
-        card: of the policy's checkpoint. source: where the policy comes from, plain JSON values.
-
-    Raises:
-        ValueError: packages are missing, the policy does not fit the robot, an exported program
-            differs from the policy, or `dst` holds something else.
+    `card` is the checkpoint's, `source` says in JSON values where the policy comes from. Raises
+    ValueError if packages are missing, the policy does not fit the robot, an exported program
+    differs from the policy, or `dst` holds something else.
     """
     options = options or ExportOptions()
     if "onnx" in options.formats:
@@ -96,14 +87,14 @@ def export_policy(
     if done is not None:
         return done
     contents, errors = _programs(policy, module, metadata, options)
-    sizes = _write_folder(dst, contents)
-    return ExportResult(dst, sizes, errors)
+    _write_folder(dst, contents)
+    return ExportResult(dst, {name: len(content) for name, content in contents.items()}, errors)
 
 
 def _programs(
     policy: PolicyNetwork, module: PolicyStep, metadata: dict[str, Any], options: ExportOptions
 ) -> tuple[dict[str, bytes], dict[str, float]]:
-    """File -> content, and each format's error."""
+    """File -> content, and format -> error."""
     answers = make_known_answers(policy, options.batch_size, _CHECKED_STEPS)
     program = trace(module)
     contents, errors = {}, {}
@@ -114,12 +105,12 @@ def _programs(
         contents[FORMATS["onnx"]] = content
     if "pt2" in options.formats:
         content = to_pt2(program)
-        errors["pt2"] = check_step(pt2_step(content, module), module, answers, "pt2 program")
+        errors["pt2"] = check_step(pt2_step(content), module, answers, "pt2 program")
         contents[FORMATS["pt2"]] = content
     description = metadata | {
         "files": {name: sha256(content).hexdigest() for name, content in contents.items()},
         "errors": errors,
-        "known_answers": known_answers_entry(answers.first(_STORED_STEPS)),
+        "known_answers": answers.to_json(_STORED_STEPS),
     }
     return contents | {DESCRIPTION: _json_bytes(description)}, errors
 
@@ -127,21 +118,11 @@ def _programs(
 def _already_there(
     dst: Path, metadata: Mapping[str, Any], options: ExportOptions
 ) -> ExportResult | None:
-    """The same export from before; None where `dst` is free."""
+    """The result of the same export if it is in `dst`, undamaged; None if `dst` is free."""
     if not dst.exists() or (dst.is_dir() and not any(dst.iterdir())):
         return None
     files = {FORMATS[name] for name in options.formats}
-    found = _same_export(dst, metadata, files)
-    if found is None:
-        raise ValueError(f"{dst} exists and holds something else; give a new folder")
-    sizes = {name: (dst / name).stat().st_size for name in sorted({*files, DESCRIPTION})}
-    return ExportResult(dst, sizes, found["errors"], already_there=True)
-
-
-def _same_export(
-    dst: Path, metadata: Mapping[str, Any], files: set[str]
-) -> Mapping[str, Any] | None:
-    """The description in `dst`, if it is of this policy and all its files are whole."""
+    found: dict[str, Any] = {}
     try:
         found = json.loads((dst / DESCRIPTION).read_text(encoding="utf-8"))
         same = (
@@ -151,16 +132,19 @@ def _same_export(
             and all(sha256_file(dst / name) == known for name, known in found["files"].items())
         )
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError):
-        return None
-    return found if same else None
+        same = False
+    if not same:
+        raise ValueError(f"{dst} exists and holds something else; give a new folder")
+    sizes = {name: (dst / name).stat().st_size for name in sorted({*files, DESCRIPTION})}
+    return ExportResult(dst, sizes, found["errors"], already_there=True)
 
 
 def _json_bytes(tree: Any) -> bytes:
     return (json.dumps(tree, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _write_folder(dst: Path, contents: Mapping[str, bytes]) -> dict[str, int]:
-    """Make the folder appear whole."""
+def _write_folder(dst: Path, contents: Mapping[str, bytes]) -> None:
+    """Write the folder under a temporary name and rename it."""
     dst = dst.absolute()
     temporary = dst.with_name(f".{dst.name}.{os.getpid()}.tmp")
     try:
@@ -175,4 +159,3 @@ def _write_folder(dst: Path, contents: Mapping[str, bytes]) -> dict[str, int]:
         raise ValueError(f"cannot write {dst}: {error.strerror}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return {name: len(content) for name, content in contents.items()}

@@ -1,4 +1,4 @@
-"""A policy's step as an ONNX model and as a `torch.export` program, each proven against torch."""
+"""A policy's step as an ONNX model and as a `torch.export` program, checked against torch."""
 
 import contextlib
 import copy
@@ -17,37 +17,39 @@ import torch
 from learners.deploy.step_modules import PolicyStep
 from learners.policy.policy_network import PolicyNetwork
 
-# Gelu and LayerNormalization are single operations from here on (ONNX 1.15).
+# The first with Gelu and LayerNormalization as single operations (ONNX 1.15).
 OPSET = 20
 TOLERANCE = 1e-5
 _EXTRA = "pip install 'gaitforge[onnx]'"
 
-Step = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
-"""Named inputs of one control step -> its named outputs."""
+Step = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
+"""A control step: inputs in the order of `PolicyStep.input_names` -> outputs likewise."""
 
 
 @dataclass(frozen=True)
 class KnownAnswers:
-    """Inputs of some steps of an episode, and the actions that they must give.
+    """Inputs and actions of the first steps of an episode.
 
-    observation (T, B, Do); return_to_go (T, B) where the policy takes one; action (T, B, A).
+    observation (T, B, Do); return_to_go (T, B) if the policy takes one; action (T, B, A).
     """
 
     observation: np.ndarray
     return_to_go: np.ndarray | None
     action: np.ndarray
 
-    def first(self, steps: int) -> "KnownAnswers":
-        """Its beginning."""
-        target = None if self.return_to_go is None else self.return_to_go[:steps]
-        return KnownAnswers(self.observation[:steps], target, self.action[:steps])
+    def to_json(self, steps: int) -> dict[str, Any]:
+        """The first `steps` as lists [step][robot][number]."""
+        target = self.return_to_go
+        return {
+            "tolerance": TOLERANCE,
+            "observation": self.observation[:steps].tolist(),
+            "return_to_go": None if target is None else target[:steps].tolist(),
+            "action": self.action[:steps].tolist(),
+        }
 
 
 def make_known_answers(policy: PolicyNetwork, batch_size: int, steps: int) -> KnownAnswers:
-    """Observations spread like the data's, and what the policy's own step makes of them.
-
-    A last action that the policy keeps is its own, zeros at first.
-    """
+    """Random observations distributed like the data's, and the policy's actions."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(steps, batch_size, policy.layout.obs_dim, generator=generator)
     observation = policy.obs_normaliser.restore(noise)[..., : policy.layout.stored_dim]
@@ -56,7 +58,7 @@ def make_known_answers(policy: PolicyNetwork, batch_size: int, steps: int) -> Kn
     actions = []
     with torch.no_grad():
         state = policy.init_state(batch_size)
-        action = torch.zeros(batch_size, policy.action_normaliser.mean.numel())
+        action = torch.zeros(batch_size, policy.act_dim)
         for step in range(steps):
             obs = policy.observation(observation[step], action)
             action, state = policy.step(obs, state, None if target is None else target[step])
@@ -69,18 +71,15 @@ def make_known_answers(policy: PolicyNetwork, batch_size: int, steps: int) -> Kn
 
 
 def check_step(step: Step, module: PolicyStep, vector: KnownAnswers, what: str) -> float:
-    """The largest error of a whole episode, relative to actions above 1.
-
-    Raises:
-        ValueError: it exceeds TOLERANCE: the exported program is not the policy.
-    """
+    """The largest error of an episode, relative to actions above 1; ValueError above TOLERANCE."""
     state = {each.name: each.initial.numpy() for each in module.state_tensors}
     worst = 0.0
     for index, observation in enumerate(vector.observation):
         inputs = {"observation": observation, **state}
         if vector.return_to_go is not None:
             inputs["return_to_go"] = vector.return_to_go[index]
-        outputs = step(inputs)
+        results = step([inputs[name] for name in module.input_names])
+        outputs = dict(zip(module.output_names, results, strict=True))
         expected = vector.action[index]
         error = np.abs(outputs["action"] - expected) / np.maximum(1.0, np.abs(expected))
         worst = max(worst, float(error.max()))
@@ -99,7 +98,7 @@ def trace(module: PolicyStep) -> torch.export.ExportedProgram:
     with torch.no_grad():
         program = torch.export.export(frozen, module.example_inputs(), strict=False)
     for node in program.graph.nodes:
-        # Where in which file of this machine an operation was written concerns nobody else.
+        # No paths of this machine.
         node.meta.pop("stack_trace", None)
         node.meta.pop("nn_module_stack", None)
         node.meta.pop("source_fn_stack", None)
@@ -107,7 +106,7 @@ def trace(module: PolicyStep) -> torch.export.ExportedProgram:
 
 
 def to_pt2(program: torch.export.ExportedProgram) -> bytes:
-    """The archive that `torch.export.load` reads."""
+    """An archive for `torch.export.load`."""
     buffer = io.BytesIO()
     program.example_inputs = None  # torch would pickle them
     with _quiet():
@@ -115,15 +114,14 @@ def to_pt2(program: torch.export.ExportedProgram) -> bytes:
     return buffer.getvalue()
 
 
-def pt2_step(content: bytes, module: PolicyStep) -> Step:
-    """Run an archive."""
+def pt2_step(content: bytes) -> Step:
+    """A function that runs an archive."""
     run = torch.export.load(io.BytesIO(content)).module()
 
-    def step(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def step(inputs: list[np.ndarray]) -> list[np.ndarray]:
         with torch.no_grad():
-            given = [torch.from_numpy(inputs[name].copy()) for name in module.input_names]
-            results = run(*given)
-        return dict(zip(module.output_names, (each.numpy() for each in results), strict=True))
+            results = run(*(torch.from_numpy(each.copy()) for each in inputs))
+        return [each.numpy() for each in results]
 
     return step
 
@@ -131,11 +129,7 @@ def pt2_step(content: bytes, module: PolicyStep) -> Step:
 def to_onnx(
     program: torch.export.ExportedProgram, module: PolicyStep, metadata: Mapping[str, str]
 ) -> bytes:
-    """The ONNX model with its metadata; weights inside.
-
-    Raises:
-        ValueError: the packages for it are not installed.
-    """
+    """The ONNX model with its weights and metadata."""
     onnx, _ = onnx_packages()
     with _quiet():
         exported = torch.onnx.export(
@@ -161,19 +155,18 @@ def to_onnx(
 
 
 def onnx_step(content: bytes, module: PolicyStep) -> Step:
-    """Run a model."""
+    """A function that runs an ONNX model."""
     _, runtime = onnx_packages()
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
-    def step(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        results = session.run(module.output_names, dict(inputs))
-        return dict(zip(module.output_names, results, strict=True))
+    def step(inputs: list[np.ndarray]) -> Sequence[np.ndarray]:
+        return session.run(module.output_names, dict(zip(module.input_names, inputs, strict=True)))
 
     return step
 
 
 def onnx_packages() -> tuple[ModuleType, ModuleType]:
-    """onnx and onnxruntime; ValueError where they are not installed."""
+    """The packages onnx and onnxruntime; ValueError if they are not installed."""
     try:
         import onnx
         import onnxruntime
@@ -184,7 +177,7 @@ def onnx_packages() -> tuple[ModuleType, ModuleType]:
 
 
 def onnx_properties(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """An ONNX model's properties are texts: lists of names and numbers as CSV, the rest JSON."""
+    """The metadata as texts: lists of names and numbers as CSV, the rest as JSON."""
     return {name: _as_text(value) for name, value in metadata.items()}
 
 
@@ -198,7 +191,7 @@ def _as_text(value: Any) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's remarks on optional packages and on weights that share their memory."""
+    """Without torch's warnings about optional packages and shared weights."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""What a robot's program has to know about an exported policy."""
+"""The description of an exported policy for a robot's program."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,18 +8,15 @@ import numpy as np
 import torch
 
 from learners.checkpoint import check_layout
-from learners.deploy.export_formats import TOLERANCE, KnownAnswers
+from learners.deploy.onnx_policy import FORMAT, FORMAT_VERSION
 from learners.deploy.step_modules import PolicyStep
 from learners.deploy.step_state import StateTensor
 from learners.policy.policy_network import PolicyNetwork
 
-FORMAT = "gaitforge-policy"
-FORMAT_VERSION = 1
-
 
 @dataclass(frozen=True)
 class CommandFacts:
-    """One number of the command: its name, unit, and the range that the policy was taught."""
+    """One number of the command, with its range in training."""
 
     name: str
     unit: str
@@ -29,7 +26,7 @@ class CommandFacts:
 
 @dataclass(frozen=True)
 class FieldFacts:
-    """One field of the observation: its place, unit, and what it means (with its frame)."""
+    """One field of the observation; `meaning` says its frame."""
 
     start: int
     stop: int
@@ -39,12 +36,11 @@ class FieldFacts:
 
 @dataclass(frozen=True)
 class RobotFacts:
-    """The robot and the control loop that a policy was made for.
+    """The robot and the control loop of a policy, joints in the order of `joint_names`.
 
-    Joints in the order of `joint_names`; angles in rad, torques in Nm, gains in Nm/rad and Nms/rad.
-    A joint's target is default_joint_pos + action_scale x action, with the action clipped to
+    A joint's target is default_joint_pos + action_scale * action, with the action clipped to
     +-action_limit and the target to the joint's limits widened by target_margin. The PD law runs
-    `decimation` times in a control step of `control_dt_s`, or faster.
+    at least `decimation` times in a control step of `control_dt_s`.
     """
 
     robot: str
@@ -76,19 +72,19 @@ def policy_metadata(
     module: PolicyStep,
     source: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Everything about an exported policy but its files and known answers; plain JSON values.
+    """The description without files and known answers; JSON values.
 
-    Raises:
-        ValueError: the policy reads other observations or moves another number of joints.
+    Raises ValueError if the robot has other observations or another number of joints.
     """
     check_layout(policy.layout, facts.obs_slices, "the policy")
-    act_dim = policy.action_normaliser.mean.numel()
-    if act_dim != len(facts.joint_names):
+    if policy.act_dim != len(facts.joint_names):
         raise ValueError(
-            f"the policy moves {act_dim} joints, but {facts.robot} has {len(facts.joint_names)}"
+            f"the policy moves {policy.act_dim} joints, but {facts.robot} has "
+            f"{len(facts.joint_names)}"
         )
     loop = asdict(facts)
     observation, command = loop.pop("observation"), loop.pop("command")
+    expert_return = {"expert_return": float(policy.return_scale), "unit": "sum of stored rewards"}
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -97,20 +93,20 @@ def policy_metadata(
         "batch_size": module.batch_size,
         "observation": {"dim": module.obs_dim, "fields": observation},
         "command": list(command),
-        "action": {"dim": act_dim},
-        "return_to_go": _return_facts(policy),
+        "action": {"dim": policy.act_dim},
+        "return_to_go": expert_return if policy.conditioned else None,
         "state": [_state_entry(each) for each in module.state_tensors],
         "inputs": module.input_names,
         "outputs": module.output_names,
-        "control": {key: _plain(value) for key, value in loop.items()},
+        "control": {k: list(v) if isinstance(v, tuple) else v for k, v in loop.items()},
         "source": dict(source),
     }
 
 
 def model_properties(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The same under short names, for the properties of an ONNX file.
+    """The description under short names, for the properties of an ONNX file.
 
-    run_path to action_scale are the names that mjlab's runtimes read; `gaitforge` holds it all.
+    run_path to action_scale are the names that mjlab's runtimes read; `gaitforge` is all of it.
     """
     control, source = metadata["control"], metadata["source"]
     fields = metadata["observation"]["fields"]
@@ -141,23 +137,6 @@ def model_properties(metadata: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def known_answers_entry(answers: KnownAnswers) -> dict[str, Any]:
-    """Inputs and actions of the first steps of an episode, [step][robot][number]."""
-    target = answers.return_to_go
-    return {
-        "tolerance": TOLERANCE,
-        "observation": answers.observation.tolist(),
-        "return_to_go": None if target is None else target.tolist(),
-        "action": answers.action.tolist(),
-    }
-
-
-def _return_facts(policy: PolicyNetwork) -> dict[str, Any] | None:
-    if not policy.conditioned:
-        return None
-    return {"expert_return": float(policy.return_scale), "unit": "sum of stored rewards"}
-
-
 def _state_entry(state: StateTensor) -> dict[str, Any]:
     values = state.initial.unique()
     assert values.numel() == 1, "every network starts from a uniform state"
@@ -167,12 +146,8 @@ def _state_entry(state: StateTensor) -> dict[str, Any]:
         "output": f"next_{state.name}",
         "shape": list(state.initial.shape),
         "dtype": str(np.dtype(str(state.initial.dtype).removeprefix("torch."))),
-        # JSON knows no infinity.
+        # JSON has no infinity.
         "fill": fill if torch.isfinite(values).all() else str(fill),
         "batch_axis": state.batch_axis,
         "in_place": state.in_place,
     }
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

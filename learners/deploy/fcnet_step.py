@@ -1,26 +1,23 @@
 """FCNet's control step as a pure function of few, large tensor operations.
 
-The same numbers as `FCNet.step`, arranged for a runtime whose cost is one call an operation.
-Write Z_k for the sum over the window of x_tau u_k^(-tau), u_k = exp(2 pi i k / n): the modes of
-Eq. (13) without their common phase, X_k(t) = u_k^(t+1) Z_k. Then
+The same results as `FCNet.step`, for runtimes with a cost per operation. Let Z_k be the sum over
+the window of x_tau u_k^(-tau), u_k = exp(2 pi i k / n): the modes of Eq. (13) without their common
+phase, X_k(t) = u_k^(t+1) Z_k. Then
 
 - what enters or leaves the window in slot s = t mod n is multiplied by the same u_k^(-s): the modes
-  are never rotated, and what was added is later taken away as the very same number;
-- what a layer's past contributes, Re sum_k r_k X_k, depends on no input of the present step, so
-  one product gives it for all layers at once; the present input adds h[0] x (lag 0 of the kernel);
-- the sums in `window` leave out the slot that the next step overwrites: they are its past;
-- the last layer's second map and the decoder's first have nothing between them, and are one.
+  are never rotated, and exactly the number that was added is later subtracted;
+- the past's contribution to a layer, Re sum_k r_k X_k, does not depend on the present input, so one
+  product gives it for all layers; the present input adds h[0] x (lag 0 of the kernel);
+- the sums in `window` leave out the slot that the next step overwrites;
+- the last layer's second linear map and the decoder's first are folded into one.
 
-Only the rounding of the sums remains, and would grow without bound. The sums are therefore kept in
-float64, where it stays below float32's own for longer than any robot runs: about 1e-16 of the
-sum a step, at random, some 1e-11 of it after a year at 50 Hz. The cost is the same at every step
-and at every context length.
+The sums' rounding errors grow without bound. In float64 they are about 1e-16 of the sum a step, at
+random: some 1e-11 after a year at 50 Hz, below float32's own.
 
 Legend: B batch, D token, A action, n context length, m modes, C = layers x hidden channels.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +29,7 @@ from learners.models.fcnet.spectral_basis import dft_angles
 
 
 class FourierStep(nn.Module):
-    """One Fourier layer up to its FFN's second map, given what its past contributes."""
+    """One Fourier layer up to its FFN's second map, given its past's contribution."""
 
     present: Tensor
 
@@ -44,14 +41,14 @@ class FourierStep(nn.Module):
         self.register_buffer("present", layer.spectral.kernel()[0].detach().clone())
 
     def forward(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x (B, d), the past's part of its convolution -> convolution's input, y, FFN's inside."""
+        """Take x and past (B, d) to the convolution's input, y, the FFN's hidden activations."""
         entered = self.spectral_norm(x)
         y = functional.gelu(past + self.present * entered) + x
         return entered, y, self.activation(self.widen(self.ffn_norm(y)))
 
 
 class DecoderStep(nn.Module):
-    """The decoder of W2 inside + y, whose first map D takes D y + (D W2) inside."""
+    """The decoder of y + W2 inside, with its first map D folded: D y + (D W2) inside."""
 
     def __init__(self, narrow: nn.Linear, decoder: nn.Sequential) -> None:
         super().__init__()
@@ -77,12 +74,12 @@ class FCNetStep(nn.Module):
     def __init__(self, network: FCNet, batch_size: int) -> None:
         super().__init__()
         config = network.config
-        layers = cast(Sequence[FourierLayer], list(network.layers))
+        layers = list(network.layers)
         n, m, self.width = config.context_len, config.n_modes, config.hidden_dim
         self.batch_size = batch_size
         self.encoder = network.encoder
-        self.layers = nn.ModuleList(FourierStep(layer) for layer in layers)
-        self.decoder = DecoderStep(cast(nn.Linear, layers[-1].ffn[2]), network.decoder)
+        self.layers: Any = nn.ModuleList(FourierStep(layer) for layer in layers)
+        self.decoder = DecoderStep(layers[-1].ffn[2], network.decoder)
 
         r = torch.cat([layer.spectral.readout().detach() for layer in layers], dim=1)
         real, imag = r[:m], r[m:]
@@ -102,17 +99,17 @@ class FCNetStep(nn.Module):
         )
 
     def forward(self, token: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """One control step; the given state is left as it is."""
+        """One control step; does not change the given state."""
         ring, window, slot = state
         modes = (window.to(self.readout.dtype) * self.readout).flatten(0, 1)
         past = self.leave.index_select(0, slot).mm(modes)
         if self.batch_size > 1:
             past = past.view(self.batch_size, -1)
         x, y, inside, entered = self.encoder(token), token, token, []
-        for layer, part in zip(self._steps, past.split(self.width, dim=1), strict=True):
+        for layer, part in zip(self.layers, past.split(self.width, dim=1), strict=True):
             each, y, inside = layer(x, part)
             entered.append(each)
-            x = layer.narrow(inside) + y  # not needed after the last layer; no graph holds it
+            x = layer.narrow(inside) + y  # unused after the last layer
         row = torch.cat(entered, dim=1)
 
         ring = ring.index_copy(0, slot, row if self.batch_size == 1 else row.view(1, -1))
@@ -122,13 +119,9 @@ class FCNetStep(nn.Module):
         window = torch.addmm(window, change, rows)
         return self.decoder(y, inside), ring, window, next_slot
 
-    @property
-    def _steps(self) -> Iterable[FourierStep]:
-        return cast(Iterable[FourierStep], self.layers)
-
 
 def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """A linear map with these numbers."""
+    """A linear map with these weights."""
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, dtype=weight.dtype)
     linear.weight.data = weight.clone()
     if bias is not None:
@@ -139,8 +132,8 @@ def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
 def _phase_tables(n_modes: int, context_len: int) -> tuple[Tensor, Tensor]:
     """The phases of every slot s, float64.
 
-    leave (n, 4m): the products of modes and readout to Re sum_k r_k u_k^(s+1) Z_k.
-    change (n, 2m, 2): adds the slot's input, times u^(-s), and takes away the following slot's.
+    leave (n, 4m): products of modes and readout -> Re sum_k r_k u_k^(s+1) Z_k.
+    change (n, 2m, 2): adds the slot's input times u^(-s) and subtracts the next slot's.
     """
     angles = dft_angles(n_modes, context_len, context_len).double()
     after = angles.roll(-1, 1).T

@@ -1,7 +1,6 @@
-"""An exported policy in the control loop, by ONNX Runtime alone: what runs on a robot.
+"""An exported policy in a robot's control loop, by ONNX Runtime.
 
-Needs NumPy and onnxruntime, not torch, and no other file of this project. State tensors are kept in
-two sets of buffers, read and written in turn; where a step may overwrite its state, in one.
+Needs NumPy and onnxruntime only: no torch and no other file of this project.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,17 +15,20 @@ import numpy as np
 if TYPE_CHECKING:
     from learners.deploy.control import ControlObservation
 
+Array = np.ndarray
+
 MODEL = "policy.onnx"
 DESCRIPTION = "policy.json"
-_FORMAT = "gaitforge-policy"
-_FORMAT_VERSION = 1
+FORMAT = "gaitforge-policy"
+FORMAT_VERSION = 1
 
 
 class OnnxPolicy:
-    """The policy of an exported folder, for `num_robots` robots, on one thread.
+    """An exported policy for `num_robots` robots, on one thread.
 
-    A return-conditioned policy starts each episode with `return_target` (1.0 = the expert's mean
-    return) and counts the rewards received since.
+    A return-conditioned policy starts each episode with `return_target` (1.0 = the expert's return)
+    and subtracts the rewards. Raises ValueError for a missing or damaged export, missing
+    onnxruntime, or a value outside its range.
     """
 
     def __init__(
@@ -37,11 +38,6 @@ class OnnxPolicy:
         name: str = "exported",
         return_target: float = 1.0,
     ) -> None:
-        """
-        Raises:
-            ValueError: no or a damaged export, onnxruntime is missing, num_robots < 1, or a
-                return_target that is not finite.
-        """
         if num_robots < 1:
             raise ValueError(f"num_robots must be at least 1, got {num_robots}")
         if not np.isfinite(return_target):
@@ -51,6 +47,7 @@ class OnnxPolicy:
         self.description = read_description(folder)
         self._session = _open_session(Path(folder), self.description)
         self._obs_dim = int(self.description["observation"]["dim"])
+        self._act_dim = int(self.description["action"]["dim"])
         self._batch = int(self.description["batch_size"])
         groups = -(-num_robots // self._batch)
         self._groups = [_Group(self._session, self.description) for _ in range(groups)]
@@ -62,15 +59,11 @@ class OnnxPolicy:
 
     @property
     def parameters(self) -> int:
-        """Trainable numbers of the policy that was exported."""
+        """Trainable parameters of the exported policy."""
         return int(self.description["parameters"] or 0)
 
-    @property
-    def _act_dim(self) -> int:
-        return int(self.description["action"]["dim"])
-
     def reset(self, ids: np.ndarray) -> None:
-        """Forget the history of the robots `ids`: their next observation starts an episode."""
+        """Start a new episode for the robots `ids`."""
         ids = np.asarray(ids, dtype=np.int64)
         self._remaining[ids] = self._target
         self._first[ids] = True
@@ -95,10 +88,9 @@ class OnnxPolicy:
         return actions
 
     def check_known_answers(self) -> float:
-        """The largest error on the export's own examples, relative to actions above 1.
+        """The largest error on the export's examples, relative to actions above 1.
 
-        Raises:
-            ValueError: it exceeds the tolerance: this runtime does not compute the policy.
+        Raises ValueError if it exceeds the tolerance.
         """
         known = self.description["known_answers"]
         group = _Group(self._session, self.description)
@@ -115,11 +107,7 @@ class OnnxPolicy:
 
 
 def read_description(folder: Path | str) -> dict[str, Any]:
-    """The JSON of an exported policy.
-
-    Raises:
-        ValueError: there is none that this program can read.
-    """
+    """The JSON of an exported policy; ValueError if there is none that can be read."""
     path = Path(folder) / DESCRIPTION
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
@@ -127,54 +115,52 @@ def read_description(folder: Path | str) -> dict[str, Any]:
         raise ValueError(f"no exported policy in {folder}: it holds no {DESCRIPTION}") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}") from None
-    known = isinstance(description, dict) and description.get("format") == _FORMAT
-    if not known or description.get("format_version") != _FORMAT_VERSION:
-        raise ValueError(f"{path} describes no policy of this program's format {_FORMAT_VERSION}")
+    known = isinstance(description, dict) and description.get("format") == FORMAT
+    if not known or description.get("format_version") != FORMAT_VERSION:
+        raise ValueError(f"{path} describes no policy of this program's format {FORMAT_VERSION}")
     return description
 
 
 def is_exported_policy(folder: Path | str) -> bool:
-    """Whether a folder is an exported policy's rather than a training run's."""
+    """Whether a folder holds an exported policy, not a training run."""
     return (Path(folder) / DESCRIPTION).is_file()
 
 
 def _open_session(folder: Path, description: dict[str, Any]) -> Any:
-    runtime = _onnxruntime()
-    path = folder / MODEL
-    if not path.is_file():
-        raise ValueError(f"{folder} holds no {MODEL}; export it with the format onnx")
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != description["files"].get(MODEL):
-        raise ValueError(f"{path} is not the file that {DESCRIPTION} describes; export it again")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-
-
-def _onnxruntime() -> ModuleType:
     try:
         import onnxruntime
     except ImportError:
         raise ValueError(
             "an exported policy needs the package onnxruntime: pip install 'gaitforge[onnx]'"
         ) from None
-    return onnxruntime
+    path = folder / MODEL
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no {MODEL}; export it with the format onnx")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != description["files"].get(MODEL):
+        raise ValueError(f"{path} is not the file that {DESCRIPTION} describes; export it again")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
 class _Group:
-    """As many robots as the model takes at once, with their buffers bound to the model."""
+    """As many robots as the model takes at once, with buffers bound to the model.
+
+    Two sets of state buffers are read and written in turn; state that a step may overwrite has one.
+    """
 
     def __init__(self, session: Any, description: dict[str, Any]) -> None:
         batch = description["batch_size"]
         self._run = session.run_with_iobinding
         shape = (batch, description["observation"]["dim"])
-        self._observation: np.ndarray = np.zeros(shape, dtype=np.float32)
-        self._return_to_go: np.ndarray = np.zeros(batch, dtype=np.float32)
+        self._observation: Array = np.zeros(shape, dtype=np.float32)
+        self._return_to_go: Array = np.zeros(batch, dtype=np.float32)
         shape = (batch, description["action"]["dim"])
-        self._action: np.ndarray = np.zeros(shape, dtype=np.float32)
+        self._action: Array = np.zeros(shape, dtype=np.float32)
         self._state = description["state"]
-        now = [_initial(each) for each in self._state]
+        now = [np.full(s["shape"], float(s["fill"]), dtype=s["dtype"]) for s in self._state]
         after = [
             array if each["in_place"] else array.copy()
             for each, array in zip(self._state, now, strict=True)
@@ -186,16 +172,12 @@ class _Group:
         ]
 
     def _bind(
-        self,
-        session: Any,
-        now: list[np.ndarray],
-        after: list[np.ndarray],
-        description: dict[str, Any],
+        self, session: Any, now: list[Array], after: list[Array], description: dict[str, Any]
     ) -> Any:
-        inputs: dict[str, np.ndarray] = {"observation": self._observation}
+        inputs = {"observation": self._observation}
         if description["return_to_go"] is not None:
             inputs["return_to_go"] = self._return_to_go
-        outputs: dict[str, np.ndarray] = {"action": self._action}
+        outputs = {"action": self._action}
         for each, given, following in zip(self._state, now, after, strict=True):
             inputs[each["input"]], outputs[each["output"]] = given, following
         binding = session.io_binding()
@@ -205,7 +187,7 @@ class _Group:
         return binding
 
     def step(self, observation: np.ndarray, return_to_go: np.ndarray) -> np.ndarray:
-        """(b, Do) and (b,) -> (b, A), b robots or fewer; a view that the next step overwrites."""
+        """(b, Do) and (b,) -> (b, A) for up to B robots; a view that the next step overwrites."""
         rows = len(observation)
         self._observation[:rows] = observation
         self._return_to_go[:rows] = return_to_go
@@ -215,13 +197,9 @@ class _Group:
         return self._action[:rows]
 
     def reset(self, row: int) -> None:
-        """Forget what one robot has seen; what all share, such as a clock, goes on."""
+        """Reset one robot's state; shared state, such as a clock, stays."""
         for each, array in zip(self._state, self._buffers[0], strict=True):
             if each["batch_axis"] is not None:
                 robots = np.moveaxis(array, each["batch_axis"], 0)
                 width = len(robots) // len(self._observation)
                 robots[row * width : (row + 1) * width] = float(each["fill"])
-
-
-def _initial(state: dict[str, Any]) -> np.ndarray:
-    return np.full(state["shape"], float(state["fill"]), dtype=state["dtype"])

@@ -1,12 +1,12 @@
-"""A policy's control step as a pure function of tensors, which is what can be exported.
+"""A policy's control step as a pure function of tensors, for export.
 
-`PolicyNetwork.step` may update its state in place and keep it in any dataclass. Here the state is
-a flat list of named tensors, given to every step and returned anew.
+`PolicyNetwork.step` may update any dataclass in place. Here the state is a flat list of named
+tensors that every step takes and returns.
 
 Legend: B batch (robots), Do observation, D token, A action.
 """
 
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,40 +14,38 @@ from torch import Tensor, nn
 from learners.deploy.fcnet_step import FCNetStep
 from learners.deploy.step_state import StateTensor, named_tensors, with_tensors
 from learners.models.fcnet.fcnet import FCNet
-from learners.policy.policy_network import Network, PolicyNetwork
+from learners.policy.policy_network import PolicyNetwork
 from learners.policy.tokens import LAST_ACTION
 
 KEPT_ACTION = f"state_{LAST_ACTION}"
-"""The part of the state that is the action of the step before, where the policy keeps it."""
+"""Name of the last action in the state, if the policy keeps it."""
 
 
 class NetworkStep(nn.Module):
-    """The pure step of any network whose state is made of tensors.
+    """The pure step of any network whose state consists of tensors.
 
-    Constants that live in the state, which a step leaves alone, are part of the module instead.
+    Tensors of the state that a step leaves unchanged are constants of the module.
     """
 
+    network: Any
+
     def __init__(self, network: nn.Module, token_dim: int, batch_size: int) -> None:
-        """Raises ValueError where the state holds something else than tensors."""
+        """Raises ValueError if the state holds something else than tensors."""
         super().__init__()
         self.network = network
-        self._initial = self._recurrent.init_state(batch_size)
+        self._initial = self.network.init_state(batch_size)
         leaves = dict(named_tensors(self._initial))
-        wider = dict(named_tensors(self._recurrent.init_state(batch_size + 1)))
+        wider = dict(named_tensors(self.network.init_state(batch_size + 1)))
         self.state_tensors = tuple(
             StateTensor(name, leaves[name], _differing_axis(leaves[name], wider[name]))
             for name in self._changing(leaves, torch.zeros(batch_size, token_dim))
         )
 
-    @property
-    def _recurrent(self) -> Network:
-        return cast(Network, self.network)
-
     def _changing(self, leaves: dict[str, Tensor], token: Tensor) -> list[str]:
         """Names of the tensors that a step replaces or writes to."""
         given = {name: value.clone() for name, value in leaves.items()}
         versions = {name: value._version for name, value in given.items()}
-        _, state = self._recurrent.step(token, with_tensors(self._initial, given))
+        _, state = self.network.step(token, with_tensors(self._initial, given))
         returned = dict(named_tensors(state))
         untouched = {
             name
@@ -57,10 +55,10 @@ class NetworkStep(nn.Module):
         return [name for name, value in leaves.items() if value.numel() and name not in untouched]
 
     def forward(self, token: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """token (B, D) and the state tensors -> action (B, A) and their next values."""
+        """A token (B, D) and the state tensors -> action (B, A) and their next values."""
         names = [each.name for each in self.state_tensors]
         given = {name: value.clone() for name, value in zip(names, state, strict=True)}
-        action, following = self._recurrent.step(token, with_tensors(self._initial, given))
+        action, following = self.network.step(token, with_tensors(self._initial, given))
         tensors = dict(named_tensors(following))
         return action, *(tensors[name] for name in names)
 
@@ -68,26 +66,24 @@ class NetworkStep(nn.Module):
 class PolicyStep(nn.Module):
     """observation (B, Do), [return_to_go (B,),] state -> action (B, A) in data units, next state.
 
-    Normalisers included. Inputs and outputs go by `input_names` and `output_names`; the output
-    `next_X` of one step is the input `X` of the following one. Where the policy keeps the last
-    action, that is one of the state's tensors, and no part of the observation.
+    The output `next_X` of one step is the input `X` of the next. If the policy keeps the last
+    action, it is part of the state.
     """
 
     def __init__(self, policy: PolicyNetwork, batch_size: int = 1) -> None:
-        """Raises ValueError for batch_size < 1 or a state that is not made of tensors."""
+        """Raises ValueError for batch_size < 1 or a state that does not consist of tensors."""
         super().__init__()
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.batch_size = batch_size
         self.obs_dim = policy.layout.stored_dim
-        self.act_dim = policy.action_normaliser.mean.numel()
+        self.act_dim = policy.act_dim
         with torch.no_grad():
             step = (
                 FCNetStep(policy.network, batch_size)
                 if isinstance(policy.network, FCNet)
                 else NetworkStep(policy.network, policy.layout.dim, batch_size)
             )
-        # The spectral weights are folded by now: only what a step needs is carried along.
         self.policy = PolicyNetwork(
             step,
             policy.layout,
@@ -112,7 +108,7 @@ class PolicyStep(nn.Module):
         return ["action", *(f"next_{each.name}" for each in self.state_tensors)]
 
     def initial_state(self) -> tuple[Tensor, ...]:
-        """Fresh copies of the state before an episode."""
+        """Copies of the state before an episode."""
         return tuple(each.initial.clone() for each in self.state_tensors)
 
     def example_inputs(self) -> tuple[Tensor, ...]:
@@ -131,6 +127,6 @@ class PolicyStep(nn.Module):
 
 
 def _differing_axis(narrow: Tensor, wide: Tensor) -> int | None:
-    """The axis that grew with the number of robots."""
+    """The axis that differs, if any."""
     pairs = zip(narrow.shape, wide.shape, strict=True)
     return next((axis for axis, (a, b) in enumerate(pairs) if a != b), None)

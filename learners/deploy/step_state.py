@@ -11,9 +11,9 @@ from torch import Tensor
 class StateTensor:
     """One tensor of the recurrent state.
 
-    initial: its value before an episode's first step. batch_axis: the axis along which the robots
-    lie, each in as many neighbouring entries; None for what all share, such as a clock. in_place:
-    whether a runtime may let a step write the next value over the present one.
+    initial: its value before the first step. batch_axis: the axis of the robots, each with as many
+    adjacent entries; None for shared state such as a clock. in_place: a runtime may overwrite it
+    with the next value.
     """
 
     name: str
@@ -23,11 +23,7 @@ class StateTensor:
 
 
 def named_tensors(state: Any, name: str = "state") -> Iterator[tuple[str, Tensor]]:
-    """The tensors in a tree of dataclasses, lists, tuples and dicts, named by where they are.
-
-    Raises:
-        ValueError: the tree holds something else, which no exported program could carry along.
-    """
+    """The tensors in a tree of dataclasses, lists, tuples and dicts, by path; else ValueError."""
     if isinstance(state, Tensor):
         yield name, state
         return
@@ -36,7 +32,7 @@ def named_tensors(state: Any, name: str = "state") -> Iterator[tuple[str, Tensor
 
 
 def with_tensors(state: Any, tensors: Mapping[str, Tensor], name: str = "state") -> Any:
-    """The same tree with other tensors at the places that `tensors` names."""
+    """The same tree with the tensors at these paths replaced."""
     if isinstance(state, Tensor):
         return tensors.get(name, state)
     parts = {key: with_tensors(part, tensors, f"{name}_{key}") for key, part in _parts(state, name)}

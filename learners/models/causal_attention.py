@@ -4,21 +4,19 @@ Blocks are GPT-2's (Radford et al. 2019): pre-norm, biases, GELU, a feed-forward
 a last LayerNorm, weights drawn from N(0, 0.02) with residual projections scaled by 1/sqrt(2 L).
 
 Deviation from GPT-2 and the Decision Transformer: positions are rotary, not learned embeddings of
-an absolute time. A control loop outlives every table of positions, and when the oldest step leaves
-the window all learned positions of the cached keys would shift, so a cache could not equal the
-parallel form. Here attention depends on the lag only and is banded: in every layer a step
-attends to that layer's inputs of the last n steps, itself among them. The cache holds exactly
-these, so one step equals the parallel form at any time. (A window of n steps trains all of it.)
-Second deviation: no dropout, as with every network here.
+absolute time. An episode may be longer than any table of positions, and cached keys would change
+their positions whenever the oldest step leaves the window. With rotary positions attention depends
+on the lag only. It is banded: in every layer a step attends to that layer's inputs of the last n
+steps, its own included. The cache holds exactly these, so `step` equals `forward` at any time.
+Second deviation: no dropout, as in every network here.
 
 Legend: B batch, T steps, K tokens a step, S = T * K tokens, H heads, w = d / H channels a head,
 n context length in steps.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +30,11 @@ INIT_STD = 0.02
 
 @dataclass
 class AttentionState:
-    """The cache of B robots: a ring of n steps, allocated once.
+    """Key-value cache of B robots: a ring of n steps.
 
-    keys and values: one (B, H, n * K, w) tensor a layer, keys already rotated. penalty
-    (B, 1, K, n * K): added to the scores; minus infinity where nothing was seen yet. clock (1,)
-    int64: steps so far, the same for all robots, since only lags matter. frequencies (w,).
+    keys, values: (B, H, n * K, w) for each layer, keys already rotated. penalty (B, 1, K, n * K):
+    added to the scores, -inf for empty slots. clock (1,) int64: steps so far, shared by all robots,
+    since only lags matter. frequencies (w,).
     """
 
     keys: list[Tensor]
@@ -65,7 +63,7 @@ class CausalBlock(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, turn: Rotation, mask: Tensor | None) -> Tensor:
-        """(B, S, d) -> (B, S, d); no mask means plain causal."""
+        """(B, S, d) -> (B, S, d); plain causal attention without a mask."""
         query, key, value = self._heads(x, turn)
         pooled = functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=mask is None
@@ -75,7 +73,7 @@ class CausalBlock(nn.Module):
     def step(
         self, x: Tensor, turn: Rotation, cache: tuple[Tensor, Tensor], slots: Tensor, mask: Tensor
     ) -> Tensor:
-        """(B, K, d) -> (B, K, d); writes the new keys and values into `slots` of the cache."""
+        """(B, K, d) -> (B, K, d); writes the new keys and values to `slots` of the cache."""
         query, key, value = self._heads(x, turn)
         keys, values = cache
         keys.index_copy_(2, slots, key)
@@ -99,28 +97,19 @@ class CausalTrunk(nn.Module):
     """L blocks and a last LayerNorm over sequences of K tokens a step."""
 
     def __init__(
-        self,
-        hidden_dim: int,
-        n_heads: int,
-        n_layers: int,
-        context_len: int,
-        tokens_per_step: int = 1,
+        self, hidden_dim: int, n_heads: int, n_layers: int, context_len: int, tokens_per_step: int
     ) -> None:
         super().__init__()
         self.head_dim = hidden_dim // n_heads
         self.context_len = context_len
         self.tokens_per_step = tokens_per_step
-        self.blocks = nn.ModuleList(
+        self.blocks: Any = nn.ModuleList(
             CausalBlock(hidden_dim, n_heads, n_layers) for _ in range(n_layers)
         )
         self.last_norm = nn.LayerNorm(hidden_dim)
 
-    @property
-    def _blocks(self) -> Iterable[CausalBlock]:
-        return cast(Iterable[CausalBlock], self.blocks)
-
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T * K, d) -> (B, T * K, d), the K tokens of a step side by side."""
+        """(B, T * K, d) -> (B, T * K, d), the K tokens of a step adjacent."""
         tokens = torch.arange(x.shape[1], device=x.device)
         steps = tokens // self.tokens_per_step
         turn = rotation(steps, rotary_frequencies(self.head_dim, x.device), x.dtype)
@@ -128,12 +117,12 @@ class CausalTrunk(nn.Module):
         if x.shape[1] > self.context_len * self.tokens_per_step:
             recent = steps[:, None] - steps < self.context_len
             mask = (tokens[:, None] >= tokens) & recent
-        for block in self._blocks:
+        for block in self.blocks:
             x = block(x, turn, mask)
         return self.last_norm(x)
 
     def init_state(self, batch_size: int) -> AttentionState:
-        """An empty cache in the precision of the weights."""
+        """An empty cache with the weights' dtype and device."""
         like = self.last_norm.weight
         n_slots = self.context_len * self.tokens_per_step
         n_heads = like.numel() // self.head_dim
@@ -147,20 +136,20 @@ class CausalTrunk(nn.Module):
         )
 
     def step(self, x: Tensor, state: AttentionState) -> Tensor:
-        """The K tokens (B, K, d) of one step -> (B, K, d). The state is updated in place."""
+        """The K tokens (B, K, d) of one step -> (B, K, d); updates `state` in place."""
         within = torch.arange(self.tokens_per_step, device=x.device)
         slots = state.clock % self.context_len * self.tokens_per_step + within
         later = x.new_full((len(within), len(within)), -math.inf).triu(1)
         state.penalty.index_copy_(3, slots, later.expand(len(x), 1, -1, -1))
         turn = rotation(state.clock, state.frequencies, x.dtype)
-        for block, *cache in zip(self._blocks, state.keys, state.values, strict=True):
+        for block, *cache in zip(self.blocks, state.keys, state.values, strict=True):
             x = block.step(x, turn, (cache[0], cache[1]), slots, state.penalty)
         state.penalty.index_fill_(3, slots, 0.0)
         state.clock += 1
         return self.last_norm(x)
 
     def reset_state(self, state: AttentionState, rows: Tensor) -> None:
-        """Forget the robots `rows` (indices), in place; a number that is not finite goes too."""
+        """Reset the robots `rows` (indices), in place; also clears NaN."""
         for cache in (*state.keys, *state.values):
             cache[rows] = 0.0
         state.penalty[rows] = -math.inf

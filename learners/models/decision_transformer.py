@@ -1,15 +1,14 @@
 """Decision Transformer (DT), Chen et al. 2021, Section 3.
 
-Return-to-go, state and action are tokens of their own, each with its own linear embedding; the
-sequence is R_1, s_1, a_1, R_2, s_2, a_2, ... and the action is read out at the state's token, which
-sees all returns and states up to its own and all earlier actions. A control step brings the
-last action, so the tokens of step t are a_(t-1), R_t, s_t in this order: the paper's sequence, with
-one action more at its head (what the robot held before the episode).
+Return-to-go, state and action are separate tokens with a linear embedding each. The sequence is
+R_1, s_1, a_1, R_2, s_2, a_2, ... and the action is read out at the state's token, which sees all
+returns and states up to its own and all earlier actions. Here the tokens of step t are a_(t-1),
+R_t, s_t: the paper's sequence with one action added before the first step.
 
-As in the paper one position belongs to a whole step, the embeddings pass a LayerNorm, and the
-context counts steps, here n, so 3 n tokens. Deviations: rotary positions and no dropout, see
-`causal_attention`; no tanh on the action, since ours are normalised by mean and deviation, not to
-[-1, 1]; attention reaches back n steps in every layer, not to one common start.
+As in the paper, the tokens of a step share one position, embeddings pass a LayerNorm, and the
+context is counted in steps (n, so 3 n tokens). Deviations: rotary positions and no dropout, see
+`causal_attention`; no tanh on the action, since actions are normalised by mean and std, not to
+[-1, 1]; attention reaches back n steps in every layer, not to a common start.
 
 Legend: B batch, T time, D token of the layout, A action, d hidden channels.
 """
@@ -39,6 +38,22 @@ class DecisionTransformerConfig:
         check_counts("DT", self, "hidden_dim", "n_heads", "n_layers", "context_len")
         check_rotary_heads("DT", self.hidden_dim, self.n_heads)
 
+    def build(self, layout: TokenLayout, act_dim: int) -> "DecisionTransformer":
+        """The network for return tokens, which begin with the last action and the return-to-go.
+
+        Raises ValueError for tokens of another kind.
+        """
+        if layout.kind != "return":
+            raise ValueError(
+                f"the model kind dt needs tokens of kind 'return', not {layout.kind!r}: train it "
+                "with the return objective"
+            )
+        last_action_dim = layout.slices["return_to_go"][0]
+        state_dim = layout.dim - last_action_dim - 1
+        if state_dim < 1:
+            raise ValueError("the model kind dt needs an observation besides the last action")
+        return DecisionTransformer(self, last_action_dim, state_dim, act_dim)
+
 
 class DecisionTransformer(nn.Module):
     """Maps tokens of action, return-to-go and state to actions."""
@@ -53,23 +68,15 @@ class DecisionTransformer(nn.Module):
         self.embed_return = nn.Linear(1, config.hidden_dim)
         self.embed_state = nn.Linear(state_dim, config.hidden_dim)
         self.embedding_norm = nn.LayerNorm(config.hidden_dim)
-        self.trunk = CausalTrunk(
-            config.hidden_dim,
-            config.n_heads,
-            config.n_layers,
-            config.context_len,
-            TOKENS_PER_STEP,
-        )
+        sizes = (config.hidden_dim, config.n_heads, config.n_layers, config.context_len)
+        self.trunk = CausalTrunk(*sizes, TOKENS_PER_STEP)
         self.decoder = nn.Linear(config.hidden_dim, act_dim)
 
     def _embed(self, token: Tensor) -> Tensor:
         """(..., D) -> (..., 3, d): action, return, state."""
-        action, return_to_go, state = token.split(self.widths, dim=-1)
-        embedded = [
-            self.embed_action(action),
-            self.embed_return(return_to_go),
-            self.embed_state(state),
-        ]
+        embeddings = (self.embed_action, self.embed_return, self.embed_state)
+        parts = token.split(self.widths, dim=-1)
+        embedded = [embed(part) for embed, part in zip(embeddings, parts, strict=True)]
         return self.embedding_norm(torch.stack(embedded, dim=-2))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -78,37 +85,15 @@ class DecisionTransformer(nn.Module):
         return self.decoder(hidden[:, TOKENS_PER_STEP - 1 :: TOKENS_PER_STEP])
 
     def init_state(self, batch_size: int) -> AttentionState:
-        """The empty cache of `batch_size` robots; its size never changes."""
+        """An empty cache for `batch_size` robots."""
         return self.trunk.init_state(batch_size)
 
     @torch.no_grad()
     def step(self, token: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
-        """One control step: token (B, D) -> action (B, A). The given state is updated in place.
-
-        Equal to `forward` at the last of the tokens so far. For control only: no gradients.
-        """
+        """One control step: token (B, D) -> action (B, A) as in `forward`; updates `state`."""
         hidden = self.trunk.step(self._embed(token), state)
         return self.decoder(hidden[:, -1]), state
 
     def reset_state(self, state: AttentionState, rows: Tensor) -> None:
-        """Forget everything about the robots `rows` (indices), in place."""
+        """Reset the state of the robots `rows` (indices), in place."""
         self.trunk.reset_state(state, rows)
-
-
-def build_decision_transformer(
-    config: DecisionTransformerConfig, layout: TokenLayout, act_dim: int
-) -> DecisionTransformer:
-    """A DT of these sizes for return tokens, which begin with the last action and the return.
-
-    Raises ValueError for tokens without a return-to-go.
-    """
-    if layout.kind != "return":
-        raise ValueError(
-            f"the model kind dt needs tokens of kind 'return', not {layout.kind!r}: train it with "
-            "the return objective"
-        )
-    last_action_dim = layout.slices["return_to_go"][0]
-    state_dim = layout.dim - last_action_dim - 1
-    if state_dim < 1:
-        raise ValueError("the model kind dt needs an observation besides the last action")
-    return DecisionTransformer(config, last_action_dim, state_dim, act_dim)

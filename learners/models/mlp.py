@@ -1,7 +1,7 @@
-"""Multi-layer perceptrons: of one observation, and of the last H observations side by side.
+"""Multi-layer perceptrons of one observation, and of the last H observations concatenated.
 
-The second is the "MLP (history)" of the FCNet paper's Table 1; the first is it with H = 1. Layers
-of one width, GELU between them.
+The second is the "MLP (history)" of the FCNet paper's Table 1; the first has H = 1. All hidden
+layers have one width, with GELU between them.
 
 Legend: B batch, T time, D token, A action, H history, d hidden channels.
 """
@@ -26,10 +26,14 @@ class MLPConfig:
     def __post_init__(self) -> None:
         check_counts("MLP", self, "hidden_dim", "n_layers")
 
+    def build(self, layout: TokenLayout, act_dim: int) -> "HistoryMLP":
+        """The network for tokens of `layout`."""
+        return HistoryMLP(self.hidden_dim, self.n_layers, 1, layout.dim, act_dim)
+
 
 @dataclass(frozen=True)
 class HistoryMLPConfig:
-    """Width and number of the hidden layers, and the number of steps that the first one sees."""
+    """Width and number of the hidden layers, and the steps H that the network sees."""
 
     hidden_dim: int = 256
     n_layers: int = 3
@@ -37,6 +41,11 @@ class HistoryMLPConfig:
 
     def __post_init__(self) -> None:
         check_counts("history MLP", self, "hidden_dim", "n_layers", "context_len")
+
+    def build(self, layout: TokenLayout, act_dim: int) -> "HistoryMLP":
+        """The network for tokens of `layout`."""
+        sizes = (self.hidden_dim, self.n_layers, self.context_len)
+        return HistoryMLP(*sizes, layout.dim, act_dim)
 
 
 class HistoryMLP(nn.Module):
@@ -58,34 +67,21 @@ class HistoryMLP(nn.Module):
         """(B, T, D) -> (B, T, A) for any T."""
         if self.context_len == 1:
             return self.rest(self.first(tokens))
-        # The same product as of H tokens side by side, without writing each token H times.
+        # The same as concatenating H tokens at every step, without copying each token H times.
         kernel = self.first.weight.unflatten(1, (self.context_len, self.token_dim)).transpose(1, 2)
         padded = functional.pad(tokens, (0, 0, self.context_len - 1, 0)).transpose(1, 2)
         return self.rest(functional.conv1d(padded, kernel, self.first.bias).transpose(1, 2))
 
     def init_state(self, batch_size: int) -> Tensor:
-        """(B, H - 1, D) the last tokens, oldest first; zeros before an episode."""
+        """(B, H - 1, D): the last tokens, oldest first; zeros before an episode."""
         return self.first.weight.new_zeros(batch_size, self.context_len - 1, self.token_dim)
 
     @torch.no_grad()
     def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One control step: token (B, D) -> action (B, A); the state is a new tensor.
-
-        Equal to `forward` at the last of the tokens so far. For control only: no gradients.
-        """
+        """One control step: token (B, D) -> action (B, A), as `forward`; returns a new state."""
         recent = torch.cat([state, token[:, None]], dim=1)
         return self.rest(self.first(recent.flatten(1))), recent[:, 1:]
 
     def reset_state(self, state: Tensor, rows: Tensor) -> None:
-        """Forget everything about the robots `rows` (indices), in place."""
+        """Reset the state of the robots `rows` (indices), in place."""
         state[rows] = 0.0
-
-
-def build_mlp(config: MLPConfig, layout: TokenLayout, act_dim: int) -> HistoryMLP:
-    """An MLP of one token."""
-    return HistoryMLP(config.hidden_dim, config.n_layers, 1, layout.dim, act_dim)
-
-
-def build_history_mlp(config: HistoryMLPConfig, layout: TokenLayout, act_dim: int) -> HistoryMLP:
-    """An MLP of the last tokens."""
-    return HistoryMLP(config.hidden_dim, config.n_layers, config.context_len, layout.dim, act_dim)

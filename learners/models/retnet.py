@@ -1,23 +1,21 @@
 """Retentive Network (RetNet), Sun et al. 2023, "A Successor to Transformer", Section 2.
 
-Retention puts a fixed exponential decay, one rate a head, in the place of attention's softmax, on
-rotated queries and keys; each head's output is normalised and gated by swish. Three computations of
-the same thing: parallel within a chunk, recurrent from chunk to chunk, and recurrent from step
-to step. Its context is unbounded: a step sees the whole episode with fading weight, through a state
-whose size does not depend on time, so there is no context length to choose.
+Retention replaces attention's softmax by a fixed exponential decay, one rate a head, on rotated
+queries and keys; each head's output is normalised and gated by swish. It is computed in parallel
+within a chunk, and recurrently from chunk to chunk or from step to step. A step sees the whole
+episode with fading weight, through a state of constant size, so there is no context length.
 
-As in the paper, values and gate are twice as wide as the model and so is the feed-forward, which
-gives a layer the size of a Transformer's. Deviation: the paper's rescaling of scores for numbers of
-low precision is left out, for it cancels in each head's normalisation. Initial weights as in the
-authors' published code: Xavier uniform, gain 2^-2.5 into the heads and 2^-1 out of them.
+As in the paper, values, gate and feed-forward are twice as wide as the model, which gives a layer
+the size of a Transformer's. Deviation: the paper's rescaling of scores for low precision is left
+out; it cancels in each head's normalisation. Initial weights are those of the authors' published
+code: Xavier uniform, gain 2^-2.5 into the heads and 2^-1 out of them.
 
 Legend: B batch, T time, D token, A action, d hidden channels, H heads, w = d / H channels of a
 query or key, 2w of a value.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,14 +42,17 @@ class RetNetConfig:
         check_counts("RetNet", self, "hidden_dim", "n_heads", "n_layers")
         check_rotary_heads("RetNet", self.hidden_dim, self.n_heads)
 
+    def build(self, layout: TokenLayout, act_dim: int) -> "RetNet":
+        """The network for tokens of `layout`."""
+        return RetNet(self, layout.dim, act_dim)
+
 
 @dataclass
 class RetNetState:
     """Recurrent state of B robots.
 
-    memories: one (B, H, w, 2w) tensor a layer, the decayed sum of key-value products. clock (1,)
-    int64: steps so far, the same for all robots, since only lags matter. decay (H, 1, 1).
-    frequencies (w,).
+    memories: (B, H, w, 2w) for each layer, the decayed sum of key-value products. clock (1,) int64:
+    steps so far, shared by all robots. decay (H, 1, 1). frequencies (w,).
     """
 
     memories: list[Tensor]
@@ -64,8 +65,8 @@ class RetNetState:
 class ChunkDecay:
     """Powers of each head's decay within a chunk of C steps.
 
-    between (H, C, C): from one step to a later one, 0 to an earlier one. since_start (H, C, 1):
-    from the end of the chunk before. to_end (H, C, 1): to this chunk's last step. whole (H, 1, 1).
+    between (H, C, C): from a step to a later one, 0 to an earlier one. since_start (H, C, 1): from
+    the end of the previous chunk. to_end (H, C, 1): to this chunk's last step. whole (H, 1, 1).
     """
 
     between: Tensor
@@ -81,7 +82,7 @@ def head_decay(n_heads: int, device: torch.device) -> Tensor:
 
 
 def chunk_decay(n_heads: int, length: int, like: Tensor) -> ChunkDecay:
-    """The powers for a chunk of `length` steps, in the precision of `like`."""
+    """The powers for a chunk of `length` steps, with the dtype and device of `like`."""
     decay = head_decay(n_heads, like.device)
     index = torch.arange(length, dtype=torch.float64, device=like.device)
     lag = index[:, None] - index
@@ -114,7 +115,7 @@ class RetentionLayer(nn.Module):
     def forward(
         self, x: Tensor, turn: Rotation, decay: ChunkDecay, memory: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """One chunk (B, C, d) -> (B, C, d), and the memory after it; no memory means none yet."""
+        """One chunk (B, C, d) -> (B, C, d) and the memory after it; None is an empty memory."""
         query, key, value, gate = self._heads(x, turn)
         retained = (query @ key.transpose(-1, -2) * decay.between) @ value
         added = (key * decay.to_end).transpose(-1, -2) @ value
@@ -124,7 +125,7 @@ class RetentionLayer(nn.Module):
         return self._finish(x, retained, gate), added
 
     def step(self, x: Tensor, turn: Rotation, decay: Tensor, memory: Tensor) -> Tensor:
-        """(B, 1, d) -> (B, 1, d); `memory` is updated in place."""
+        """(B, 1, d) -> (B, 1, d); updates `memory` in place."""
         query, key, value, gate = self._heads(x, turn)
         memory.mul_(decay).addcmul_(key.transpose(-1, -2), value)
         return self._finish(x, query @ memory, gate)
@@ -140,7 +141,7 @@ class RetentionLayer(nn.Module):
         return query, key * key.shape[-1] ** -0.5, value, gate
 
     def _finish(self, x: Tensor, retained: Tensor, gate: Tensor) -> Tensor:
-        """Normalise each head by itself, gate, read out, and the feed-forward."""
+        """Normalise each head, gate, read out, and apply the feed-forward."""
         normed = functional.layer_norm(retained, retained.shape[-1:])
         x = x + self.out(functional.silu(gate) * normed.transpose(1, 2).flatten(2))
         return x + self.narrow(functional.gelu(self.widen(self.feedforward_norm(x))))
@@ -153,41 +154,34 @@ class RetNet(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = nn.Linear(token_dim, config.hidden_dim)
-        self.layers = nn.ModuleList(
+        self.head_dim = config.hidden_dim // config.n_heads
+        self.layers: Any = nn.ModuleList(
             RetentionLayer(config.hidden_dim, config.n_heads) for _ in range(config.n_layers)
         )
         self.last_norm = nn.LayerNorm(config.hidden_dim)
         self.decoder = nn.Linear(config.hidden_dim, act_dim)
 
-    @property
-    def _retention_layers(self) -> Iterable[RetentionLayer]:
-        return cast(Iterable[RetentionLayer], self.layers)
-
-    @property
-    def _head_dim(self) -> int:
-        return self.config.hidden_dim // self.config.n_heads
-
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, A) for any T."""
         x = self.encoder(tokens)
         times = torch.arange(x.shape[1], device=x.device)
-        frequencies = rotary_frequencies(self._head_dim, x.device)
+        frequencies = rotary_frequencies(self.head_dim, x.device)
         chunks, start = [], 0
         memories: list[Tensor | None] = [None] * self.config.n_layers
         for chunk in x.split(CHUNK_LEN, dim=1):
             stop = start + chunk.shape[1]
             turn = rotation(times[start:stop], frequencies, x.dtype)
             decay = chunk_decay(self.config.n_heads, stop - start, x)
-            for index, layer in enumerate(self._retention_layers):
+            for index, layer in enumerate(self.layers):
                 chunk, memories[index] = layer(chunk, turn, decay, memories[index])
             chunks.append(chunk)
             start = stop
         return self.decoder(self.last_norm(torch.cat(chunks, dim=1)))
 
     def init_state(self, batch_size: int) -> RetNetState:
-        """State of `batch_size` robots that have seen nothing."""
+        """Empty memories for `batch_size` robots."""
         like = self.last_norm.weight
-        heads, width = self.config.n_heads, self._head_dim
+        heads, width = self.config.n_heads, self.head_dim
         shape = (batch_size, heads, width, VALUE_FACTOR * width)
         return RetNetState(
             memories=[like.new_zeros(shape) for _ in self.layers],
@@ -198,23 +192,15 @@ class RetNet(nn.Module):
 
     @torch.no_grad()
     def step(self, token: Tensor, state: RetNetState) -> tuple[Tensor, RetNetState]:
-        """One control step: token (B, D) -> action (B, A). The given state is updated in place.
-
-        Equal to `forward` at the last of the tokens so far. For control only: no gradients.
-        """
+        """One control step: token (B, D) -> action (B, A) as in `forward`; updates `state`."""
         x = self.encoder(token)[:, None]
         turn = rotation(state.clock, state.frequencies, x.dtype)
-        for layer, memory in zip(self._retention_layers, state.memories, strict=True):
+        for layer, memory in zip(self.layers, state.memories, strict=True):
             x = layer.step(x, turn, state.decay, memory)
         state.clock += 1
         return self.decoder(self.last_norm(x[:, 0])), state
 
     def reset_state(self, state: RetNetState, rows: Tensor) -> None:
-        """Forget everything about the robots `rows` (indices), in place."""
+        """Reset the state of the robots `rows` (indices), in place."""
         for memory in state.memories:
             memory[rows] = 0.0
-
-
-def build_retnet(config: RetNetConfig, layout: TokenLayout, act_dim: int) -> RetNet:
-    """A RetNet of these sizes for the tokens of `layout`."""
-    return RetNet(config, layout.dim, act_dim)

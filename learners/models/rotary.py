@@ -1,11 +1,9 @@
-"""Rotary positions: queries and keys turn with time, so that their product sees only the lag.
+"""Rotary positions: queries and keys are rotated by their time, so scores depend on the lag only.
 
 Su et al. 2021, "RoFormer", Section 3.2; the rotation in Sun et al. 2023, "Retentive Network", is
-the same, its decay kept apart. Channel pair i of a head of width w turns by
-t * 10000^(-2i/w) at step t. Angles are computed in float64, whatever the network's precision: a
-robot's clock never stops, and a float32 angle would be off by more than 1e-3 after 10^4 steps.
-
-Channels i and i + w/2 form a pair.
+the same without its decay. Channel pair i (channels i and i + w/2) of a head of width w is rotated
+by t * 10000^(-2i/w) at step t. Angles are computed in float64: in float32 they would be off by more
+than 1e-3 after 10^4 steps, and control has no last step.
 """
 
 from dataclasses import dataclass
@@ -18,24 +16,24 @@ ROTARY_BASE = 10_000.0
 
 @dataclass(frozen=True)
 class Rotation:
-    """cos and signed sin of the angles, each (T, w), in the precision of the network."""
+    """cos and signed sin of the angles, each (T, w), in the network's dtype."""
 
     cos: Tensor
     sin: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Turn x (..., T, w)."""
+        """Rotate x (..., T, w)."""
         swapped = x.roll(x.shape[-1] // 2, dims=-1)
         return torch.addcmul(x * self.cos, swapped, self.sin)
 
 
 def rotary_frequencies(width: int, device: torch.device) -> Tensor:
-    """(w,) float64 radians a step; negative in the first half, whose partners enter negated."""
+    """(w,) float64 rad per step; negative in the first half, whose partners enter negated."""
     half = ROTARY_BASE ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
     return torch.cat([-half, half])
 
 
 def rotation(times: Tensor, frequencies: Tensor, dtype: torch.dtype) -> Rotation:
-    """The rotation at the steps `times` (T,), integers."""
+    """The rotation at the steps `times` (T,) int."""
     angles = times[:, None] * frequencies
     return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))

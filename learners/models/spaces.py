@@ -1,7 +1,4 @@
-"""Named token spaces: what a preset's parameter count refers to.
-
-A preset is sized for one of them. Training replaces it by the layout of the store at hand.
-"""
+"""Named token layouts and action sizes, for which the presets' parameters are counted."""
 
 from dataclasses import dataclass
 
@@ -36,7 +33,7 @@ def _d4rl(state_dim: int, act_dim: int) -> Space:
 
 
 def _body(name: str) -> Space:
-    """All that a body measures and nothing else, as in the Body Transformer's imitation tasks."""
+    """A body's own fields, as in the Body Transformer's imitation tasks."""
     return Space(TokenLayout("obs", BODIES[name].slices), BODIES[name].act_dim)
 
 

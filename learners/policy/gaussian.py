@@ -1,4 +1,4 @@
-"""The spread of a Gaussian policy: one standard deviation an action, the same in every state."""
+"""A Gaussian policy's standard deviations: one for each action, independent of the state."""
 
 import math
 
@@ -6,18 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-# In normalised action units: a likelihood without a floor grows for ever on data without noise.
+# In normalised action units. Without a floor the likelihood of noise-free data is unbounded.
 MIN_LOG_STD = math.log(0.01)
 
 
 class GaussianSpread(nn.Module):
-    """log std (A,) in normalised action units: learned, or held at `fixed_std`.
+    """Learned log std (A,) in normalised action units, or the constant log(fixed_std).
 
-    The learned one starts at std 1 and has a smooth floor, log std = floor + softplus(x - floor),
-    as the variances of Chua et al. 2018 (PETS, appendix A.1) have.
-
-    Raises:
-        ValueError: fixed_std is not above 0.
+    A learned std starts at 1 and has a smooth floor, log std = floor + softplus(x - floor), like
+    the variances of Chua et al. 2018 (PETS, appendix A.1). Raises ValueError for fixed_std <= 0.
     """
 
     def __init__(self, act_dim: int, fixed_std: float | None = None) -> None:

@@ -1,17 +1,17 @@
-"""Standardisation that travels inside the checkpoint."""
+"""Normalisation of observations and actions, saved in the checkpoint."""
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-# A channel that varies less than this in the data carries nothing to scale by.
+# Channels with a smaller std in the data count as constant.
 MIN_STD = 1e-5
 
 
 class Normaliser(nn.Module):
-    """Channel-wise (x - mean) / std and its inverse; a constant channel is only centred.
+    """Channel-wise (x - mean) / std and its inverse; constant channels are only centred.
 
-    mean, std: (D,) in the units of x. Raises ValueError where they are not finite.
+    mean, std: (D,) in the units of x. Raises ValueError if they are not finite.
     """
 
     mean: Tensor
@@ -23,7 +23,7 @@ class Normaliser(nn.Module):
         std = torch.as_tensor(std, dtype=torch.float32).clone()
         if mean.shape != std.shape or mean.ndim != 1:
             raise ValueError(
-                f"mean and std must be two vectors of one length, got {tuple(mean.shape)} and "
+                f"mean and std must be vectors of the same length, got {tuple(mean.shape)} and "
                 f"{tuple(std.shape)}"
             )
         if not (mean.isfinite().all() and std.isfinite().all()):
@@ -34,20 +34,17 @@ class Normaliser(nn.Module):
 
     @classmethod
     def identity(cls, size: int) -> "Normaliser":
-        """Changes nothing; to be filled from a checkpoint."""
+        """The identity, to load a checkpoint into."""
         return cls(torch.zeros(size), torch.ones(size))
 
     def followed_by(self, other: "Normaliser") -> "Normaliser":
-        """For x with the other's channels appended."""
-        return Normaliser(
-            torch.cat([self.mean, other.mean]),
-            torch.cat([self.std, other.std]),
-        )
+        """The normaliser of x with the other's channels appended."""
+        return Normaliser(torch.cat([self.mean, other.mean]), torch.cat([self.std, other.std]))
 
     def normalise(self, x: Tensor) -> Tensor:
-        """(..., D) in data units, any dtype -> (..., D) of zero mean and unit spread, float32."""
+        """(..., D) in data units, any dtype -> (..., D) normalised, float32."""
         return ((x - self.mean) / self.std).to(self.mean.dtype)
 
     def restore(self, x: Tensor) -> Tensor:
-        """The inverse: (..., D) normalised -> data units."""
+        """(..., D) normalised -> (..., D) in data units."""
         return torch.addcmul(self.mean, x, self.std)

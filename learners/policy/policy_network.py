@@ -1,7 +1,7 @@
-"""A network with everything it needs to go from stored observations to physical actions."""
+"""A policy: a network with its token layout and normalisers."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,32 +11,21 @@ from learners.policy.normalisation import Normaliser
 from learners.policy.tokens import LAST_ACTION, TokenLayout
 
 
-class Network(Protocol):
-    """What every model offers: tokens (B, T, D) -> actions (B, T, A), and the same step by step."""
-
-    def __call__(self, tokens: Tensor) -> Tensor: ...
-
-    def init_state(self, batch_size: int) -> Any: ...
-
-    def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]: ...
-
-    def reset_state(self, state: Any, rows: Tensor) -> None: ...
-
-
 class PolicyNetwork(nn.Module):
-    """Token builder, normalisers and network in one module; its state dict is the whole policy.
+    """Maps observations to actions, both in the units of the data.
 
-    The network works in normalised units on both sides. Return-to-go is given in units of the
-    stored reward and divided by `return_scale`, the mean return of a whole expert episode, so that
-    the network sees 1.0 at the start of an average expert episode.
+    The network works in normalised units. Return-to-go is in units of the stored reward and is
+    divided by `return_scale`, the return of an expert's episode, so that the network sees 1.0 at
+    the start of an expert's episode.
 
-    An observation here is the layout's: where the policy keeps the last action, the stored
-    observation with the last action appended (`observation`).
+    Observations (..., Do) have the layout's fields: where the policy keeps the last action, it is
+    appended to the stored observation (see `observation`).
 
-    With `gaussian` the policy is a Gaussian around the network's output, which stays the action of
-    `forward` and `step`; without, it is that action.
+    With `gaussian` the policy is a Gaussian with the network's output as mean; `forward` and `step`
+    return the mean.
     """
 
+    network: Any
     return_scale: Tensor
 
     def __init__(
@@ -62,8 +51,13 @@ class PolicyNetwork(nn.Module):
         return self.layout.kind == "return"
 
     @property
+    def act_dim(self) -> int:
+        """Size of an action."""
+        return self.action_normaliser.mean.numel()
+
+    @property
     def log_std(self) -> Tensor:
-        """(A,) of a Gaussian policy, in normalised units; ValueError for a deterministic one."""
+        """(A,) in normalised units; ValueError for a deterministic policy."""
         if self.gaussian is None:
             raise ValueError(
                 "this policy is deterministic: it has no distribution to sample from; "
@@ -72,11 +66,11 @@ class PolicyNetwork(nn.Module):
         return self.gaussian.log_std()
 
     def action_std(self) -> Tensor:
-        """(A,) of a Gaussian policy, in the units of the data; ValueError as `log_std`."""
+        """(A,) in the units of the data; ValueError for a deterministic policy."""
         return self.log_std.exp() * self.action_normaliser.std
 
     def observation(self, stored: Tensor, last_action: Tensor | None = None) -> Tensor:
-        """What the policy reads: stored (..., Ds) and, where it keeps it, last_action (..., A)."""
+        """Stored (..., Ds) -> (..., Do), with last_action (..., A) where the policy keeps it."""
         if not self.layout.keeps_last_action:
             return stored
         if last_action is None:
@@ -84,17 +78,16 @@ class PolicyNetwork(nn.Module):
         return torch.cat([stored, last_action], dim=-1)
 
     def predict_batch(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """`predict_normalised` of a batch of stored steps.
+        """Normalised actions (B, T, A) for a batch of windows.
 
-        Args:
-            batch: obs (B, T, Ds), return_to_go (B, T) where the policy is conditioned on it, and
-                last_action (B, T, A) where it keeps that itself.
+        The batch has obs (B, T, Ds) and, if the policy takes them, return_to_go (B, T) and
+        last_action (B, T, A).
         """
         obs = self.observation(batch["obs"], batch.get(LAST_ACTION))
         return self.predict_normalised(obs, batch.get("return_to_go"))
 
     def tokens(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
-        """obs (..., Do) and, for return tokens, return_to_go (...) -> normalised (..., D)."""
+        """(..., Do) and, for return tokens, return_to_go (...) -> normalised tokens (..., D)."""
         normalised = self.obs_normaliser.normalise(obs)
         if not self.conditioned:
             return normalised
@@ -102,18 +95,11 @@ class PolicyNetwork(nn.Module):
             raise ValueError("this policy is conditioned on the return: give return_to_go")
         start, stop = self.layout.obs_slices[LAST_ACTION]
         remaining = (return_to_go / self.return_scale)[..., None]
-        return torch.cat(
-            [
-                normalised[..., start:stop],
-                remaining,
-                normalised[..., :start],
-                normalised[..., stop:],
-            ],
-            dim=-1,
-        )
+        before, last_action = normalised[..., :start], normalised[..., start:stop]
+        return torch.cat([last_action, remaining, before, normalised[..., stop:]], dim=-1)
 
     def predict_normalised(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
-        """(B, T, Do) [and (B, T)] -> normalised actions (B, T, A), the units of the loss."""
+        """(B, T, Do) [and return_to_go (B, T)] -> normalised actions (B, T, A), as in the loss."""
         return self.network(self.tokens(obs, return_to_go))
 
     def forward(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
@@ -122,19 +108,15 @@ class PolicyNetwork(nn.Module):
 
     def init_state(self, batch_size: int) -> Any:
         """Recurrent state of `batch_size` robots before their first step."""
-        return self._recurrent.init_state(batch_size)
+        return self.network.init_state(batch_size)
 
     def step(
         self, obs: Tensor, state: Any, return_to_go: Tensor | None = None
     ) -> tuple[Tensor, Any]:
         """One control step: obs (B, Do) [and return_to_go (B,)] -> action (B, A), next state."""
-        action, state = self._recurrent.step(self.tokens(obs, return_to_go), state)
+        action, state = self.network.step(self.tokens(obs, return_to_go), state)
         return self.action_normaliser.restore(action), state
 
     def reset_state(self, state: Any, rows: Tensor) -> None:
-        """Forget the history of the robots `rows` (indices), in place."""
-        self._recurrent.reset_state(state, rows)
-
-    @property
-    def _recurrent(self) -> Network:
-        return cast(Network, self.network)
+        """Reset the state of the robots `rows` (indices), in place."""
+        self.network.reset_state(state, rows)

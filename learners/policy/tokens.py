@@ -1,4 +1,4 @@
-"""What one step looks like to a network: a token of the observation and the return-to-go."""
+"""Token layouts: what a network sees of one step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ Slices = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Names and places of the numbers in a token.
+    """The fields of a token.
 
-    kind "obs": the observation as stored. kind "return": the last action, the return-to-go, then
-    the rest of the observation in stored order, the (a, R, s) of Chen et al. 2021 and of the
-    FCNet paper. obs_slices maps each observation field to its (start, stop); together they must
-    tile the observation.
+    Attributes:
+        kind: "obs", the observation as stored; "return", last action, return-to-go and the rest of
+            the observation in stored order, the (a, R, s) of Chen et al. 2021 and the FCNet paper.
+        obs_slices: observation field -> (start, stop); the fields tile the observation.
+        keeps_last_action: the stored observation has no last action; the policy keeps it and
+            appends it as the last field of obs_slices.
 
-    With keeps_last_action the last action is not observed: the policy keeps it, and obs_slices end
-    with the place at which it is appended to the stored observation.
-
-    Raises ValueError for any other kind or layout.
+    Raises:
+        ValueError: an unknown kind, or fields that break these rules.
     """
 
     kind: str
@@ -56,9 +56,9 @@ class TokenLayout:
 
     @classmethod
     def of_data(cls, kind: str, stored_slices: Slices, act_dim: int) -> "TokenLayout":
-        """The layout for stored observations with these fields; ValueError as the class.
+        """The layout for these stored fields.
 
-        The policy keeps the last action where the tokens need it and it is not stored.
+        The policy keeps the last action if the tokens need it and it is not stored.
         """
         if not needs_last_action(kind, stored_slices):
             return cls(kind, stored_slices)
@@ -67,28 +67,28 @@ class TokenLayout:
 
     @property
     def obs_dim(self) -> int:
-        """Numbers in the policy's observation, the last action among them if it is kept."""
+        """Size of the policy's observation, with the last action if the policy keeps it."""
         return max(stop for _, stop in self.obs_slices.values())
 
     @property
     def stored_slices(self) -> Slices:
-        """Field -> (start, stop) in the observation as it is stored and measured."""
+        """Field -> (start, stop) in the stored observation."""
         kept = LAST_ACTION if self.keeps_last_action else None
         return {name: bounds for name, bounds in self.obs_slices.items() if name != kept}
 
     @property
     def stored_dim(self) -> int:
-        """Numbers in the observation as it is stored and measured."""
+        """Size of the stored observation."""
         return max(stop for _, stop in self.stored_slices.values())
 
     @property
     def dim(self) -> int:
-        """Numbers in the token."""
+        """Size of a token."""
         return self.obs_dim + (self.kind == "return")
 
     @property
     def slices(self) -> Slices:
-        """Field -> (start, stop) in the token, return_to_go among them for kind "return"."""
+        """Field -> (start, stop) in the token, with return_to_go for kind "return"."""
         if self.kind == "obs":
             return dict(self.obs_slices)
         widths = {name: stop - start for name, (start, stop) in self.obs_slices.items()}
@@ -101,5 +101,5 @@ class TokenLayout:
 
 
 def needs_last_action(kind: str, stored_slices: Slices) -> bool:
-    """Whether tokens of this kind have a last action that the stored observation lacks."""
+    """Whether tokens of this kind need a last action that is not stored."""
     return kind == "return" and LAST_ACTION not in stored_slices

@@ -1,10 +1,9 @@
-"""The batches of a run, for ever, and where the run stands in them."""
+"""The batches of a training run, and its position in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -20,22 +19,11 @@ if TYPE_CHECKING:
 Batch = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class BatchPosition:
-    """Which batch of a run: the epoch, and the batch within it, both from 0."""
-
-    epoch: int
-    number: int
-
-    def __str__(self) -> str:
-        return f"epoch {self.epoch}, batch {self.number}"
-
-
 def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: int) -> WindowStream:
-    """This rank's share of the windows that the objective trains on.
+    """This rank's share of the windows of a selection.
 
-    Less than half a batch at an epoch's end joins the batch before: it would weigh as much as a
-    whole one, and the ranks' shares would not be the batches of one process.
+    Less than half a batch at an epoch's end is added to the previous batch, since a small batch
+    would weigh as much as a whole one.
     """
     objective, schema = OBJECTIVES[config.objective], selection.store.schema
     return selection.windows(
@@ -53,36 +41,25 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
 
 
 def on_device(batch: Mapping[str, Tensor], ranks: Ranks) -> Batch:
-    """The batch on the device that computes; asynchronous from page-locked memory."""
+    """The batch on this rank's device; asynchronous from page-locked memory."""
     return {name: value.to(ranks.device, non_blocking=True) for name, value in batch.items()}
 
 
 class TrainingBatches:
-    """Epoch after epoch without end."""
+    """Endless batches, epoch after epoch, from `stream`."""
 
     def __init__(self, config: TrainConfig, selection: Selection, ranks: Ranks) -> None:
-        self._stream = open_stream(config, selection, ranks, config.seed)
+        self.stream = open_stream(config, selection, ranks, config.seed)
         self._batch_size = config.batch_size
 
-    def __iter__(self) -> Iterator[tuple[BatchPosition, Batch]]:
-        """Every iteration of the stream is one epoch; ends never."""
-        batches = iter(self._stream)
+    def __iter__(self) -> Iterator[tuple[str, Batch]]:
+        """Batches with their positions in words."""
+        batches = iter(self.stream)
         while True:
-            state = self._stream.state_dict()
+            state = self.stream.state_dict()
             batch = next(batches, None)
             if batch is None:
-                batches = iter(self._stream)
+                batches = iter(self.stream)
                 continue
-            yield BatchPosition(state["epoch"], state["cursor"] // self._batch_size), batch
-
-    def state(self) -> dict[str, Any]:
-        """The position behind the batches handed out so far, the same on every rank."""
-        return self._stream.state_dict()
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on behind a saved position, also with another number of ranks."""
-        self._stream.load_state_dict(state)
-
-    def close(self) -> None:
-        """End the stream's threads."""
-        self._stream.close()
+            number = state["cursor"] // self._batch_size
+            yield f"epoch {state['epoch']}, batch {number}", batch

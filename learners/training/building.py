@@ -1,4 +1,4 @@
-"""A fresh policy for a selection of episodes."""
+"""A new policy for a selection of episodes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,14 +19,11 @@ from learners.training.objectives import OBJECTIVES
 
 
 def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwork, dict[str, Any]]:
-    """A fresh policy with the selection's statistics, and the card that describes it.
+    """A new policy with the selection's statistics, and its checkpoint card.
 
-    A Gaussian policy learns its standard deviation, unless the network's own settings have a
-    `fixed_std`, as BoT's stochastic variant does.
-
-    Raises:
-        ValueError: an unknown model or setting, observations without named slices, or
-            (NonFiniteError) statistics that are not finite.
+    A Gaussian policy learns its std unless the network's config has a `fixed_std`. Raises
+    ValueError for an unknown model or setting or observations without named slices, and
+    NonFiniteError for statistics that are not finite.
     """
     objective = OBJECTIVES[config.objective]
     spec = preset(config.model, config.model_overrides)
@@ -40,21 +37,22 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = build_network(spec, layout, act_dim)
+    gaussian = None
+    if objective.gaussian:
+        gaussian = GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
     policy = PolicyNetwork(
         network,
         layout,
         obs_normaliser,
         action_normaliser,
         _return_scale(config, selection),
-        GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
-        if objective.gaussian
-        else None,
+        gaussian,
     )
     return policy, policy_card(policy, spec)
 
 
 def _normaliser(name: str, selection: Selection) -> Normaliser:
-    # Not by whatever Dask client happens to be open in this process: its cluster may be gone.
+    # With threads, not on a Dask client that may be open in this process.
     statistics = selection.statistics(name, scheduler="threads")
     try:
         return Normaliser(statistics.mean, statistics.std)
@@ -63,11 +61,11 @@ def _normaliser(name: str, selection: Selection) -> Normaliser:
 
 
 def _return_scale(config: TrainConfig, selection: Selection) -> float:
-    """The expert's return that returns-to-go are divided by; 1 where returns are not used.
+    """The return that returns-to-go are divided by; 1 if the objective uses none.
 
-    FCNet's are "normalized, with 1.0 indicating an expert policy". So it is, in this order: what
-    the config says; the return of an expert that the store names, as imports of D4RL do, whose data
-    may be far from expert; the mean return of an episode, for data that an expert collected.
+    FCNet's are "normalized, with 1.0 indicating an expert policy". The scale is, in this order: the
+    config's; the store's reference return of an expert, which imports of D4RL have; the mean return
+    of the episodes.
     """
     if OBJECTIVES[config.objective].tokens != "return":
         return 1.0
@@ -86,7 +84,7 @@ def _return_scale(config: TrainConfig, selection: Selection) -> float:
 
 
 def _reference_expert_return(schema: Schema) -> float | None:
-    """Of the attributes `reference_returns`; None where there is none, or none to divide by."""
+    """The positive "expert" of the attribute `reference_returns`, if the store has it."""
     known = schema.attributes.get("reference_returns")
     expert = known.get("expert") if isinstance(known, Mapping) else None
     if not isinstance(expert, int | float) or expert <= 0:

@@ -7,7 +7,7 @@ from typing import Any
 
 from learners.training.objectives import OBJECTIVES
 
-# Settings that change how a run is carried out but not, up to rounding, what it computes.
+# Settings that may change when a run is resumed: its results are the same up to rounding.
 _FREE_TO_CHANGE = ("threads", "checkpoint_every", "device", "compile", "accumulate")
 _CHOICES = {
     "objective": tuple(OBJECTIVES),
@@ -20,37 +20,36 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training run, the same for every model.
+    """Settings of a training run, the same for every model.
 
     Attributes:
-        model: preset name, see `presets.PRESETS`; model_overrides replaces some of its sizes.
+        model: preset name, see `registry.PRESETS`; model_overrides replaces some of its settings.
         objective: "bc" (behaviour cloning), "gaussian-bc" (of a Gaussian policy) or "return"
             (return-conditioned behaviour cloning); see `objectives`.
-        steps: optimiser steps in all.
-        batch_size, window_len: windows a step, over all processes, and control steps a window.
-        accumulate: parts that a process takes its batch in, one after the other, for memory.
+        steps: optimiser steps.
+        batch_size: windows per optimiser step, over all processes.
+        window_len: control steps per window; a model may see fewer (its `context_len`).
+        accumulate: parts of a process's batch that are computed one after the other, for memory.
         optimiser: "adamw", "adam" or "lion".
         peak_lr, warmup_fraction, schedule: linear warm-up over this fraction of the steps, then
             "cosine" to 0 or "constant".
         weight_decay, betas, eps: of the optimiser; betas and eps are the FCNet paper's (Table 5).
         grad_clip: largest norm of the gradient; None for no limit.
-        precision: of the forward pass, "float32" or "bf16" (autocast). On a processor with bf16
-            matrix units a step of FCNet takes half the time with it, a step of BoT no less.
-        compile: run the network through torch.compile, which needs a compiler and, on a CPU, a
-            minute before the first step.
-        ema_decay: keep an exponential moving average of the weights, and validate, evaluate and
-            export that one; None for none.
+        precision: of the forward pass, "float32" or "bf16" (autocast). With bf16 matrix units it
+            halves the time of an FCNet step, but not of a BoT step.
+        compile: use torch.compile, which needs a compiler and, on a CPU, about a minute.
+        ema_decay: of an exponential moving average of the weights, which is then validated,
+            evaluated and exported; None for no average.
         device: "cpu" or "cuda".
-        seed: of the initial weights, of the data's order and of the networks' own randomness.
-        held_out_fraction: episodes kept out of the training; every validation takes the first
-            `validation_batches` batches of them.
-        split_seed: which episodes those are; by default it follows `seed`. Runs that are compared
-            have the same one.
-        history_every, validation_every, checkpoint_every: in optimiser steps; validation and a
-            checkpoint also come with the last step.
-        return_scale: what counts as the expert's return; by default the one that the store names as
-            its reference, or else the mean of the episodes.
-        threads: of torch, by default as they are.
+        seed: of the initial weights, the order of the data and the network's random numbers.
+        held_out_fraction: share of the episodes kept out of the training; a validation uses the
+            first `validation_batches` batches of them.
+        split_seed: of the choice of held-out episodes; by default `seed`. Compared runs share it.
+        history_every, validation_every, checkpoint_every: in optimiser steps; the last step also
+            validates and saves a checkpoint.
+        return_scale: the expert's return; by default the store's reference return or, without one,
+            the mean return of the episodes.
+        threads: of torch; by default unchanged.
 
     Raises:
         ValueError: a value outside its range.
@@ -114,12 +113,12 @@ class TrainConfig:
                 raise ValueError(f"{name} must not be negative, got {value}")
 
     def to_json(self) -> dict[str, Any]:
-        """A tree of JSON values."""
+        """JSON values."""
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return tree | {"betas": list(self.betas), "model_overrides": dict(self.model_overrides)}
 
     def differences(self, recorded: Mapping[str, Any]) -> list[str]:
-        """Settings in which a recorded run would compute something else than this one."""
+        """Names of settings with which a recorded run would have other results than this one."""
         mine = self.to_json()
         names = (mine.keys() | recorded.keys()) - set(_FREE_TO_CHANGE)
         return sorted(name for name in names if mine.get(name) != recorded.get(name))

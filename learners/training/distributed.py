@@ -1,16 +1,13 @@
 """One training run on several processes, started by `torchrun`.
 
 Every process (rank) holds the whole policy, computes the gradient of its share of each batch, and
-takes the same optimiser step with the gradient of the whole batch. The stream deals every
-world_size-th window of one global order to a rank, so that the ranks' shares together are the
-batch of one process.
+takes the same optimiser step with the gradient of the whole batch. A rank gets every world_size-th
+window of one global order, so that the shares together are the batch of one process.
 
-The gradients are summed as one flat buffer after the backward pass rather than by torch's
-DistributedDataParallel: they have to be weighted by each rank's valid steps, and for policies of
-up to tens of megabytes there is little to hide behind the backward pass.
+Gradients are summed as one flat buffer after the backward pass, not by DistributedDataParallel:
+they are weighted by each rank's valid steps, and for policies of up to tens of megabytes overlap
+with the backward pass would save little.
 """
-
-from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,24 +17,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, distributed
 
-_ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
-
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among those of the run; the default is a run of one process."""
+    """This process among those of the run; the default is a run of one process."""
 
     rank: int = 0
     world_size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
-    @property
-    def leads(self) -> bool:
-        """Whether this process writes the run's files."""
-        return self.rank == 0
-
     def share(self, batch_size: int) -> int:
-        """Windows of a batch for each rank; ValueError unless they divide evenly."""
+        """Windows of a batch for each rank; ValueError unless all ranks get as many."""
         if batch_size % self.world_size:
             raise ValueError(
                 f"batch_size must be a multiple of the {self.world_size} processes, "
@@ -46,13 +36,13 @@ class Ranks:
         return batch_size // self.world_size
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum of every rank's `values`, in place."""
+        """Sum `values` over the ranks, in place."""
         if self.world_size > 1:
             distributed.all_reduce(values)
         return values
 
     def largest(self, number: int) -> int:
-        """The largest of the ranks' numbers."""
+        """The largest number of all ranks."""
         if self.world_size == 1:
             return number
         values = torch.tensor([number], device=self.device)
@@ -60,7 +50,7 @@ class Ranks:
         return int(values)
 
     def same_start(self, tensors: Mapping[str, Tensor]) -> None:
-        """Give every rank the values of rank 0."""
+        """Copy the values of rank 0 to every rank."""
         if self.world_size > 1:
             for value in tensors.values():
                 distributed.broadcast(value, src=0)
@@ -68,19 +58,14 @@ class Ranks:
     def sum_gradients(
         self, parameters: Iterable[torch.nn.Parameter], loss: Tensor, weight: int
     ) -> tuple[Tensor, int]:
-        """Replace the ranks' gradients and losses by their mean, each rank with its `weight`.
+        """Replace the gradients by their mean over the ranks, weighted by their valid steps.
 
-        Args:
-            loss: scalar; the loss whose gradient the parameters have.
-            weight: its valid steps; at least 1 over all ranks.
-
-        Returns:
-            The loss and the valid steps of all ranks together.
+        Takes the loss and valid steps of this rank and returns those of all ranks.
         """
         if self.world_size == 1:
             return loss, weight
         gradients = [each.grad for each in parameters if each.grad is not None]
-        # Float32 counts exactly to 16.7 million steps a batch.
+        # Float32 counts exactly up to 16.7 million steps.
         scalars = torch.stack([loss, torch.ones_like(loss)])
         flat = torch.cat([*(each.flatten() for each in gradients), scalars]) * weight
         distributed.all_reduce(flat)
@@ -93,21 +78,17 @@ class Ranks:
 
 
 def process_rank() -> int:
-    """This process's rank as `torchrun` set it; 0 outside it."""
+    """This process's rank as set by `torchrun`; 0 without it."""
     return _number("RANK", 0)
 
 
 @contextmanager
 def process_group(device: str) -> Iterator[Ranks]:
-    """Join the processes that `torchrun` started, for the time of the block.
+    """Within the block, join the processes that `torchrun` started.
 
-    Outside `torchrun` the run is of one process. A group that the caller made is used as it is.
-
-    Args:
-        device: "cpu" (gloo) or "cuda" (nccl, the GPU with this process's local rank).
-
-    Raises:
-        ValueError: variables of `torchrun` are missing or wrong, or torch cannot use the device.
+    Without `torchrun` the run has one process. A group that already exists is used. device is "cpu"
+    (gloo) or "cuda" (nccl, the GPU with the local rank). Raises ValueError if variables of
+    `torchrun` are missing or wrong, or torch cannot use the device.
     """
     place = (
         torch.device(device, _number("LOCAL_RANK", 0)) if device == "cuda" else torch.device(device)
@@ -120,7 +101,8 @@ def process_group(device: str) -> Iterator[Ranks]:
     if world_size == 1:
         yield Ranks(device=place)
         return
-    missing = [name for name in ("RANK", *_ADDRESS) if name not in os.environ]
+    needed = ("RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in needed if name not in os.environ]
     if missing:
         raise ValueError(
             f"WORLD_SIZE is {world_size} but {missing[0]} is not set; start with torchrun"

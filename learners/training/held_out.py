@@ -1,6 +1,4 @@
-"""The episodes that a run keeps out of its training, and a policy's error on them."""
-
-from __future__ import annotations
+"""The held-out episodes of a run, and a policy's error on them."""
 
 import math
 from collections.abc import Callable
@@ -19,11 +17,7 @@ BATCH_STEPS = 8192
 
 
 def split_episodes(config: TrainConfig, selection: Selection) -> Episodes:
-    """The episodes to train on and those held out, by `held_out_fraction` and `split_seed`.
-
-    Raises:
-        ValueError: nothing is left to train or validate on.
-    """
+    """Split by `held_out_fraction` and `split_seed`; ValueError if a share is empty."""
     if config.held_out_fraction == 0.0:
         rest, held_out = selection, None
     else:
@@ -53,18 +47,11 @@ def held_out_error(
     held_out: Selection,
     progress: Callable[[int], None] | None = None,
 ) -> HeldOutError:
-    """The error of a policy's action, of a Gaussian one's mean, against the stored action.
+    """The error of a policy's actions (a Gaussian policy's means) on whole episodes.
 
-    Episodes are not cut: every step is predicted with all the history that it has in control. The
-    units are those of the policy's own normaliser; policies that were trained on the same episodes
-    have the same.
-
-    Args:
-        progress: called with the number of control steps done since the call before.
-
-    Raises:
-        NonFiniteError: the error is not a finite number.
-        ValueError: an episode that was cut off, if the policy is conditioned on the return.
+    Units are those of the policy's normaliser, which policies trained on the same episodes share.
+    `progress` gets the control steps since its previous call. Raises NonFiniteError for an error
+    that is not finite, and ValueError if the policy needs returns and an episode was cut off.
     """
     longest = int(held_out.lengths.max())
     stream = held_out.windows(

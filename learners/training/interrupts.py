@@ -1,21 +1,22 @@
-"""Signals that wait for the end of the step in progress: Ctrl-C, and a scheduler's notice."""
+"""Signals that take effect at the end of a training step: Ctrl-C and a scheduler's notice."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
-# SIGTERM is `kill` and a scheduler's last word; SIGUSR2 is what a job asks Slurm to send early.
+# SIGTERM comes from `kill` and from schedulers; Slurm sends SIGUSR2 early if a job asks for it.
 NOTICES = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 INTERRUPTED = 130
 STOPPED = 143
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ended the work at a point from which it can go on.
+    """A signal stopped the run after a checkpoint.
 
-    A KeyboardInterrupt whatever the signal was, so that whoever cleans up after Ctrl-C does so.
+    A KeyboardInterrupt for every signal, so that it is handled like Ctrl-C.
     """
 
     def __init__(self, number: int, step: int) -> None:
@@ -25,32 +26,32 @@ class Stopped(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """130 for Ctrl-C, else 143: start the same command again."""
+        """130 for Ctrl-C, else 143."""
         return INTERRUPTED if self.signal == signal.SIGINT else STOPPED
 
 
+@dataclass
 class Notices:
-    """Which signal came, if any."""
+    """The number of the last signal, 0 for none."""
 
-    def __init__(self) -> None:
-        self.received = 0
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        """A handler for `signal.signal`."""
-        self.received = number
+    received: int = 0
 
 
 @contextmanager
 def deferred_signals() -> Iterator[Notices]:
     """Within the block the signals of NOTICES are only noted.
 
-    Outside the main thread signals cannot be taken over, and nothing is ever noted.
+    Outside the main thread signals cannot be handled, and nothing is noted.
     """
     notices = Notices()
     if threading.current_thread() is not threading.main_thread():
         yield notices
         return
-    previous = {number: signal.signal(number, notices.note) for number in NOTICES}
+
+    def note(number: int, _: FrameType | None) -> None:
+        notices.received = number
+
+    previous = {number: signal.signal(number, note) for number in NOTICES}
     try:
         yield notices
     finally:

@@ -4,15 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 
 class Lion(torch.optim.Optimizer):
     """Algorithm 2 of the paper: the sign of an interpolated momentum, with decoupled weight decay.
 
-    Args:
-        betas: (b1, b2); b1 mixes the update, b2 keeps the momentum.
-        weight_decay: multiplied by the rate, as in AdamW.
+    betas: (b1, b2); b1 interpolates the update, b2 is the momentum's decay.
     """
 
     def __init__(
@@ -33,15 +30,12 @@ class Lion(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                momentum = self._momentum(parameter)
+                state = self.state[parameter]
+                if "momentum" not in state:
+                    state["momentum"] = torch.zeros_like(parameter)
+                momentum = state["momentum"]
                 direction = momentum.lerp(parameter.grad, 1.0 - beta_update).sign_()
                 parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
                 parameter.add_(direction, alpha=-group["lr"])
                 momentum.lerp_(parameter.grad, 1.0 - beta_momentum)
         return loss
-
-    def _momentum(self, parameter: Tensor) -> Tensor:
-        state = self.state[parameter]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(parameter)
-        return state["momentum"]

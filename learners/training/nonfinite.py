@@ -1,6 +1,4 @@
-"""Who is to blame when a number is not finite."""
-
-from __future__ import annotations
+"""What caused a loss or gradient that is not finite."""
 
 from collections.abc import Mapping
 
@@ -17,10 +15,7 @@ class NonFiniteError(ValueError):
 
 
 def blame(batch: Mapping[str, Tensor], selection: Selection, rate: float, alone: bool) -> str:
-    """Why a batch has a loss or gradient that is not finite, and whose episodes it holds.
-
-    `alone` says whether it is the whole batch, and not one process's share of it.
-    """
+    """Why a batch, or one process's share of it unless `alone`, is not finite, and its episodes."""
     way_out = "lower peak_lr" if alone else "lower peak_lr, unless another process names its data"
     return data_fault(batch, selection) or (
         f"the loss is not finite at learning rate {rate:.2g}, over "
@@ -29,7 +24,7 @@ def blame(batch: Mapping[str, Tensor], selection: Selection, rate: float, alone:
 
 
 def data_fault(batch: Mapping[str, Tensor], selection: Selection) -> str | None:
-    """What is wrong with the numbers of a batch, and in which episodes; None if nothing is."""
+    """What is wrong with the data of a batch, and in which episodes; None if nothing is."""
     for name, value in batch.items():
         if not value.is_floating_point():
             continue
@@ -46,7 +41,7 @@ def data_fault(batch: Mapping[str, Tensor], selection: Selection) -> str | None:
 
 
 def _episodes(rows: Tensor, selection: Selection) -> str:
-    """Parts and numbers of the first few of some episodes, given by their rows."""
+    """The parts and numbers of the first few of the episodes in these rows of the catalog."""
     distinct = rows.unique().cpu().numpy()
     table = selection.episodes().take(distinct[:_NAMED_EPISODES])
     by_part: dict[str, list[str]] = {}

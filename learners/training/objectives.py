@@ -1,8 +1,8 @@
-"""Training objectives. Each is summed over the valid steps, never over padding.
+"""Training objectives, summed over valid steps without padding.
 
-A deterministic policy learns by mean squared error, a Gaussian one by the negative log-likelihood
-of the stored action, or by KL(expert || policy) where the data hold the expert's distribution.
-Actions are in normalised units throughout; a KL divergence is the same in any unit.
+A deterministic policy is trained by mean squared error, a Gaussian one by the negative
+log-likelihood of the stored action, or by KL(expert || policy) if the data have the expert's
+distribution. Actions are in normalised units; a KL divergence is the same in any unit.
 
 Legend: B windows, T steps, A numbers of an action.
 """
@@ -14,19 +14,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from datasets.schema import Schema
     from learners.policy.policy_network import PolicyNetwork
 
 EXPERT_FIELDS = ("action_mean", "action_std")
-"""The expert's distribution, per step and in the units of `action`, where a store has it."""
+"""Fields of the expert's distribution, per step and in the units of `action`."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What a run trains for: the kind of token (`tokens.TOKEN_KINDS`), and what is predicted."""
+    """The kind of token (`tokens.TOKEN_KINDS`), and whether the policy is Gaussian."""
 
     tokens: str
     gaussian: bool = False
@@ -40,11 +40,7 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def objective_fields(objective: Objective, schema: Schema) -> tuple[str, ...]:
-    """The fields of a store that the objective trains on.
-
-    Raises:
-        ValueError: the expert's distribution does not have the action's shape.
-    """
+    """The fields to train on; ValueError if EXPERT_FIELDS have another shape than the action."""
     if not objective.gaussian or not set(EXPERT_FIELDS) <= set(schema.names()):
         return ("obs", "action")
     action = schema.field("action")
@@ -61,11 +57,8 @@ def objective_fields(objective: Objective, schema: Schema) -> tuple[str, ...]:
 def summed_loss(policy: PolicyNetwork, batch: Mapping[str, Tensor]) -> Tensor:
     """The policy's loss summed over the valid steps of a batch; scalar.
 
-    A step counts its mean squared error over actions, or, for a Gaussian policy, its nats.
-
-    Args:
-        batch: mask (B, T), action (B, T, A) or both of EXPERT_FIELDS, and what
-            `PolicyNetwork.predict_batch` takes.
+    The loss of a step is the mean squared error over its action, or nats for a Gaussian policy. The
+    batch has mask (B, T), action (B, T, A) or EXPERT_FIELDS, and what `predict_batch` takes.
     """
     predicted = policy.predict_batch(batch).float()
     normaliser, mask = policy.action_normaliser, batch["mask"]
@@ -99,12 +92,3 @@ def gaussian_kl(expert_mean: Tensor, expert_std: Tensor, mean: Tensor, log_std: 
 def masked_sum(per_step: Tensor, mask: Tensor) -> Tensor:
     """Sum of (B, T) over the steps where mask (B, T) is true."""
     return per_step.masked_fill(~mask, 0.0).sum()
-
-
-def masked_mse(predicted: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """Mean squared error over actions and valid steps; scalar.
-
-    Args: predicted and target (B, T, A) in normalised action units; mask (B, T) bool, true where
-    a step is real. The sum is divided by the number of valid steps, not by B * T.
-    """
-    return masked_sum(squared_error(predicted, target), mask) / mask.sum().clamp(min=1)

@@ -1,19 +1,18 @@
-"""The optimisers and the learning-rate schedule."""
+"""Optimisers, the learning-rate schedule, and the moving average of the weights."""
 
 import math
 from collections.abc import Iterable
 
 import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from learners.training.config import TrainConfig
 from learners.training.lion import Lion
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
-    """Rate of optimiser step `step` (from 0): linear warm-up, then as the schedule says.
-
-    "cosine" ends at 0, "constant" stays at the peak.
-    """
+    """The rate of optimiser step `step` (from 0): linear warm-up, then the config's schedule."""
     warmup = round(config.warmup_fraction * config.steps)
     if step < warmup:
         return config.peak_lr * (step + 1) / warmup
@@ -26,10 +25,7 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 def make_optimiser(
     parameters: Iterable[torch.nn.Parameter], config: TrainConfig
 ) -> torch.optim.Optimizer:
-    """The config's optimiser over all parameters; the rate is set before each step.
-
-    The weight decay of "adamw" and "lion" is decoupled, that of "adam" is part of the gradient.
-    """
+    """The config's optimiser; weight decay is decoupled but for "adam", whose gradient has it."""
     if config.optimiser == "lion":
         return Lion(parameters, config.peak_lr, config.betas, config.weight_decay)
     adam = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam
@@ -43,7 +39,18 @@ def make_optimiser(
     )
 
 
-def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Use `rate` from the next step on."""
-    for group in optimiser.param_groups:
-        group["lr"] = rate
+def averaged_copy(policy: nn.Module, decay: float) -> AveragedModel:
+    """A copy of the policy whose weights follow it: average <- d * average + (1 - d) * weight.
+
+    d = min(decay, (1 + t) / (10 + t)) after optimiser step t, so that the average soon forgets the
+    initial weights; the rule of TensorFlow's ExponentialMovingAverage with `num_updates`. The
+    copy's `n_averaged` is t + 1.
+    """
+
+    def blend(average: Tensor, weight: Tensor, step: Tensor | int) -> Tensor:
+        t = int(step)
+        return average.lerp(weight, 1.0 - min(decay, (1 + t) / (10 + t)))
+
+    average = AveragedModel(policy, avg_fn=blend)
+    average.n_averaged.fill_(1)  # the initial weights
+    return average.eval()

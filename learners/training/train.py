@@ -1,14 +1,10 @@
-"""The trainer: one for every model and objective, on one process or, under `torchrun`, several.
+"""Train any model with any objective, on one process or, with `torchrun`, several.
 
-A run folder holds `config.json` (all settings, resolved), `history.jsonl`, `metrics.csv`,
-`tensorboard/`, and the last and the best checkpoint. A run that was stopped goes on from its last
-checkpoint and ends with the numbers of an uninterrupted one: weights, optimiser, averages,
-position in the data and loss sums are all part of the checkpoint.
+A run folder holds `config.json`, `history.jsonl`, `metrics.csv`, `tensorboard/`, and the last and
+the best checkpoint. A stopped run resumes from its last checkpoint with the same results as an
+uninterrupted one.
 """
 
-from __future__ import annotations
-
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,13 +27,12 @@ __all__ = ["NonFiniteError", "TrainResult", "train"]
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a finished run came to.
+    """Result of a finished run.
 
-    loss and validation_loss are those of the objective, for "bc" and "return" the mean squared
-    error in normalised action units and for "gaussian-bc" nats a step; loss is over the last
-    stretch of the history. The best validation loss came after best_step. train_s counts seconds
-    over all resumes; control_steps are the valid steps trained on, repeats counted; resumed_from
-    is the optimiser step this call started at.
+    Losses are the mean squared error in normalised action units ("bc", "return") or nats per step
+    ("gaussian-bc"); loss is that of the history's last row. best_validation_loss was reached after
+    best_step. control_steps are the valid steps trained on, repeats included; train_s are the
+    seconds of training over all resumes; resumed_from is the optimiser step this call started at.
     """
 
     run_dir: Path
@@ -58,21 +53,21 @@ def train(
     out_dir: str | Path,
     progress: Progress | None = None,
 ) -> TrainResult:
-    """Train a policy on the selection's episodes, or go on with the run in `out_dir`.
+    """Train a policy on the selection's episodes, or resume the run in `out_dir`.
 
-    A run that is already finished returns at once. Ctrl-C, SIGTERM and SIGUSR2 take effect between
-    two steps and leave a checkpoint to resume from. Processes that `torchrun` started share the
-    run: each calls this with the same arguments, and only rank 0 reports and writes.
+    A finished run returns at once. Ctrl-C, SIGTERM and SIGUSR2 stop the run after the current step
+    with a checkpoint. With `torchrun` every process calls this with the same arguments, and rank 0
+    reports and writes.
 
     Args:
-        progress: called about twice a second and after the last step with steps done, steps in
-            all, and {"loss", "validation_loss", "lr", "steps_per_s", "elapsed_s", "remaining_s"}.
+        progress: called about twice a second and after the last step with the steps done, all
+            steps, and a dict of loss, validation_loss, lr, steps_per_s, elapsed_s, remaining_s.
 
     Raises:
-        ValueError: `out_dir` cannot be written, holds another run or a damaged checkpoint, nothing
-            is left to train or validate on, the device or the processes are not there, or
-            (NonFiniteError) the data or the loss are not finite.
-        Stopped: (a KeyboardInterrupt) after saving a checkpoint.
+        ValueError: `out_dir` cannot be written or holds another run or a damaged checkpoint, there
+            are no episodes to train or validate on, device or processes are missing, or
+            (NonFiniteError) data or loss are not finite.
+        Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     run_dir = Path(out_dir)
     stored = _stored_run(run_dir, config, selection)
@@ -81,15 +76,12 @@ def train(
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads or threads)
     try:
-        with process_group(config.device) as ranks, _own_randomness(ranks):
-            return _train(config, selection, run_dir, ranks, progress, stored)
+        with process_group(config.device) as ranks:
+            gpus = [ranks.device] if ranks.device.type == "cuda" else []
+            with torch.random.fork_rng(gpus):  # the caller's random numbers stay as they are
+                return _train(config, selection, run_dir, ranks, progress, stored)
     finally:
         torch.set_num_threads(threads)
-
-
-def _own_randomness(ranks: Ranks) -> AbstractContextManager[None]:
-    """Leaves the caller's random numbers as they were."""
-    return torch.random.fork_rng([ranks.device] if ranks.device.type == "cuda" else [])
 
 
 def _train(
@@ -140,7 +132,7 @@ def _result(run_dir: Path, card: dict[str, Any], resumed_from: int) -> TrainResu
 def _stored_run(
     run_dir: Path, config: TrainConfig, selection: Selection
 ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The checkpoint to go on from; ValueError where the folder holds another run's."""
+    """The checkpoint to resume from, if any; ValueError if it is another run's."""
     if not (run_dir / CHECKPOINT).exists():
         return None
     tensors, card = read_checkpoint(run_dir)

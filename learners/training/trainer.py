@@ -1,11 +1,8 @@
-"""The loop of a training run: step, validate, record, save, stop when asked to."""
-
-from __future__ import annotations
+"""The training loop: step, validate, record, save, stop on a signal."""
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +11,14 @@ import torch
 from torch import Tensor
 
 from datasets import Selection
-from learners.checkpoint import averages_in, load_optimiser, load_weights
 from learners.policy.policy_network import PolicyNetwork
-from learners.training.batches import BatchPosition, TrainingBatches, on_device, open_stream
+from learners.training.batches import TrainingBatches, on_device, open_stream
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
 from learners.training.interrupts import Notices, Stopped, deferred_signals
 from learners.training.nonfinite import NonFiniteError, blame, data_fault
 from learners.training.optimisation import learning_rate
+from learners.training.records.history import HistoryRow
 from learners.training.records.recording import RunFiles
 from learners.training.update import Updater
 
@@ -32,7 +29,7 @@ Progress = Callable[[int, int, dict[str, Any]], None]
 
 @dataclass
 class RunProgress:
-    """What a run has done so far; saved with every checkpoint."""
+    """The state of a run besides tensors and data; saved in every checkpoint."""
 
     step: int = 0
     control_steps: int = 0
@@ -48,18 +45,14 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class Episodes:
-    """The episodes to train on, and those held out for validation, if any are."""
+    """The episodes to train on, and those held out for validation, if any."""
 
     train: Selection
     held_out: Selection | None
 
 
 class Trainer:
-    """The state of one call of `train`, on one rank.
-
-    Args:
-        card: what every checkpoint of the run says about it.
-    """
+    """One training run on one rank; `card` goes into every checkpoint."""
 
     def __init__(
         self,
@@ -76,35 +69,27 @@ class Trainer:
         self.card = card
         self.run_dir = run_dir
         self.ranks = ranks
-        self.report = progress if ranks.leads else None
+        self.report = progress if ranks.rank == 0 else None
         self.done = RunProgress()
         self.files: RunFiles | None = None
         self.batches = TrainingBatches(config, episodes.train, ranks)
         self.updater = Updater(policy, config, ranks)
 
     def restore(self, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint of this run."""
-        load_weights(self.updater.policy, tensors)
-        load_optimiser(self.updater.optimiser, tensors)
-        if self.updater.averages is not None:
-            self.updater.averages.load(averages_in(tensors))
-        self.batches.load(card["stream"])
+        """Resume from a checkpoint of this run."""
         self.done = RunProgress(**card["progress"])
+        self.updater.load(tensors, self.done.step)
+        self.batches.stream.load_state_dict(card["stream"])
 
     def close(self) -> None:
-        """End the stream's threads and the files."""
-        self.batches.close()
+        """Close the stream and the files."""
+        self.batches.stream.close()
         if self.files is not None:
-            self.files.close()
+            self.files.history.close()
 
     def run(self) -> dict[str, Any]:
-        """Train to the end; the card of the last checkpoint.
-
-        Raises:
-            Stopped: a signal came, and there is a checkpoint to go on from.
-            NonFiniteError: see `nonfinite`.
-        """
-        if self.ranks.leads:
+        """Train to the end and return the card of the last checkpoint; raises as `train`."""
+        if self.ranks.rank == 0:
             self.files = RunFiles(self.run_dir, self.card, self.done.step)
         with deferred_signals() as notices:
             self._loop(notices)
@@ -129,7 +114,7 @@ class Trainer:
         if self.report:
             self.report(self.done.step, self.config.steps, self._information())
 
-    def _step(self, position: BatchPosition, batch: dict[str, Tensor]) -> None:
+    def _step(self, position: str, batch: dict[str, Tensor]) -> None:
         done = self.done
         rate = learning_rate(done.step, self.config)
         update = self.updater.step(batch, done.step, rate)
@@ -143,7 +128,7 @@ class Trainer:
         done.pending_steps += update.valid_steps
 
     def _after_step(self, start: float) -> None:
-        """Validate, write history and save where it is time to; add up the seconds."""
+        """Validate, write history and save if they are due; count the time."""
         done, config = self.done, self.config
         done.pending_s += time.perf_counter() - start
         last = done.step == config.steps
@@ -160,36 +145,33 @@ class Trainer:
         done = self.done
         done.loss = done.pending_loss / done.pending_steps
         if self.files is not None:
-            self.files.append(
-                {
-                    "step": done.step,
-                    "loss": done.loss,
-                    "validation_loss": done.validation_loss if validated else None,
-                    "lr": learning_rate(done.step - 1, self.config),
-                    "steps_per_s": done.pending_steps / max(done.pending_s, 1e-9),
-                    "elapsed_s": done.train_s,
-                }
+            row = HistoryRow(
+                step=done.step,
+                loss=done.loss,
+                validation_loss=done.validation_loss if validated else None,
+                lr=learning_rate(done.step - 1, self.config),
+                steps_per_s=done.pending_steps / max(done.pending_s, 1e-9),
+                elapsed_s=done.train_s,
             )
+            self.files.history.append(row)
         done.pending_loss, done.pending_steps, done.pending_s = 0.0, 0, 0.0
 
     def _validate(self) -> None:
-        """Compute the validation loss, and keep the policy if it is the best so far."""
+        """Compute the validation loss, and save the policy if it is the best so far."""
         if self.episodes.held_out is None:
             return
-        done, policy, averages = self.done, self.updater.policy, self.updater.averages
-        policy.eval()
-        with nullcontext() if averages is None else averages.in_place():
-            done.validation_loss = self._validation_loss(self.episodes.held_out)
-            best = done.best_validation_loss
-            if best is None or done.validation_loss < best:
-                done.best_validation_loss, done.best_step = done.validation_loss, done.step
-                if self.files is not None:
-                    self.files.save_best(self.updater, self._full_card(finished=False))
-        policy.train()
+        done, policy = self.done, self.updater.acting_policy().eval()
+        done.validation_loss = self._validation_loss(policy, self.episodes.held_out)
+        best = done.best_validation_loss
+        if best is None or done.validation_loss < best:
+            done.best_validation_loss, done.best_step = done.validation_loss, done.step
+            if self.files is not None:
+                self.files.save_best(policy, self._full_card(finished=False))
+        self.updater.policy.train()
 
-    def _validation_loss(self, held_out: Selection) -> float:
-        """Loss over the first batches of the held-out episodes, the same ones every time."""
-        # Episodes too few to be shared are computed by every rank, which changes no mean.
+    def _validation_loss(self, policy: PolicyNetwork, held_out: Selection) -> float:
+        """The loss over the first batches of the held-out episodes, always the same ones."""
+        # With fewer episodes than ranks, every rank computes all of them; the mean is the same.
         shared = len(held_out) >= self.ranks.world_size
         ranks = self.ranks if shared else Ranks(device=self.ranks.device)
         stream = open_stream(self.config, held_out, ranks, seed=0)
@@ -197,7 +179,7 @@ class Trainer:
         fault = None
         with torch.no_grad():
             for number, batch in enumerate(stream, start=1):
-                loss = self.updater.summed_loss(on_device(batch, self.ranks)).double()
+                loss = self.updater.summed_loss(policy, on_device(batch, self.ranks)).double()
                 sums += torch.stack([loss, batch["mask"].sum().to(loss)])
                 if fault is None and not loss.isfinite():
                     fault = data_fault(batch, held_out) or "the validation loss is not finite"
@@ -213,13 +195,11 @@ class Trainer:
 
     def _information(self) -> dict[str, Any]:
         done = self.done
-        rate = done.control_steps / max(done.train_s, 1e-9)
-        pending = done.pending_loss / done.pending_steps if done.pending_steps else done.loss
         return {
-            "loss": pending,
+            "loss": done.pending_loss / done.pending_steps if done.pending_steps else done.loss,
             "validation_loss": done.validation_loss,
             "lr": learning_rate(done.step - 1, self.config),
-            "steps_per_s": rate,
+            "steps_per_s": done.control_steps / max(done.train_s, 1e-9),
             "elapsed_s": done.train_s,
             "remaining_s": done.train_s / done.step * (self.config.steps - done.step),
         }
@@ -232,5 +212,5 @@ class Trainer:
         return self.card | {
             "finished": finished,
             "progress": vars(self.done),
-            "stream": self.batches.state(),
+            "stream": self.batches.stream.state_dict(),
         }

@@ -1,26 +1,25 @@
-"""One step of the optimiser on one batch, shared among the ranks."""
-
-from __future__ import annotations
+"""One optimiser step on one batch, shared by the ranks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from learners.checkpoint import load_optimiser, load_weights
 from learners.policy.policy_network import PolicyNetwork
-from learners.training.averaging import AveragedWeights
 from learners.training.batches import Batch, on_device
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
 from learners.training.objectives import summed_loss
-from learners.training.optimisation import make_optimiser, set_learning_rate
+from learners.training.optimisation import averaged_copy, make_optimiser
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one step found: the loss a valid step over all ranks, and how many those are."""
+    """Result of a step: mean loss over the valid steps of all ranks, and their number."""
 
     loss: float
     valid_steps: int
@@ -28,30 +27,27 @@ class Update:
 
 
 class Updater:
-    """Computes losses and moves the weights, the same way on every rank.
-
-    Raises:
-        ValueError: torch.compile was asked for and fails.
-    """
+    """The policy, its optimiser and its moving average, alike on every rank."""
 
     def __init__(self, policy: PolicyNetwork, config: TrainConfig, ranks: Ranks) -> None:
         self.policy = policy.to(ranks.device)
         ranks.same_start(policy.state_dict())
         self.optimiser = make_optimiser(policy.parameters(), config)
-        self.averages = (
-            None if config.ema_decay is None else AveragedWeights(policy, config.ema_decay)
-        )
+        decay = config.ema_decay
+        self.average = None if decay is None else averaged_copy(policy, decay)
         self._config = config
         self._ranks = ranks
         if config.compile:
             policy.network.compile()
 
     def step(self, batch: Mapping[str, Tensor], number: int, rate: float) -> Update:
-        """Step `number` (from 0) at learning rate `rate`; the weights stay if it is not finite.
+        """Optimiser step `number` (from 0) at learning rate `rate`; none if it is not finite.
 
-        Networks that draw random numbers draw the same ones whenever this step is repeated.
+        Random numbers of the network depend on the seed, the step and the rank only. Raises
+        ValueError if torch.compile fails.
         """
-        torch.manual_seed(self._random_seed(number))
+        seed = np.random.SeedSequence([self._config.seed, number, self._ranks.rank])
+        torch.manual_seed(int(seed.generate_state(1, np.uint64)[0]))
         self.optimiser.zero_grad()
         valid = int(batch["mask"].sum())
         parts = [on_device(part, self._ranks) for part in self._parts(batch)]
@@ -62,21 +58,38 @@ class Updater:
         norm = torch.nn.utils.clip_grad_norm_(parameters, torch.inf if limit is None else limit)
         value, finite = torch.stack([loss, (loss * norm).isfinite().to(loss.dtype)]).tolist()
         if finite:
-            set_learning_rate(self.optimiser, rate)
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate
             self.optimiser.step()
-            if self.averages is not None:
-                self.averages.update(number + 1)
+            if self.average is not None:
+                self.average.update_parameters(self.policy)
         return Update(value, valid, bool(finite))
 
-    def summed_loss(self, batch: Batch) -> Tensor:
-        """Of a batch on the device, in the precision of the run; scalar float32."""
+    def averages(self) -> dict[str, Tensor]:
+        """Parameter name -> its moving average; empty without one."""
+        return {} if self.average is None else dict(self.average.module.named_parameters())
+
+    def load(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        """Load the weights, optimiser state and averages of a checkpoint after `step` steps."""
+        load_weights(self.policy, tensors)
+        load_optimiser(self.optimiser, tensors)
+        if self.average is not None:
+            load_weights(self.acting_policy(), tensors, averaged=True)
+            self.average.n_averaged.fill_(step + 1)
+
+    def acting_policy(self) -> PolicyNetwork:
+        """The policy to validate and keep: the average if there is one."""
+        return self.policy if self.average is None else cast(PolicyNetwork, self.average.module)
+
+    def summed_loss(self, policy: PolicyNetwork, batch: Batch) -> Tensor:
+        """The policy's loss on a batch, in the run's precision; scalar float32."""
         device, bf16 = self._ranks.device.type, self._config.precision == "bf16"
         with torch.autocast(device, torch.bfloat16, enabled=bf16):
-            return summed_loss(self.policy, batch)
+            return summed_loss(policy, batch)
 
     def _backward(self, part: Batch, valid: int) -> Tensor:
         try:
-            loss = self.summed_loss(part) / valid
+            loss = self.summed_loss(self.policy, part) / valid
             loss.backward()
         except RuntimeError as error:
             if not self._config.compile:
@@ -88,14 +101,10 @@ class Updater:
         return loss.detach()
 
     def _parts(self, batch: Mapping[str, Tensor]) -> list[Mapping[str, Tensor]]:
-        """The batch in as many parts as are to be accumulated, fewer if it has fewer windows."""
+        """The batch in `accumulate` parts, fewer if it has fewer windows."""
         if self._config.accumulate == 1:
             return [batch]
         chunks = {name: value.chunk(self._config.accumulate) for name, value in batch.items()}
         return [
             dict(zip(chunks, values, strict=True)) for values in zip(*chunks.values(), strict=True)
         ]
-
-    def _random_seed(self, number: int) -> int:
-        parts = [self._config.seed, number, self._ranks.rank]
-        return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0])

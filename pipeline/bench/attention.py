@@ -13,21 +13,18 @@ import numpy as np
 import torch
 
 from flows.progress import Advance
-from learners.models.bot.attention_bench import (
-    PAPER_NODES,
-    PAPER_SPARSITY,
-    compare_single_sequence,
-    random_mask,
-)
 from learners.models.bot.bodies import QUADRUPED, body_graph
-from learners.models.bot.body_attention import (
-    ATTENTION,
-    WITHOUT_CPU_GRADIENT,
-    AttentionMask,
-    fastest_attention,
-)
+from learners.models.bot.body_attention import AttentionMask, prefers_compiled
 from learners.models.registry import preset
 from learners.models.spaces import SPACES
+from pipeline.bench.attention_baselines import (
+    PAPER_NODES,
+    PAPER_SPARSITY,
+    WITHOUT_CPU_GRADIENT,
+    compare_single_sequence,
+    implementations,
+    random_mask,
+)
 
 PAPER_SPEED_UP_PERCENT = 206.0
 """The Body Transformer paper's Section 5.4, at 128 nodes."""
@@ -76,7 +73,7 @@ def attention_layers(config: AttentionConfig, advance: Advance) -> list[dict[str
                 "forward_ms": forward,
                 "train_ms": train,
                 "train_over_dense": {each: train["dense"] / train[each] for each in train},
-                "default": fastest_attention(mask.nodes, mask.degree),
+                "default": "compiled" if prefers_compiled(mask) else "dense",
                 "fastest": min(train, key=train.__getitem__),
             }
         )
@@ -117,15 +114,15 @@ def _times(
     """Median ms by implementation, of the forward pass and of both; all of them in turns."""
     learned = qkv.clone().requires_grad_()
 
-    def train(name: str) -> None:
+    def train(attention: Callable[[torch.Tensor], torch.Tensor]) -> None:
         learned.grad = None
-        ATTENTION[name](learned, mask).sum().backward()
+        attention(learned).sum().backward()
 
     works: dict[tuple[str, str], Callable[[], Any]] = {}
-    for name, attention in ATTENTION.items():
-        works["forward", name] = partial(attention, qkv, mask)
+    for name, attention in implementations(mask).items():
+        works["forward", name] = partial(attention, qkv)
         if name not in WITHOUT_CPU_GRADIENT:
-            works["train", name] = partial(train, name)
+            works["train", name] = partial(train, attention)
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in works}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")

@@ -24,8 +24,7 @@ from flows.records.part_records import collection_rate
 from flows.records.records import provenance, write_record
 from flows.stages.collect import collect
 from flows.tasks.legged import LeggedPlan
-from learners.models.presets import PRESETS
-from learners.models.registry import build_network, preset
+from learners.models.registry import PRESETS, build_network, preset
 from learners.models.spaces import SPACES
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
@@ -37,7 +36,7 @@ BATCH, WINDOW = 64, 64
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure everything, or one part beside its rivals; tables, and JSON in the folder."""
+    """Measure everything, or one part beside its baselines; tables, and JSON in the folder."""
     reporter = TerminalReporter()
     if arguments.quick and arguments.what not in ("learners", "sim", "formats"):
         raise ValueError("--quick is for `gaitforge bench learners`, `sim` and `formats` only")

@@ -27,8 +27,7 @@ from learners.deploy.compiled_fcnet import CompiledFCNet
 from learners.deploy.export import ExportOptions, export_policy
 from learners.deploy.export_formats import onnx_packages
 from learners.deploy.onnx_policy import OnnxPolicy
-from learners.models.presets import PRESETS
-from learners.models.registry import ModelSpec, build_network, preset
+from learners.models.registry import PRESETS, ModelSpec, build_network, preset
 from learners.models.sizes import match_parameters, parameter_count
 from learners.models.spaces import SPACES, Space
 from learners.policy.normalisation import Normaliser
@@ -112,7 +111,7 @@ def paper_modes(context_len: int) -> int:
 
 
 def candidates(config: ControlStepConfig) -> list[Candidate]:
-    """All that is measured: FCNet in each runtime, and its rivals with as many parameters.
+    """All that is measured: FCNet in each runtime, and its baselines with as many parameters.
 
     FCNet keeps its 10 modes at every context length, and with them its number of parameters; at
     the longer ones the compiled one is also measured with the paper's number of modes.
@@ -125,9 +124,9 @@ def candidates(config: ControlStepConfig) -> list[Candidate]:
             (COMPILED, TORCH, ONNX) if config.export_all or not setting else (COMPILED, TORCH)
         )
         found += [Candidate(f"fcnet-{each}", setting, spec, space, each) for each in runtimes]
-        found.append(Candidate("transformer", setting, _rival("transformer", setting), space))
+        found.append(Candidate("transformer", setting, _baseline("transformer", setting), space))
         if "context_len" not in setting:  # RetNet has none
-            found.append(Candidate("retnet", setting, _rival("retnet", setting), space))
+            found.append(Candidate("retnet", setting, _baseline("retnet", setting), space))
         if "context_len" in setting:
             widened = {**setting, "n_modes": paper_modes(setting["context_len"])}
             spec = preset(FCNET, widened)
@@ -137,7 +136,7 @@ def candidates(config: ControlStepConfig) -> list[Candidate]:
     return found
 
 
-def _rival(kind: str, setting: Mapping[str, int]) -> ModelSpec:
+def _baseline(kind: str, setting: Mapping[str, int]) -> ModelSpec:
     """As many parameters as FCNet at this setting, as many layers, and the same context."""
     if not setting or "context_len" in setting:
         return preset(f"{kind}-legged", setting)

@@ -1,4 +1,4 @@
-"""Speed of the learners: training steps, control steps and attention, each beside its rivals."""
+"""Speed of the learners: training steps, control steps and attention, each beside its baselines."""
 
 from __future__ import annotations
 

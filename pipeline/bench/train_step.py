@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from flows.progress import Advance
-from learners.models.presets import PRESETS
-from learners.models.registry import build_network, count_parameters, preset
+from learners.models.registry import PRESETS, build_network, count_parameters, preset
 from learners.models.spaces import SPACES
 from learners.policy.normalisation import Normaliser
 from learners.policy.policy_network import PolicyNetwork
@@ -24,7 +23,7 @@ from learners.training.update import Updater
 
 FCNET = "fcnet-legged"
 FOLDED, FFT_MODES = "folded", "fft-modes"
-RIVALS = (
+BASELINES = (
     "transformer-legged",
     "retnet-legged",
     "dt-legged",
@@ -46,7 +45,7 @@ class TrainStepConfig:
         slow_rounds: of them, those that the paper's algorithm takes part in: it needs seconds.
     """
 
-    models: tuple[str, ...] = RIVALS
+    models: tuple[str, ...] = BASELINES
     batch_size: int = 128
     window_len: int = 64
     rounds: int = 7
@@ -55,8 +54,8 @@ class TrainStepConfig:
     @property
     def measured(self) -> tuple[tuple[str, str], ...]:
         """Models and settings, in the order of a round."""
-        rivals = ((model, AS_PRESET) for model in self.models)
-        return ((FCNET, FOLDED), (FCNET, FFT_MODES), *rivals)
+        baselines = ((model, AS_PRESET) for model in self.models)
+        return ((FCNET, FOLDED), (FCNET, FFT_MODES), *baselines)
 
 
 def train_step_ms(config: TrainStepConfig, advance: Advance) -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from flows.stages.demo import DemoPlan, run_demo
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
 from flows.stages.train import SelectPlan, TrainPlan, run_training
 from flows.tasks.legged import LeggedPlan
-from learners.models.sizes import describe_models
+from learners.models.registry import describe_models
 from learners.training.config import TrainConfig
 from learners.training.distributed import process_rank
 from pipeline.cli.collected import show_collected

@@ -27,7 +27,7 @@ def add_compare(commands: argparse._SubParsersAction) -> None:
     )
     compare.add_argument("store", type=store_address)
     compare.add_argument(
-        "--models", type=names, help="see gaitforge models (default: fcnet and three rivals)"
+        "--models", type=names, help="see gaitforge models (default: fcnet and three baselines)"
     )
     compare.add_argument("--seeds", type=numbers, help="a run each, e.g. 0-2 (default: 0,1,2)")
     compare.add_argument("--objective", help="bc, gaussian-bc or return (default: bc)")

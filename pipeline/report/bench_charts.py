@@ -23,8 +23,8 @@ SWEPT = {
 WITHOUT_CONTEXT = frozenset({"retnet"})
 SWEEPS = {
     "context_len": ("context length, steps", "RetNet has none: its line is flat."),
-    "n_layers": ("layers", "Rivals have as many parameters and layers as FCNet."),
-    "hidden_dim": ("hidden size of FCNet", "Rivals have as many parameters as FCNet."),
+    "n_layers": ("layers", "Baselines have as many parameters and layers as FCNet."),
+    "hidden_dim": ("hidden size of FCNet", "Baselines have as many parameters as FCNet."),
 }
 
 

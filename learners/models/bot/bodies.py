@@ -1,9 +1,8 @@
-"""Bodies by name, those of the Body Transformer paper: nodes, joints, and what is measured where.
+"""The bodies of the Body Transformer paper by name.
 
-A body says for each named observation field which node every one of its numbers belongs to, so that
-its embodiment graph follows from the fields of any token layout. Rules of the paper (Appendix D):
-what is measured at a limb and the commands of its joints belong to the limb's node; global and
-environment observations belong to the root.
+A body names the node of every number of its observation fields, which gives the embodiment graph of
+any token layout. Rules of the paper (Appendix D): what is measured at a limb and the commands of
+its joints belong to the limb's node; global and environment observations belong to the root.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,17 +15,16 @@ from learners.models.bot.graphs import (
     graph_of_fields,
     quadruped_graph,
 )
-from learners.models.presets import PRESETS
+from learners.models.registry import PRESETS
 from learners.policy.tokens import Slices
 
 
 @dataclass(frozen=True)
 class Body:
-    """A tree of body parts with the places of its observations and actions.
+    """A tree of body parts with the nodes of its observations and actions.
 
-    parents: node name -> its parent's name, the root first with "". fields: for each observation
-    field the node name of every number, in the order of the observation. actions: the node name
-    of every action.
+    parents: node -> its parent, the root first with "". fields: observation field -> the node of
+    every number, in the order of the observation. actions: the node of every action.
     """
 
     parents: Mapping[str, str]
@@ -35,49 +33,31 @@ class Body:
 
     @property
     def slices(self) -> dict[str, tuple[int, int]]:
-        """Name -> (start, stop) of an observation that holds exactly this body's fields."""
+        """Field -> (start, stop) in an observation of exactly this body's fields."""
         ends = [0, *accumulate(map(len, self.fields.values()))]
         return dict(zip(self.fields, pairwise(ends), strict=True))
 
     @property
     def obs_dim(self) -> int:
-        """Numbers in that observation."""
+        """Size of that observation."""
         return sum(map(len, self.fields.values()))
 
     @property
     def act_dim(self) -> int:
-        """Numbers in the action."""
+        """Size of an action."""
         return len(self.actions)
 
-    def selection(self, slices: Slices) -> tuple[int, ...]:
-        """Where this body's numbers are in a wider observation with these named fields.
-
-        Raises ValueError where a field is missing or of another width.
-        """
-        chosen: list[int] = []
-        for name, holders in self.fields.items():
-            if name not in slices:
-                raise ValueError(f"the observation lacks the field {name} of this body")
-            start, stop = slices[name]
-            if stop - start != len(holders):
-                raise ValueError(f"{name} must hold {len(holders)} numbers, got {stop - start}")
-            chosen.extend(range(start, stop))
-        return tuple(chosen)
-
     def graph(self, slices: Slices, act_dim: int) -> EmbodimentGraph:
-        """The embodiment graph for tokens with these named fields.
+        """The embodiment graph for tokens with these fields.
 
-        A layout that holds the whole observation under one name of its own is taken in the order
-        of this body's fields. Raises ValueError where fields or actions do not fit this body.
+        One field of an unknown name is taken as the whole observation, in the order of this body's
+        fields. Raises ValueError if fields or actions do not fit this body.
         """
         if act_dim != self.act_dim:
             raise ValueError(f"this body has {self.act_dim} actions, got {act_dim}")
         nodes = list(self.parents)
-        edges = [
-            (nodes.index(parent), index)
-            for index, parent in enumerate(self.parents.values())
-            if parent
-        ]
+        parents = enumerate(self.parents.values())
+        edges = [(nodes.index(parent), index) for index, parent in parents if parent]
         fields = {name: [nodes.index(node) for node in at] for name, at in self.fields.items()}
         others = [name for name in slices if name not in (*fields, *ROOT_FIELDS, "last_action")]
         if len(others) == 1 and not any(name in slices for name in fields):
@@ -99,10 +79,10 @@ def _cmu_humanoid() -> Body:
     """The humanoid of dm_control's CMU model of 2020 as MoCapAct observes it.
 
     32 nodes in the order of the published table. The observation is the 1,294 of MoCapAct's 2,868
-    numbers that BoT uses: 13 of its 35 fields, here in alphabetical order as in the data files.
-    Ours, from the names in dm_control's model (Apache-2.0): joints and actuators stand in
-    alphabetical order, references as (5 steps, 31 bodies, 3 or 4), the bodies in node order
-    without the root. The node totals equal the published ones.
+    numbers that BoT uses: 13 of its 35 fields, in alphabetical order as in the data files. From the
+    names in dm_control's model (Apache-2.0): joints and actuators in alphabetical order, references
+    as (5 steps, 31 bodies, 3 or 4), bodies in node order without the root. The totals of the nodes
+    equal the published ones.
     """
     parents = {"root": ""}
     for side in "lr":
@@ -149,9 +129,7 @@ def _isaacgym_humanoid() -> Body:
     """The humanoid of Isaac Gym with the paper's observation (Appendix A): 16 nodes, 21 actions.
 
     100 numbers: the torso's own 10 (height, root coordinates, angular velocity), positions and
-    velocities of 21 joints, and a contact force (3) at each of the 16 limbs. The two waist joints
-    of the lower waist, the one of the pelvis, and those of the ankles and shoulders belong to the
-    limb they move; head and hands hold their contact force only.
+    velocities of 21 joints at the limbs that they move, and a contact force (3) at every limb.
     """
     parents = {"torso": "", "head": "torso"}
     parents |= _chain("lower_waist", "pelvis", after="torso")
@@ -173,8 +151,8 @@ def _isaacgym_humanoid() -> Body:
     return Body(parents, fields, tuple(joints))
 
 
-# Joints of the hand from the wrist on, each with the part that it moves, in the observation's order
-# (D4RL and Gymnasium-Robotics: WRJ1, WRJ0, FFJ3 … FFJ0, MFJ3 …, RFJ3 …, LFJ4 … LFJ0, THJ4 … THJ0).
+# The parts that the hand's joints move, in the observation's order from the wrist on (D4RL and
+# Gymnasium-Robotics: WRJ1, WRJ0, FFJ3 … FFJ0, MFJ3 …, RFJ3 …, LFJ4 … LFJ0, THJ4 … THJ0).
 _FINGER = ("knuckle", "proximal", "middle", "distal")
 _FINGERS = {
     "ff": _FINGER,
@@ -188,8 +166,8 @@ _FINGERS = {
 def _adroit(arm_joints: int, arm_actions: int, fields: Mapping[str, tuple[str, int]]) -> Body:
     """The Adroit hand: 25 nodes, the forearm as root, wrist, palm and five fingers.
 
-    24 joints move one node each; the joints of the arm belong to the forearm. `fields` are the
-    task's further ones, name -> (node, numbers), in the order of the observation.
+    24 joints move one node each; the arm's joints belong to the forearm. fields: the task's other
+    fields as name -> (node, size), in the order of the observation.
     """
     parents = {"forearm": ""} | _chain("wrist", "palm", after="forearm")
     for finger, segments in _FINGERS.items():
@@ -200,8 +178,8 @@ def _adroit(arm_joints: int, arm_actions: int, fields: Mapping[str, tuple[str, i
     return Body(parents, observed, ("forearm",) * arm_actions + moved)
 
 
-# The three tasks of the paper (Appendix E) as D4RL and Gymnasium-Robotics observe them. What lies
-# between palm and object belongs to the palm, what concerns the objects alone to the root.
+# The paper's three tasks (Appendix E) with the observations of D4RL and Gymnasium-Robotics. Numbers
+# about palm and object belong to the palm, those about objects alone to the root.
 _ADROIT_DOOR = {
     "latch_pos": ("forearm", 1),
     "door_hinge_pos": ("forearm", 1),
@@ -237,16 +215,16 @@ BODY_NAMES = (QUADRUPED, *BODIES)
 
 
 def check_body(name: str) -> None:
-    """Raise ValueError for a body that is not known."""
+    """Raise ValueError for an unknown body."""
     if name not in BODY_NAMES:
         raise ValueError(f"no body {name!r}; known are {', '.join(BODY_NAMES)}")
 
 
 @dataclass(frozen=True)
 class BodyView:
-    """What a policy over a body reads of its tokens, and the graph of that.
+    """The graph of a policy over a body, and the indices of the token that it reads.
 
-    chosen: indices into the token of the numbers that the graph is over; None for all, in order.
+    chosen: None for the whole token.
     """
 
     graph: EmbodimentGraph
@@ -254,17 +232,17 @@ class BodyView:
 
 
 def _models_of(body: str) -> str:
-    """Words that name the presets made for a body, where there are any."""
+    """The part of an error message that names the presets for a body, if there are any."""
     presets = [name for name, preset in PRESETS.items() if preset.values.get("body") == body]
     return f"take --model {', '.join(presets[:-1])} or {presets[-1]}, or " if presets else ""
 
 
 def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
-    """The view of a named body on tokens with these fields and as many actions.
+    """The view of a named body on tokens with these fields.
 
-    Tokens that hold all fields of the body and others without a place on it (MoCapAct's observation
-    has 35 fields, of which the paper's policy reads 13) are narrowed to those that have one. Raises
-    ValueError as `body_graph`, and where the data are of another known body than a quadruped.
+    Fields that do not belong to the body are left out if all of the body's are there (of MoCapAct's
+    35 fields the paper's policy reads 13). Raises ValueError as `body_graph`, and for "quadruped"
+    where the data are of another known body.
     """
     body = BODIES.get(name)
     for other, known in BODIES.items():
@@ -287,10 +265,10 @@ def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
 
 
 def body_graph(name: str, slices: Slices, act_dim: int) -> EmbodimentGraph:
-    """The embodiment graph of a named body for tokens with these fields and as many actions.
+    """The embodiment graph of a named body for tokens with these fields.
 
-    "quadruped" is `quadruped_graph` with its standard joint order. Raises ValueError for an unknown
-    name, or fields and actions that do not fit the body.
+    "quadruped" is `quadruped_graph` with its default joint order. Raises ValueError for an unknown
+    name, or fields or actions that do not fit the body.
     """
     check_body(name)
     if name == QUADRUPED:

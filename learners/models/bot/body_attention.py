@@ -1,33 +1,31 @@
-"""Masked attention over body parts in several ways, and the choice between them.
+"""Masked attention over body parts, dense or by compiled loops.
 
-All compute softmax(Q K^T / sqrt(d) + B) V with B = 0 where the mask allows a pair and -inf
-elsewhere (Sferrazza et al. 2024, Section 3). They take queries, keys and values packed as one
-tensor (B, V, 3, H, d) and return (B, V, H, d).
+Both compute softmax(Q K^T / sqrt(d) + B) V with B = 0 where the mask allows a pair and -inf
+elsewhere (Sferrazza et al. 2024, Section 3), for queries, keys and values packed as one tensor
+(B, V, 3, H, d), and return (B, V, H, d).
 
 Legend: B sequences, V nodes, H heads, d numbers a head.
 """
 
 import math
-from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from learners.models.bot.compiled_attention import compiled_attention
 
+# With fewer sequences the call into the compiled loops costs more than they save.
+_LEAST_ROWS = 32
+# Up to this mean degree the loops are faster than dense products at every size, on one thread and
+# on two; body masks have about 3.
+_COMPILED_DEGREE = 6.0
+
 
 class AttentionMask(nn.Module):
-    """Who may attend to whom, in the forms that the implementations need; nothing is trained.
-
-    Args: allowed, (V, V) bool, row i the nodes that node i attends to. Raises ValueError where a
-    node attends to none.
-    """
+    """Which nodes attend to which: allowed (V, V) bool, row i for node i, at least one a row."""
 
     bias: Tensor
-    neighbours: Tensor
-    padding: Tensor
     starts: Tensor
     columns: Tensor
 
@@ -39,20 +37,11 @@ class AttentionMask(nn.Module):
         self.nodes = len(allowed)
         degrees = allowed.sum(dim=1)
         self.degree = float(degrees.float().mean())
-        most = int(degrees.max())
-        columns = allowed.nonzero()[:, 1].contiguous()
+        bias = torch.zeros(allowed.shape, device="cpu").masked_fill_(~allowed, -math.inf)
         starts = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
-        # Allowed nodes first, in their order; the rest of the row is padding.
-        neighbours = allowed.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
-        padding = torch.arange(most, device="cpu") >= degrees[:, None]
-        for name, value in {
-            "bias": _additive(~allowed),
-            "neighbours": neighbours.contiguous(),
-            "padding": _additive(padding),
-            "starts": starts,
-            "columns": columns,
-        }.items():
-            self.register_buffer(name, value, persistent=False)
+        self.register_buffer("bias", bias, persistent=False)
+        self.register_buffer("starts", starts, persistent=False)
+        self.register_buffer("columns", allowed.nonzero()[:, 1].contiguous(), persistent=False)
 
     @property
     def allowed(self) -> Tensor:
@@ -60,12 +49,8 @@ class AttentionMask(nn.Module):
         return self.bias == 0
 
 
-def _additive(forbidden: Tensor) -> Tensor:
-    return torch.zeros(forbidden.shape, device="cpu").masked_fill_(forbidden, -math.inf)
-
-
 def dense_attention(qkv: Tensor, bias: Tensor | None = None) -> Tensor:
-    """All pairs, with an additive bias (V, V) that may be learned, or none."""
+    """Attention over all pairs, with an additive bias (V, V) or none."""
     query, key, value = (part.transpose(1, 2) for part in qkv.unbind(2))
     if bias is not None:
         bias = bias.to(qkv.dtype)
@@ -74,61 +59,17 @@ def dense_attention(qkv: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def dense_masked(qkv: Tensor, mask: AttentionMask) -> Tensor:
-    """All pairs, the forbidden ones masked out afterwards."""
+    """All pairs, with forbidden ones masked out."""
     return dense_attention(qkv, mask.bias)
 
 
-def gathered(qkv: Tensor, mask: AttentionMask) -> Tensor:
-    """Allowed pairs only: each node's keys and values gathered from its padded neighbour list."""
-    query, key, value = (part.transpose(1, 2) for part in qkv.unbind(2))
-    near_key, near_value = key[:, :, mask.neighbours], value[:, :, mask.neighbours]
-    scores = (query[..., None, :] * near_key).sum(-1) / math.sqrt(qkv.shape[-1])
-    weights = (scores + mask.padding.to(qkv.dtype)).softmax(-1)
-    return (weights[..., None] * near_value).sum(-2).transpose(1, 2)
-
-
 def compiled(qkv: Tensor, mask: AttentionMask) -> Tensor:
-    """Allowed pairs only, as compiled loops over neighbour lists; CPU, float32 or float64."""
+    """Allowed pairs only, by compiled loops; CPU, float32 or float64."""
     return compiled_attention(qkv, mask.starts, mask.columns)
 
 
-def flex(qkv: Tensor, mask: AttentionMask) -> Tensor:
-    """PyTorch's flex_attention with the mask as its block mask.
-
-    It has no gradient on a CPU (PyTorch 2.13), and it skips whole blocks of 128 nodes only.
-    """
-    query, key, value = (part.transpose(1, 2) for part in qkv.unbind(2))
-    allowed, size = mask.allowed, mask.nodes
-
-    def same_limb(_batch: Tensor, _head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        return allowed[row, column]
-
-    blocks = create_block_mask(same_limb, None, None, size, size, device=qkv.device.type)
-    pooled = flex_attention(query, key, value, block_mask=blocks)
-    assert isinstance(pooled, Tensor)
-    return pooled.transpose(1, 2)
-
-
-ATTENTION: Mapping[str, Callable[[Tensor, AttentionMask], Tensor]] = {
-    "dense": dense_masked,
-    "gathered": gathered,
-    "compiled": compiled,
-    "flex": flex,
-}
-WITHOUT_CPU_GRADIENT = frozenset({"flex"})
-
-
-# Sequences from which the compiled loops repay the call into them.
-_LEAST_ROWS = 32
-# Nodes attended to, on average, up to which they beat dense products at every size, on one thread
-# and on two; limbs have about 3.
-_COMPILED_DEGREE = 6.0
-
-
-def fastest_attention(nodes: int, degree: float) -> str:
-    """The fastest entry of ATTENTION for training on a CPU.
-
-    Args: nodes V; degree, how many nodes a node attends to on average, itself included.
+def prefers_compiled(mask: AttentionMask) -> bool:
+    """Whether the compiled loops are the faster way to train with this mask on a CPU.
 
     Measured forward and backward in float32 on one thread of a Xeon with AVX-512, dense / compiled
     in ms, for d = 16 with 2 heads and (d = 64 with 5 heads); about 13,000 (1,700) nodes in all:
@@ -140,20 +81,18 @@ def fastest_attention(nodes: int, degree: float) -> str:
                            (8.6/2.9)   (7.7/4.3)   (6.8/4.8)   (10.0/6.9)   (13.7/9.2)
         25 % allowed        15.2/6.0    10.1/9.6    6.3/10.8    10.5/18.4    16.2/33.6
                            (8.8/5.0)   (8.7/7.0)   (7.1/7.4)   (10.6/11.6)  (17.7/24.4)
-
-    Gathered neighbours took 30 to 60 ms throughout, for the copies that they make.
     """
-    return "compiled" if degree <= _COMPILED_DEGREE else "dense"
+    return mask.degree <= _COMPILED_DEGREE
 
 
 def masked_attention(qkv: Tensor, mask: AttentionMask) -> Tensor:
-    """Masked attention by the fastest way for this size; (B, V, 3, H, d) -> (B, V, H, d).
+    """Masked attention by the faster way for this mask; (B, V, 3, H, d) -> (B, V, H, d).
 
     A program that is being exported gets the dense form, which every format can express.
     """
     tracing = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-    leaving = tracing or torch.compiler.is_exporting()
+    exporting = tracing or torch.compiler.is_exporting()
     loops = qkv.device.type == "cpu" and qkv.dtype in (torch.float32, torch.float64)
-    if leaving or not loops or len(qkv) < _LEAST_ROWS:
+    if exporting or not loops or len(qkv) < _LEAST_ROWS or not prefers_compiled(mask):
         return dense_masked(qkv, mask)
-    return ATTENTION[fastest_attention(mask.nodes, mask.degree)](qkv, mask)
+    return compiled(qkv, mask)

@@ -1,9 +1,9 @@
-"""The Body Transformer paper's MLP (Sferrazza et al. 2024, Section 5): BoT's ends, an MLP between.
+"""The MLP of the Body Transformer paper (Sferrazza et al. 2024, Section 5).
 
-As in the published code: a linear map a node without activation, the embeddings of all nodes side
-by side, two hidden layers with ReLU, a linear map back to the width of the embeddings, and one
-linear map for all actions at once. With 64 a node and hidden layers of 2,500 it has the published
-16,696,656 (MoCapAct) and 14,305,524 (Adroit door) parameters; no other reading does.
+As in the published code: a linear map for each node without activation, the embeddings of all nodes
+concatenated, two hidden layers with ReLU, a linear map back to the width of the embeddings, and one
+linear map for all actions. With 64 a node and hidden layers of 2,500 it has the published
+16,696,656 (MoCapAct) and 14,305,524 (Adroit door) parameters.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from learners.policy.tokens import TokenLayout
 class BodyMLPConfig:
     """Sizes; the defaults are the paper's for imitation (Figures 12a and 12b).
 
-    embed_dim: numbers a node. history: steps that a policy sees; 1 is the paper's. body: a name of
-    `learners.models.bot.bodies`. Raises ValueError for sizes below 1 or an unknown body.
+    embed_dim: of each node. history: steps that the policy sees; 1 is the paper's. body: one of
+    `bodies.BODY_NAMES`.
     """
 
     embed_dim: int = 64
@@ -33,6 +33,11 @@ class BodyMLPConfig:
     def __post_init__(self) -> None:
         check_counts("body MLP", self, "embed_dim", "feedforward_dim", "history")
         check_body(self.body)
+
+    def build(self, layout: TokenLayout, act_dim: int) -> "BodyMLP":
+        """The network for tokens of `layout`."""
+        view = body_view(self.body, layout.slices, act_dim)
+        return BodyMLP(self, view.graph, view.chosen)
 
 
 class BodyMLP(BodyPolicy):
@@ -58,9 +63,3 @@ class BodyMLP(BodyPolicy):
         """(..., H x D) -> (..., A)."""
         actions = self.readout(self.hidden(self.tokenizer(tokens).flatten(1)))
         return actions.view(*tokens.shape[:-1], -1)
-
-
-def build_body_mlp(config: BodyMLPConfig, layout: TokenLayout, act_dim: int) -> BodyMLP:
-    """A body MLP of these sizes for its body with the tokens of `layout`."""
-    view = body_view(config.body, layout.slices, act_dim)
-    return BodyMLP(config, view.graph, view.chosen)

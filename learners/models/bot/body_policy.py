@@ -1,4 +1,4 @@
-"""What policies over body parts share: a linear map a node at both ends, history, and control.
+"""Base of the policies over body parts: linear maps for each node, history, and control.
 
 Source: Sferrazza et al. 2024, "Body Transformer", Section 4 (tokenizer and detokenizer).
 
@@ -15,30 +15,29 @@ from learners.models.bot.graphs import EmbodimentGraph
 
 
 def _node_of_index(groups: tuple[tuple[int, ...], ...]) -> Tensor:
-    """For each observation or action index the node that holds it."""
+    """The node of each observation or action index."""
     pairs = sorted((index, node) for node, group in enumerate(groups) for index in group)
     return torch.tensor([node for _, node in pairs])
 
 
 def _linear_init(parameter: Tensor, fan_in: Tensor) -> None:
-    """The initial distribution of nn.Linear, with the fan-in of each row's own node."""
+    """Initialise like nn.Linear, with the fan-in (rows,) of each row's node."""
     bound = fan_in.clamp(min=1).float().rsqrt()
     with torch.no_grad():
         parameter.copy_(torch.empty_like(parameter).uniform_(-1, 1) * bound[:, None])
 
 
 def _padded(groups: tuple[tuple[int, ...], ...], filler: int) -> Tensor:
-    """(nodes, largest group) the groups' indices, short ones filled up."""
+    """(nodes, largest group): the groups' indices, short groups padded."""
     width = max(1, *map(len, groups)) if groups else 1
     return torch.tensor([[*group, *[filler] * (width - len(group))] for group in groups])
 
 
 class Tokenizer(nn.Module):
-    """One linear map a node, (..., D) -> (N, V, E).
+    """A linear map for each node.
 
-    An observation belongs to one node, so its weights are one row (E). The maps of all limbs are
-    one batched product, padded to the widest limb; the root, which holds more than they do, is one
-    of its own.
+    Each observation belongs to one node and has one row of weights (E). The maps of all limbs are
+    one batched product, padded to the widest limb; the root, which is much wider, is a second one.
     """
 
     root: Tensor
@@ -58,7 +57,8 @@ class Tokenizer(nn.Module):
         self.register_buffer("limbs", _padded(limbs, filler), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        # The row behind the last one is zero: the weight of what fills up a short group.
+        """(..., D) -> (N, V, E)."""
+        # The zero row at the end is the weight of the padding.
         weight = functional.pad(self.weight, (0, 0, 0, 1))
         parts = [self._embed(tokens, weight, self.root, self.bias[:1])]
         if len(self.limbs):
@@ -74,10 +74,7 @@ class Tokenizer(nn.Module):
 
 
 class Detokenizer(nn.Module):
-    """One linear map a node, (N, V, E) -> (N, A).
-
-    Placed in its node's columns, the weights (E) of an action make all maps one matrix product.
-    """
+    """A linear map for each node, as one matrix product."""
 
     placement: Tensor
 
@@ -93,15 +90,15 @@ class Detokenizer(nn.Module):
         self.register_buffer("placement", placement, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
+        """(N, V, E) -> (N, A)."""
         matrix = (self.placement * self.weight[:, None]).flatten(1)
         return functional.linear(features.flatten(-2), matrix, self.bias)
 
 
 class BodyPolicy(nn.Module, ABC):
-    """What policies over body parts share: tokens of the last steps in, actions out, and control.
+    """A policy over body parts; subclasses implement `encode`.
 
-    A subclass computes actions of single steps in `encode`, from those numbers of every token
-    that are `chosen` (indices; None for all).
+    history: steps H that the policy sees. chosen: indices of the token that it reads, None for all.
     """
 
     chosen: Tensor | None
@@ -125,17 +122,17 @@ class BodyPolicy(nn.Module, ABC):
         if self.history > 1:
             steps, width = tokens.shape[1:]
             padded = functional.pad(tokens, (0, 0, self.history - 1, 0))
-            # The last H tokens lie side by side in memory: a view (B, T, H x D).
+            # The last H tokens are adjacent in memory: a view (B, T, H x D).
             tokens = padded.flatten(1).unfold(1, self.history * width, width)[:, :steps]
         return self.encode(tokens)
 
     def init_state(self, batch_size: int) -> Tensor:
-        """(B, H - 1, D) the last narrowed tokens, oldest first; zeros before an episode."""
+        """(B, H - 1, D): the last tokens, oldest first; zeros before an episode."""
         return torch.zeros(batch_size, self.history - 1, self.graph.obs_dim)
 
     @torch.no_grad()
     def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One control step: token (B, D) -> action (B, A); the state is a new tensor."""
+        """One control step: token (B, D) -> action (B, A) as in `forward`; returns a new state."""
         recent = torch.cat([state, self._narrowed(token)[:, None]], dim=1)
         return self.encode(recent.flatten(1)), recent[:, 1:]
 
@@ -143,5 +140,5 @@ class BodyPolicy(nn.Module, ABC):
         return tokens if self.chosen is None else tokens.index_select(-1, self.chosen)
 
     def reset_state(self, state: Tensor, rows: Tensor) -> None:
-        """Forget the history of some robots, in place."""
+        """Reset the state of the robots `rows` (indices), in place."""
         state[rows] = 0.0

@@ -1,14 +1,13 @@
 """Body Transformer, Sferrazza et al. 2024, Section 4: BoT-Hard, BoT-Mix, BoT-Soft and ablations.
 
-Every node of the embodiment graph is one token. Its own linear map embeds what is measured there,
-a transformer encoder lets the nodes attend to each other along the body, and its own linear map
-reads out the actions of that node. As in the published code the encoder is post-norm with ReLU,
-without dropout and without a final norm. Deviation: the published layers are copies of one and
-start out identical; these start independently.
+Every node of the embodiment graph is a token with a linear map for its observations. A transformer
+encoder lets the nodes attend to each other along the body, and a linear map for each node reads out
+its actions. As in the published code, the encoder is post-norm with ReLU, without dropout and
+without a final norm. Deviation: the published layers start as copies of one; ours are initialised
+independently.
 
-The paper's policy has no memory: every step of a sequence is treated on its own. Extension: with
-`history` above 1 each node's token holds what was measured there in the last steps as well, which
-a robot with noisy sensors and an unobserved gait phase needs; 1 is the paper's.
+The paper's policy has no memory. Extension: with `history` above 1 each node's token also holds the
+observations of the last steps, for robots with noisy sensors and an unobserved gait phase.
 
 Legend: B batch, T time, D observation, H history, A action, V nodes, E embedding, N = B x T.
 """
@@ -33,15 +32,15 @@ MASKINGS = ("hard", "mix", "soft", "none", "random")
 class BoTConfig:
     """Sizes; the defaults are the paper's for its Isaac Gym robots, with the A1 (Figure 12).
 
-    body: a name of `learners.models.bot.bodies`.
-    masking: "hard", every layer attends along the body only, M = I + A (BoT-Hard); "mix", the
-        first, third, … layer does, the others attend to all nodes (BoT-Mix); "soft", all layers
-        attend to all nodes with one learned bias a hop distance, shared by heads and layers
-        (BoT-Soft); "none", the plain Transformer; "random", as hard with a random mask of the same
-        sparsity, drawn from mask_seed (BoT-Hard/Random).
-    fixed_std: standard deviation of a Gaussian policy around the actions, in normalised units;
-        None for a deterministic policy. The paper's stochastic variant has variance 0.01, 0.1 here.
-    Raises ValueError for sizes below 1, heads that do not divide the embedding, or unknown names.
+    Attributes:
+        body: one of `bodies.BODY_NAMES`.
+        masking: "hard", every layer attends along the body only, M = I + A (BoT-Hard); "mix", the
+            first, third, … layer does, the others attend to all nodes (BoT-Mix); "soft", all layers
+            attend to all nodes with a learned bias for each hop distance, shared by heads and
+            layers (BoT-Soft); "none", the plain Transformer; "random", as "hard" with a random mask
+            of the same sparsity, drawn from mask_seed (BoT-Hard/Random).
+        fixed_std: std of a Gaussian policy, in normalised action units; None to learn it. The
+            paper's stochastic variant has variance 0.01, so 0.1.
     """
 
     embed_dim: int = 64
@@ -69,11 +68,16 @@ class BoTConfig:
         if self.fixed_std is not None and not self.fixed_std > 0:
             raise ValueError(f"BoT fixed_std must be above 0 or none, got {self.fixed_std}")
 
+    def build(self, layout: TokenLayout, act_dim: int) -> "BoT":
+        """The network for tokens of `layout`."""
+        view = body_view(self.body, layout.slices, act_dim)
+        return BoT(self, view.graph, view.chosen)
+
 
 class EncoderLayer(nn.Module):
-    """Post-norm transformer layer with ReLU, (N, V, E) -> (N, V, E).
+    """Post-norm transformer layer with ReLU.
 
-    Attends along an AttentionMask, or to all nodes with an additive bias (V, V) or with none.
+    mask: an AttentionMask, an additive bias (V, V), or None to attend to all nodes.
     """
 
     def __init__(self, embed_dim: int, n_heads: int, feedforward_dim: int) -> None:
@@ -90,6 +94,7 @@ class EncoderLayer(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, x: Tensor, mask: AttentionMask | Tensor | None) -> Tensor:
+        """(N, V, E) -> (N, V, E)."""
         shape = x.shape
         x = x.flatten(0, 1)
         qkv = self.qkv(x).view(*shape[:2], 3, self.n_heads, -1)
@@ -103,7 +108,7 @@ class EncoderLayer(nn.Module):
 
 
 def _add_linear(x: Tensor, features: Tensor, linear: nn.Linear) -> Tensor:
-    """x + linear(features), rows by E: the product is added where the sum of the others is."""
+    """The sum x + linear(features), (rows, E), in one matrix product."""
     return (x + linear.bias).addmm_(features, linear.weight.t())
 
 
@@ -138,7 +143,7 @@ class BoT(BodyPolicy):
             self.register_buffer("hop_index", hops, persistent=False)
 
     def layer_masks(self) -> list[AttentionMask | Tensor | None]:
-        """What every layer attends along: a mask, a learned bias (V, V), or nothing."""
+        """For each layer a mask, a learned bias (V, V), or None."""
         if self.hop_bias is not None:
             return [self.hop_bias[self.hop_index]] * len(self.layers)
         masked_every = 2 if self.config.masking == "mix" else 1
@@ -152,9 +157,3 @@ class BoT(BodyPolicy):
         for layer, mask in zip(self.layers, self.layer_masks(), strict=True):
             x = layer(x, mask)
         return self.detokenizer(x).view(*tokens.shape[:-1], -1)
-
-
-def build_bot(config: BoTConfig, layout: TokenLayout, act_dim: int) -> BoT:
-    """A BoT of these sizes for its body with the tokens of `layout`."""
-    view = body_view(config.body, layout.slices, act_dim)
-    return BoT(config, view.graph, view.chosen)

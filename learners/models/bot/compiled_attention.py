@@ -1,7 +1,7 @@
 """Attention over neighbour lists as compiled loops for CPUs, with its gradient.
 
-The loops touch allowed pairs only and need no copy of queries, keys or values. They are wrapped as
-a PyTorch operator, so that autograd and `torch.compile` treat them as any other.
+The loops visit allowed pairs only and do not copy queries, keys or values. They are a PyTorch
+operator, for autograd and `torch.compile`.
 
 Legend: B sequences, V nodes, H heads, d numbers a head, P allowed pairs.
 """
@@ -18,25 +18,20 @@ from torch import Tensor
 
 from learners.compiling import compiled
 
-# Sequences below which a second thread costs more than it saves.
+Array = np.ndarray
+
+# With fewer sequences a thread costs more than it saves.
 _ROWS_PER_THREAD = 64
 
-
-# The interpreter's lock is released, for the threads of `_in_threads`.
+# Without the interpreter's lock, for the threads of `_in_threads`.
 _loops = compiled(nogil=True, error_model="numpy")
 
 
 @_loops
-def _forward(
-    qkv: np.ndarray,
-    starts: np.ndarray,
-    columns: np.ndarray,
-    pooled: np.ndarray,
-    weights: np.ndarray,
-    first: int,
-    last: int,
+def forward_loops(
+    qkv: Array, starts: Array, columns: Array, pooled: Array, weights: Array, first: int, last: int
 ) -> None:
-    """qkv (B, V x 3 x H, d) -> pooled (B, V x H, d) and weights (B, H x P), rows first..last."""
+    """(B, V x 3 x H, d) -> pooled (B, V x H, d) and weights (B, H x P), rows first..last."""
     width, nodes, pairs = qkv.shape[2], len(starts) - 1, len(columns)
     heads = pooled.shape[1] // nodes
     scores = np.empty(nodes, qkv.dtype)
@@ -75,20 +70,19 @@ def _forward(
 
 
 @_loops
-def _backward(
-    qkv: np.ndarray,
-    starts: np.ndarray,
-    columns: np.ndarray,
-    weights: np.ndarray,
-    grad_pooled: np.ndarray,
-    grad_qkv: np.ndarray,
+def _backward_loops(
+    qkv: Array,
+    starts: Array,
+    columns: Array,
+    weights: Array,
+    grad_pooled: Array,
+    grad_qkv: Array,
     first: int,
     last: int,
 ) -> None:
-    """The gradient of `_forward` with respect to qkv, rows first..last.
+    """The gradient of `forward_loops` with respect to qkv, rows first..last.
 
-    One sum a loop: with several in one loop the compiler cannot keep them in vector registers, and
-    the whole takes twice as long.
+    One sum a loop: several in one loop do not fit the vector registers and take twice as long.
     """
     width, nodes, pairs = qkv.shape[2], len(starts) - 1, len(columns)
     heads = grad_pooled.shape[1] // nodes
@@ -136,7 +130,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _in_threads(kernel: Callable[..., None], rows: int, *arrays: Any) -> None:
-    """Run a kernel over all rows with as many threads as PyTorch uses."""
+    """Run a kernel over all rows, with up to as many threads as PyTorch uses."""
     threads = max(1, min(torch.get_num_threads(), rows // _ROWS_PER_THREAD))
     bounds = [rows * part // threads for part in range(threads + 1)]
     if threads == 1:
@@ -155,7 +149,7 @@ def _attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tensor, Te
     pooled = qkv.new_empty(rows, nodes, heads, width)
     weights = qkv.new_empty(rows, heads * len(columns))
     _in_threads(
-        _forward,
+        forward_loops,
         rows,
         qkv.contiguous().view(rows, -1, width).numpy(),
         starts.numpy(),
@@ -180,7 +174,7 @@ def _attention_backward(
     rows, width = qkv.shape[0], qkv.shape[-1]
     grad_qkv = torch.empty(qkv.shape, dtype=qkv.dtype)
     _in_threads(
-        _backward,
+        _backward_loops,
         rows,
         qkv.contiguous().view(rows, -1, width).numpy(),
         starts.numpy(),
@@ -211,25 +205,7 @@ _attention.register_autograd(_differentiate, setup_context=_keep)
 def compiled_attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> Tensor:
     """Masked attention on the CPU: packed (B, V, 3, H, d) -> (B, V, H, d), float32 or float64.
 
-    Node i attends to the nodes columns[starts[i] : starts[i + 1]] (int64; at least one each). The
-    first call of a process compiles or loads the loops. Not differentiable twice.
+    Node i attends to the nodes columns[starts[i] : starts[i + 1]] (int64, at least one). The first
+    call of a process compiles or loads the loops. Not differentiable twice.
     """
     return _attention(qkv, starts, columns)[0]
-
-
-def attend_once(query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: np.ndarray) -> Any:
-    """A function without arguments that pools one sequence with one head; arrays (V, d).
-
-    Everything that depends on the mask (V, V) alone is done before, as for a body it is known.
-    """
-    starts = np.concatenate([[0], mask.sum(axis=1).cumsum()])
-    columns = np.nonzero(mask)[1]
-    packed = np.stack([query, key, value], axis=1).reshape(1, -1, query.shape[1])
-    pooled = np.empty((1, *query.shape), query.dtype)
-    weights = np.empty((1, len(columns)), query.dtype)
-
-    def attend() -> np.ndarray:
-        _forward(packed, starts, columns, pooled, weights, 0, 1)
-        return pooled[0]
-
-    return attend

@@ -1,4 +1,4 @@
-"""Embodiment graphs: which body part holds which observations and actions, and what is joined.
+"""Embodiment graphs: the parts of a body, their connections, observations and actions.
 
 Source: Sferrazza et al. 2024, "Body Transformer", Section 4 (tokenizer and embodiment mask) and
 Appendix D (what belongs to which node).
@@ -6,17 +6,14 @@ Appendix D (what belongs to which node).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import combinations, pairwise
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from learners.policy.tokens import Slices
 
-# Observation fields with one number a joint, and those of the body as a whole.
+# Observation fields with one number for each joint, and fields of the whole body.
 JOINT_FIELDS = ("joint_vel", "sin_joint_pos", "cos_joint_pos", "last_action")
 ROOT_FIELDS = ("projected_gravity", "base_ang_vel_body", "command", "return_to_go")
 
@@ -27,11 +24,11 @@ QUADRUPED_JOINTS = tuple(f"{leg}_{segment}" for leg in _LEGS for segment in _SEG
 
 @dataclass(frozen=True)
 class EmbodimentGraph:
-    """A connected, undirected graph over body parts, with the indices that live at each of them.
+    """A connected, undirected graph of body parts.
 
-    nodes: names, the root first. edges: pairs of node indices. observations and actions: for each
-    node the indices into the token and into the action; together they cover 0 .. dim-1 exactly
-    once. Raises ValueError where any of that does not hold.
+    nodes: names, the root first. edges: pairs of node indices. observations, actions: for each node
+    its indices in the token and in the action; together they cover 0 .. dim-1 exactly once. Raises
+    ValueError if any of this does not hold.
     """
 
     nodes: tuple[str, ...]
@@ -57,7 +54,7 @@ class EmbodimentGraph:
             raise ValueError(f"the graph is not connected: no path from {self.nodes[0]} to {names}")
 
     def with_history(self, steps: int) -> "EmbodimentGraph":
-        """The same body with `steps` tokens side by side, each number at the node it was before."""
+        """The same body for `steps` concatenated tokens."""
         width = self.obs_dim
         observations = tuple(
             tuple(step * width + index for step in range(steps) for index in group)
@@ -82,16 +79,16 @@ class EmbodimentGraph:
 
     @property
     def obs_dim(self) -> int:
-        """Numbers in the token."""
+        """Size of a token."""
         return sum(map(len, self.observations))
 
     @property
     def act_dim(self) -> int:
-        """Numbers in the action."""
+        """Size of an action."""
         return sum(map(len, self.actions))
 
     def adjacency(self) -> Tensor:
-        """(nodes, nodes) bool, symmetric, false on the diagonal; always on the CPU."""
+        """(nodes, nodes) bool, symmetric, false on the diagonal; on the CPU."""
         size = len(self.nodes)
         matrix = torch.zeros(size, size, dtype=torch.bool, device="cpu")
         for a, b in self.edges:
@@ -99,15 +96,15 @@ class EmbodimentGraph:
         return matrix
 
     def embodiment_mask(self) -> Tensor:
-        """(nodes, nodes) bool, M = I + A (paper, Section 4): every node, itself and neighbours."""
+        """(nodes, nodes) bool, M = I + A: itself and its neighbours (paper, Section 4)."""
         return self.adjacency().fill_diagonal_(True)
 
     def random_mask(self, seed: int) -> Tensor:
-        """(nodes, nodes) bool: as many allowed pairs as the body's mask, but drawn at random.
+        """(nodes, nodes) bool: as many allowed pairs as the body's mask, drawn at random.
 
-        Symmetric, with every node allowed to itself (paper, Appendices E and F.1); a pure function
-        of the seed. Deviation: the published code's random mask is not symmetric and inverted, it
-        allows about 95 % of the pairs where the body allows 9 %; this is the one that is described.
+        Symmetric, with a true diagonal (paper, Appendices E and F.1); a function of the seed.
+        Deviation: follows the paper's text; its published code has an asymmetric and inverted mask,
+        which allows about 95 % of the pairs where the body allows 9 %.
         """
         size = len(self.nodes)
         pairs = torch.tensor(list(combinations(range(size), 2)), device="cpu").view(-1, 2)
@@ -119,7 +116,7 @@ class EmbodimentGraph:
         return mask | mask.T
 
     def hop_distances(self) -> Tensor:
-        """(nodes, nodes) int: edges on the shortest path, -1 where there is none; on the CPU."""
+        """(nodes, nodes) int: edges on the shortest path, -1 without a path; on the CPU."""
         size = len(self.nodes)
         step = self.embodiment_mask().float()
         distances = torch.full((size, size), -1, device="cpu")
@@ -137,16 +134,11 @@ def graph_of_fields(
     action_nodes: Sequence[int],
     slices: Slices,
 ) -> EmbodimentGraph:
-    """The graph of a body for tokens with these named fields.
+    """The graph of a body for tokens with the fields `slices`.
 
-    Args:
-        field_nodes: for each field the node of each of its numbers. Besides these, the fields of
-            ROOT_FIELDS live at node 0 and last_action where the actions do.
-        action_nodes: the node of each action.
-        slices: name -> (start, stop) in the token.
-
-    Raises:
-        ValueError: a field without a place on the body, or of another width than its table.
+    field_nodes gives the node of each number of a field, action_nodes that of each action.
+    ROOT_FIELDS belong to node 0, and last_action to the nodes of the actions. Raises ValueError for
+    an unknown field or another width.
     """
     places = {"last_action": action_nodes} | dict(field_nodes)
     observations: list[list[int]] = [[] for _ in nodes]
@@ -170,15 +162,12 @@ def graph_of_fields(
 
 
 def quadruped_graph(
-    obs_slices: Slices,
-    joint_names: Sequence[str] = QUADRUPED_JOINTS,
-    action_dim: int = 12,
+    obs_slices: Slices, joint_names: Sequence[str] = QUADRUPED_JOINTS, action_dim: int = 12
 ) -> EmbodimentGraph:
     """13 nodes: the trunk and, for each leg, hip, thigh and calf in a chain (paper: Unitree A1).
 
-    Args: obs_slices, name -> (start, stop) in the token, fields of JOINT_FIELDS and ROOT_FIELDS;
-    joint_names, in the order of the joint fields and of the actions, "<leg>_<segment>".
-    Raises ValueError for an unknown field, a wrong width, or joints that make no quadruped.
+    joint_names are "<leg>_<segment>" in the order of the joint fields and actions. Raises
+    ValueError for unknown fields, wrong widths, or joints that make no quadruped.
     """
     if action_dim != len(joint_names):
         raise ValueError(f"{len(joint_names)} joints need as many actions, got {action_dim}")
@@ -201,109 +190,3 @@ def quadruped_graph(
         joint_nodes,
         obs_slices,
     )
-
-
-def graph_from_card(card: Mapping[str, Any], obs_slices: Slices) -> EmbodimentGraph:
-    """The graph of a robot card, the plain mapping that a robot.json holds.
-
-    Its `joint_names` say which joint is whose, in the order of joint fields and actions. Raises
-    ValueError where the card names no joints or they make no quadruped.
-    """
-    names = card.get("joint_names")
-    if not isinstance(names, Sequence) or isinstance(names, str):
-        raise ValueError("the robot card has no list joint_names, the joints in the actions' order")
-    return quadruped_graph(obs_slices, tuple(map(str, names)), len(names))
-
-
-def graph_from_mjcf(
-    path: str | Path,
-    slices: Slices,
-    field_bodies: Mapping[str, Sequence[str]] | None = None,
-    joint_names: Sequence[str] | None = None,
-    root: str | None = None,
-) -> EmbodimentGraph:
-    """The graph of an MJCF: its bodies are the nodes, parent and child are joined.
-
-    An action, and each number of the fields in JOINT_FIELDS, belongs to the body that its joint
-    moves; the fields of ROOT_FIELDS belong to the root.
-
-    Args:
-        slices: name -> (start, stop) in the token.
-        field_bodies: for further fields the body of each number.
-        joint_names: the joints in the order of actions and joint fields; otherwise those of the
-            actuators in the model's order or, in a model without actuators, all hinges and slides.
-        root: the body to start from; otherwise the one body that is attached to the world.
-
-    Raises:
-        ValueError: the file cannot be parsed, a name is not in it, an actuator drives no joint, or
-            the fields do not fit (see `graph_of_fields`).
-    """
-    mujoco: Any = import_module("mujoco")
-    try:
-        model = mujoco.MjModel.from_xml_path(str(path))
-    except ValueError as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path} cannot be read as MJCF: {reason}") from error
-    top = _root_body(model, root, path)
-    kept = [body for body in range(1, model.nbody) if _is_below(model, body, top)]
-    node_of = {body: node for node, body in enumerate(kept)}
-    names = [model.body(body).name or f"body{body}" for body in kept]
-    edges = [(node_of[int(model.body_parentid[body])], node_of[body]) for body in kept[1:]]
-    joint_nodes = _joint_nodes(model, joint_names, node_of, path)
-    fields: dict[str, Sequence[int]] = dict.fromkeys(JOINT_FIELDS, joint_nodes)
-    for field, bodies in (field_bodies or {}).items():
-        unknown = sorted(set(bodies) - set(names))
-        if unknown:
-            raise ValueError(f"{path} has no body {', '.join(unknown)} to hold {field}")
-        fields[field] = [names.index(body) for body in bodies]
-    return graph_of_fields(names, edges, fields, joint_nodes, slices)
-
-
-def _root_body(model: Any, root: str | None, path: str | Path) -> int:
-    candidates = [body for body in range(1, model.nbody) if model.body_parentid[body] == 0]
-    if root is not None:
-        candidates = [body for body in range(1, model.nbody) if model.body(body).name == root]
-    if len(candidates) != 1:
-        found = ", ".join(model.body(body).name for body in candidates) or "none"
-        wanted = "one body attached to the world" if root is None else f"one body {root}"
-        raise ValueError(f"{path} needs {wanted}, found {found}; name the root body")
-    return candidates[0]
-
-
-def _is_below(model: Any, body: int, top: int) -> bool:
-    while body not in (0, top):
-        body = int(model.body_parentid[body])
-    return body == top
-
-
-def _joint_nodes(
-    model: Any, joint_names: Sequence[str] | None, node_of: Mapping[int, int], path: str | Path
-) -> list[int]:
-    """The node of each action: the body moved by its joint."""
-    mujoco: Any = import_module("mujoco")
-    if joint_names is not None:
-        known = {model.joint(joint).name: joint for joint in range(model.njnt)}
-        unknown = [name for name in joint_names if name not in known]
-        if unknown:
-            raise ValueError(f"{path} has no joint {', '.join(unknown)}")
-        joints = [known[name] for name in joint_names]
-    elif model.nu:
-        kinds = mujoco.mjtTrn
-        on_joint = (int(kinds.mjTRN_JOINT), int(kinds.mjTRN_JOINTINPARENT))
-        for actuator in range(model.nu):
-            if int(model.actuator_trntype[actuator]) not in on_joint:
-                name = model.actuator(actuator).name or actuator
-                raise ValueError(f"actuator {name} of {path} drives no joint; give joint_names")
-        joints = model.actuator_trnid[:, 0].tolist()
-    else:
-        single = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
-        joints = [joint for joint in range(model.njnt) if int(model.jnt_type[joint]) in single]
-    bodies = [int(model.jnt_bodyid[joint]) for joint in joints]
-    outside = [
-        model.joint(joint).name
-        for joint, body in zip(joints, bodies, strict=True)
-        if body not in node_of
-    ]
-    if outside:
-        raise ValueError(f"joint {', '.join(outside)} of {path} is not below the root body")
-    return [node_of[body] for body in bodies]

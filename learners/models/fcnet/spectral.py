@@ -3,18 +3,17 @@
 Source: Tan et al. 2024, "Fourier Controller Networks", Section 3.2 to 3.4.
 
 Eq. (5) to (7) transform the last n inputs, keep m modes, mix them with W, and read the inverse
-transform at one index only, the window's last. Everything after the DFT is therefore linear in
-the m modes and collapses, per channel c, into m complex numbers
+transform at the window's last index. Everything after the DFT is linear in the m modes and folds,
+for each channel c, into m complex numbers
 
     r[c, k] = sum_j e_j W[c, k -> j],    y_t[c] = Re sum_k r[c, k] X_k(t)[c],
 
 where e_j is the weight of mode j in the inverse DFT at index n-1. With the recurrence of Eq. (9)
-and (13), X_k(t) = sum_tau x_{t-tau} u_k^(tau+1) with u_k = exp(2 pi i k / n), the whole block is a
-causal convolution with the kernel h[tau, c] = Re sum_k r[c, k] u_k^(tau+1).
+and (13), X_k(t) = sum_tau x_{t-tau} u_k^(tau+1) with u_k = exp(2 pi i k / n), the block is a causal
+convolution with the kernel h[tau, c] = Re sum_k r[c, k] u_k^(tau+1).
 
-Deviation from the paper: Eq. (12) convolves every mode on its own and then mixes; the folded
-kernel gives the same numbers with m times fewer products. `spectral_reference` keeps the paper's
-form, and a block computes by it when asked to.
+Deviation from the paper: Eq. (12) convolves every mode and then mixes; the folded kernel gives the
+same result with m times fewer products. `spectral_reference` has the paper's form.
 
 Legend: B batch, T time, d channels, n context length, m modes.
 """
@@ -35,13 +34,12 @@ CONVOLUTIONS = ("folded", *REFERENCES)
 
 @dataclass
 class SpectralState:
-    """Recurrent state of one block for B robots. Zero ring and modes: nothing was seen yet.
+    """Recurrent state of one block for B robots; zero ring and modes before the first step.
 
     ring (n, B, d): the last n inputs.
-    modes (2m, 2, B, d): real parts first, then imaginary parts. [:, 0] is X_k of the current
-    window; [:, 1] is X_k of the inputs since the ring last came round to slot 0 (see `renew`).
-    readout (2m, 1, d): folded weights taken from the block when the state was made, imaginary parts
-    negated, so that the output is a plain product and sum. Constant.
+    modes (2m, 2, B, d): real, then imaginary parts. [:, 0] is X_k of the current window; [:, 1] is
+    X_k of the inputs since the ring was last at slot 0 (see `renew`).
+    readout (2m, 1, d): the block's folded weights, imaginary parts negated; constant.
     """
 
     ring: Tensor
@@ -50,21 +48,17 @@ class SpectralState:
 
 
 def slide(modes: Tensor, x: Tensor, oldest: Tensor, rotation: Tensor) -> Tensor:
-    """Eq. (13) for both transforms: x (B, d) enters, `oldest` (B, d) leaves the window's.
-
-    Returns the modes after the step; `modes` (2m, 2, B, d) is used up.
-    """
+    """Eq. (13) for both transforms of modes (2m, 2, B, d): x (B, d) enters, `oldest` leaves."""
     modes[: modes.shape[0] // 2] += torch.stack([x - oldest, x])
     return rotation.mm(modes.flatten(1)).view_as(modes)
 
 
 def renew(modes: Tensor) -> Tensor:
-    """The modes once the ring has come round: the younger transform takes the window's place.
+    """The modes after the ring's last slot: the second transform replaces the window's.
 
-    Because |u_k| = 1, the rounding errors of a sliding DFT add up for ever. The transform that
-    started from zero n steps ago only ever added, and by now holds exactly the window's inputs: it
-    replaces the other, and the next one starts from zero. So no mode carries the errors of more
-    than 2 n steps, and every step costs the same.
+    Because |u_k| = 1, the rounding errors of a sliding DFT accumulate without bound. The second
+    transform started from zero n steps ago and now holds exactly the window's inputs. It replaces
+    the first, and the next one starts from zero, so no mode has the errors of more than 2 n steps.
     """
     younger = modes[:, 1:]
     return torch.cat([younger, torch.zeros_like(younger)], dim=1)
@@ -73,18 +67,14 @@ def renew(modes: Tensor) -> Tensor:
 class SpectralConv(nn.Module):
     """Causal spectral convolution with one complex m x m mixing matrix a channel.
 
-    weight (2, m_out, m_in, d) holds the real and the imaginary part. The initial distribution is
-    the published code's: complex normal divided by m.
+    weight (2, m_out, m_in, d) holds the real and the imaginary parts, initialised as in the
+    published code: complex normal divided by m. `convolution` is one of CONVOLUTIONS, with the same
+    results. Raises ValueError unless context_len >= 1 and 1 <= n_modes <= context_len // 2 + 1.
     """
 
     def __init__(
         self, channels: int, n_modes: int, context_len: int, convolution: str = "folded"
     ) -> None:
-        """`convolution`: how `forward` computes, one of CONVOLUTIONS; the numbers are the same.
-
-        Raises ValueError unless context_len >= 1, 1 <= n_modes <= context_len // 2 + 1, and the
-        convolution is known.
-        """
         super().__init__()
         if context_len < 1:
             raise ValueError(f"context_len must be at least 1, got {context_len}")
@@ -93,8 +83,6 @@ class SpectralConv(nn.Module):
                 f"n_modes must lie in 1..{context_len // 2 + 1} (context_len // 2 + 1), "
                 f"got {n_modes}"
             )
-        if convolution not in CONVOLUTIONS:
-            raise ValueError(f"no convolution {convolution!r}; known are {', '.join(CONVOLUTIONS)}")
         self.channels = channels
         self.n_modes = n_modes
         self.context_len = context_len
@@ -103,7 +91,7 @@ class SpectralConv(nn.Module):
         self.weight = nn.Parameter(torch.randn(2, n_modes, n_modes, channels) * spread)
 
     def basis(self) -> SpectralBasis:
-        """The constants in the weight's precision, on its device."""
+        """The constants with the weight's dtype and device."""
         return spectral_basis(self.n_modes, self.context_len, self.weight.dtype, self.weight.device)
 
     def readout(self) -> Tensor:
@@ -119,16 +107,15 @@ class SpectralConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, d) -> (B, T, d) for any T; inputs before the first step count as zero.
 
-        Computed in the weight's precision, also under autocast: half precision would spread the
-        rounding errors of the large frequencies over all times.
+        Computed in the weight's dtype also under autocast: half precision would spread the rounding
+        errors of large frequencies over all times.
         """
         with torch.autocast(x.device.type, enabled=False):
-            return self._convolved(x.to(self.weight.dtype)).to(x.dtype)
-
-    def _convolved(self, x: Tensor) -> Tensor:
-        if self.convolution == "folded":
-            return causal_convolution(x, self.kernel())
-        return REFERENCES[self.convolution](x, self.weight, self.context_len)
+            inputs = x.to(self.weight.dtype)
+            if self.convolution == "folded":
+                return causal_convolution(inputs, self.kernel()).to(x.dtype)
+            convolve = REFERENCES[self.convolution]
+            return convolve(inputs, self.weight, self.context_len).to(x.dtype)
 
     def init_state(self, batch_size: int) -> SpectralState:
         """State before the first step."""
@@ -142,10 +129,7 @@ class SpectralConv(nn.Module):
         )
 
     def step(self, x: Tensor, state: SpectralState, slot: int) -> Tensor:
-        """One step of the sliding DFT, Eq. (13): x (B, d) -> y (B, d); updates `state` in place.
-
-        slot counts the steps modulo n, from 0.
-        """
+        """One step of Eq. (13) at slot = steps so far modulo n: x (B, d) -> y (B, d)."""
         oldest = state.ring[slot]
         modes = slide(state.modes, x, oldest, self.basis().rotation)
         oldest.copy_(x)
@@ -153,6 +137,6 @@ class SpectralConv(nn.Module):
         return (state.modes[:, 0] * state.readout).sum(0)
 
     def reset_state(self, state: SpectralState, rows: Tensor) -> None:
-        """Forget what the robots `rows` (indices) have seen, in place."""
+        """Reset the state of the robots `rows` (indices), in place."""
         state.ring[:, rows] = 0.0
         state.modes[:, :, rows] = 0.0

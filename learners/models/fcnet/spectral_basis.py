@@ -1,7 +1,7 @@
 """Constants of the causal spectral convolution: DFT angles, inverse-DFT weights, real matrices.
 
-Source: Tan et al. 2024, "Fourier Controller Networks", Eq. (6), (7), (9) and (13). All constants
-are computed in float64 and rounded once.
+Source: Tan et al. 2024, "Fourier Controller Networks", Eq. (6), (7), (9) and (13). Constants are
+computed in float64 and rounded once.
 
 Legend: n context length, m modes, u_k = exp(2 pi i k / n).
 """
@@ -51,7 +51,7 @@ class SpectralBasis:
 def spectral_basis(
     n_modes: int, context_len: int, dtype: torch.dtype, device: torch.device
 ) -> SpectralBasis:
-    """The constants in the wanted precision, computed in float64."""
+    """The constants with the given dtype and device."""
     e = synthesis_weights(n_modes, context_len)
     lags = dft_angles(n_modes, context_len + 1, context_len)[:, 1:]
     turn_re, turn_im = torch.diag(lags[:, 0].cos()), torch.diag(lags[:, 0].sin())

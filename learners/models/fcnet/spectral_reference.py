@@ -1,10 +1,10 @@
-"""The causal spectral convolution as the paper writes it: the definition, and its own algorithm.
+"""The causal spectral convolution as in the paper: its definition and its parallel algorithm.
 
 Source: Tan et al. 2024, "Fourier Controller Networks", Section 3.2 and 3.3. `SpectralConv` folds
-both into one kernel and is many times faster; these two are what it is held against.
+both into one much faster kernel and is tested against them.
 
-Deviations from the print: Eq. (8) puts absolute time in the exponent, where the window-relative
-form of Eq. (9) and (13) is meant; states before the sequence count as zero, so that the recurrence
+Deviations from the print: Eq. (8) has absolute time in the exponent, where the window-relative form
+of Eq. (9) and (13) is meant; inputs before the sequence count as zero, so that the recurrence
 starts from zero modes and Eq. (12) needs no special first and last terms.
 
 Legend: B batch, T time, d channels, n context length, m modes, j mixed mode, k mode.
@@ -46,9 +46,7 @@ def _mirrored(y_hat: Tensor, mode: int) -> Tensor:
 def fft_modes_convolution(x: Tensor, weight: Tensor, context_len: int) -> Tensor:
     """The paper's parallel training, Eq. (9) to (12): every mode convolved over time by FFT.
 
-    The m modes of all windows are made at once, mixed with W and read out at the window's last
-    index; O(T d m (log T + m)) time and O(T d m) memory. Arguments and result are those of
-    `defining_convolution`.
+    O(T d m (log T + m)) time and O(T d m) memory; arguments and result as `defining_convolution`.
     """
     n, (_, steps, _) = context_len, x.shape
     mixing = torch.complex(*weight)

@@ -1,4 +1,4 @@
-"""Exports are read back before they appear; what killed or rival exports leave does no harm."""
+"""Exports are read back before they appear; what killed or parallel exports leave does no harm."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collectors.robots.robot import load_robot
 from flows.stages.export import robot_facts
 from learners.checkpoint import policy_card
 from learners.deploy.export import ExportOptions, ExportResult, export_policy
-from learners.models.registry import KINDS, ModelSpec, build_network
+from learners.models.registry import ModelSpec, build_network, config_class
 from learners.policy.normalisation import Normaliser
 from learners.policy.policy_network import PolicyNetwork
 from learners.policy.tokens import TokenLayout
@@ -41,7 +41,7 @@ LONG = 2 * CONTEXT + 5
 @cache
 def small_policy(kind: str, tokens: str = "obs") -> tuple[PolicyNetwork, dict[str, Any]]:
     """An untrained policy with uneven normalisers, and its checkpoint's card."""
-    spec = ModelSpec(kind, KINDS[kind].config(**SMALL[kind]))
+    spec = ModelSpec(kind, config_class(kind)(**SMALL[kind]))
     layout = TokenLayout("return" if kind == "dt" else tokens, OBS_SLICES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

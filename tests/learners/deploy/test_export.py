@@ -109,7 +109,7 @@ def test_the_runner_controls_like_the_learned_policy(
 def test_a_step_takes_as_many_operations_at_any_context_length() -> None:
     counts = []
     for n in (6, 48):
-        network = FCNet(FCNetConfig(71, 12, 16, 8, 2, 3, n))
+        network = FCNet(FCNetConfig(16, 8, 2, 3, n), 71, 12)
         ones = Normaliser.identity
         policy = PolicyNetwork(network, TokenLayout("return", OBS_SLICES), ones(70), ones(12))
         module = PolicyStep(policy)

@@ -49,8 +49,6 @@ def test_the_pure_step_equals_the_parallel_form(kind: str, tokens: str, batch: i
 def test_fcnet_of_any_size_takes_the_same_step(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 12), "context_len")
     config = FCNetConfig(
-        obs_dim=5,
-        act_dim=2,
         hidden_dim=data.draw(st.integers(1, 9), "hidden_dim"),
         decoder_dim=3,
         n_layers=data.draw(st.integers(1, 3), "n_layers"),
@@ -58,7 +56,7 @@ def test_fcnet_of_any_size_takes_the_same_step(data: st.DataObject) -> None:
         context_len=n,
     )
     batch = data.draw(st.integers(1, 3), "batch")
-    network = FCNet(config).double()
+    network = FCNet(config, 5, 2).double()
     tokens = torch.randn(batch, 3 * n + 2, 5, dtype=torch.float64)
     with torch.no_grad():
         step = FCNetStep(network, batch)
@@ -72,8 +70,8 @@ def test_fcnet_of_any_size_takes_the_same_step(data: st.DataObject) -> None:
 
 
 def test_fcnets_modes_do_not_drift() -> None:
-    config = FCNetConfig(5, 2, 4, 4, 1, 3, 8)
-    step = FCNetStep(FCNet(config), 1)
+    config = FCNetConfig(4, 4, 1, 3, 8)
+    step = FCNetStep(FCNet(config, 5, 2), 1)
     ring, window, slot = (each.initial for each in step.state_tensors)
     with torch.no_grad():
         for token in torch.randn(4000, 1, 5):

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from learners.models import retnet
 from learners.models.decision_transformer import (
     DecisionTransformerConfig,
-    build_decision_transformer,
 )
-from learners.models.mlp import HistoryMLPConfig, MLPConfig, build_history_mlp, build_mlp
+from learners.models.mlp import HistoryMLPConfig, MLPConfig
 from learners.models.registry import count_parameters
-from learners.models.retnet import RetentionLayer, RetNetConfig, build_retnet, chunk_decay
+from learners.models.retnet import RetentionLayer, RetNetConfig, chunk_decay
 from learners.models.rotary import rotary_frequencies, rotation
 from learners.models.spaces import SPACES
-from learners.models.transformer import TransformerConfig, build_transformer
+from learners.models.transformer import TransformerConfig
 from learners.policy.tokens import TokenLayout
 
 OBS, RETURN = SPACES["legged"].layout, SPACES["legged-return"].layout
@@ -38,14 +37,14 @@ def reach(network: Any, width: int, length: int = 4 * N) -> int:
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_attention_reaches_n_steps_back_in_every_layer(layers: int) -> None:
-    transformer = build_transformer(TransformerConfig(8, 2, layers, N), OBS, 12)
-    dt = build_decision_transformer(DecisionTransformerConfig(8, 2, layers, N), RETURN, 12)
+    transformer = TransformerConfig(8, 2, layers, N).build(OBS, 12)
+    dt = DecisionTransformerConfig(8, 2, layers, N).build(RETURN, 12)
     expected = layers * (N - 1) + 1
     assert (reach(transformer, OBS.dim), reach(dt, RETURN.dim)) == (expected, expected)
 
 
 def test_the_cache_is_allocated_once() -> None:
-    network = build_transformer(TransformerConfig(8, 2, 2, N), OBS, 12)
+    network = TransformerConfig(8, 2, 2, N).build(OBS, 12)
     state = network.init_state(2)
     tensors = [*state.keys, *state.values, state.penalty]
     places = [(tensor.data_ptr(), tensor.shape) for tensor in tensors]
@@ -58,9 +57,9 @@ def test_the_cache_is_allocated_once() -> None:
 @pytest.mark.parametrize(
     ("network", "width"),
     [
-        (build_transformer(TransformerConfig(8, 2, 2, N), OBS, 12), OBS.dim),
-        (build_decision_transformer(DecisionTransformerConfig(8, 2, 2, N), RETURN, 12), RETURN.dim),
-        (build_retnet(RetNetConfig(8, 2, 2), OBS, 12), OBS.dim),
+        (TransformerConfig(8, 2, 2, N).build(OBS, 12), OBS.dim),
+        (DecisionTransformerConfig(8, 2, 2, N).build(RETURN, 12), RETURN.dim),
+        (RetNetConfig(8, 2, 2).build(OBS, 12), OBS.dim),
     ],
     ids=["transformer", "dt", "retnet"],
 )
@@ -101,17 +100,17 @@ def test_a_rotated_product_depends_on_the_lag_only(
 
 def test_decision_transformer_needs_return_tokens() -> None:
     with pytest.raises(ValueError, match="needs tokens of kind 'return', not 'obs'"):
-        build_decision_transformer(DecisionTransformerConfig(), OBS, 12)
+        DecisionTransformerConfig().build(OBS, 12)
 
 
 def test_decision_transformer_needs_more_than_the_last_action() -> None:
     layout = TokenLayout("return", {"last_action": (0, 3)})
     with pytest.raises(ValueError, match="besides the last action"):
-        build_decision_transformer(DecisionTransformerConfig(), layout, 3)
+        DecisionTransformerConfig().build(layout, 3)
 
 
 def test_decision_transformer_embeds_action_return_and_state_apart() -> None:
-    network = build_decision_transformer(DecisionTransformerConfig(8, 2, 1, N), RETURN, 12)
+    network = DecisionTransformerConfig(8, 2, 1, N).build(RETURN, 12)
     token = torch.randn(RETURN.dim)
     base = network._embed(token)
     for index, (start, stop) in enumerate([(0, 12), (12, 13), (13, 71)]):
@@ -149,7 +148,7 @@ def test_retention_is_the_decayed_sum_it_is_defined_as() -> None:
 def test_chunks_of_any_length_give_the_same(
     chunk_len: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = build_retnet(RetNetConfig(16, 2, 2), OBS, 12).double()
+    network = RetNetConfig(16, 2, 2).build(OBS, 12).double()
     tokens = torch.randn(2, 20, OBS.dim, dtype=torch.float64)
     whole = network(tokens)
     monkeypatch.setattr(retnet, "CHUNK_LEN", chunk_len)
@@ -157,18 +156,18 @@ def test_chunks_of_any_length_give_the_same(
 
 
 def test_retnet_sees_the_whole_episode() -> None:
-    assert reach(build_retnet(RetNetConfig(8, 2, 1), OBS, 12), OBS.dim, 200) == 200
+    assert reach(RetNetConfig(8, 2, 1).build(OBS, 12), OBS.dim, 200) == 200
 
 
 def test_mlp_treats_every_step_on_its_own() -> None:
-    network = build_mlp(MLPConfig(16), OBS, 12)
+    network = MLPConfig(16).build(OBS, 12)
     tokens, order = torch.randn(1, 9, OBS.dim), torch.randperm(9)
     torch.testing.assert_close(network(tokens[:, order]), network(tokens)[:, order])
     assert network.init_state(3).numel() == 0
 
 
 def test_history_mlp_sees_n_observations_and_zeros_before_the_first() -> None:
-    network = build_history_mlp(HistoryMLPConfig(16, 2, N), OBS, 12)
+    network = HistoryMLPConfig(16, 2, N).build(OBS, 12)
     tokens = torch.randn(1, 3, OBS.dim)
     padded = torch.cat([torch.zeros(1, N, OBS.dim), tokens], dim=1)
     torch.testing.assert_close(network(padded)[:, N:], network(tokens), atol=1e-6, rtol=1e-5)
@@ -178,8 +177,8 @@ def test_history_mlp_sees_n_observations_and_zeros_before_the_first() -> None:
 
 
 def test_history_of_one_is_the_plain_mlp() -> None:
-    plain = build_mlp(MLPConfig(16, 2), OBS, 12)
-    short = build_history_mlp(HistoryMLPConfig(16, 2, 1), OBS, 12)
+    plain = MLPConfig(16, 2).build(OBS, 12)
+    short = HistoryMLPConfig(16, 2, 1).build(OBS, 12)
     short.load_state_dict(plain.state_dict())
     tokens = torch.randn(2, 4, OBS.dim)
     assert torch.equal(plain(tokens), short(tokens))

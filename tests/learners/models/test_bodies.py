@@ -1,25 +1,20 @@
-"""Bodies: their graphs against the published totals, graphs from MJCF and cards, and sizes."""
+"""Bodies: their graphs against the published totals and the robots' MJCF, and sizes."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from collectors.robots.robot import ASSETS
 from learners.models.bot.bodies import BODIES, BODY_NAMES, body_graph, body_view
-from learners.models.bot.body_mlp import BodyMLPConfig, build_body_mlp
-from learners.models.bot.bot import BoTConfig, build_bot
-from learners.models.bot.graphs import (
-    EmbodimentGraph,
-    graph_from_card,
-    graph_from_mjcf,
-    quadruped_graph,
-)
+from learners.models.bot.body_mlp import BodyMLPConfig
+from learners.models.bot.bot import BoTConfig
+from learners.models.bot.graphs import EmbodimentGraph, quadruped_graph
 from learners.models.registry import count_parameters
 from learners.policy.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES
@@ -107,7 +102,7 @@ def test_isaacgym_humanoid_has_the_papers_parameter_count() -> None:
     # Figure 12c counts an actor, a critic with one value a node, and the noise of 21 actions.
     body = "humanoid-isaacgym"
     config = BoTConfig(positional_embedding=True, body=body)
-    actor = count_parameters(build_bot(config, layout_of(body), act_dim=21))
+    actor = count_parameters(config.build(layout_of(body), act_dim=21))
     critic = actor - 21 * (64 + 1) + 16 * (64 + 1)
     assert actor + critic + 21 == 688_762
 
@@ -126,25 +121,15 @@ def test_published_parameter_counts(body: str, transformer: int, hops: int, mlp:
     with torch.device("meta"):
         counts = {
             masking: count_parameters(
-                build_bot(replace(ENCODER, body=body, masking=masking), layout, act_dim)
+                replace(ENCODER, body=body, masking=masking).build(layout, act_dim)
             )
             for masking in ("hard", "mix", "none", "random", "soft")
         }
-        baseline = count_parameters(build_body_mlp(BodyMLPConfig(body=body), layout, act_dim))
+        baseline = count_parameters(BodyMLPConfig(body=body).build(layout, act_dim))
     soft = counts.pop("soft")
     assert set(counts.values()) == {transformer}
     assert soft == transformer + hops
     assert baseline == mlp
-
-
-def test_a_wider_observation_is_narrowed_to_the_bodys_numbers() -> None:
-    body = BODIES["adroit-door"]
-    slices = {"clock": (0, 2), **{n: (a + 2, b + 2) for n, (a, b) in body.slices.items()}}
-    assert body.selection(slices) == tuple(range(2, 41))
-    with pytest.raises(ValueError, match="lacks the field joint_pos"):
-        body.selection({"clock": (0, 2)})
-    with pytest.raises(ValueError, match="joint_pos must hold 27 numbers, got 2"):
-        body.selection({"joint_pos": (0, 2)})
 
 
 def test_fields_without_a_place_are_not_read() -> None:
@@ -153,8 +138,8 @@ def test_fields_without_a_place_are_not_read() -> None:
     layout = TokenLayout("obs", {**slices, "camera": (41, 45)})
     config = BoTConfig(embed_dim=8, n_layers=2, feedforward_dim=8, body="adroit-door", history=2)
     torch.manual_seed(0)
-    wide = build_bot(config, layout, body.act_dim)
-    plain = build_bot(config, layout_of("adroit-door"), body.act_dim)
+    wide = config.build(layout, body.act_dim)
+    plain = config.build(layout_of("adroit-door"), body.act_dim)
     plain.load_state_dict(wide.state_dict())
     tokens = torch.randn(3, 4, layout.dim)
     with torch.no_grad():
@@ -223,96 +208,22 @@ def test_quadruped_by_name_is_the_quadruped_graph() -> None:
 
 
 @pytest.mark.parametrize("robot", ["aliengo", "go1"])
-def test_card_and_mjcf_of_a_robot_give_the_same_body(robot: str) -> None:
+def test_the_quadruped_graph_is_the_kinematic_tree_of_the_robots_mjcf(robot: str) -> None:
     card = json.loads((ASSETS / robot / "robot.json").read_text())
-    from_card = graph_from_card(card, OBS_SLICES)
-    mjcf = ASSETS / robot / card["mjcf"]
-    from_mjcf = graph_from_mjcf(mjcf, OBS_SLICES, joint_names=card["joint_names"])
-    assert from_mjcf.nodes[0] == card["trunk_body"]
-    assert len(from_mjcf.nodes) == len(from_card.nodes) == 13
-    order = [from_mjcf.nodes.index(name.removesuffix("_joint")) for name in card["joint_names"]]
-    places = [0, *order]
-    assert [from_mjcf.observations[place] for place in places] == list(from_card.observations)
-    assert [from_mjcf.actions[place] for place in places] == list(from_card.actions)
-    distances = from_mjcf.hop_distances()[places][:, places]
-    assert torch.equal(distances, from_card.hop_distances())
+    mujoco: Any = pytest.importorskip("mujoco")
+    model = mujoco.MjModel.from_xml_path(str(ASSETS / robot / card["mjcf"]))
+    graph = quadruped_graph(OBS_SLICES, tuple(card["joint_names"]))
+    bodies = [int(model.joint(name).bodyid[0]) for name in card["joint_names"]]
+    node_of = {int(model.body(card["trunk_body"]).id): 0}
+    node_of |= {body: node for node, body in enumerate(bodies, start=1)}
+    edges = {(node_of[int(model.body_parentid[body])], node_of[body]) for body in bodies}
+    assert set(graph.edges) == edges
+    assert graph.actions == ((), *((joint,) for joint in range(12)))
 
 
-ARM = """
-<mujoco>
-  <worldbody>
-    <body name="base">
-      <geom size="0.1"/>
-      <body name="upper"><joint name="shoulder"/><geom size="0.1"/>
-        <body name="lower"><joint name="elbow"/><geom size="0.1"/>
-          <body name="tip"><geom size="0.1"/></body>
-        </body>
-      </body>
-      <body name="tail"><joint name="wag"/><geom size="0.1"/></body>
-    </body>
-    {extra}
-  </worldbody>
-  <tendon><fixed name="cord"><joint joint="wag" coef="1"/></fixed></tendon>
-  <actuator>{actuators}</actuator>
-</mujoco>
-"""
-
-
-def write_arm(path: Path, actuators: str = "", extra: str = "") -> Path:
-    file = path / "arm.xml"
-    file.write_text(ARM.format(actuators=actuators, extra=extra))
-    return file
-
-
-def test_mjcf_graph_follows_actuators_and_given_bodies(tmp_path: Path) -> None:
-    file = write_arm(tmp_path, '<motor joint="elbow"/><motor joint="shoulder"/>')
-    slices = {"joint_vel": (0, 2), "force": (2, 5), "command": (5, 7)}
-    graph = graph_from_mjcf(file, slices, field_bodies={"force": ["tip", "tail", "tip"]})
-    assert graph.nodes == ("base", "upper", "lower", "tip", "tail")
-    assert graph.edges == ((0, 1), (1, 2), (2, 3), (0, 4))
-    assert graph.observations == ((5, 6), (1,), (0,), (2, 4), (3,))
-    assert graph.actions == ((), (1,), (0,), (), ())
-
-
-def test_mjcf_without_actuators_moves_all_joints(tmp_path: Path) -> None:
-    graph = graph_from_mjcf(write_arm(tmp_path), {"joint_vel": (0, 3)}, root="base")
-    assert graph.actions == ((), (0,), (1,), (), (2,))
-
-
-def test_a_named_root_leaves_out_what_is_not_below_it(tmp_path: Path) -> None:
-    file = write_arm(tmp_path, extra='<body name="ball"><geom size="0.1"/></body>')
-    with pytest.raises(ValueError, match="one body attached to the world, found base, ball"):
-        graph_from_mjcf(file, {"joint_vel": (0, 3)})
-    graph = graph_from_mjcf(file, {"joint_vel": (0, 3)}, root="base")
-    assert "ball" not in graph.nodes
-    with pytest.raises(ValueError, match=r"joint shoulder, elbow of .* is not below the root"):
-        graph_from_mjcf(file, {"joint_vel": (0, 3)}, root="tail")
-
-
-def test_wrong_mjcf_is_refused_in_one_line(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.xml"
-    broken.write_text("<mujoco><worldbody>")
-    missing = tmp_path / "missing.xml"
-    arm = write_arm(tmp_path, '<motor joint="elbow"/>')
-    for call in (
-        lambda: graph_from_mjcf(broken, {}),
-        lambda: graph_from_mjcf(missing, {}),
-        lambda: graph_from_mjcf(arm, {"joint_vel": (0, 3)}),
-        lambda: graph_from_mjcf(arm, {"joint_vel": (0, 1)}, joint_names=["knee"]),
-        lambda: graph_from_mjcf(arm, {"x": (0, 1)}, field_bodies={"x": ["knee"]}),
-        lambda: graph_from_mjcf(arm, {"joint_vel": (0, 1)}, root="knee"),
-        lambda: graph_from_mjcf(write_arm(tmp_path, '<motor tendon="cord"/>'), {}),
-    ):
-        with pytest.raises(ValueError, match=r"\S") as caught:
-            call()
-        assert "\n" not in str(caught.value)
-
-
-def test_a_card_without_joints_is_refused() -> None:
-    with pytest.raises(ValueError, match="no list joint_names"):
-        graph_from_card({"name": "x"}, OBS_SLICES)
+def test_joints_of_no_quadruped_are_refused() -> None:
     with pytest.raises(ValueError, match="4 legs"):
-        graph_from_card({"joint_names": ["a"] * 12}, OBS_SLICES)
+        quadruped_graph(OBS_SLICES, ["a"] * 12)
 
 
 def test_slices_of_a_body_tile_its_observation() -> None:

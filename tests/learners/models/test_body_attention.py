@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from learners.models.bot.attention_bench import (
-    PAPER_SPARSITY,
-    compare_single_sequence,
-    numpy_dense,
-    random_mask,
-    single_sequence,
-)
 from learners.models.bot.body_attention import (
-    ATTENTION,
-    WITHOUT_CPU_GRADIENT,
     AttentionMask,
-    fastest_attention,
+    compiled,
+    dense_masked,
     masked_attention,
+    prefers_compiled,
 )
 
-DIFFERENTIABLE = sorted(set(ATTENTION) - WITHOUT_CPU_GRADIENT)
+Attention = Callable[[Tensor, AttentionMask], Tensor]
 
 
 def by_definition(qkv: Tensor, allowed: Tensor) -> Tensor:
@@ -55,29 +48,21 @@ sizes = st.tuples(
 densities = st.sampled_from([0.0, 0.2, 0.6, 1.0])
 
 
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("attention", [dense_masked, compiled])
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**20), shape=sizes, density=densities)
 def test_values_and_gradients_are_the_definitions(
-    name: str, seed: int, shape: tuple[int, ...], density: float
+    attention: Attention, seed: int, shape: tuple[int, ...], density: float
 ) -> None:
     qkv, allowed = draw(seed, shape, density)
     want_input, got_input = (qkv.clone().requires_grad_() for _ in range(2))
     want = by_definition(want_input, allowed)
-    got = ATTENTION[name](got_input, AttentionMask(allowed))
+    got = attention(got_input, AttentionMask(allowed))
     torch.testing.assert_close(got, want, atol=1e-10, rtol=1e-10)
     slope = torch.randn(want.shape, dtype=torch.float64)
     for each in (want, got):
         each.backward(slope)
     torch.testing.assert_close(got_input.grad, want_input.grad, atol=1e-10, rtol=1e-10)
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_has_the_same_values() -> None:
-    qkv, allowed = draw(0, (2, 7, 3, 2, 16), 0.3)
-    got = ATTENTION["flex"](qkv.float(), AttentionMask(allowed))
-    want = by_definition(qkv.float(), allowed)
-    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 40, 300])
@@ -95,7 +80,7 @@ def test_threads_share_the_sequences_without_changing_them(threads: int) -> None
     qkv.requires_grad_()
     try:
         torch.set_num_threads(threads)
-        got = ATTENTION["compiled"](qkv, AttentionMask(allowed))
+        got = compiled(qkv, AttentionMask(allowed))
         (got**2).sum().backward()
     finally:
         torch.set_num_threads(before)
@@ -122,7 +107,7 @@ def test_compiled_operator_meets_the_rules_of_torch() -> None:
 def test_a_nan_stays_a_nan() -> None:
     qkv, allowed = draw(4, (2, 3, 3, 1, 4), 1.0)
     qkv[1, 0] = math.nan
-    got = ATTENTION["compiled"](qkv.float(), AttentionMask(allowed))
+    got = compiled(qkv.float(), AttentionMask(allowed))
     assert got[0].isfinite().all()
     assert got[1].isnan().all()
 
@@ -131,19 +116,21 @@ def test_exported_programs_need_no_operator_of_ours() -> None:
     qkv, allowed = draw(5, (64, 5, 3, 1, 4), 0.3)
     mask = AttentionMask(allowed)
 
-    class Attention(torch.nn.Module):
+    class Masked(torch.nn.Module):
         def forward(self, qkv: Tensor) -> Tensor:
             return masked_attention(qkv, mask)
 
-    program = torch.export.export(Attention(), (qkv.float(),))
+    program = torch.export.export(Masked(), (qkv.float(),))
     assert "gaitforge" not in str(program.graph)
     got = program.module()(qkv.float())
     torch.testing.assert_close(got, by_definition(qkv.float(), allowed), atol=1e-5, rtol=1e-5)
 
 
-def test_the_choice_follows_the_sparsity() -> None:
-    assert [fastest_attention(nodes, 3.0) for nodes in (13, 25, 32, 64, 128)] == ["compiled"] * 5
-    assert [fastest_attention(nodes, nodes / 2) for nodes in (16, 32, 64, 128)] == ["dense"] * 4
+@pytest.mark.parametrize("nodes", [13, 32, 128])
+def test_the_choice_follows_the_sparsity(nodes: int) -> None:
+    chain = torch.ones(nodes, nodes).tril(1).triu(-1).bool()
+    assert prefers_compiled(AttentionMask(chain))
+    assert not prefers_compiled(AttentionMask(torch.ones(nodes, nodes, dtype=torch.bool)))
 
 
 def test_a_node_that_attends_to_nothing_is_refused() -> None:
@@ -151,33 +138,3 @@ def test_a_node_that_attends_to_nothing_is_refused() -> None:
     allowed[1, 1] = False
     with pytest.raises(ValueError, match="every node needs at least one"):
         AttentionMask(allowed)
-
-
-@pytest.mark.parametrize("nodes", [1, 5, 32, 128])
-def test_random_masks_are_the_papers(nodes: int) -> None:
-    mask = random_mask(nodes, np.random.default_rng(0))
-    assert mask.diagonal().all()
-    assert mask.sum() == max(nodes, round((1 - PAPER_SPARSITY) * nodes**2))
-
-
-@pytest.mark.parametrize("nodes", [5, 16, 64])
-def test_single_sequences_agree(nodes: int) -> None:
-    ways = single_sequence(nodes, np.random.default_rng(0))
-    masked = ways["numpy dense masked"]()
-    assert not np.allclose(ways["numpy dense"](), masked)
-    for name in ("numpy sparse", "compiled"):
-        np.testing.assert_allclose(ways[name](), masked, atol=1e-5)
-
-
-def test_the_comparison_times_every_way() -> None:
-    times = compare_single_sequence(16, masks=3)
-    assert set(times) == set(single_sequence(16, np.random.default_rng(0)))
-    assert all(seconds > 0 for seconds in times.values())
-
-
-def test_numpy_attention_without_a_mask_is_torchs() -> None:
-    rng = np.random.default_rng(1)
-    query, key, value = rng.standard_normal((3, 7, 8))
-    tensors = [torch.from_numpy(x)[None, None] for x in (query, key, value)]
-    want = torch.nn.functional.scaled_dot_product_attention(tensors[0], tensors[1], tensors[2])
-    np.testing.assert_allclose(numpy_dense(query, key, value), want[0, 0].numpy(), atol=1e-12)

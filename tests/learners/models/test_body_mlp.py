@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from learners.models.bot.body_mlp import BodyMLP, BodyMLPConfig, build_body_mlp
+from learners.models.bot.body_mlp import BodyMLP, BodyMLPConfig
 from learners.models.registry import count_parameters
 from learners.policy.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES
@@ -14,7 +14,7 @@ from tests.learners.making import OBS_SLICES
 def small(history: int = 1) -> BodyMLP:
     torch.manual_seed(0)
     config = BodyMLPConfig(embed_dim=4, feedforward_dim=16, history=history)
-    return build_body_mlp(config, TokenLayout("obs", OBS_SLICES), act_dim=12)
+    return config.build(TokenLayout("obs", OBS_SLICES), act_dim=12)
 
 
 @pytest.mark.parametrize("history", [1, 3])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from learners.models.bot.body_attention import AttentionMask
-from learners.models.bot.bot import BoT, BoTConfig, build_bot
+from learners.models.bot.bot import BoT, BoTConfig
 from learners.models.bot.graphs import QUADRUPED_JOINTS, EmbodimentGraph, quadruped_graph
 from learners.policy.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES
@@ -174,7 +174,7 @@ def test_masks_are_not_part_of_the_weights() -> None:
 def test_the_root_takes_the_return_and_every_limb_reacts_within_reach() -> None:
     torch.manual_seed(0)
     layout = TokenLayout("return", OBS_SLICES)
-    net = build_bot(BoTConfig(embed_dim=8, n_layers=3, feedforward_dim=8), layout, act_dim=12)
+    net = BoTConfig(embed_dim=8, n_layers=3, feedforward_dim=8).build(layout, act_dim=12)
     tokens = torch.randn(1, 1, layout.dim)
     more = tokens.clone()
     more[..., layout.slices["return_to_go"][0]] += 1.0

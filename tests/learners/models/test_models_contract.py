@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from learners.checkpoint import load_policy, policy_card, save_checkpoint
-from learners.models.registry import KINDS, ModelSpec, build_network
+from learners.models.registry import (
+    KINDS,
+    ModelSpec,
+    build_network,
+    config_class,
+    default_settings,
+)
 from learners.models.spaces import SPACES
 from learners.policy.normalisation import Normaliser
 from learners.policy.policy_network import PolicyNetwork
@@ -52,7 +58,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 def make(kind: str, dtype: torch.dtype = torch.float64) -> tuple[Any, int]:
     """A small network of random weights, none of them zero, and the width of its token."""
     layout = SPACES["legged-return" if kind == "dt" else "legged"].layout
-    spec = ModelSpec(kind, KINDS[kind].config(**SMALL[kind]))
+    spec = ModelSpec(kind, config_class(kind)(**SMALL[kind]))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = build_network(spec, layout, act_dim=12).to(dtype)
@@ -182,9 +188,9 @@ def test_a_checkpoint_brings_the_network_back(kind: str, tmp_path: Path) -> None
     policy = PolicyNetwork(
         network, layout, Normaliser.identity(layout.obs_dim), Normaliser.identity(12)
     )
-    spec = ModelSpec(kind, KINDS[kind].config(**SMALL[kind]))
+    spec = ModelSpec(kind, config_class(kind)(**SMALL[kind]))
     save_checkpoint(tmp_path, policy, None, policy_card(policy, spec))
-    loaded = load_policy(tmp_path, kind=kind)
+    loaded = load_policy(tmp_path)
     obs = make_tokens(2, CONTEXT, layout.obs_dim, dtype=torch.float32)
     remaining = make_tokens(2, CONTEXT, dtype=torch.float32) if policy.conditioned else None
     with torch.no_grad():
@@ -193,12 +199,12 @@ def test_a_checkpoint_brings_the_network_back(kind: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("kind", "setting"),
-    [(kind, name) for kind in KINDS for name in SIZE_SETTINGS if name in KINDS[kind].settings()],
+    [(kind, name) for kind in KINDS for name in SIZE_SETTINGS if name in default_settings(kind)],
 )
 @pytest.mark.parametrize("size", [0, -1])
 def test_sizes_below_one_are_refused(kind: str, setting: str, size: int) -> None:
     with pytest.raises(ValueError, match=setting) as caught:
-        KINDS[kind].config(**SMALL[kind] | {setting: size})
+        config_class(kind)(**SMALL[kind] | {setting: size})
     assert "\n" not in str(caught.value)
 
 

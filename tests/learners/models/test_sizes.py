@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
@@ -12,18 +13,19 @@ from hypothesis import strategies as st
 
 from collectors.legged.observations import POLICY_SLICES
 from collectors.robots.robot import N_JOINTS
-from learners.models.presets import PRESETS
-from learners.models.registry import KINDS, build_network, count_parameters, preset, spec_from_json
-from learners.models.sizes import (
-    TOLERANCE,
-    WIDTH_FIELDS,
+from learners.models.registry import (
+    KINDS,
+    PRESETS,
+    build_network,
+    count_parameters,
     describe_models,
-    match_parameters,
-    parameter_count,
+    preset,
+    spec_from_json,
 )
+from learners.models.sizes import TOLERANCE, match_parameters, parameter_count
 from learners.models.spaces import LEGGED_SLICES, SPACES
 
-RIVALS = ("transformer", "dt", "retnet", "history-mlp", "mlp")
+BASELINES = ("transformer", "dt", "retnet", "history-mlp", "mlp")
 PUBLISHED = {
     "fcnet-legged": 787_852,  # Tan et al. 2024, Table 7
     "fcnet-d4rl-hopper": 2_593_283,  # the published models
@@ -53,27 +55,34 @@ def space_of(kind: str) -> str:
     return "legged-return" if kind == "dt" else "legged"
 
 
-@cache
-def counts() -> dict[str, int]:
-    return {row["model"]: row["parameters"] for row in describe_models()}
+def count(name: str) -> int:
+    space = SPACES[PRESETS[name].space]
+    return parameter_count(preset(name), space.layout, space.act_dim)
 
 
 def test_presets_have_the_published_numbers_of_parameters() -> None:
-    found = counts()
-    assert {name: found[name] for name in PUBLISHED} == PUBLISHED
+    assert {name: count(name) for name in PUBLISHED} == PUBLISHED
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_listed_parameters_and_objectives_are_the_networks(name: str) -> None:
+    entry = PRESETS[name]
+    assert entry.parameters == count(name)
+    returns = SPACES[entry.space].layout.kind == "return"
+    assert entry.objective == ("return" if returns else "any")
 
 
 @pytest.mark.parametrize("suffix", ["", "-legged"])
-@pytest.mark.parametrize("kind", RIVALS)
-def test_rival_presets_are_the_best_match_for_fcnet(kind: str, suffix: str) -> None:
-    target = counts()[f"fcnet{suffix}"]
+@pytest.mark.parametrize("kind", BASELINES)
+def test_baseline_presets_are_the_best_match_for_fcnet(kind: str, suffix: str) -> None:
+    target = count(f"fcnet{suffix}")
     layout = SPACES[space_of(kind)].layout
     assert preset(f"{kind}{suffix}") == match_parameters(kind, target, layout, 12)
-    assert abs(counts()[f"{kind}{suffix}"] - target) <= TOLERANCE * target
+    assert abs(count(f"{kind}{suffix}") - target) <= TOLERANCE * target
 
 
 @settings(max_examples=15)
-@given(kind=st.sampled_from(sorted(WIDTH_FIELDS)), target=st.integers(100_000, 3_000_000))
+@given(kind=st.sampled_from(("fcnet", *BASELINES)), target=st.integers(100_000, 3_000_000))
 def test_no_other_width_is_closer_than_the_match(kind: str, target: int) -> None:
     space = SPACES[space_of(kind)]
     found = match_parameters(kind, target, space.layout, space.act_dim, tolerance=1.0)
@@ -87,7 +96,7 @@ def test_no_other_width_is_closer_than_the_match(kind: str, target: int) -> None
     assert distance(0) <= min(distance(-1), distance(1))
 
 
-@pytest.mark.parametrize("kind", RIVALS)
+@pytest.mark.parametrize("kind", BASELINES)
 def test_matching_keeps_the_settings_it_was_given(kind: str) -> None:
     space = SPACES[space_of(kind)]
     spec = match_parameters(kind, 400_000, space.layout, space.act_dim, n_layers=2)
@@ -95,7 +104,7 @@ def test_matching_keeps_the_settings_it_was_given(kind: str) -> None:
     assert abs(parameter_count(spec, space.layout, space.act_dim) / 400_000 - 1) <= TOLERANCE
 
 
-@pytest.mark.parametrize("kind", RIVALS)
+@pytest.mark.parametrize("kind", BASELINES)
 def test_targets_that_no_width_reaches_are_refused(kind: str) -> None:
     space = SPACES[space_of(kind)]
     with pytest.raises(ValueError, match=r"has 10 parameters within 5%: the closest"):
@@ -104,15 +113,16 @@ def test_targets_that_no_width_reaches_are_refused(kind: str) -> None:
 
 def test_unknown_kinds_and_settings_cannot_be_matched() -> None:
     layout = SPACES["legged"].layout
-    with pytest.raises(ValueError, match="no width to choose for 'mamba'"):
-        match_parameters("mamba", 10_000, layout, 12)
+    for kind in ("mamba", "bot"):
+        with pytest.raises(ValueError, match=f"no width to choose for {kind!r}"):
+            match_parameters(kind, 10_000, layout, 12)
     with pytest.raises(ValueError, match="no free setting 'depth'"):
         match_parameters("mlp", 10_000, layout, 12, depth=3)
     with pytest.raises(ValueError, match="no free setting 'hidden_dim'"):
         match_parameters("mlp", 10_000, layout, 12, hidden_dim=3)
 
 
-@pytest.mark.parametrize("name", ["fcnet", "bot", *RIVALS])
+@pytest.mark.parametrize("name", ["fcnet", "bot", *BASELINES])
 def test_counting_makes_nothing_and_draws_nothing(name: str) -> None:
     space = SPACES[PRESETS[name].space]
     made = count_parameters(build_network(preset(name), space.layout, space.act_dim))
@@ -121,14 +131,24 @@ def test_counting_makes_nothing_and_draws_nothing(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_every_preset_is_described_with_its_kind_space_and_objective() -> None:
+def test_every_preset_is_listed_and_every_kind_has_one() -> None:
     rows = describe_models()
     assert [row["model"] for row in rows] == list(PRESETS)
     assert {row["kind"] for row in rows} == set(KINDS)
-    assert all(row["parameters"] > 0 for row in rows)
-    objectives = {row["model"]: row["objective"] for row in rows}
-    assert objectives["dt"] == objectives["fcnet-d4rl-hopper"] == "return"
-    assert objectives["fcnet-legged"] == objectives["bot-mocapact"] == "any"
+    assert rows[0] == {
+        "model": "fcnet",
+        "kind": "fcnet",
+        "space": "legged",
+        "objective": "any",
+        "parameters": 254_668,
+    }
+
+
+def test_listing_models_does_not_import_torch() -> None:
+    code = "import sys, learners.models.registry as r; r.describe_models(); print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert "learners.models.registry" in loaded
+    assert not {"torch", "numpy"} & set(loaded)
 
 
 def test_the_legged_space_is_what_the_collectors_store() -> None:

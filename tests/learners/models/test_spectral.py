@@ -170,8 +170,3 @@ def sliding_dft_for_ever(x: np.ndarray, state: SpectralState, n: int) -> np.ndar
 def test_impossible_sizes_are_refused(n: int, m: int) -> None:
     with pytest.raises(ValueError, match="must"):
         SpectralConv(4, m, n)
-
-
-def test_unknown_computations_are_refused() -> None:
-    with pytest.raises(ValueError, match="known are folded, fft-modes, defining"):
-        SpectralConv(4, 2, 8, "wavelet")

@@ -8,7 +8,7 @@ import torch
 
 from learners.policy.normalisation import Normaliser
 from learners.policy.tokens import TokenLayout
-from learners.training.objectives import masked_mse
+from learners.training.objectives import masked_sum, squared_error
 from tests.learners.making import OBS_SLICES, make_policy
 
 
@@ -90,20 +90,19 @@ def test_steps_equal_forward_in_physical_units(model: str, tokens: str) -> None:
             torch.testing.assert_close(action, parallel[:, t], atol=2e-5, rtol=1e-4)
 
 
-def test_masked_loss_is_the_mean_over_valid_steps_only() -> None:
+def test_the_loss_counts_valid_steps_only() -> None:
     predicted, target = torch.randn(3, 6, 4), torch.randn(3, 6, 4)
     mask = torch.tensor([[1] * 6, [1] * 2 + [0] * 4, [1] * 3 + [0] * 3], dtype=torch.bool)
-    expected = ((predicted - target)[mask] ** 2).mean()
-    torch.testing.assert_close(masked_mse(predicted, target, mask), expected)
-    elsewhere = target.clone()
-    elsewhere[~mask] = 1e6
-    torch.testing.assert_close(masked_mse(predicted, elsewhere, mask), expected)
+    expected = ((predicted - target)[mask] ** 2).mean(-1).sum()
+    torch.testing.assert_close(masked_sum(squared_error(predicted, target), mask), expected)
+    target[~mask] = torch.nan
+    torch.testing.assert_close(masked_sum(squared_error(predicted, target), mask), expected)
 
 
 def test_padding_gets_no_gradient() -> None:
     predicted = torch.randn(1, 4, 2, requires_grad=True)
     mask = torch.tensor([[True, True, False, False]])
-    masked_mse(predicted, torch.zeros(1, 4, 2), mask).backward()
+    masked_sum(squared_error(predicted, torch.zeros(1, 4, 2)), mask).backward()
     assert predicted.grad is not None
     assert (predicted.grad[0, 2:] == 0).all()
     assert (predicted.grad[0, :2] != 0).all()

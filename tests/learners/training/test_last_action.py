@@ -123,7 +123,7 @@ def test_a_loaded_policy_says_that_it_keeps_the_last_action(
 ) -> None:
     stored = selection.store.schema.field("obs").slices
     assert stored == NAMES
-    layout = load_policy(runs[kind], kind=kind, obs_slices=stored).layout
+    layout = load_policy(runs[kind], obs_slices=stored).layout
     assert layout.keeps_last_action
     assert (layout.stored_slices, layout.stored_dim) == (NAMES, OBS)
     assert layout.obs_slices["last_action"] == (OBS, OBS + ACTION)

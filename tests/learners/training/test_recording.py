@@ -8,32 +8,29 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from learners.training.records.event_files import EVENTS, EventFiles
-from learners.training.records.history import COLUMNS, TABLE, History, read_history
+from learners.training.records.history import (
+    COLUMNS,
+    EVENTS,
+    TABLE,
+    History,
+    HistoryRow,
+    read_history,
+)
 
 
-def row(step: int, validated: bool = False) -> dict[str, float | None]:
-    return {
-        "step": step,
-        "loss": 1.0 / step,
-        "validation_loss": 2.0 / step if validated else None,
-        "lr": 1e-3,
-        "steps_per_s": 100.0,
-        "elapsed_s": 0.1 * step,
-    }
+def row(step: int, validated: bool = False) -> HistoryRow:
+    return HistoryRow(step, 1.0 / step, 2.0 / step if validated else None, 1e-3, 100.0, 0.1 * step)
 
 
 @pytest.fixture
 def resumed(tmp_path: Path) -> Path:
     """Six steps, of which the last two were lost and made again."""
     for last_step, steps in ((0, range(1, 7)), (4, range(5, 9))):
-        history, events = History(tmp_path, last_step), EventFiles(tmp_path, last_step)
+        history = History(tmp_path, last_step)
         for step in steps:
-            for record in (history, events):
-                record.append(row(step, validated=step % 2 == 0))
+            history.append(row(step, validated=step % 2 == 0))
         history.sync()
         history.close()
-        events.close()
     return tmp_path
 
 

@@ -49,7 +49,7 @@ def test_the_loaded_policy_carries_the_datas_statistics(
     selection: Selection, tmp_path: Path
 ) -> None:
     train(replace(SHORT, objective="return"), selection, tmp_path)
-    policy = load_policy(tmp_path, kind="fcnet", obs_slices=OBS_SLICES)
+    policy = load_policy(tmp_path, obs_slices=OBS_SLICES)
     rest, _ = selection.split(SHORT.held_out_fraction, SHORT.seed)
     np.testing.assert_allclose(
         policy.action_normaliser.mean.numpy(), rest.statistics("action").mean, rtol=1e-5

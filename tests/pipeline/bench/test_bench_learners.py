@@ -58,8 +58,8 @@ def test_what_is_printed_is_saved_beside_a_page(record: dict[str, Any], out: Pat
 def test_a_training_step_of_every_model(record: dict[str, Any]) -> None:
     steps = record["train_step_ms"]
     assert set(steps["fcnet-legged"]) == {"folded", "fft-modes"}
-    rivals = {"transformer", "retnet", "dt", "history-mlp", "mlp"}
-    assert set(steps) == {"fcnet-legged", "bot", *(f"{name}-legged" for name in rivals)}
+    baselines = {"transformer", "retnet", "dt", "history-mlp", "mlp"}
+    assert set(steps) == {"fcnet-legged", "bot", *(f"{name}-legged" for name in baselines)}
     sizes = record["config"]["training"]
     for model, settings in steps.items():
         for each in settings.values():
@@ -88,12 +88,12 @@ def test_a_control_step_of_every_model_and_size(record: dict[str, Any]) -> None:
             assert len(each["seed_medians_us"]) == record["config"]["control"]["seeds"]
 
 
-def test_rivals_have_as_many_parameters_at_every_size(record: dict[str, Any]) -> None:
+def test_baselines_have_as_many_parameters_at_every_size(record: dict[str, Any]) -> None:
     steps = record["control_step_us"]
     for name in ("legged", "context_len=512", "context_len=1024"):
         assert steps["fcnet-compiled"][name]["parameters"] == PARAMETERS
-    for rival in ("transformer", "retnet"):
-        for name, each in steps[rival].items():
+    for baseline in ("transformer", "retnet"):
+        for name, each in steps[baseline].items():
             fcnet = steps["fcnet-compiled"][name]
             assert each["fcnet"] == fcnet["fcnet"]
             assert each["parameters"] == pytest.approx(fcnet["parameters"], rel=0.05)
@@ -125,14 +125,14 @@ def test_bars_follow_from_the_figures_shown(record: dict[str, Any]) -> None:
     train, control = record["train_step_ms"], record["control_step_us"]
     folded = train["fcnet-legged"]["folded"]["median_ms"]
     compiled = {name: each["median_us"] for name, each in control["fcnet-compiled"].items()}
-    rival = {name: each["median_us"] for name, each in control["transformer"].items()}
+    baseline = {name: each["median_us"] for name, each in control["transformer"].items()}
     expected = [
         train["fcnet-legged"]["fft-modes"]["median_ms"] / folded,
         folded / train["transformer-legged"]["preset"]["median_ms"],
         compiled["legged"],
         control["fcnet-onnx"]["legged"]["median_us"],
-        rival["legged"] / compiled["legged"],
-        rival["context_len=512"] / compiled["context_len=512"],
+        baseline["legged"] / compiled["legged"],
+        baseline["context_len=512"] / compiled["context_len=512"],
         compiled["context_len=1024"] / compiled["legged"],
         compiled["context_len=1024,n_modes=17"] / compiled["legged"],
         record["attention"]["single_sequence"][-1]["speed_up_percent"]["compiled"],
