@@ -177,10 +177,10 @@ def unmarked_last(file: h5py.File) -> None:
 
 
 EDITS: Mapping[str, tuple[Callable[[h5py.File], None], str]] = {
-    "rewards": (relabelled, "return of episode 0 is kept there as .* the arrays tell 5; delete"),
-    "ends": (timed_out, "terminated of episode 0 is kept there as 1, but the arrays tell 0"),
-    "both": (both, "truncated of episode 0 is kept there as 0, but the arrays tell 1"),
-    "last": (unmarked_last, "terminated of episode 4 is kept there as 1, but the arrays tell 0"),
+    "rewards": (relabelled, "return of episode 0 is .* in the notes, but 5 in the arrays; delete"),
+    "ends": (timed_out, "terminated of episode 0 is 1 in the notes, but 0 in the arrays"),
+    "both": (both, "truncated of episode 0 is 0 in the notes, but 1 in the arrays"),
+    "last": (unmarked_last, "terminated of episode 4 is 1 in the notes, but 0 in the arrays"),
 }
 
 

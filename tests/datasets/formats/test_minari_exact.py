@@ -179,7 +179,7 @@ def test_what_is_no_seed_is_refused(seed: Any, root: Path, tmp_path: Path) -> No
 def test_metadata_of_an_episode_that_are_none_are_refused(root: Path, tmp_path: Path) -> None:
     data = write_dataset(root, "arrow")
     (data / "1/metadata.json").write_text("[3]")
-    assert_refused(data, tmp_path, "data: episode_1: its metadata must be named values")
+    assert_refused(data, tmp_path, "data: episode_1: its metadata must be a JSON object")
     (data / "1/metadata.json").write_text('{"total_steps": true}')
     assert_refused(data, tmp_path, "data: episode_1/total_steps: must be a whole number from 1 on")
 
@@ -344,15 +344,15 @@ def test_observations_that_are_booleans_come_back(data_format: str, tmp_path: Pa
 RELABELLED: dict[str, tuple[Callable[[Any], None], str]] = {
     "rewards": (
         lambda episode: episode["rewards"].write_direct(np.ones(9, np.float32)),
-        "return of episode 2 is kept there as .*, but the arrays tell 9;",
+        "return of episode 2 is .* in the notes, but 9 in the arrays;",
     ),
     "terminations": (
         lambda episode: episode["terminations"].write_direct(np.arange(9) == 8),
-        "terminated of episode 2 is kept there as 0, but the arrays tell 1;",
+        "terminated of episode 2 is 0 in the notes, but 1 in the arrays;",
     ),
     "seed": (
         lambda episode: episode.attrs.modify("seed", 5),
-        "seed of episode 2 is kept there as 14, but beside it 5;",
+        "seed of episode 2 is 14 in the notes, but 5 beside them;",
     ),
 }
 
@@ -363,7 +363,7 @@ def test_notes_that_the_data_set_contradicts_are_refused(case: str, tmp_path: Pa
     spoil, message = RELABELLED[case]
     with h5py.File(tmp_path / "out/data/main_data.hdf5", "a") as file:
         spoil(file["episode_2"])
-    remedy = "delete the key gaitforge of metadata.json to go by the arrays"
+    remedy = "delete the key gaitforge of metadata.json to use the arrays"
     assert_refused(tmp_path / "out/data", tmp_path, f"data: gaitforge: {message} {remedy}")
     tree = json.loads((tmp_path / "out/data/metadata.json").read_text())
     del tree["gaitforge"]
@@ -408,7 +408,7 @@ def test_an_arrow_data_set_that_the_library_would_cut_is_refused(
 ) -> None:
     data = write_dataset(root, "arrow")
     change_json(data / "0/metadata.json", total_steps=32768)
-    message = r"data: episode_0/total_steps: is 32768; Minari gives back 32,767 steps of an episode"
+    message = r"data: episode_0/total_steps: is 32768; Minari reads back 32,767 steps of an episode"
     assert_refused(data, tmp_path, message)
 
 
