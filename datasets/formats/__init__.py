@@ -7,7 +7,8 @@
     export_selection("d4rl", open_store("hopper.zarr").select(), "again.hdf5")
 
 To add a format, write a folder with an ``Importer`` and an ``Exporter`` (``interface.py``) and add
-one entry here. A format's modules load when it is used, so its packages are optional.
+one entry here. A format's modules load when it is used, so its packages are optional. Bad input
+raises DatasetError everywhere: one line that names the file and the key.
 """
 
 from __future__ import annotations

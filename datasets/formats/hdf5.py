@@ -27,11 +27,7 @@ SCHEMA_NOTE, EPISODES_NOTE = "schema", "episodes"
 
 
 def open_hdf5(path: Path) -> h5py.File:
-    """Open a file for reading.
-
-    Raises:
-        DatasetError: no such file, not HDF5, or truncated.
-    """
+    """Open a file for reading."""
     if not path.is_file():
         refuse(path, "", "is a folder; give a file" if path.is_dir() else "no such file")
     try:
@@ -61,11 +57,7 @@ def dataset_at(group: h5py.Group, key: str) -> h5py.Dataset:
 
 
 def read_rows(path: Path, dataset: h5py.Dataset, key: str, first: int, stop: int) -> np.ndarray:
-    """Rows of a numeric dataset in a dtype of the store.
-
-    Raises:
-        DatasetError: unreadable or non-finite values; names file, key and row.
-    """
+    """Rows of a numeric dataset in a dtype of the store."""
     try:
         inflated = inflated_rows(dataset, first, stop)
         rows = dataset[first:stop] if inflated is None else inflated
@@ -88,11 +80,7 @@ def write_notes(group: h5py.Group, selection: Selection) -> None:
 
 
 def read_notes(path: Path, group: h5py.Group) -> tuple[Schema, pa.Table]:
-    """The schema and the catalog rows that ``write_notes`` stored.
-
-    Raises:
-        DatasetError: they are damaged.
-    """
+    """The schema and the catalog rows that ``write_notes`` stored."""
     try:
         schema = Schema.from_json(json.loads(dataset_at(group, SCHEMA_NOTE)[()]))
         stream = pa.py_buffer(dataset_at(group, EPISODES_NOTE)[:].tobytes())

@@ -36,9 +36,6 @@ def check_notes(
         remedy: ends the message, such as "delete the group to use the arrays".
         rewards: (T,) of these episodes, end to end; None where there is no scalar reward.
         **flags: terminated, truncated: (E,) bool by the arrays; None where the layout has none.
-
-    Raises:
-        DatasetError: names the source, the notes, the episode and both values.
     """
 
     def compare(name: str, given: np.ndarray, tolerance: np.ndarray | float = 0.0) -> None:

@@ -26,9 +26,6 @@ class ParquetRows:
     A row group can only be decoded from its start. So the position after each range is kept, and
     the next range continues there: every row is decoded about once, whatever the size of the
     groups, and one batch is held in memory. The file is open only within a group.
-
-    Raises:
-        DatasetError: no Parquet file, or a truncated one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,11 +56,7 @@ class ParquetRows:
                 self._cursors.pop().close()
 
     def read(self, columns: Sequence[str], first: int, stop: int) -> pa.Table:
-        """Rows first .. stop - 1 of some columns.
-
-        Raises:
-            DatasetError: a column is not there, the rows end before, or the file is damaged.
-        """
+        """Rows first .. stop - 1 of some columns."""
         for name in columns:
             if name not in self.schema.names:
                 refuse(self.path, name, "the column is missing")
@@ -156,9 +149,6 @@ def to_rows(
         column: the values.
         shape: of a row; dtype: NumPy's name.
         first: number of the first row in the file, for messages.
-
-    Raises:
-        DatasetError: missing values, lists of another length, another type, or NaN or infinity.
     """
     rows = len(column)
     values: pa.Array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([])

@@ -101,9 +101,6 @@ def identity(files: Sequence[Path], options: Any = None) -> str:
 
     The first ``CONTENT_DIGITS`` depend on all bytes of the files in order and nothing else; episode
     ids come from these. The rest depends on the options that shape the parts.
-
-    Raises:
-        DatasetError: a file cannot be read.
     """
     return joint_identity(content_digests(files), options)
 
@@ -115,11 +112,7 @@ def joint_identity(digests: Iterable[str], options: Any = None) -> str:
 
 
 def content_digests(files: Sequence[Path]) -> list[str]:
-    """SHA-256 over the SHA-256 of the blocks of each file, which two threads compute.
-
-    Raises:
-        DatasetError: a file cannot be read.
-    """
+    """SHA-256 over the SHA-256 of the blocks of each file, which two threads compute."""
     try:
         starts = [range(0, max(1, path.stat().st_size), _HASH_BLOCK) for path in files]
         jobs = [(path, at) for path, each in zip(files, starts, strict=True) for at in each]

@@ -11,20 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.errors import listed
-from datasets.formats.d4rl.schema import (
-    NEXT,
-    NOTES,
-    NOTES_FIELDS,
-    TERMINALS,
-    TIMEOUTS,
-    key_of,
-    marked_rows,
-)
+from datasets.formats.d4rl import schema as keys
 from datasets.formats.notes import check_notes
 from datasets.formats.sources import refuse, stored_dtype
 from datasets.schema import Schema
 
-REMEDY = f"delete the group {NOTES} to use the arrays"
+REMEDY = f"delete the group {keys.NOTES} to use the arrays"
 
 
 def refuse_options(path: Path, options: Any) -> None:
@@ -32,7 +24,7 @@ def refuse_options(path: Path, options: Any) -> None:
     given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
     if given:
         what = f"option {given[0]} has" if len(given) == 1 else f"options {listed(given)} have"
-        refuse(path, NOTES, f"{what} no effect on a file with gaitforge's notes; {REMEDY}")
+        refuse(path, keys.NOTES, f"{what} no effect on a file with gaitforge's notes; {REMEDY}")
 
 
 def keys_of_notes(
@@ -42,18 +34,18 @@ def keys_of_notes(
 
     ``final_obs`` has the key of the next observations where these hold it.
     """
-    steps = {name: key_of(name) for name in schema.names("step")}
-    per_episode = {name: f"{NOTES_FIELDS}/{name}" for name in schema.names("episode")}
+    steps = {name: keys.key_of(name) for name in schema.names("step")}
+    per_episode = {name: f"{keys.NOTES_FIELDS}/{name}" for name in schema.names("episode")}
     kept = per_episode.get("final_obs")
-    if kept is not None and kept not in file and NEXT not in steps.values():
-        per_episode["final_obs"] = NEXT
+    if kept is not None and kept not in file and keys.NEXT not in steps.values():
+        per_episode["final_obs"] = keys.NEXT
     for name, key in [*steps.items(), *per_episode.items()]:
         field, found = schema.field(name), file.get(key)
         if not isinstance(found, h5py.Dataset):
             refuse(path, key, "the key is missing, which gaitforge's notes name")
-        count = rows if name in steps or key == NEXT else episodes
+        count = rows if name in steps or key == keys.NEXT else episodes
         if (found.shape, stored_dtype(found.dtype)) != ((count, *field.shape), field.dtype):
-            refuse(path, key, f"shape or dtype is not what gaitforge's {NOTES} say")
+            refuse(path, key, f"shape or dtype is not what gaitforge's {keys.NOTES} say")
     return steps, per_episode
 
 
@@ -67,15 +59,17 @@ def lengths_of_notes(
     """
     columns = table.column_names
     lengths = table.column("length").to_numpy() if "length" in columns else np.array([0])
-    ended, timed_out = (marked_rows(path, found[key], key) for key in (TERMINALS, TIMEOUTS))
+    ended, timed_out = (
+        keys.marked_rows(path, found[key], key) for key in (keys.TERMINALS, keys.TIMEOUTS)
+    )
     stops = np.union1d(np.concatenate([ended, timed_out]) + 1, [rows])
     if not np.array_equal(np.cumsum(lengths), stops):
-        problem = f"the lengths in the notes are not those of {TERMINALS} and {TIMEOUTS}"
-        refuse(path, NOTES, f"{problem}; {REMEDY}")
+        problem = f"the lengths in the notes are not those of {keys.TERMINALS} and {keys.TIMEOUTS}"
+        refuse(path, keys.NOTES, f"{problem}; {REMEDY}")
     terminated, truncated = np.isin(stops - 1, ended), np.isin(stops - 1, timed_out)
     if "truncated" in columns:
         either = truncated & ~terminated
         truncated[either] = table.column("truncated").to_numpy()[either]
     flags = {"terminated": terminated, "truncated": truncated}
-    check_notes(path, NOTES, table, 0, lengths, remedy=REMEDY, **flags)
+    check_notes(path, keys.NOTES, table, 0, lengths, remedy=REMEDY, **flags)
     return lengths

@@ -63,9 +63,6 @@ class D4rlOptions:
         keep_next: store ``next_observations`` as a field, for files where they are not the
             observations of the following rows.
         infos: import ``infos/``.
-
-    Raises:
-        DatasetError: a value that is not allowed.
     """
 
     task: str = ""

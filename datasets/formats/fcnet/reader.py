@@ -13,16 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets.errors import DatasetError
-from datasets.formats.fcnet.schema import (
-    ACTION_DIM,
-    LAST_ACTION,
-    OBS_DIM,
-    OBS_SLICES,
-    STATE,
-    STATE_DIM,
-    previous_actions,
-    store_schema,
-)
+from datasets.formats.fcnet import schema as layout
 from datasets.formats.interface import Carried, PartInput
 from datasets.formats.sources import (
     Parts,
@@ -48,9 +39,6 @@ class FcnetOptions:
     Attributes:
         robot: whose joints the channels are.
         horizon: steps of an episode that timed out; 0 for the longest in the data.
-
-    Raises:
-        DatasetError: an empty robot, or a negative horizon.
     """
 
     robot: str = "aliengo"
@@ -75,7 +63,7 @@ class FcnetImporter:
         _check_lengths(meta, lengths, shapes["src"][0])
         self._robot = options.robot
         self._horizon = options.horizon or int(lengths.max())
-        self.schema = store_schema(options.robot)
+        self.schema = layout.store_schema(options.robot)
         self.files = [self._paths[kind] for kind in _KINDS]
         self.identity = identity(self.files, options)
         row_bytes = sum(field.row_bytes for field in self.schema.fields)
@@ -92,7 +80,11 @@ class FcnetImporter:
 
     def _check_shapes(self, shapes: dict[str, tuple[int, ...]]) -> None:
         steps = shapes["src"][0]
-        wanted = {"src": (steps, STATE_DIM), "tgt": (steps, ACTION_DIM), "meta": shapes["meta"][:1]}
+        wanted = {
+            "src": (steps, layout.STATE_DIM),
+            "tgt": (steps, layout.ACTION_DIM),
+            "meta": shapes["meta"][:1],
+        }
         for kind in _KINDS:
             path, shape = self._paths[kind], shapes[kind]
             if shape[0] == 0:
@@ -107,11 +99,16 @@ class FcnetImporter:
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
         lengths, rows = self.parts.lengths[number], self.parts.steps(number)
-        state, action = self._rows("src", rows, STATE_DIM), self._rows("tgt", rows, ACTION_DIM)
-        obs = np.empty((len(state), OBS_DIM), np.float32)
-        for name, (start, stop) in consecutive_slices(STATE).items():
-            obs[:, slice(*OBS_SLICES[name])] = state[:, start:stop]
-        obs[:, slice(*OBS_SLICES[LAST_ACTION])] = previous_actions(action, lengths)
+        state, action = (
+            self._rows("src", rows, layout.STATE_DIM),
+            self._rows("tgt", rows, layout.ACTION_DIM),
+        )
+        obs = np.empty((len(state), layout.OBS_DIM), np.float32)
+        for name, (start, stop) in consecutive_slices(layout.STATE).items():
+            obs[:, slice(*layout.OBS_SLICES[name])] = state[:, start:stop]
+        obs[:, slice(*layout.OBS_SLICES[layout.LAST_ACTION])] = layout.previous_actions(
+            action, lengths
+        )
         failed = lengths < self._horizon
         columns = catalog_columns(
             self.parts.episodes(number).start,

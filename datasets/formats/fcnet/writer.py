@@ -12,16 +12,7 @@ import numpy as np
 
 from datasets.errors import DatasetError, listed
 from datasets.formats.blocks import blocks, check_fields
-from datasets.formats.fcnet.schema import (
-    ACTION_DIM,
-    LAST_ACTION,
-    OBS_DIM,
-    OBS_SLICES,
-    STATE,
-    STATE_DIM,
-    map_name,
-    previous_actions,
-)
+from datasets.formats.fcnet import schema as layout
 from datasets.formats.interface import Advance, Carried
 from datasets.schema import Field, Schema
 from datasets.selection.selection import Selection
@@ -50,15 +41,15 @@ class FcnetExporter:
         obs, action = schema.field("obs"), schema.field("action")
         if len(obs.shape) != 1:
             raise DatasetError(f"FCNet's maps need obs of one axis a step, not {obs.shape}")
-        for name, size in STATE.items():
+        for name, size in layout.STATE.items():
             start, stop = obs.slices.get(name, (0, 0))
             if stop - start != size:
                 raise DatasetError(
                     f"FCNet's maps need the slice {name} of {size} channels in obs; {address} has "
                     f"slices {listed(obs.slices)}"
                 )
-        if action.shape != (ACTION_DIM,):
-            raise DatasetError(f"FCNet's maps need {ACTION_DIM} actions, not {action.shape}")
+        if action.shape != (layout.ACTION_DIM,):
+            raise DatasetError(f"FCNet's maps need {layout.ACTION_DIM} actions, not {action.shape}")
         for field in (obs, action):
             if field.dtype not in _EXACT:
                 raise DatasetError(f"FCNet's maps are float32 and would round {field.name}")
@@ -69,15 +60,15 @@ class FcnetExporter:
         """See ``interface.Exporter``."""
         temporary.mkdir()
         obs = selection.store.schema.field("obs")
-        channels = np.concatenate([np.arange(*obs.slices[name]) for name in STATE])
+        channels = np.concatenate([np.arange(*obs.slices[name]) for name in layout.STATE])
         differing = 0
         with ExitStack() as stack:
 
             def create(kind: str, *shape: int) -> BinaryIO:
-                return stack.enter_context(open(temporary / map_name(kind, shape), "wb"))
+                return stack.enter_context(open(temporary / layout.map_name(kind, shape), "wb"))
 
-            src = create("src", selection.steps, STATE_DIM)
-            tgt = create("tgt", selection.steps, ACTION_DIM)
+            src = create("src", selection.steps, layout.STATE_DIM)
+            tgt = create("tgt", selection.steps, layout.ACTION_DIM)
             for block in blocks(selection):
                 values = block.read(["obs", "action"])
                 src.write(np.ascontiguousarray(values["obs"][:, channels], "<f4").data)
@@ -93,10 +84,12 @@ class FcnetExporter:
     ) -> dict[str, np.ndarray]:
         """See ``interface.Exporter``: channels in the paper's order, last actions rebuilt."""
         slices, action = schema.field("obs").slices, steps["action"].astype(np.float32)
-        obs = np.empty((len(action), OBS_DIM), np.float32)
-        for name in STATE:
-            obs[:, slice(*OBS_SLICES[name])] = steps["obs"][:, slice(*slices[name])]
-        obs[:, slice(*OBS_SLICES[LAST_ACTION])] = previous_actions(action, lengths)
+        obs = np.empty((len(action), layout.OBS_DIM), np.float32)
+        for name in layout.STATE:
+            obs[:, slice(*layout.OBS_SLICES[name])] = steps["obs"][:, slice(*slices[name])]
+        obs[:, slice(*layout.OBS_SLICES[layout.LAST_ACTION])] = layout.previous_actions(
+            action, lengths
+        )
         return {"obs": obs, "action": action}
 
 
@@ -104,10 +97,10 @@ def _differing_last_actions(
     obs: Field, values: Mapping[str, np.ndarray], lengths: np.ndarray
 ) -> int:
     """Episodes whose stored last action is not the one that an import rebuilds."""
-    if LAST_ACTION not in obs.slices:
+    if layout.LAST_ACTION not in obs.slices:
         return 0
-    given = values["obs"][:, slice(*obs.slices[LAST_ACTION])]
-    rebuilt = previous_actions(values["action"], lengths)
+    given = values["obs"][:, slice(*obs.slices[layout.LAST_ACTION])]
+    rebuilt = layout.previous_actions(values["action"], lengths)
     if given.shape != rebuilt.shape:
         return len(lengths)
     differs = (given != rebuilt).any(axis=1)
@@ -118,7 +111,11 @@ def _carried(schema: Schema, differing: int) -> Carried:
     extra = [name for name in schema.names() if name not in ("obs", "action")]
     left = [f"{name}: the layout has no place for it" for name in extra]
     left.append("the catalog: the layout has only the episodes' lengths")
-    others = [name for name in schema.field("obs").slices if name not in (*STATE, LAST_ACTION)]
+    others = [
+        name
+        for name in schema.field("obs").slices
+        if name not in (*layout.STATE, layout.LAST_ACTION)
+    ]
     if others:
         left.append(f"slices {listed(others)} of obs: not in FCNet's state")
     if differing:

@@ -49,9 +49,6 @@ class LerobotFolder:
         splits: (E,) name of the split of each episode, "" for none; None for less than two splits.
         tasks: task index -> description; empty for a dataset without tasks.
         files: all files of the dataset.
-
-    Raises:
-        DatasetError: names file and key.
     """
 
     def __init__(self, root: Path) -> None:

@@ -40,9 +40,6 @@ def read_info(path: Path) -> dict[str, Any]:
         Its tree, of which these keys are checked: ``codebase_version``; ``fps``, whose inverse is a
         positive number; ``features``, each with dtype, shape and names; ``data_path`` (see
         ``place_in``); ``robot_type``, a string or None; ``splits``, parsed: name -> (first, stop).
-
-    Raises:
-        DatasetError: names file and key.
     """
     info = read_json(path)
     for key in _NEEDED:

@@ -35,11 +35,7 @@ _USED_OF_EPISODES = ("id", SEED, STEPS, NOTES)
 
 
 def data_folder(source: str) -> Path:
-    """The folder with the metadata: the source, its ``data``, or that of a local dataset's id.
-
-    Raises:
-        DatasetError: there is none.
-    """
+    """The folder with the metadata: the source, its ``data``, or that of a local dataset's id."""
     from minari.storage.datasets_root_dir import get_dataset_path
 
     places = [Path(source), Path(source, "data")]
@@ -52,11 +48,7 @@ def data_folder(source: str) -> Path:
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """The metadata of a dataset.
-
-    Raises:
-        DatasetError: no such file, or a key is missing or wrong.
-    """
+    """The metadata of a dataset."""
     path = folder / METADATA_FILE
     try:
         tree = json.loads(path.read_bytes())
@@ -74,11 +66,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 
 def episode_length(folder: Path, number: int, about: Mapping[str, Any], data_format: str) -> int:
-    """Steps of an episode by its metadata.
-
-    Raises:
-        DatasetError: none, or more than the library reads from this storage.
-    """
+    """Steps of an episode by its metadata."""
     key, most = f"episode_{number}/{STEPS}", most_steps(data_format)
     steps = _whole(folder, key, about.get(STEPS))
     if most is not None and steps > most:
@@ -107,11 +95,7 @@ def check_totals(
 
 
 def episode_seed(folder: Path, number: int, about: Mapping[str, Any]) -> int | None:
-    """The seed of an episode by its metadata; None if it has none.
-
-    Raises:
-        DatasetError: not a whole number below 2**64.
-    """
+    """The seed of an episode by its metadata; None if it has none."""
     seed = about.get(SEED)
     if seed is None:
         return None
@@ -129,11 +113,7 @@ def seed_columns(seeds: Sequence[int | None]) -> dict[str, list[Any]]:
 
 
 def catalog_seed(seed: int, large: str | None = None) -> int | None:
-    """The seed of a catalog row.
-
-    Raises:
-        DatasetError: the large one is not a seed from 2**63 on.
-    """
+    """The seed of a catalog row."""
     if large is None:
         return None if seed < 0 else seed
     if not (large.isascii() and large.isdecimal()) or not _LARGE <= int(large) < _SEED_STOP:

@@ -16,21 +16,7 @@ import pyarrow as pa
 
 from datasets.formats.interface import Carried, PartInput
 from datasets.formats.minari import metadata as meta
-from datasets.formats.minari.schema import (
-    ACTIONS,
-    INFOS,
-    NOTES,
-    OBSERVATIONS,
-    REWARDS,
-    TERMINATIONS,
-    TRUNCATIONS,
-    flat_infos,
-    joined,
-    leaves_field,
-    leaves_of,
-    read_schema_note,
-    rows_of_notes,
-)
+from datasets.formats.minari import schema as layout
 from datasets.formats.notes import check_notes
 from datasets.formats.sources import (
     Parts,
@@ -46,10 +32,15 @@ from datasets.formats.sources import (
 from datasets.schema import Field, Schema
 
 UNKNOWN_DT_S = 0.02
-_KEYS = {"obs": OBSERVATIONS, "final_obs": OBSERVATIONS, "action": ACTIONS, "reward": REWARDS}
+_KEYS = {
+    "obs": layout.OBSERVATIONS,
+    "final_obs": layout.OBSERVATIONS,
+    "action": layout.ACTIONS,
+    "reward": layout.REWARDS,
+}
 """Field -> its key in an episode."""
 
-_REMEDY = f"delete the key {NOTES} of metadata.json to use the arrays"
+_REMEDY = f"delete the key {layout.NOTES} of metadata.json to use the arrays"
 
 
 @dataclass(frozen=True)
@@ -79,7 +70,7 @@ class MinariImporter:
         with damage_named(self._path, "", "cannot be read as a Minari dataset"):
             self._storage = minari.MinariDataset(self._path).storage
             self._spaces = {
-                name: leaves_of(
+                name: layout.leaves_of(
                     self._path, f"{name}_space", getattr(self._storage, f"{name}_space")
                 )
                 for name in ("observation", "action")
@@ -89,8 +80,8 @@ class MinariImporter:
         self._infos: dict[str, str] = {}  # field a step -> key of the infos
         self._info_keys: frozenset[str] | None = None  # of every episode; None for any
         first = next(iter(self._episodes([0])))
-        describe = self._describe_notes if NOTES in self._metadata else self._describe
-        describe(first, flat_infos(first[INFOS]), episode_keys)
+        describe = self._describe_notes if layout.NOTES in self._metadata else self._describe
+        describe(first, layout.flat_infos(first[layout.INFOS]), episode_keys)
         self.files = sorted(path for path in self._path.rglob("*") if path.is_file())
         self.identity = identity(self.files, options)
         self.parts = Parts(lengths, self.schema.fields)
@@ -117,29 +108,39 @@ class MinariImporter:
         """Set the schema, the infos that become fields, and what is converted."""
         if self._options.infos:
             self._info_keys = frozenset(infos)
-        obs = leaves_field("obs", self._spaces["observation"], OBSERVATIONS)
+        obs = layout.leaves_field("obs", self._spaces["observation"], layout.OBSERVATIONS)
         if not obs.slices and len(obs.shape) == 1:
             obs = replace(obs, slices={"state": (0, obs.shape[0])})
+        rewards = np.asarray(first[layout.REWARDS])
+        if not (reward_dtype := stored_dtype(rewards.dtype)):
+            key = f"episode_0/{layout.REWARDS}"
+            refuse(self._path, key, f"dtype {rewards.dtype} is not one of numbers")
         fields = [
             obs,
-            leaves_field("action", self._spaces["action"], ACTIONS),
-            Field("reward", (), stored_dtype(np.asarray(first[REWARDS]).dtype)),
+            layout.leaves_field("action", self._spaces["action"], layout.ACTIONS),
+            Field("reward", (), reward_dtype),
             Field("final_obs", obs.shape, obs.dtype, slices=obs.slices, per="episode"),
         ]
-        kept = [f"{OBSERVATIONS} -> obs and final_obs", f"{ACTIONS} -> action", "rewards -> reward"]
+        kept = [
+            f"{layout.OBSERVATIONS} -> obs and final_obs",
+            f"{layout.ACTIONS} -> action",
+            "rewards -> reward",
+        ]
         kept += ["seed, terminations and truncations -> the catalog"]
-        left, steps = [], len(first[REWARDS])
+        left, steps = [], len(first[layout.REWARDS])
         for key, values in infos.items():
             name, rows = field_name(f"info_{key}"), np.asarray(values)
             problem = self._info_problem(rows, steps)
             if problem or name in self._infos:
-                left.append(f"{INFOS}/{key}: {problem or 'another has this name in lower case'}")
+                left.append(
+                    f"{layout.INFOS}/{key}: {problem or 'another has this name in lower case'}"
+                )
                 continue
             self._infos[name] = key
             field = Field(name, rows.shape[1:], stored_dtype(rows.dtype))
             final = replace(field, name=f"final_{name}", per="episode")
             fields += [field, final] if len(rows) == steps + 1 else [field]
-            kept.append(f"{INFOS}/{key} -> {name}")
+            kept.append(f"{layout.INFOS}/{key} -> {name}")
         names = {"dataset_id": str(self._metadata.get("dataset_id", "")), "format": "minari"}
         self.schema = Schema(tuple(fields), self._options.control_dt_s, self._task(), names)
         for name, leaves in self._spaces.items():
@@ -156,13 +157,15 @@ class MinariImporter:
         self, first: Mapping[str, Any], infos: Mapping[str, Any], episode_keys: Iterable[str]
     ) -> None:
         """The same by the notes of an export."""
-        self.schema, self._types = read_schema_note(self._path, self._metadata[NOTES])
+        self.schema, self._types = layout.read_schema_note(self._path, self._metadata[layout.NOTES])
         names = self.schema.names("step")
         self._infos = {name: name for name in names if name not in _KEYS}
         possible = {*_KEYS, *names, *(f"final_{name}" for name in self._infos)}
         if not {*_KEYS} - {"final_obs"} <= {*names} or not {*self.schema.names()} <= possible:
-            refuse(self._path, NOTES, f"its fields are not those of an export; {_REMEDY}")
-        left = [f"{INFOS}/{key}: was added to the export" for key in infos if key not in names]
+            refuse(self._path, layout.NOTES, f"its fields are not those of an export; {_REMEDY}")
+        left = [
+            f"{layout.INFOS}/{key}: was added to the export" for key in infos if key not in names
+        ]
         left += meta.unused(self._metadata, episode_keys, ())
         self.carried = Carried(("everything that gaitforge wrote",), tuple(left))
 
@@ -225,9 +228,11 @@ class MinariImporter:
         seeds = [meta.episode_seed(self._path, first + i, each) for i, each in enumerate(about)]
         flags = {"terminated": ends[:, 0], "truncated": ends[:, 1]}
         if self._types is not None:
-            table = rows_of_notes(self._path, [each.get(NOTES) for each in about], self._types)
+            table = layout.rows_of_notes(
+                self._path, [each.get(layout.NOTES) for each in about], self._types
+            )
             given: dict[str, Any] = {"remedy": _REMEDY, "rewards": rewards, **flags}
-            check_notes(self._path, NOTES, table, first, lengths, **given)
+            check_notes(self._path, layout.NOTES, table, first, lengths, **given)
             self._check_seeds(table, first, seeds)
             return table
         return catalog_columns(
@@ -256,7 +261,7 @@ class MinariImporter:
                 problem = (
                     f"seed of episode {number} is {noted} in the notes, but {seed} beside them"
                 )
-                refuse(self._path, NOTES, f"{problem}; {_REMEDY}")
+                refuse(self._path, layout.NOTES, f"{problem}; {_REMEDY}")
 
     def _episode(
         self, number: int, episode: Mapping[str, Any], length: int
@@ -265,17 +270,20 @@ class MinariImporter:
         at, path, schema = f"episode_{number}", self._path, self.schema
         with damage_named(path, at):
             obs, action = (
-                joined(path, f"{at}/{key}", leaves, episode[key], schema.field(name))
+                layout.joined(path, f"{at}/{key}", leaves, episode[key], schema.field(name))
                 for name, key, leaves in zip(
-                    ("obs", "action"), (OBSERVATIONS, ACTIONS), self._spaces.values(), strict=True
+                    ("obs", "action"),
+                    (layout.OBSERVATIONS, layout.ACTIONS),
+                    self._spaces.values(),
+                    strict=True,
                 )
             )
             given = {"obs": obs[:-1], "final_obs": obs[-1], "action": action}
-            given["reward"] = _stored(episode[REWARDS])
-            given |= self._episode_infos(at, flat_infos(episode[INFOS]), length)
+            given["reward"] = _stored(episode[layout.REWARDS])
+            given |= self._episode_infos(at, layout.flat_infos(episode[layout.INFOS]), length)
             terminated, truncated = (
                 self._end(f"{at}/{key}", np.asarray(episode[key]), length)
-                for key in (TERMINATIONS, TRUNCATIONS)
+                for key in (layout.TERMINATIONS, layout.TRUNCATIONS)
             )
         found = {name: given[name] for name in schema.names()}
         for name, values in found.items():
@@ -291,14 +299,14 @@ class MinariImporter:
             missing = "the key is missing"
             problem = "the first episode has no such infos" if key in infos else missing
             advice = "with infos=false none are imported"
-            refuse(self._path, f"{at}/{INFOS}/{key}", f"{problem}; {advice}")
+            refuse(self._path, f"{at}/{layout.INFOS}/{key}", f"{problem}; {advice}")
         found: dict[str, np.ndarray] = {}
         for name, key in self._infos.items():
             rows, final = _stored(infos[key]), f"final_{name}"
             wanted = length + int(self._types is not None or final in self.schema.names())
             if rows.shape[:1] != (wanted,):
                 problem = f"has shape {rows.shape}, not {wanted} rows as {length} steps have"
-                refuse(self._path, f"{at}/{INFOS}/{key}", problem)
+                refuse(self._path, f"{at}/{layout.INFOS}/{key}", problem)
             found |= {name: rows[:length], final: rows[-1]}
         return found
 
@@ -314,7 +322,7 @@ class MinariImporter:
     def _check(self, at: str, length: int, name: str, values: np.ndarray) -> None:
         field = self.schema.field(name)
         step = name.removeprefix("final_") if field.per == "episode" else name
-        key = f"{at}/{_KEYS[name] if name in _KEYS else f'{INFOS}/{self._infos[step]}'}"
+        key = f"{at}/{_KEYS[name] if name in _KEYS else f'{layout.INFOS}/{self._infos[step]}'}"
         shape = (length, *field.shape) if field.per == "step" else field.shape
         if values.shape != shape:
             refuse(self._path, key, f"has shape {values.shape}, not {shape}")

@@ -71,11 +71,7 @@ class Leaf:
 
 
 def leaves_of(source: Path, key: str, space: Any, path: tuple[str | int, ...] = ()) -> list[Leaf]:
-    """The arrays of a space, in its own order.
-
-    Raises:
-        DatasetError: the space holds something else than numbers.
-    """
+    """The arrays of a space, in its own order."""
     from gymnasium import spaces
 
     inner = {}
@@ -117,11 +113,7 @@ def leaves_field(name: str, leaves: Sequence[Leaf], description: str) -> Field:
 
 
 def joined(source: Path, key: str, leaves: Sequence[Leaf], values: Any, field: Field) -> np.ndarray:
-    """(rows, *field.shape) an episode's values of a space, unchanged.
-
-    Raises:
-        DatasetError: numbers of a dtype that the space does not hold, or that the field does not.
-    """
+    """(rows, *field.shape) an episode's values of a space, unchanged."""
     arrays = [_exact(source, key, leaf, leaf.of(values), np.dtype(field.dtype)) for leaf in leaves]
     if len(leaves) == 1:
         return arrays[0]
@@ -160,11 +152,7 @@ def schema_note(schema: Schema, columns: pa.Schema) -> str:
 
 
 def read_schema_note(source: Path, note: Any) -> tuple[Schema, dict[str, pa.DataType]]:
-    """The schema, and the types of the catalog's columns.
-
-    Raises:
-        DatasetError: the note is damaged.
-    """
+    """The schema, and the types of the catalog's columns."""
     try:
         tree = json.loads(note)
         types = {name: pa.type_for_alias(text) for name, text in tree["columns"].items()}
@@ -174,11 +162,7 @@ def read_schema_note(source: Path, note: Any) -> tuple[Schema, dict[str, pa.Data
 
 
 def rows_of_notes(source: Path, notes: Sequence[Any], types: Mapping[str, pa.DataType]) -> pa.Table:
-    """The catalog rows in the notes of some episodes.
-
-    Raises:
-        DatasetError: a note is missing or damaged.
-    """
+    """The catalog rows in the notes of some episodes."""
     with damage_named(source, NOTES, "an episode's note is damaged"):
         rows = [json.loads(note) for note in notes]
         return pa.table(

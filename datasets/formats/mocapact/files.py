@@ -11,23 +11,18 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.formats.hdf5 import open_hdf5, read_notes
-from datasets.formats.mocapact.schema import (
-    EARLY,
-    INDICES,
-    METRICS,
-    NOTES,
-    NOTES_ROLLOUTS,
-    RANDOM_METRICS,
-    REQUIRED_METRICS,
-    REQUIRED_STEP_KEYS,
-    START_METRICS,
-    STEP_KEYS,
-    Snippet,
-)
+from datasets.formats.mocapact import schema as layout
 from datasets.formats.sources import check_finite, damage_named, first_line, refuse
 from datasets.schema import Schema
 
-_KNOWN = ("observable_indices", "ref_steps", "stats", "n_start_rollouts", "n_rsi_rollouts", NOTES)
+_KNOWN = (
+    "observable_indices",
+    "ref_steps",
+    "stats",
+    "n_start_rollouts",
+    "n_rsi_rollouts",
+    layout.NOTES,
+)
 _MOST_STEPS = 1 << 31
 """Of an episode; sums of damaged lengths must not overflow."""
 
@@ -42,7 +37,7 @@ class Rollouts:
     """
 
     path: Path
-    snippet: Snippet
+    snippet: layout.Snippet
     columns: Mapping[str, np.ndarray]
     note_rows: np.ndarray | None = None
 
@@ -75,28 +70,26 @@ class FileContents:
 
 
 def read_contents(path: Path) -> FileContents | None:
-    """All but the arrays of the rollouts; None for a file without a snippet.
-
-    Raises:
-        DatasetError: names file and key.
-    """
+    """All but the arrays of the rollouts; None for a file without a snippet."""
     with open_hdf5(path) as file, damage_named(path):
-        found = {name: Snippet.parse(name) for name in _keys(file)}
+        found = {name: layout.Snippet.parse(name) for name in _keys(file)}
         snippets = sorted(each for each in found.values() if each is not None)
         if not snippets:
             return None
         first = f"{snippets[0].name}/0"
         keys = _keys(get_group(path, file, first))
-        if lacking := [key for key in REQUIRED_STEP_KEYS if key not in keys]:
+        if lacking := [key for key in layout.REQUIRED_STEP_KEYS if key not in keys]:
             refuse(path, f"{first}/{lacking[0]}", "the key is missing")
         observed = _keys(get_group(path, file, f"{first}/observations"))
-        left = {f"{key} of rollouts" for key in keys if key not in (*STEP_KEYS, "observations")}
+        left = {
+            f"{key} of rollouts" for key in keys if key not in (*layout.STEP_KEYS, "observations")
+        }
         left |= {f"observations/{key} of rollouts" for key in observed if key != "proprioceptive"}
         left |= {name for name, snippet in found.items() if not snippet and name not in _KNOWN}
         rollouts = [_read_metrics(path, file, snippet) for snippet in snippets]
         notes = None
-        if NOTES in file:
-            notes = read_notes(path, get_group(path, file, NOTES))
+        if layout.NOTES in file:
+            notes = read_notes(path, get_group(path, file, layout.NOTES))
             rollouts = [_with_notes(path, file, each, notes[1]) for each in rollouts]
         steps = None
         if "ref_steps" in file:
@@ -104,7 +97,7 @@ def read_contents(path: Path) -> FileContents | None:
         return FileContents(
             path=path,
             widths=_observable_widths(path, file),
-            keys=tuple(key for key in STEP_KEYS if key in keys),
+            keys=tuple(key for key in layout.STEP_KEYS if key in keys),
             action_dim=int(get_array(path, file, f"{first}/actions", (None, None)).shape[1]),
             ref_steps=steps,
             rollouts=rollouts,
@@ -124,11 +117,7 @@ def get_group(path: Path, file: h5py.File, key: str) -> h5py.Group:
 def get_array(
     path: Path, file: h5py.File, key: str, shape: tuple[int | None, ...], kinds: str = "f"
 ) -> h5py.Dataset:
-    """The array at a key, of a shape (None: any size) and with numbers of NumPy's ``kinds``.
-
-    Raises:
-        DatasetError: it is missing, or another one.
-    """
+    """The array at a key, of a shape (None: any size) and with numbers of NumPy's ``kinds``."""
     found = _get(path, file, key)
     if not isinstance(found, h5py.Dataset):
         refuse(path, key, "must be an array")
@@ -144,11 +133,7 @@ def get_array(
 
 
 def read_float32(path: Path, file: h5py.File, key: str, out: np.ndarray) -> None:
-    """Fill ``out`` (C order) from the array of its shape at a key.
-
-    Raises:
-        DatasetError: another shape or dtype, unreadable, or a number that is not finite.
-    """
+    """Fill ``out`` (C order) from the array of its shape at a key."""
     try:  # h5py's low level: rollouts are short, and the high level doubles the time to read them
         found = h5py.h5d.open(file.id, key.encode())
         fits = (found.shape, found.dtype) == (out.shape, np.dtype(np.float32))
@@ -183,26 +168,26 @@ def _values(
 def _observable_widths(path: Path, file: h5py.File) -> dict[str, int]:
     """Observable -> width, in the order of the observation's columns, which they must tile."""
     places = {
-        name: _values(path, file, f"{INDICES}/{name}", (None,), "iu")
-        for name in _keys(get_group(path, file, INDICES))
+        name: _values(path, file, f"{layout.INDICES}/{name}", (None,), "iu")
+        for name in _keys(get_group(path, file, layout.INDICES))
     }
     ordered = sorted((name for name in places if len(places[name])), key=lambda n: places[n][0])
     if not ordered:
-        refuse(path, INDICES, "names no observable")
+        refuse(path, layout.INDICES, "names no observable")
     at = 0
     for name in ordered:
         stop = at + len(places[name])
         if not np.array_equal(places[name], np.arange(at, stop)):
             problem = f"must be columns {at} to {stop - 1}: observables tile the observation"
-            refuse(path, f"{INDICES}/{name}", problem)
+            refuse(path, f"{layout.INDICES}/{name}", problem)
         at = stop
     return {name: len(places[name]) for name in ordered}
 
 
-def _read_metrics(path: Path, file: h5py.File, snippet: Snippet) -> Rollouts:
+def _read_metrics(path: Path, file: h5py.File, snippet: layout.Snippet) -> Rollouts:
     """A snippet's rollouts: those from its start, then those from random points."""
     columns: dict[str, list[np.ndarray]] = {}
-    for random, where in enumerate((START_METRICS, RANDOM_METRICS)):
+    for random, where in enumerate((layout.START_METRICS, layout.RANDOM_METRICS)):
         at = f"{snippet.name}/{where}"
         group = get_group(path, file, at)
         lengths = _values(path, file, f"{at}/episode_lengths", (None,), "iu").astype(np.int64)
@@ -210,8 +195,8 @@ def _read_metrics(path: Path, file: h5py.File, snippet: Snippet) -> Rollouts:
             refuse(path, f"{at}/episode_lengths", f"every episode needs 1 to {_MOST_STEPS} steps")
         columns.setdefault("length", []).append(lengths)
         columns.setdefault("random_start", []).append(np.full(len(lengths), bool(random)))
-        for name, column in METRICS.items():
-            if name in REQUIRED_METRICS or name in group:
+        for name, column in layout.METRICS.items():
+            if name in layout.REQUIRED_METRICS or name in group:
                 values = _values(path, file, f"{at}/{name}", lengths.shape)
                 check_finite(path, f"{at}/{name}", values)
                 columns.setdefault(column, []).append(values.astype(np.float64))
@@ -222,20 +207,20 @@ def _read_metrics(path: Path, file: h5py.File, snippet: Snippet) -> Rollouts:
     found = sum(name.isdecimal() for name in _keys(get_group(path, file, snippet.name)))
     if found != total or not total:
         refuse(path, snippet.name, f"has {found} rollouts, but metrics of {total}")
-    joined["terminated"] = _values(path, file, f"{snippet.name}/{EARLY}", (total,), "b")
+    joined["terminated"] = _values(path, file, f"{snippet.name}/{layout.EARLY}", (total,), "b")
     return Rollouts(path, snippet, joined)
 
 
 def _with_notes(path: Path, file: h5py.File, rollouts: Rollouts, table: pa.Table) -> Rollouts:
     """The rollouts with their rows in the notes, whose lengths must be those of the metrics."""
     remedy = "delete it to use the arrays"
-    names = _values(path, file, f"{NOTES}/{NOTES_ROLLOUTS}", (table.num_rows,), "S")
+    names = _values(path, file, f"{layout.NOTES}/{layout.NOTES_ROLLOUTS}", (table.num_rows,), "S")
     rows = {name.decode(): row for row, name in enumerate(names)}
     if "length" not in table.column_names:
-        refuse(path, NOTES, f"has no lengths of episodes; {remedy}")
+        refuse(path, layout.NOTES, f"has no lengths of episodes; {remedy}")
     snippet = rollouts.snippet.name
     found = np.array([rows.get(f"{snippet}/{number}", -1) for number in range(len(rollouts))])
     lengths = table.column("length").to_numpy()
     if (found < 0).any() or not np.array_equal(lengths[found], rollouts.columns["length"]):
-        refuse(path, NOTES, f"does not describe the rollouts of {snippet}; {remedy}")
+        refuse(path, layout.NOTES, f"does not describe the rollouts of {snippet}; {remedy}")
     return replace(rollouts, note_rows=found)

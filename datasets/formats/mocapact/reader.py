@@ -149,9 +149,9 @@ class MocapactImporter:
             if name in arrays:
                 read_float32(path, file, f"{group}/{key}", arrays[name][rows])
         read_float32(path, file, f"{group}/{PROPRIOCEPTIVE}", seen)
-        for run in self._layout.runs:
-            arrays[run.field][rows, run.target] = seen[:-1, run.first : run.stop]
-            arrays[final_name(run.field)][episode, run.target] = seen[-1, run.first : run.stop]
+        for name, columns in self._layout.columns.items():
+            arrays[name][rows] = seen[:-1, columns]
+            arrays[final_name(name)][episode] = seen[-1, columns]
         summed = float(arrays["reward"][rows].sum(dtype=np.float64))
         recorded = float(rollouts.columns["return"][rollout])
         if abs(summed - recorded) > RETURN_TOLERANCE * max(1.0, abs(summed)):

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from datasets.errors import DatasetError
 from datasets.formats.sources import consecutive_slices, tiling_slices
 from datasets.schema import Field, Schema
@@ -128,21 +130,6 @@ class Snippet:
         return cls(match["clip"], int(match["start"]), int(match["end"]))
 
 
-@dataclass(frozen=True)
-class Run:
-    """Columns first .. stop - 1 of the file's observation, stored in a field from ``at`` on."""
-
-    field: str
-    first: int
-    stop: int
-    at: int
-
-    @property
-    def target(self) -> slice:
-        """Columns of the field."""
-        return slice(self.at, self.at + self.stop - self.first)
-
-
 @dataclass(frozen=True, eq=False)
 class ObservableLayout:
     """Where the observables are in the file's observation and in the store's fields.
@@ -169,9 +156,6 @@ class ObservableLayout:
         """The observables of a store: the named slices of its observation fields.
 
         A field whose slices do not tile it is one observable of its own name.
-
-        Raises:
-            DatasetError: two fields have an observable of the same name.
         """
         fields: dict[str, tuple[str, ...]] = {}
         widths: dict[str, int] = {}
@@ -198,19 +182,12 @@ class ObservableLayout:
         return sum(self.widths.values())
 
     @cached_property
-    def runs(self) -> list[Run]:
-        """How to copy between the file's observation and the fields, in few runs."""
-        runs: list[Run] = []
-        slices = self.slices
-        for field, names in self.fields.items():
-            at = 0
-            for first, stop in (slices[name] for name in names):
-                if runs and runs[-1].field == field and runs[-1].stop == first:
-                    runs[-1] = Run(field, runs[-1].first, stop, runs[-1].at)
-                else:
-                    runs.append(Run(field, first, stop, at))
-                at += stop - first
-        return runs
+    def columns(self) -> dict[str, np.ndarray]:
+        """Field -> its columns in the file's observation."""
+        return {
+            field: np.concatenate([np.arange(*self.slices[name]) for name in names])
+            for field, names in self.fields.items()
+        }
 
     def step_fields(self) -> list[Field]:
         """The observation's fields a step."""

@@ -298,15 +298,15 @@ class _Files:
         content, arrays = self._content, block.read(self._content.fields)
         for number, (length, stop) in enumerate(zip(block.lengths, block.stops, strict=True)):
             rows, episode = slice(stop - length, stop), block.unit.first + number
-            name = "" if self._one_file else plan.clips[episode]
-            sums = self.sums.setdefault(name, _Sums())
-            group = self.open(name).create_group(plan.rollout(episode))
+            file_name = "" if self._one_file else plan.clips[episode]
+            sums = self.sums.setdefault(file_name, _Sums())
+            group = self.open(file_name).create_group(plan.rollout(episode))
             for field_name, key in content.keys.items():
                 group.create_dataset(key, data=arrays[field_name][rows])
             seen = np.empty((length + 1, content.layout.width), np.float32)
-            for run in content.layout.runs:
-                seen[:-1, run.first : run.stop] = arrays[run.field][rows, run.target]
-                seen[-1, run.first : run.stop] = arrays[final_name(run.field)][number, run.target]
+            for name, columns in content.layout.columns.items():
+                seen[:-1, columns] = arrays[name][rows]
+                seen[-1, columns] = arrays[final_name(name)][number]
             group.create_dataset(PROPRIOCEPTIVE, data=seen)
             sums.count += len(seen)
             sums.add("proprio", seen)

@@ -1,7 +1,7 @@
 """Damaged sources: refused in one line that names the file, or imported whole.
 
-Bytes, arrays, columns and metadata are damaged one at a time, anywhere. Damage to an array or column
-that a format requires must be refused by name.
+Bytes, arrays, columns and metadata are damaged one at a time, anywhere. Damage to a required array
+or column must be refused by name.
 """
 
 from __future__ import annotations
