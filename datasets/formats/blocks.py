@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets.errors import DatasetError, listed
-from datasets.formats.sources import pack_episodes
+from datasets.formats.sources import pack_episodes, step_bytes
 from datasets.selection.selection import Selection, Unit
 
 
@@ -60,9 +60,7 @@ class Block:
 
 def blocks(selection: Selection) -> Iterator[Block]:
     """The selection's blocks in order."""
-    fields = selection.store.schema.fields
-    row_bytes = sum(each.row_bytes for each in fields if each.per == "step")
-    step = 0
+    row_bytes, step = step_bytes(selection.store.schema.fields), 0
     for unit in selection.units():
         first = unit.first
         for part in pack_episodes(selection.lengths[unit.first : unit.stop], row_bytes):
@@ -97,8 +95,7 @@ def check_room(selection: Selection, destination: Path, advice: str = "") -> Non
     Args:
         advice: ends the message.
     """
-    schema = selection.store.schema
-    needed = selection.steps * sum(schema.field(name).row_bytes for name in schema.names("step"))
+    needed = selection.steps * step_bytes(selection.store.schema.fields)
     free = shutil.disk_usage(next(each for each in destination.parents if each.is_dir())).free
     if free < needed:
         raise DatasetError(

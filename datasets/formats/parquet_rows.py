@@ -74,6 +74,11 @@ class ParquetRows:
         self._keep(cursor)
         return table.unify_dictionaries().combine_chunks()
 
+    def read_integers(self, columns: Sequence[str]) -> dict[str, np.ndarray]:
+        """Column -> (N,) int64 of the whole file."""
+        table = self.read(columns, 0, self.num_rows)
+        return {name: to_rows(self.path, name, table.column(name), (), "int64") for name in columns}
+
     def _take(self, columns: tuple[str, ...], first: int) -> _Cursor:
         """The kept cursor nearest before a row in its group, or a new one at the group's start."""
         group = max(0, int(np.searchsorted(self._ends, first, side="right")) - 1)

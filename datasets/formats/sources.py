@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -77,6 +78,21 @@ def damage_named(
         refuse(source, key, f"{problem}: {first_line(error)}")
 
 
+def read_json(path: Path, wanted: str) -> dict[str, Any]:
+    """The JSON object in a file; refuses anything else. ``wanted`` names the format."""
+    if not path.is_file():
+        refuse(path, "", f"no such file; give the folder of a {wanted}")
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        refuse_unreadable(path, "JSON", "it is nested too deeply")
+    except (OSError, ValueError) as error:
+        refuse_unreadable(path, "JSON", error)
+    if not isinstance(tree, dict):
+        refuse(path, "", "must be a JSON object")
+    return tree
+
+
 def stored_dtype(dtype: np.dtype) -> str:
     """The store's dtype that holds every value of ``dtype``; "" if there is none."""
     native = dtype.newbyteorder("=").name
@@ -144,19 +160,24 @@ def check_option(name: str, value: Any, unit: str, kinds: Any = int | float) -> 
         )
 
 
+def step_bytes(fields: Iterable[Field]) -> int:
+    """Uncompressed bytes of a step."""
+    return sum(each.row_bytes for each in fields if each.per == "step")
+
+
 def check_episodes_fit(
-    source: Path | str, key: str, lengths: np.ndarray, row_bytes: int, advice: str
+    source: Path | str, key: str, lengths: np.ndarray, fields: Iterable[Field], advice: str
 ) -> None:
     """Refuse, before any value is read, an episode of more than ``EPISODE_BYTES``.
 
     Args:
         source, key: what the message names.
         lengths: (E,) steps of each episode.
-        row_bytes: uncompressed bytes of a step.
+        fields: of the store.
         advice: ends the message: how to get shorter episodes.
     """
     longest = int(np.argmax(lengths))
-    needed = int(lengths[longest]) * row_bytes
+    needed = int(lengths[longest]) * step_bytes(fields)
     if needed > EPISODE_BYTES:
         refuse(
             source,
@@ -187,8 +208,7 @@ class Parts:
     """
 
     def __init__(self, lengths: np.ndarray, fields: Iterable[Field]) -> None:
-        row_bytes = sum(each.row_bytes for each in fields if each.per == "step")
-        self.lengths = pack_episodes(lengths, row_bytes)
+        self.lengths = pack_episodes(lengths, step_bytes(fields))
         self._episodes = list(accumulate(map(len, self.lengths), initial=0))
         self._steps = list(accumulate((int(each.sum()) for each in self.lengths), initial=0))
 

@@ -115,9 +115,8 @@ class D4rlImporter:
         else:
             self._describe(found)
             lengths = self._cut_episodes(found)
-        row_bytes = sum(self.schema.field(name).row_bytes for name in self._keys)
         advice = f"mark more ends in {TIMEOUTS}, or if none is marked there give horizon=N"
-        check_episodes_fit(self._path, TERMINALS, lengths, row_bytes, advice)
+        check_episodes_fit(self._path, TERMINALS, lengths, self.schema.fields, advice)
         self.files = [self._path]
         read_as = replace(self._options, task=self._task, quality=self._quality)
         self.identity = identity(self.files, read_as if self._table is None else None)
@@ -179,17 +178,14 @@ class D4rlImporter:
         """Whether the next observations have the observations' shape and dtype."""
         if NEXT not in found:
             return False
-        shapes = [found[key].shape for key in (NEXT, OBSERVATIONS)]
-        dtypes = [stored_dtype(found[key].dtype) for key in (NEXT, OBSERVATIONS)]
-        equal = shapes[0] == shapes[1] and dtypes[0] == dtypes[1]
-        if not equal and not self._options.keep_next:
-            refuse(
-                self._path,
-                NEXT,
-                f"shape {shapes[0]} and dtype {dtypes[0]} are not the {shapes[1]} and {dtypes[1]} "
-                f"of {OBSERVATIONS}; keep them as a field of their own with keep_next=true",
-            )
-        return equal
+        following, obs = (
+            f"shape {found[key].shape} and dtype {stored_dtype(found[key].dtype)}"
+            for key in (NEXT, OBSERVATIONS)
+        )
+        if following != obs and not self._options.keep_next:
+            problem = f"has {following}, but {OBSERVATIONS} have {obs}"
+            refuse(self._path, NEXT, f"{problem}; import it as a field with keep_next=true")
+        return following == obs
 
     def _cut_episodes(self, found: dict[str, h5py.Dataset]) -> np.ndarray:
         """(E,) lengths of the episodes; sets how they end."""
@@ -286,13 +282,10 @@ class D4rlImporter:
         differ[np.cumsum(lengths)[:-1] - 1] = False
         if differ.any():
             row = first + int(np.argmax(differ))
+            problem = f"row {row} is not row {row + 1} of {OBSERVATIONS} within an episode"
             remedy = f"{REMEDY}, and " if self._table is not None else ""
-            refuse(
-                self._path,
-                NEXT,
-                f"row {row} is not row {row + 1} of {OBSERVATIONS}, in the middle of an episode; "
-                f"{remedy}keep them as a field of their own with keep_next=true",
-            )
+            remedy += "import it as a field with keep_next=true"
+            refuse(self._path, NEXT, f"{problem}; {remedy}")
 
     def close(self) -> None:
         """See ``interface.Importer``."""

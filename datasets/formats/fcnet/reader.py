@@ -66,8 +66,8 @@ class FcnetImporter:
         self.schema = layout.store_schema(options.robot)
         self.files = [self._paths[kind] for kind in _KINDS]
         self.identity = identity(self.files, options)
-        row_bytes = sum(field.row_bytes for field in self.schema.fields)
-        check_episodes_fit(meta, "meta", lengths, row_bytes, "cut it into several in meta")
+        advice = "cut it into several in meta"
+        check_episodes_fit(meta, "meta", lengths, self.schema.fields, advice)
         self.parts = Parts(lengths, self.schema.fields)
         self.carried = Carried(
             kept=("src -> obs, by the channels' names", "tgt -> action, and last_action of obs"),

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.lerobot.info import place_in, read_info, read_json
+from datasets.formats.lerobot.info import place_in, read_info
 from datasets.formats.lerobot.schema import INFO, STATS, TASKS
 from datasets.formats.parquet_rows import ParquetRows, to_rows
-from datasets.formats.sources import refuse
+from datasets.formats.sources import read_json, refuse
 
 _NUMBERS = (
     "episode_index",
@@ -74,7 +74,7 @@ class LerobotFolder:
         for name in (STATS, TASKS):
             self.files += [root / name] if (root / name).is_file() else []
         if (root / STATS).is_file():
-            read_json(root / STATS)
+            read_json(root / STATS, "LeRobot dataset")
 
     def close(self) -> None:
         """Close the data files."""
@@ -131,9 +131,8 @@ def _read_tasks(path: Path) -> dict[int, str]:
     words = next((name for name in ("task", "__index_level_0__") if name in rows.schema.names), "")
     if not words:
         refuse(path, "task", "the column is missing")
-    table = rows.read(["task_index", words], 0, rows.num_rows)
-    numbers = to_rows(path, "task_index", table.column("task_index"), (), "int64")
-    texts = table.column(words).to_pylist()
+    numbers = rows.read_integers(["task_index"])["task_index"]
+    texts = rows.read([words], 0, rows.num_rows).column(words).to_pylist()
     if not all(isinstance(text, str) for text in texts):
         refuse(path, words, "every task needs a description")
     return dict(zip(numbers.tolist(), texts, strict=True))
@@ -153,10 +152,8 @@ def _read_episodes(paths: list[Path]) -> dict[str, np.ndarray]:
     """Column -> (E,) of all episodes, which must lie end to end in the order of their indices."""
     parts: dict[str, list[np.ndarray]] = {name: [] for name in _NUMBERS}
     for path in paths:
-        rows = ParquetRows(path)
-        table = rows.read(list(_NUMBERS), 0, rows.num_rows)
-        for name in _NUMBERS:
-            parts[name].append(to_rows(path, name, table.column(name), (), "int64"))
+        for name, values in ParquetRows(path).read_integers(_NUMBERS).items():
+            parts[name].append(values)
     numbers = {name: np.concatenate(each) for name, each in parts.items()}
     order = np.argsort(numbers["episode_index"], kind="stable")
     numbers = {name: each[order] for name, each in numbers.items()}

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from datasets.formats.lerobot.schema import MOST_AXES
-from datasets.formats.sources import refuse, refuse_unreadable
+from datasets.formats.sources import read_json, refuse
 
 _NEEDED = ("codebase_version", "fps", "features", "data_path")
 _PLACE = re.compile(r"\{(chunk|file)_index(?::(?:0([1-9]))?d)?\}")
 _SPLIT = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
 _MOST_NUMBERS = 2**31 - 1
 """Of an axis: the longest Arrow list."""
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; DatasetError where there is none."""
-    if not path.is_file():
-        refuse(path, "", "no such file; give the folder of a LeRobot dataset")
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except RecursionError:
-        refuse_unreadable(path, "JSON", "it is nested too deeply")
-    except (OSError, ValueError) as error:
-        refuse_unreadable(path, "JSON", error)
-    if not isinstance(tree, dict):
-        refuse(path, "", "must be a JSON object")
-    return tree
 
 
 def read_info(path: Path) -> dict[str, Any]:
@@ -41,14 +25,14 @@ def read_info(path: Path) -> dict[str, Any]:
         positive number; ``features``, each with dtype, shape and names; ``data_path`` (see
         ``place_in``); ``robot_type``, a string or None; ``splits``, parsed: name -> (first, stop).
     """
-    info = read_json(path)
+    info = read_json(path, "LeRobot dataset")
     for key in _NEEDED:
         if key not in info:
             refuse(path, key, "the key is missing")
 
     def check(key: str, allowed: bool, wanted: str, value: Any) -> None:
         if not allowed:
-            refuse(path, key, f"must be {wanted}, not {_shown(value)}")
+            refuse(path, key, f"must be {wanted}, not {value!r:.60}")
 
     version, robot, features = info["codebase_version"], info.get("robot_type"), info["features"]
     if not str(version).startswith("v3."):
@@ -76,7 +60,7 @@ def read_info(path: Path) -> dict[str, Any]:
     for name, bounds in splits.items():
         found = _SPLIT.fullmatch(bounds) if isinstance(bounds, str) else None
         if not found or int(found[1]) > int(found[2]):
-            refuse(path, f"splits/{name}", f"must be FIRST:STOP, not {_shown(bounds)}")
+            refuse(path, f"splits/{name}", f"must be FIRST:STOP, not {bounds!r:.60}")
         parsed[name] = int(found[1]), int(found[2])
     return info | {"splits": parsed}
 
@@ -92,7 +76,7 @@ def place_in(pattern: str, chunk: int, file: int) -> str:
 
 def _check_data_path(path: Path, pattern: Any) -> None:
     if not isinstance(pattern, str):
-        refuse(path, "data_path", f"must be a string, not {_shown(pattern)}")
+        refuse(path, "data_path", f"must be a string, not {pattern!r:.60}")
     parts = PurePosixPath(pattern)
     named = {found[1] for found in _PLACE.finditer(pattern)}
     if named != {"chunk", "file"} or re.search(r"[{}\0]", _PLACE.sub("", pattern)):
@@ -124,13 +108,3 @@ def _is_rate(fps: Any) -> bool:
         return type(fps) in (int, float) and fps > 0 and 0 < 1.0 / fps < math.inf
     except OverflowError:  # an integer beyond any float
         return False
-
-
-def _shown(value: Any) -> str:
-    """A value for a message, shortened."""
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
-        return "lists in a list"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -12,7 +12,7 @@ import numpy as np
 from datasets.errors import DatasetError
 from datasets.formats.interface import Carried, PartInput
 from datasets.formats.lerobot import schema as layout
-from datasets.formats.lerobot.files import LerobotFolder, read_json
+from datasets.formats.lerobot.files import LerobotFolder
 from datasets.formats.lerobot.schema import DONE, NOTES, SUCCESS, TERMINATED, TRUNCATED, feature_of
 from datasets.formats.notes import check_notes
 from datasets.formats.parquet_rows import ParquetRows, is_list, to_rows
@@ -22,6 +22,7 @@ from datasets.formats.sources import (
     episode_returns,
     field_name,
     identity,
+    read_json,
     refuse,
 )
 from datasets.schema import DTYPES, STREAM_KEYS, Field, Schema
@@ -92,8 +93,7 @@ class LerobotImporter:
         return PartInput(steps, self._columns(steps, ends, arrays.get("task_index"), episodes), {})
 
     def _check_lengths(self, notes: ParquetRows) -> None:
-        table = notes.read(["length"], 0, notes.num_rows)
-        lengths = to_rows(notes.path, "length", table.column("length"), (), "int64")
+        lengths = notes.read_integers(["length"])["length"]
         if not np.array_equal(lengths, self._folder.lengths):
             refuse(notes.path, "length", f"not the dataset's episodes; delete the folder {NOTES}")
 
@@ -156,7 +156,7 @@ class LerobotImporter:
 def _schema_of_notes(path: Path, folder: LerobotFolder) -> Schema:
     """The schema in the notes, whose fields a step must be the dataset's features."""
     try:
-        schema = Schema.from_json(read_json(path))
+        schema = Schema.from_json(read_json(path, "LeRobot dataset"))
     except DatasetError as error:
         refuse(path, "", f"gaitforge's notes are damaged: {error}")
     for name in schema.names("step"):

@@ -7,7 +7,6 @@ the column ``minari_seed``, beside a ``seed`` of -1.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from datasets.errors import DatasetError, listed
 from datasets.formats.minari.schema import METADATA_FILE, NOTES, most_steps
-from datasets.formats.sources import first_line, refuse
+from datasets.formats.sources import read_json, refuse
 
 SEED, LARGE_SEED = "seed", "minari_seed"
 STEPS, EPISODES = "total_steps", "total_episodes"
@@ -50,12 +49,7 @@ def data_folder(source: str) -> Path:
 def read_metadata(folder: Path) -> dict[str, Any]:
     """The metadata of a dataset."""
     path = folder / METADATA_FILE
-    try:
-        tree = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        refuse(path, "", f"cannot be read as JSON: {first_line(error)}")
-    if not isinstance(tree, dict):
-        refuse(path, "", "must hold a JSON object")
+    tree = read_json(path, "Minari dataset")
     for key in _NEEDED:
         if key not in tree:
             refuse(path, key, f"the key is missing; there must be {listed(_NEEDED)}")

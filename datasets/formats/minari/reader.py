@@ -312,8 +312,9 @@ class MinariImporter:
 
     def _end(self, key: str, flags: np.ndarray, length: int) -> bool:
         """The flag at an episode's last step; no other may be set."""
-        if flags.shape != (length,):
-            refuse(self._path, key, f"has shape {flags.shape}, not ({length},)")
+        if flags.shape != (length,) or flags.dtype.kind not in "biu":
+            problem = f"has shape {flags.shape} and dtype {flags.dtype}, not ({length},) of bool"
+            refuse(self._path, key, problem)
         if (set_early := np.flatnonzero(flags[:-1])).size:
             problem = f"is set at step {set_early[0]} of {length}; an episode ends at its last step"
             refuse(self._path, key, problem)

@@ -90,8 +90,8 @@ class MocapactImporter:
         self._validation = _known_clips(self._rollouts, clips)
         self.identity = joint_identity(self._identities.values(), (options.observables, clips))
         lengths = np.concatenate([each.columns["length"] for each in self._rollouts])
-        row_bytes = sum(each.row_bytes for each in self.schema.fields if each.per == "step")
-        check_episodes_fit(source, "episode_lengths", lengths, row_bytes, "is the file damaged?")
+        advice, fields = "is the file damaged?", self.schema.fields
+        check_episodes_fit(source, "episode_lengths", lengths, fields, advice)
         self.parts = Parts(lengths, self.schema.fields)
         self._first_rollouts = np.cumsum([0, *map(len, self._rollouts)])
         self.carried = self._carried()

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -189,19 +189,16 @@ class ObservableLayout:
             for field, names in self.fields.items()
         }
 
-    def step_fields(self) -> list[Field]:
-        """The observation's fields a step."""
-        return [self._field(name, name, "step") for name in self.fields]
-
-    def final_fields(self) -> list[Field]:
-        """The fields an episode that hold its last observation."""
-        return [self._field(name, final_name(name), "episode") for name in self.fields]
-
-    def _field(self, source: str, name: str, per: Any) -> Field:
-        widths = {key: self.widths[key] for key in self.fields[source]}
-        text = "proprioceptive observation" if source == "obs" else "further observables"
-        slices, shape = consecutive_slices(widths), (sum(widths.values()),)
-        return Field(name, shape, unit="mixed", description=text, slices=slices, per=per)
+    def observation_fields(self, per: Literal["step", "episode"]) -> list[Field]:
+        """The fields a step, or the fields an episode that hold the last observation."""
+        found = []
+        for field, names in self.fields.items():
+            widths = {name: self.widths[name] for name in names}
+            text = "proprioceptive observation" if field == "obs" else "further observables"
+            name, shape = field if per == "step" else final_name(field), (sum(widths.values()),)
+            slices = consecutive_slices(widths)
+            found.append(Field(name, shape, unit="mixed", description=text, slices=slices, per=per))
+        return found
 
 
 def final_name(field: str) -> str:
@@ -229,7 +226,11 @@ def store_schema(
     if ref_steps is not None:
         attribute["ref_steps"] = list(ref_steps)
     return Schema(
-        fields=(*layout.step_fields(), *signals, *layout.final_fields()),
+        fields=(
+            *layout.observation_fields("step"),
+            *signals,
+            *layout.observation_fields("episode"),
+        ),
         control_dt_s=CONTROL_DT_S,
         robot=ROBOT,
         attributes={ATTRIBUTE: attribute},

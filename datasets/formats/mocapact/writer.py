@@ -257,16 +257,15 @@ class _Sums:
 
     def add(self, name: str, rows: np.ndarray) -> None:
         wide = rows.astype(np.float64)
-        for key, values in ((f"{name}_sum", wide), (f"{name}_squares", wide * wide)):
-            self.totals[key] = self.totals.get(key, 0.0) + values.sum(axis=0)
+        sums = np.stack([wide.sum(axis=0), (wide * wide).sum(axis=0)])
+        self.totals[name] = self.totals.get(name, 0.0) + sums
 
     def write(self, file: h5py.File) -> None:
         """Means and variances, both sums divided by the count of observations as published."""
         stats = file.create_group("stats")
-        for key in [key for key in self.totals if key.endswith("_sum")]:
-            name = key.removesuffix("_sum")
-            mean = self.totals[key] / self.count
-            variance = self.totals[f"{name}_squares"] / self.count - mean**2
+        for name, (total, squares) in self.totals.items():
+            mean = total / self.count
+            variance = squares / self.count - mean**2
             stats.create_dataset(f"{name}_mean", data=mean.astype(np.float32))
             stats.create_dataset(f"{name}_var", data=np.maximum(variance, 0).astype(np.float32))
         stats.create_dataset("count", data=np.int64(self.count))

@@ -156,7 +156,7 @@ def test_damaged_columns(folder: str, tmp_path: Path) -> None:
             assert refusal, key
 
 
-VALUES = (None, -1, 0, "x", [1], [[1]], {"a": 1}, True, 10**400, float("nan"))
+VALUES = (None, -1, "x", [[1]], {"a": 1}, 10**400, float("nan"))
 
 
 @pytest.mark.parametrize(

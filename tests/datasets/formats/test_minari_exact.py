@@ -158,7 +158,7 @@ MISFITS: dict[str, tuple[Change, str]] = {
     ),
     "flags of another length": (
         lambda i, n: {"truncations": _flags(*[0] * (n + i))},
-        r"episode_1/truncations: has shape \(4,\), not \(3,\)",
+        r"episode_1/truncations: has shape \(4,\) and dtype bool, not \(3,\)",
     ),
     "observations that would be rounded": (
         lambda i, n: {"observations": _rows(n + 1, "f8") / 3},
