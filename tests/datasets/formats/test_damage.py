@@ -108,7 +108,8 @@ def test_damaged_arrays(tmp_path: Path) -> None:
         content, keys = path.read_bytes(), []
         with h5py.File(path) as file:
             file.visit(keys.append)
-            keys = [key for key in keys if isinstance(file[key], h5py.Dataset) and file[key].size > 1]
+            arrays = [key for key in keys if isinstance(file[key], h5py.Dataset)]
+            keys = [key for key in arrays if file[key].shape and file[key].size]
         for key in keys:
             for kind, damage in DAMAGES.items():
                 with h5py.File(path, "a") as file:
