@@ -1,10 +1,14 @@
-"""Formats of other projects, in and out, by name.
+"""The registry of other projects' dataset formats.
+
+    from datasets.formats.transfer.exporting import export_selection
+    from datasets.formats.transfer.importing import import_source
 
     import_source("d4rl", "hopper_medium.hdf5", "hopper.zarr")
     export_selection("d4rl", open_store("hopper.zarr").select(), "again.hdf5")
 
-A format's module is loaded when the format is asked for, and a package of its own only when it is
-used, so that a format nobody uses needs nothing installed.
+To add a format, write a folder with an ``Importer`` and an ``Exporter`` (``interface.py``) and add
+one entry here. A format's modules load when it is used, so its packages are optional. Bad input
+raises DatasetError everywhere: one line that names the file and the key.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from datasets.errors import DatasetError, listed
-from datasets.formats.interface import Exporter, Importer, PartInput, Report
+from datasets.formats.interface import Exporter, Importer
 
 
 @dataclass(frozen=True)
@@ -24,9 +28,10 @@ class FormatEntry:
     """One format.
 
     Attributes:
-        summary: one line for people; layout: what a source or destination is on disk.
-        importer, exporter: "module:class" (see ``interface``); empty where there is none.
-        needs: packages beside the project's own; extra: the extra that installs them.
+        summary: one line for people.
+        layout: what it is on disk.
+        importer, exporter: "module:class".
+        needs: packages beyond the project's own; extra: the extra that installs them.
     """
 
     summary: str
@@ -38,7 +43,7 @@ class FormatEntry:
 
     @property
     def missing(self) -> list[str]:
-        """Those of ``needs`` that are not installed."""
+        """The packages of ``needs`` that are not installed."""
         return [name for name in self.needs if find_spec(name) is None]
 
 
@@ -83,7 +88,7 @@ FORMATS: dict[str, FormatEntry] = {
 
 
 def find_format(name: str) -> FormatEntry:
-    """The entry behind a name.
+    """The entry of a format.
 
     Raises:
         DatasetError: no such format.
@@ -111,48 +116,24 @@ def exporter_class(name: str) -> type[Exporter]:
     return _load(name, find_format(name).exporter)
 
 
-def _load(name: str, where: str) -> Any:
+def _load(name: str, path: str) -> Any:
     entry = FORMATS[name]
     if entry.missing:
         raise DatasetError(
             f"format {name} needs {listed(entry.missing)}: pip install 'gaitforge[{entry.extra}]'"
         )
-    module, cls = where.split(":")
+    module, cls = path.split(":")
     return getattr(import_module(module), cls)
 
 
-def options_of(kind: type[Any], given: Mapping[str, Any] | None) -> Any:
-    """The importer's or exporter's options: its defaults with the given values.
+def options_of(cls: type[Any], given: Mapping[str, Any] | None) -> Any:
+    """An instance of the options ``cls`` with the given values, else the defaults.
 
     Raises:
-        DatasetError: an option that it does not have.
+        DatasetError: an unknown option, or a value that is not allowed.
     """
-    known = list(kind.__dataclass_fields__)
+    known = list(cls.__dataclass_fields__)
     for name in given or {}:
         if name not in known:
             raise DatasetError(f"unknown option '{name}'; options: {listed(known)}")
-    return kind(**(given or {}))
-
-
-_DRIVERS = {"import_source": "importing", "export_selection": "exporting"}
-"""Function -> its module, which brings the store with it: who only lists formats can spare that."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _DRIVERS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"datasets.formats.transfer.{_DRIVERS[name]}"), name)
-
-
-__all__ = [
-    "FORMATS",
-    "Exporter",
-    "FormatEntry",
-    "Importer",
-    "PartInput",
-    "Report",
-    "exporter_class",
-    "find_format",
-    "importer_class",
-    "options_of",
-]
+    return cls(**(given or {}))

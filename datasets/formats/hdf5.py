@@ -1,25 +1,25 @@
-"""What readers and writers of HDF5 share: opening, checked reading, and the store's own notes.
+"""What readers and writers of HDF5 share: opening, checked reading, and notes in a group.
 
-The notes are a group in which an export keeps what a foreign layout has no place for, so that an
-import gives back the very store: the schema as JSON and the catalog as an Arrow stream. Other
-programs may ignore it.
+The notes are the schema as JSON and the catalog as an Arrow stream.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import DatasetError
 from datasets.formats.hdf5_chunks import inflated_rows
-from datasets.formats.sources import check_finite, refuse, refuse_unreadable, stored_dtype
+from datasets.formats.sources import (
+    check_finite,
+    first_line,
+    refuse,
+    refuse_unreadable,
+    stored_dtype,
+)
 from datasets.schema import Schema
 from datasets.selection.selection import Selection
 
@@ -27,11 +27,7 @@ SCHEMA_NOTE, EPISODES_NOTE = "schema", "episodes"
 
 
 def open_hdf5(path: Path) -> h5py.File:
-    """Open a file for reading.
-
-    Raises:
-        DatasetError: no such file, not HDF5, or truncated.
-    """
+    """Open a file for reading."""
     if not path.is_file():
         refuse(path, "", "is a folder; give a file" if path.is_dir() else "no such file")
     try:
@@ -40,35 +36,20 @@ def open_hdf5(path: Path) -> h5py.File:
         refuse_unreadable(path, "HDF5", error)
 
 
-@contextmanager
-def damage_named(path: Path) -> Iterator[None]:
-    """Where a file's structure is damaged, h5py raises almost anything: make it the one line.
-
-    Raises:
-        DatasetError: any of that; also whatever the block raises as such.
-    """
-    try:
-        yield
-    except DatasetError:
-        raise
-    except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
-        refuse(path, "", f"cannot be read, it may be damaged: {first_line(error)}")
-
-
 def datasets_of(group: h5py.Group) -> dict[str, h5py.Dataset]:
-    """Path below the group -> dataset, of all the datasets below it, sorted."""
+    """Path below the group -> dataset, sorted."""
     found: dict[str, h5py.Dataset] = {}
 
-    def note(name: str, item: Any) -> None:
+    def visit(name: str, item: h5py.HLObject) -> None:
         if isinstance(item, h5py.Dataset):
             found[name] = item
 
-    group.visititems(note)
+    group.visititems(visit)
     return dict(sorted(found.items()))
 
 
 def dataset_at(group: h5py.Group, key: str) -> h5py.Dataset:
-    """The dataset under a key; KeyError where there is none."""
+    """The dataset at a key; KeyError where there is none."""
     found = group[key]
     if not isinstance(found, h5py.Dataset):
         raise KeyError(f"{key} is not a dataset")
@@ -76,11 +57,7 @@ def dataset_at(group: h5py.Group, key: str) -> h5py.Dataset:
 
 
 def read_rows(path: Path, dataset: h5py.Dataset, key: str, first: int, stop: int) -> np.ndarray:
-    """Rows of a numeric dataset in a dtype of the store.
-
-    Raises:
-        DatasetError: unreadable or non-finite values; it names file, key and row.
-    """
+    """Rows of a numeric dataset in a dtype of the store."""
     try:
         inflated = inflated_rows(dataset, first, stop)
         rows = dataset[first:stop] if inflated is None else inflated
@@ -91,13 +68,8 @@ def read_rows(path: Path, dataset: h5py.Dataset, key: str, first: int, stop: int
     return rows
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 def write_notes(group: h5py.Group, selection: Selection) -> None:
-    """Keep a selection's schema and catalog rows in an empty group."""
+    """Store a selection's schema and catalog rows in an empty group."""
     table = selection.episodes().drop_columns(["part", "start"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -108,23 +80,13 @@ def write_notes(group: h5py.Group, selection: Selection) -> None:
 
 
 def read_notes(path: Path, group: h5py.Group) -> tuple[Schema, pa.Table]:
-    """The schema and the catalog rows that ``write_notes`` kept.
-
-    Raises:
-        DatasetError: they are damaged.
-    """
+    """The schema and the catalog rows that ``write_notes`` stored."""
     try:
         schema = Schema.from_json(json.loads(dataset_at(group, SCHEMA_NOTE)[()]))
         stream = pa.py_buffer(dataset_at(group, EPISODES_NOTE)[:].tobytes())
         with pa.ipc.open_stream(stream) as reader:
             table = reader.read_all()
-        table.validate(full=True)  # reading trusts the stream, and offsets may point outside it
+        table.validate(full=True)  # damaged offsets may point outside the buffers
         return schema, table
     except (KeyError, ValueError, TypeError, OSError, pa.ArrowException) as error:
         refuse(path, str(group.name), f"gaitforge's notes are damaged: {first_line(error)}")
-
-
-def blocks(total: int, size: int) -> Iterator[tuple[int, int]]:
-    """Consecutive (first, stop) that cover ``total`` rows."""
-    for first in range(0, total, size):
-        yield first, min(first + size, total)

@@ -1,11 +1,10 @@
-"""What a format's reader and writer are.
+"""The protocols of a format's reader and writer.
 
-A reader (``Importer``) looks at a source once when it is made, says what store it becomes and in
-which parts, and then gives any part by its number. Parts are numbered in the source's own order and
-a part's content depends on the source, the options and the number alone: an import that was
-interrupted goes on with the parts that are missing, and parts may be read in any order and from
-several threads. The drivers (``importing``, ``exporting``) own everything else: staging, threads,
-commits, verification, temporary names and renames.
+A reader (``Importer``) inspects its source when it is made: which schema the store gets and how the
+episodes are cut into parts. Then it reads any part by its number, in any order and from several
+threads. A part's content depends on the source, the options and the number alone, so an interrupted
+import resumes with the missing parts. The drivers in ``transfer/`` do everything else: staging,
+threads, commits, verification, temporary names and renames.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pyarrow as pa
 
+from datasets.formats.sources import Parts
 from datasets.schema import Schema
 from datasets.selection.selection import Selection
 
 Advance = Callable[[int], None]
-"""Hears of steps that were done; stops the work by raising."""
-
+"""Progress callback: takes the number of steps just done; may raise to stop the work."""
 
 Begin = Callable[[int], Advance]
-"""Is told once how many steps there are, and gives whom to tell of those that are done."""
+"""Takes the total number of steps, returns a progress callback."""
 
 
-def unheard(total: int) -> Advance:
-    """A ``Begin`` that nobody listens to."""
+def no_progress(total: int) -> Advance:
+    """A ``Begin`` that reports nothing."""
     return lambda steps: None
 
 
@@ -39,7 +38,8 @@ class PartInput:
     """The content of one part, as ``Store.write_part`` takes it.
 
     Attributes:
-        steps: field -> (T, *shape); episodes: column -> (E,) values, or a table of them.
+        steps: field -> (T, *shape).
+        episodes: catalog column -> (E,) values, or a table of them.
         per_episode: field -> (E, *shape).
     """
 
@@ -50,12 +50,12 @@ class PartInput:
 
 @dataclass(frozen=True)
 class Carried:
-    """What became of a source's or a selection's content: lines for people, one a thing.
+    """What was converted and what was not, as lines for people.
 
     Attributes:
         kept: such as "observations -> obs".
-        left: what the other side cannot hold, and why.
-        notes: what was assumed or decided.
+        left: what the other side cannot hold, with the reason.
+        notes: assumptions and decisions.
     """
 
     kept: tuple[str, ...] = ()
@@ -65,14 +65,12 @@ class Carried:
 
 @dataclass(frozen=True)
 class Report:
-    """An import or export that was done.
+    """The result of an import or export.
 
     Attributes:
-        format, source, destination: what went where.
-        episodes, steps, parts: of the whole, what was there already included.
-        bytes: uncompressed bytes of the steps' fields.
-        seconds: that this call took.
-        carried: what was carried over, and what was not.
+        episodes, steps, parts: totals, including parts that an earlier call imported.
+        bytes: uncompressed bytes of all fields.
+        seconds: duration of this call.
     """
 
     format: str
@@ -87,32 +85,31 @@ class Report:
 
 
 class Importer(Protocol):
-    """Reads one source; made as ``cls(source, options)``.
+    """Reads one source; constructed as ``cls(source, options)``.
 
-    Opening checks what can be known without reading all values and raises DatasetError with one
-    line that names file and key; ``read_part`` does so for what it reads (not finite, wrong dtype).
-    Memory is bounded by the parts: ``parts.pack_episodes`` cuts them.
+    The constructor checks what it can without reading all values, ``read_part`` checks the values
+    it reads (finite, right dtype). Both raise DatasetError: one line that names file and key.
 
     Attributes:
-        Options: frozen dataclass with defaults for everything.
-        schema: of the store; identity: hexadecimal digits of the content and of how it is read
-            (``sources.identity``).
-        files: what is read; a change of their sizes or times starts an interrupted import anew.
-        part_lengths: for each part, the lengths of its episodes.
-        carried: what becomes of the content.
+        Options: frozen dataclass with a default for every option.
+        schema: of the store.
+        identity: hexadecimal digest of the content and the options (``sources.identity``).
+        files: the files it reads; when their size or time changes, an interrupted import restarts.
+        parts: how the episodes are cut, which bounds the memory.
+        carried: what is converted and what is not.
     """
 
     Options: ClassVar[type[Any]]
     schema: Schema
     identity: str
     files: Sequence[Path]
-    part_lengths: Sequence[np.ndarray]
+    parts: Parts
     carried: Carried
 
     def __init__(self, source: str, options: Any) -> None: ...
 
     def read_part(self, number: int) -> PartInput:
-        """The content of a part; called from several threads at once."""
+        """The content of a part; called from several threads."""
         ...
 
     def close(self) -> None:
@@ -121,19 +118,17 @@ class Importer(Protocol):
 
 
 class Exporter(Protocol):
-    """Writes selections; made as ``cls(options)``.
+    """Writes selections; constructed as ``cls(options)``.
 
-    What was written is read again with the format's reader and compared, before it appears. Where
-    that does not give back equal fields under equal names, an exporter says so by further members:
+    Every export is read back by the format's importer and compared before it appears. Two optional
+    members say where that does not give equal fields under equal names:
 
-    - ``reading``: options of the reader, name -> value, with which it gives back the most of what
-      was written without notes;
-    - ``as_read(schema, steps, lengths)``: what the reader makes of the fields a step of consecutive
-      episodes.
+    - ``reading``: options for that importer, to get back the most from an export without notes;
+    - ``as_read(schema, steps, lengths)``: the fields a step that the importer gives for these.
 
     Attributes:
-        Options: frozen dataclass with defaults for everything; its ``notes``, if any, says whether
-            the catalog and schema are kept.
+        Options: frozen dataclass with a default for every option. Its ``notes``, if it has one,
+            says whether gaitforge's schema and catalog are embedded (``notes.py``).
     """
 
     Options: ClassVar[type[Any]]
@@ -141,12 +136,12 @@ class Exporter(Protocol):
     def __init__(self, options: Any) -> None: ...
 
     def check(self, selection: Selection, destination: Path) -> None:
-        """Refuse, before anything is written, what the format cannot hold."""
+        """Raise DatasetError if the format cannot hold the selection; nothing is written yet."""
         ...
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
-        """Write a file or folder at ``temporary``, which does not exist; the driver renames it.
+        """Write a new file or folder ``temporary``, which the driver renames.
 
-        Memory is bounded by ``Selection.units``.
+        ``blocks.blocks`` bounds the memory.
         """
         ...

@@ -1,4 +1,4 @@
-"""Rows of Parquet files as NumPy arrays and back: checked, and a range of rows at a time."""
+"""Parquet columns as NumPy arrays and back, a range of rows at a time."""
 
 from __future__ import annotations
 
@@ -10,26 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasets.formats.sources import refuse, refuse_unreadable
+from datasets.formats.sources import check_finite, refuse, refuse_unreadable
 
 BATCH_ROWS = 4096
-"""Rows that are decoded at a time: enough to spread the cost of a batch, few enough to hold."""
+"""Rows that are decoded at a time."""
 
 _BUFFER_BYTES = 1 << 20
 _MOST_CURSORS = 2
-"""Places in a file that are kept: as many as threads that read parts beside each other."""
+"""Open positions in a file: one for each thread that reads parts."""
 
 
 class ParquetRows:
-    """A Parquet file that is read by ranges of rows, from several threads.
+    """A Parquet file that several threads read by ranges of rows.
 
-    Rows of one row group can only be decoded one after the other. So a range that begins where an
-    earlier one ended goes on from there, instead of decoding the group again from its start: a
-    file costs about as much as its rows whatever its groups, and memory for one batch. It holds
-    the file open only while rows of a group are left.
-
-    Raises:
-        DatasetError: not such a file, or a truncated one.
+    A row group can only be decoded from its start. So the position after each range is kept, and
+    the next range continues there: every row is decoded about once, whatever the size of the
+    groups, and one batch is held in memory. The file is open only within a group.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,17 +50,13 @@ class ParquetRows:
         return int(self._ends[-1])
 
     def close(self) -> None:
-        """Close the file where rows of a group are left; it can be read again."""
+        """Forget all positions; the file can be read again."""
         with self._changing:
             while self._cursors:
                 self._cursors.pop().close()
 
     def read(self, columns: Sequence[str], first: int, stop: int) -> pa.Table:
-        """Rows first .. stop - 1 of some columns.
-
-        Raises:
-            DatasetError: a column is not there, the rows end before, or the file is damaged.
-        """
+        """Rows first .. stop - 1 of some columns."""
         for name in columns:
             if name not in self.schema.names:
                 refuse(self.path, name, "the column is missing")
@@ -82,16 +74,18 @@ class ParquetRows:
         self._keep(cursor)
         return table.unify_dictionaries().combine_chunks()
 
+    def read_integers(self, columns: Sequence[str]) -> dict[str, np.ndarray]:
+        """Column -> (N,) int64 of the whole file."""
+        table = self.read(columns, 0, self.num_rows)
+        return {name: to_rows(self.path, name, table.column(name), (), "int64") for name in columns}
+
     def _take(self, columns: tuple[str, ...], first: int) -> _Cursor:
-        """The kept cursor nearest before a row in its group, or one at the group's start."""
+        """The kept cursor nearest before a row in its group, or a new one at the group's start."""
         group = max(0, int(np.searchsorted(self._ends, first, side="right")) - 1)
         start = int(self._ends[group])
         with self._changing:
-            usable = [
-                each
-                for each in self._cursors
-                if each.columns == columns and start <= each.row <= first
-            ]
+            near = [each for each in self._cursors if start <= each.row <= first]
+            usable = [each for each in near if each.columns == columns]
             if usable:
                 nearest = max(usable, key=lambda each: each.row)
                 self._cursors.remove(nearest)
@@ -100,7 +94,7 @@ class ParquetRows:
 
     def _keep(self, cursor: _Cursor) -> None:
         with self._changing:
-            if cursor.row in self._ends:  # nothing of a group would be decoded twice
+            if cursor.row in self._ends:  # the next range starts a group
                 cursor.close()
                 return
             self._cursors.append(cursor)
@@ -109,11 +103,7 @@ class ParquetRows:
 
 
 class _Cursor:
-    """A place in a Parquet file, from which on its rows are decoded in order.
-
-    Attributes:
-        columns: that it decodes; row: the next row.
-    """
+    """A position in a Parquet file: ``row`` of ``columns`` is decoded next."""
 
     def __init__(
         self,
@@ -145,7 +135,7 @@ class _Cursor:
         return pa.Table.from_batches(found, self._schema)
 
     def close(self) -> None:
-        """Give back the file."""
+        """Close the file."""
         self._file.close()
 
 
@@ -159,11 +149,11 @@ def to_rows(
 ) -> np.ndarray:
     """A column as (N, *shape); lists may be of fixed size or not.
 
-    ``first`` is the first row's number in the file, for messages.
-
-    Raises:
-        DatasetError: missing values, lists of another length, another type, or numbers that are
-            not finite; it names the file and the column.
+    Args:
+        path, key: what messages name.
+        column: the values.
+        shape: of a row; dtype: NumPy's name.
+        first: number of the first row in the file, for messages.
     """
     rows = len(column)
     values: pa.Array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([])
@@ -186,9 +176,7 @@ def to_rows(
     if arrow_dtype(values.type) != dtype:
         refuse(path, key, f"type {values.type} is not {dtype}")
     array = np.asarray(values.to_numpy(zero_copy_only=False), dtype).reshape(rows, *shape)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        row = int(np.argwhere(~np.isfinite(array))[0][0])
-        refuse(path, key, f"row {first + row} is not finite")
+    check_finite(path, key, array, first)
     return array
 
 
@@ -200,7 +188,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def arrow_dtype(kind: pa.DataType) -> str:
-    """NumPy's name of a type of numbers; "" for any other."""
+    """NumPy's name of a numeric type; "" for any other."""
     if pa.types.is_boolean(kind):
         return "bool"
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):

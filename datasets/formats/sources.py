@@ -1,63 +1,110 @@
-"""What readers of formats share: what identifies a source, its parts, its catalog columns."""
+"""What readers share: refusing bad input, identity of the content, parts, catalog columns."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
 from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import pyarrow as pa
 
 from datasets.errors import DatasetError
 from datasets.layout import SHARD_STEPS
-from datasets.schema import DTYPES, TERRAIN_AND_SKILL
-from datasets.selection.selection import Selection, Unit
+from datasets.schema import DTYPES, TERRAIN_AND_SKILL, Field
 
 PART_BYTES = 64 << 20
-"""Most uncompressed bytes of an imported part, unless one episode is longer.
+"""Largest imported part, uncompressed, unless one episode is longer.
 
-A part is held several times while it is written (as read, as a shard, compressed), by two threads.
+Two threads each hold a part several times: as read, as a shard, compressed.
 """
 
 EPISODE_BYTES = 8 * PART_BYTES
-"""Most uncompressed bytes of one episode, which is read and written as a whole."""
+"""Largest episode, uncompressed: an episode is read and written as a whole."""
 
 CONTENT_DIGITS = 64
-"""Digits of an ``identity`` that name the content alone."""
+"""The first digits of an ``identity``, which depend on the content alone."""
 
 _HASH_BLOCK = 32 << 20
 _HASH_READ = 1 << 20
 _HASH_THREADS = 2
 _PICKLE_START, _NEWEST_PICKLE = 0x80, 5
-"""First byte of a pickle of protocol 2 or newer; its second byte is the protocol."""
+"""A pickle of protocol 2 or newer starts with this byte and the protocol."""
 
-_UNKNOWN_TEXT = "unknown"
 _WIDENED = {"uint16": "int32", "uint32": "int64"}
+_FAULTS = (
+    *(OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError),
+    *(AssertionError, MemoryError, pa.ArrowException),
+)
+"""What libraries raise on damaged files."""
 
 
 def refuse(source: Path | str, key: str, problem: str) -> NoReturn:
-    """Raise the one line on bad input: the file, the key in it, and what is wrong."""
-    where = f"{source}: {key}" if key else str(source)
-    raise DatasetError(f"{where}: {problem}")
+    """Raise DatasetError for bad input: the file, the key in it, and the problem."""
+    raise DatasetError(f"{source}: {key}: {problem}" if key else f"{source}: {problem}")
+
+
+def refuse_unreadable(path: Path, wanted: str, error: BaseException | str) -> NoReturn:
+    """Raise DatasetError for a file that is not of the ``wanted`` kind; names a pickle as such."""
+    with open(path, "rb") as stream:
+        start = stream.read(2)
+    if len(start) == 2 and start[0] == _PICKLE_START and start[1] <= _NEWEST_PICKLE:
+        refuse(path, "", f"is a pickle, which can run any code and is never loaded; give {wanted}")
+    refuse(path, "", f"cannot be read as {wanted}: {first_line(error)}")
+
+
+def first_line(error: BaseException | str) -> str:
+    """The first line of an error's message, or its type if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def damage_named(
+    source: Path | str, key: str = "", problem: str = "cannot be read, it may be damaged"
+) -> Iterator[None]:
+    """Turn whatever a library raises on damaged data into one DatasetError that names the file."""
+    try:
+        yield
+    except DatasetError:
+        raise
+    except _FAULTS as error:
+        refuse(source, key, f"{problem}: {first_line(error)}")
+
+
+def read_json(path: Path, wanted: str) -> dict[str, Any]:
+    """The JSON object in a file; refuses anything else. ``wanted`` names the format."""
+    if not path.is_file():
+        refuse(path, "", f"no such file; give the folder of a {wanted}")
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        refuse_unreadable(path, "JSON", "it is nested too deeply")
+    except (OSError, ValueError) as error:
+        refuse_unreadable(path, "JSON", error)
+    if not isinstance(tree, dict):
+        refuse(path, "", "must be a JSON object")
+    return tree
 
 
 def stored_dtype(dtype: np.dtype) -> str:
-    """The store's dtype that holds every value of ``dtype``, or "" where there is none."""
+    """The store's dtype that holds every value of ``dtype``; "" if there is none."""
     native = dtype.newbyteorder("=").name
     native = _WIDENED.get(native, native)
     return native if native in DTYPES else ""
 
 
 def check_finite(source: Path | str, key: str, rows: np.ndarray, first: int = 0) -> None:
-    """Refuse rows that are not finite; ``first`` is the number of their first one in the source."""
+    """Refuse rows with NaN or infinity; ``first`` is the number of the first row in the source."""
     if rows.dtype.kind != "f":
         return
-    # One sum tells of any infinity or NaN without an array of booleans; it may also overflow.
+    # A finite sum proves all rows finite without an array of booleans; a finite one may overflow.
     with np.errstate(over="ignore", invalid="ignore"):
         total = rows.sum(dtype=np.float64)
     if not np.isfinite(total) and not (finite := np.isfinite(rows)).all():
@@ -66,32 +113,22 @@ def check_finite(source: Path | str, key: str, rows: np.ndarray, first: int = 0)
 
 
 def identity(files: Sequence[Path], options: Any = None) -> str:
-    """Hexadecimal digits that name the content of files, wherever they lie, and how it is read.
+    """Hexadecimal digest of the files' content, wherever they lie, and of the options.
 
-    The first ``CONTENT_DIGITS`` come from every byte of the files, in order, and from nothing else;
-    episodes take their ids from these. The others come from the options that shape the parts.
-
-    Raises:
-        DatasetError: a file cannot be read.
+    The first ``CONTENT_DIGITS`` depend on all bytes of the files in order and nothing else; episode
+    ids come from these. The rest depends on the options that shape the parts.
     """
     return joint_identity(content_digests(files), options)
 
 
 def joint_identity(digests: Iterable[str], options: Any = None) -> str:
-    """The ``identity`` of files whose ``content_digests`` are known."""
+    """The ``identity`` of files with these ``content_digests``."""
     content = hashlib.sha256("\n".join(digests).encode()).hexdigest()
     return content + hashlib.sha256(repr(options).encode()).hexdigest()[:16]
 
 
 def content_digests(files: Sequence[Path]) -> list[str]:
-    """A digest of all bytes of each file.
-
-    SHA-256 of the SHA-256 of blocks, which two threads compute at a few gigabytes a second, so that
-    reading a source once more costs an import little.
-
-    Raises:
-        DatasetError: a file cannot be read.
-    """
+    """SHA-256 over the SHA-256 of the blocks of each file, which two threads compute."""
     try:
         starts = [range(0, max(1, path.stat().st_size), _HASH_BLOCK) for path in files]
         jobs = [(path, at) for path, each in zip(files, starts, strict=True) for at in each]
@@ -114,35 +151,33 @@ def _block_digest(job: tuple[Path, int]) -> str:
     return digest.hexdigest()
 
 
-def check_steps_option(name: str, value: Any) -> None:
-    """Refuse an option that is no number of steps, or 0 for a default."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise DatasetError(
-            f"option {name} must be a number of steps, or 0 for the default, not {value!r}"
-        )
-
-
-def check_seconds_option(name: str, value: Any) -> None:
-    """Refuse an option that is no duration in seconds, or 0 for a default."""
-    known = isinstance(value, int | float) and not isinstance(value, bool)
+def check_option(name: str, value: Any, unit: str, kinds: Any = int | float) -> None:
+    """Refuse an option that is not a number of ``kinds`` from 0 on; 0 stands for the default."""
+    known = isinstance(value, kinds) and not isinstance(value, bool)
     if not known or not isfinite(value) or value < 0:
         raise DatasetError(
-            f"option {name} must be a number of seconds, or 0 for the default, not {value!r}"
+            f"option {name} must be a number of {unit}, or 0 for the default, not {value!r}"
         )
+
+
+def step_bytes(fields: Iterable[Field]) -> int:
+    """Uncompressed bytes of a step."""
+    return sum(each.row_bytes for each in fields if each.per == "step")
 
 
 def check_episodes_fit(
-    source: Path | str, key: str, lengths: np.ndarray, row_bytes: int, advice: str
+    source: Path | str, key: str, lengths: np.ndarray, fields: Iterable[Field], advice: str
 ) -> None:
-    """Refuse, before anything is read, an episode of more than ``EPISODE_BYTES``.
+    """Refuse, before any value is read, an episode of more than ``EPISODE_BYTES``.
 
     Args:
-        source, key: what the message names: the file, and what in it ends episodes.
-        lengths: (E,) steps of each episode; row_bytes: uncompressed bytes of a step.
-        advice: how to get shorter episodes; ends the message.
+        source, key: what the message names.
+        lengths: (E,) steps of each episode.
+        fields: of the store.
+        advice: ends the message: how to get shorter episodes.
     """
     longest = int(np.argmax(lengths))
-    needed = int(lengths[longest]) * row_bytes
+    needed = int(lengths[longest]) * step_bytes(fields)
     if needed > EPISODE_BYTES:
         refuse(
             source,
@@ -153,12 +188,7 @@ def check_episodes_fit(
 
 
 def pack_episodes(lengths: np.ndarray, row_bytes: int) -> list[np.ndarray]:
-    """Cut episodes, in order, into parts of bounded size: for each part its episodes' lengths.
-
-    Args:
-        lengths: (E,) steps of each episode.
-        row_bytes: uncompressed bytes of a step.
-    """
+    """Group episodes (E,), in order, to at most ``PART_BYTES`` and one shard; lengths per group."""
     most_steps = max(1, min(SHARD_STEPS, PART_BYTES // max(1, row_bytes)))
     ends = np.cumsum(lengths, dtype=np.int64)
     parts, first = [], 0
@@ -170,41 +200,56 @@ def pack_episodes(lengths: np.ndarray, row_bytes: int) -> list[np.ndarray]:
     return parts
 
 
-def bounded_units(selection: Selection) -> Iterator[Unit]:
-    """The selection's reading units, cut so that all fields of one fit into bounded memory."""
-    fields = selection.store.schema.fields
-    row_bytes = sum(each.row_bytes for each in fields if each.per == "step")
-    for unit in selection.units():
-        first = unit.first
-        for part in pack_episodes(selection.lengths[unit.first : unit.stop], row_bytes):
-            yield Unit(unit.part_id, first, first + len(part))
-            first += len(part)
+class Parts:
+    """A source's episodes, in order, cut into parts of bounded size.
 
-
-def check_room(selection: Selection, destination: Path, advice: str = "") -> None:
-    """Refuse a disk without room for the values of a selection, uncompressed.
-
-    A disk that is full while HDF5 writes can crash the process in HDF5 itself.
-
-    Args:
-        advice: what else could be done.
-
-    Raises:
-        DatasetError: there is not enough room.
+    Attributes:
+        lengths: for each part, the lengths (E,) of its episodes.
     """
-    schema = selection.store.schema
-    needed = selection.steps * sum(schema.field(name).row_bytes for name in schema.names("step"))
-    free = shutil.disk_usage(next(each for each in destination.parents if each.is_dir())).free
-    if free < needed:
-        raise DatasetError(
-            f"cannot write {destination}: it may take {needed / 1e6:,.1f} MB and "
-            f"{free / 1e6:,.1f} MB are free; export to another disk{advice}"
-        )
+
+    def __init__(self, lengths: np.ndarray, fields: Iterable[Field]) -> None:
+        self.lengths = pack_episodes(lengths, step_bytes(fields))
+        self._episodes = list(accumulate(map(len, self.lengths), initial=0))
+        self._steps = list(accumulate((int(each.sum()) for each in self.lengths), initial=0))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def n_episodes(self) -> int:
+        """Episodes of all parts."""
+        return self._episodes[-1]
+
+    @property
+    def n_steps(self) -> int:
+        """Steps of all parts."""
+        return self._steps[-1]
+
+    def episodes(self, number: int) -> slice:
+        """The episodes of a part, counted over the source."""
+        return slice(*self._episodes[number : number + 2])
+
+    def steps(self, number: int) -> slice:
+        """The steps of a part, counted over the source."""
+        return slice(*self._steps[number : number + 2])
 
 
 def field_name(key: str) -> str:
-    """A key of another format as the name of a field: "infos/Env State" -> "infos_env_state"."""
+    """A key of another format as a field name: "infos/Env State" -> "infos_env_state"."""
     return re.sub(r"[^a-z0-9_]", "_", key.lower())
+
+
+def consecutive_slices(widths: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Name -> (start, stop), one after the other."""
+    return dict(zip(widths, pairwise(accumulate(widths.values(), initial=0)), strict=True))
+
+
+def tiling_slices(field: Field) -> list[tuple[str, tuple[int, int]]]:
+    """A field's named slices in order of their start; empty unless they tile its one axis."""
+    ordered = sorted(field.slices.items(), key=lambda item: item[1])
+    ends = [0, *(stop for _, (_, stop) in ordered)]
+    tiles = [start for _, (start, _) in ordered] == ends[:-1] and (ends[-1],) == field.shape
+    return ordered if tiles else []
 
 
 def episode_returns(rewards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -219,44 +264,33 @@ def catalog_columns(
     group_by: Sequence[str] = TERRAIN_AND_SKILL,
     **columns: Any,
 ) -> dict[str, Any]:
-    """The catalog's columns for episodes that come from elsewhere.
+    """The catalog's columns for imported episodes.
 
     Args:
         first: number of the part's first episode in the source.
         lengths: (E,).
-        source_identity: an ``identity``; the content makes the episodes' ids differ from those of
-            other sources, and be the same however the source is called and read.
+        source_identity: an ``identity``. Episode ids come from its content digits: they differ
+            from those of other sources and do not depend on the source's name or the options.
         group_by: the schema's.
-        **columns: values, or one value for all; what is not given says that it is unknown
-            (seed -1, level 0, no return).
+        **columns: values, or one value for all; the others get "unknown" (seed -1, level 0).
     """
     count = len(lengths)
-    ids = (int(source_identity[:7], 16) << 32) + first + np.arange(count)
-    unknown: dict[str, Any] = {
+    given: Mapping[str, Any] = {
+        "episode": (int(source_identity[:7], 16) << 32) + first + np.arange(count),
+        "length": lengths,
         "seed": -1,
-        **dict.fromkeys(group_by, _UNKNOWN_TEXT),
+        **dict.fromkeys(group_by, "unknown"),
         "level": 0,
-        "robot": _UNKNOWN_TEXT,
-        "simulator": _UNKNOWN_TEXT,
+        "robot": "unknown",
+        "simulator": "unknown",
         "simulator_version": "",
-        "expert": _UNKNOWN_TEXT,
+        "expert": "unknown",
         "expert_hash": "",
         "return": 0.0,
-        "success": False,
-        "terminated": False,
-        "truncated": False,
+        **dict.fromkeys(("success", "terminated", "truncated"), False),
+        **columns,
     }
-    given: Mapping[str, Any] = {"episode": ids, "length": lengths, **unknown, **columns}
     return {
         name: [value] * count if isinstance(value, str | int | float | bool) else value
         for name, value in given.items()
     }
-
-
-def refuse_unreadable(path: Path, wanted: str, error: BaseException | str) -> NoReturn:
-    """Raise the one line on a file that is not what it should be; a pickle is called by name."""
-    with open(path, "rb") as stream:
-        start = stream.read(2)
-    if len(start) == 2 and start[0] == _PICKLE_START and start[1] <= _NEWEST_PICKLE:
-        refuse(path, "", f"is a pickle, which can run any code and is never loaded; give {wanted}")
-    refuse(path, "", f"cannot be read as {wanted}: {(str(error).splitlines() or ['?'])[0]}")

@@ -1,4 +1,4 @@
-"""What an export kept in ``metadata/gaitforge`` of a D4RL file, held against the file's arrays."""
+"""The notes of an export in ``metadata/gaitforge`` of a D4RL file, checked against its arrays."""
 
 from __future__ import annotations
 
@@ -11,82 +11,65 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.errors import listed
-from datasets.formats.d4rl.schema import (
-    NEXT,
-    NOTED_FIELDS,
-    NOTES,
-    TERMINALS,
-    TIMEOUTS,
-    key_of,
-    marked_rows,
-)
-from datasets.formats.notes import TRUNCATED, check_noted
+from datasets.formats.d4rl import schema as keys
+from datasets.formats.notes import check_notes
 from datasets.formats.sources import refuse, stored_dtype
 from datasets.schema import Schema
 
-REMEDY = f"delete the group {NOTES} to go by the arrays"
+REMEDY = f"delete the group {keys.NOTES} to use the arrays"
 
 
 def refuse_options(path: Path, options: Any) -> None:
-    """Refuse options that say what the notes say too, so that none is given in vain."""
+    """Refuse options for a file with notes, which they could not change."""
     given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
     if given:
         what = f"option {given[0]} has" if len(given) == 1 else f"options {listed(given)} have"
-        refuse(path, NOTES, f"{what} no effect on what gaitforge kept there; {REMEDY}")
+        refuse(path, keys.NOTES, f"{what} no effect on a file with gaitforge's notes; {REMEDY}")
 
 
-def noted_keys(
+def keys_of_notes(
     path: Path, file: h5py.File, schema: Schema, rows: int, episodes: int
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Field a step -> its key, and field an episode -> its key, all of them there and as noted.
+    """Field a step -> key, and field an episode -> key; refuses arrays that are not as described.
 
     ``final_obs`` has the key of the next observations where these hold it.
     """
-    steps = {name: key_of(name) for name in schema.names("step")}
-    per_episode = {name: f"{NOTED_FIELDS}/{name}" for name in schema.names("episode")}
-    wanted = {
-        **dict.fromkeys(steps.items(), rows),
-        **dict.fromkeys(per_episode.items(), episodes),
-    }
+    steps = {name: keys.key_of(name) for name in schema.names("step")}
+    per_episode = {name: f"{keys.NOTES_FIELDS}/{name}" for name in schema.names("episode")}
     kept = per_episode.get("final_obs")
-    if kept is not None and kept not in file and NEXT not in steps.values():
-        per_episode["final_obs"] = NEXT
-        del wanted["final_obs", kept]
-        wanted["final_obs", NEXT] = rows
-    for (name, key), count in wanted.items():
-        field, there = schema.field(name), file.get(key)
-        if not isinstance(there, h5py.Dataset):
+    if kept is not None and kept not in file and keys.NEXT not in steps.values():
+        per_episode["final_obs"] = keys.NEXT
+    for name, key in [*steps.items(), *per_episode.items()]:
+        field, found = schema.field(name), file.get(key)
+        if not isinstance(found, h5py.Dataset):
             refuse(path, key, "the key is missing, which gaitforge's notes name")
-        given = there.shape, stored_dtype(there.dtype)
-        if given != ((count, *field.shape), field.dtype):
-            refuse(path, key, f"shape or dtype is not what gaitforge's {NOTES} say")
+        count = rows if name in steps or key == keys.NEXT else episodes
+        if (found.shape, stored_dtype(found.dtype)) != ((count, *field.shape), field.dtype):
+            refuse(path, key, f"shape or dtype is not what gaitforge's {keys.NOTES} say")
     return steps, per_episode
 
 
-def noted_lengths(
-    path: Path, found: dict[str, h5py.Dataset], noted: pa.Table, rows: int
+def lengths_of_notes(
+    path: Path, found: dict[str, h5py.Dataset], table: pa.Table, rows: int
 ) -> np.ndarray:
-    """Lengths of the episodes in the notes, which must end where and as the file's marks say.
+    """Lengths of the episodes in the notes, whose ends must be those that the flags mark.
 
     A time-out marks an episode that was truncated or cut off, and the last one may be cut off
     without a mark: only the notes tell these apart.
     """
-    columns = noted.column_names
-    lengths = noted.column("length").to_numpy() if "length" in columns else np.array([0])
-    ended, timed_out = (marked_rows(path, found[key], key) for key in (TERMINALS, TIMEOUTS))
+    columns = table.column_names
+    lengths = table.column("length").to_numpy() if "length" in columns else np.array([0])
+    ended, timed_out = (
+        keys.marked_rows(path, found[key], key) for key in (keys.TERMINALS, keys.TIMEOUTS)
+    )
     stops = np.union1d(np.concatenate([ended, timed_out]) + 1, [rows])
     if not np.array_equal(np.cumsum(lengths), stops):
-        refuse(
-            path,
-            NOTES,
-            f"the lengths kept there are not those that {TERMINALS} and {TIMEOUTS} tell; {REMEDY}",
-        )
-    terminated = np.isin(stops - 1, ended)
-    truncated = np.isin(stops - 1, timed_out)
-    if TRUNCATED in columns:
+        problem = f"the lengths in the notes are not those of {keys.TERMINALS} and {keys.TIMEOUTS}"
+        refuse(path, keys.NOTES, f"{problem}; {REMEDY}")
+    terminated, truncated = np.isin(stops - 1, ended), np.isin(stops - 1, timed_out)
+    if "truncated" in columns:
         either = truncated & ~terminated
-        truncated[either] = noted.column(TRUNCATED).to_numpy()[either]
-    check_noted(
-        path, NOTES, noted, 0, lengths, remedy=REMEDY, terminated=terminated, truncated=truncated
-    )
+        truncated[either] = table.column("truncated").to_numpy()[either]
+    flags = {"terminated": terminated, "truncated": truncated}
+    check_notes(path, keys.NOTES, table, 0, lengths, remedy=REMEDY, **flags)
     return lengths

@@ -1,15 +1,14 @@
-"""D4RL's flat HDF5 files, versions 0 to 2, as a store.
+"""Import of D4RL's flat HDF5 files, versions 0 to 2.
 
 Rows of all episodes lie one after the other in ``observations``, ``actions``, ``rewards``,
 ``terminals`` and, in most files, ``timeouts``; newer files add ``next_observations``; ``infos/``
-holds further rows, ``metadata/`` whatever the authors kept.
+holds further rows, ``metadata/`` whatever the authors stored.
 
-Where episodes end: at a terminal (the task failed or was done: terminated) and at a time-out. A
-time-out of a MuJoCo task before its horizon is no end of the episode, but one of recording:
-``medium-replay`` files mark where a training iteration had its 1,000 samples (D4RL issue 162). Such
-episodes are cut off, like the rows after the last mark, so that no one takes the sum of their
-rewards for a return. Where a file marks no time-outs at all (``medium-replay`` of version 0),
-episodes end after as many steps as the environment has.
+An episode ends at a terminal (terminated) or at a time-out (truncated). A time-out of a MuJoCo task
+before its horizon ends only the recording: ``medium-replay`` files mark where a training iteration
+had its 1,000 samples (D4RL issue 162). Such episodes, and the rows after the last mark, count as
+cut off, because the sum of their rewards is not a return. Where a file has no time-outs
+(``medium-replay`` of version 0), episodes end at the environment's horizon.
 """
 
 from __future__ import annotations
@@ -23,46 +22,21 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.errors import DatasetError, listed
-from datasets.formats.d4rl.notes import REMEDY, noted_keys, noted_lengths, refuse_options
-from datasets.formats.d4rl.schema import (
-    INFOS,
-    MAIN_KEYS,
-    NEXT,
-    NOTES,
-    OBSERVATIONS,
-    REQUIRED,
-    TERMINALS,
-    TIMEOUTS,
-    check_keys,
-    cut_long,
-    info_name,
-    marked_rows,
-)
-from datasets.formats.d4rl.tasks import (
-    TASKS,
-    D4rlTask,
-    named_dataset,
-    normalised_return,
-    obs_slices,
-)
-from datasets.formats.hdf5 import (
-    damage_named,
-    dataset_at,
-    datasets_of,
-    open_hdf5,
-    read_notes,
-    read_rows,
-)
+from datasets.formats.d4rl import schema as keys
+from datasets.formats.d4rl.notes import REMEDY, keys_of_notes, lengths_of_notes, refuse_options
+from datasets.formats.d4rl.schema import INFOS, NEXT, NOTES, OBSERVATIONS, TERMINALS, TIMEOUTS
+from datasets.formats.d4rl.tasks import TASKS, named_dataset, obs_slices
+from datasets.formats.hdf5 import dataset_at, datasets_of, open_hdf5, read_notes, read_rows
 from datasets.formats.interface import Carried, PartInput
-from datasets.formats.notes import check_noted
+from datasets.formats.notes import check_notes
 from datasets.formats.sources import (
+    Parts,
     catalog_columns,
     check_episodes_fit,
-    check_seconds_option,
-    check_steps_option,
+    check_option,
+    damage_named,
     episode_returns,
     identity,
-    pack_episodes,
     refuse,
     stored_dtype,
 )
@@ -71,30 +45,24 @@ from datasets.schema import TASK_AND_QUALITY, Field, Schema
 EARLY_TIMEOUTS = ("cut_off", "truncated")
 _UNKNOWN_DT_S = 0.02
 _LAST_STEP = 1
-"""Steps short of the horizon at which a time-out still counts as reaching it: rows of some files
-end one step early."""
+"""A time-out counts as the horizon up to one step early, as some files end there."""
 
 
 @dataclass(frozen=True)
 class D4rlOptions:
-    """How a file is read.
+    """How a file is read. A file with gaitforge's notes takes no options.
 
     Attributes:
-        task: one of ``d4rl_tasks.TASKS``, or another name; empty: what the file's name says.
-        quality: such as "medium-replay"; empty: what the file's name says.
-        horizon: steps of an episode that times out; 0 for the task's. Where no time-out is marked,
-            longer episodes are cut at it: by the task's if the file has no ``timeouts``, by a given
-            one also if they are all unset.
-        control_dt_s: of a step; 0 for the task's, or 0.02 where the task is unknown.
-        early_timeouts: "cut_off" or "truncated": what a time-out before a MuJoCo task's horizon is.
-        keep_next: keep ``next_observations`` as a field of their own, for files where they are not
-            the observations of the following rows.
-        infos: keep the rows of ``infos/``.
-
-    A file with gaitforge's own notes takes none of these: the notes say it all.
-
-    Raises:
-        DatasetError: a value that is not allowed.
+        task: one of ``d4rl.tasks.TASKS``, or another name; empty: from the file's name.
+        quality: such as "medium-replay"; empty: from the file's name.
+        horizon: steps of an episode that times out; 0 for the task's. Longer episodes are cut there
+            if the file has no ``timeouts``, or, with a given horizon, if none of them is set.
+        control_dt_s: seconds of a step; 0 for the task's, or 0.02 if the task is unknown.
+        early_timeouts: "cut_off" or "truncated": how a time-out before a MuJoCo task's horizon
+            counts.
+        keep_next: store ``next_observations`` as a field, for files where they are not the
+            observations of the following rows.
+        infos: import ``infos/``.
     """
 
     task: str = ""
@@ -108,8 +76,8 @@ class D4rlOptions:
     def __post_init__(self) -> None:
         if self.early_timeouts not in EARLY_TIMEOUTS:
             raise DatasetError(f"option early_timeouts must be one of {listed(EARLY_TIMEOUTS)}")
-        check_steps_option("horizon", self.horizon)
-        check_seconds_option("control_dt_s", self.control_dt_s)
+        check_option("horizon", self.horizon, "steps", int)
+        check_option("control_dt_s", self.control_dt_s, "seconds")
 
 
 class D4rlImporter:
@@ -122,10 +90,9 @@ class D4rlImporter:
         self._options = options
         self._file = open_hdf5(path)
         try:
-            named_task, named_quality = named_dataset(path)
-            self._task = options.task or named_task
-            self._quality = options.quality or named_quality
-            with damage_named(self._path):
+            task, quality = named_dataset(path)
+            self._task, self._quality = options.task or task, options.quality or quality
+            with damage_named(path):
                 self._open()
         except BaseException:
             self._file.close()
@@ -133,62 +100,67 @@ class D4rlImporter:
 
     def _open(self) -> None:
         found = datasets_of(self._file)
-        self._rows = check_keys(self._path, found)
+        self._rows = keys.check_keys(self._path, found)
         notes = self._file.get(NOTES)
-        self._noted: pa.Table | None = None
+        self._table: pa.Table | None = None
         if isinstance(notes, h5py.Group):
             refuse_options(self._path, self._options)
-            self.schema, noted = read_notes(self._path, notes)
+            self.schema, table = read_notes(self._path, notes)
             self.carried = Carried(kept=("everything that gaitforge wrote",))
-            self._keys, self._episode_keys = noted_keys(
-                self._path, self._file, self.schema, self._rows, noted.num_rows
+            self._keys, self._episode_keys = keys_of_notes(
+                self._path, self._file, self.schema, self._rows, table.num_rows
             )
-            lengths = noted_lengths(self._path, found, noted, self._rows)
-            self._noted = noted
+            lengths = lengths_of_notes(self._path, found, table, self._rows)
+            self._table = table
         else:
             self._describe(found)
             lengths = self._cut_episodes(found)
-        row_bytes = sum(self.schema.field(name).row_bytes for name in self._keys)
         advice = f"mark more ends in {TIMEOUTS}, or if none is marked there give horizon=N"
-        check_episodes_fit(self._path, TERMINALS, lengths, row_bytes, advice)
+        check_episodes_fit(self._path, TERMINALS, lengths, self.schema.fields, advice)
         self.files = [self._path]
         read_as = replace(self._options, task=self._task, quality=self._quality)
-        self.identity = identity(self.files, read_as if self._noted is None else None)
-        self.part_lengths = pack_episodes(lengths, row_bytes)
-        counts = [len(part) for part in self.part_lengths]
-        steps = [int(part.sum()) for part in self.part_lengths]
-        self._first_episodes = np.cumsum([0, *counts])
-        self._first_rows = np.cumsum([0, *steps])
-
-    @property
-    def _facts(self) -> D4rlTask | None:
-        return TASKS.get(self._task)
+        self.identity = identity(self.files, read_as if self._table is None else None)
+        self.parts = Parts(lengths, self.schema.fields)
 
     def _describe(self, found: dict[str, h5py.Dataset]) -> None:
-        """Schema, keys of its fields, and what is not carried over."""
-        options, facts = self._options, self._facts
-        keys = {name: key for name, key in MAIN_KEYS.items() if key in found}
-        kept, left = [f"{keys[name]} -> {name}" for name in ("obs", "action", "reward")], []
+        """Set the schema, the keys of its fields, and what is converted."""
+        options, facts = self._options, TASKS.get(self._task)
+        fields = {name: key for name, key in keys.MAIN_KEYS.items() if key in found}
+        kept, left = [f"{fields[name]} -> {name}" for name in ("obs", "action", "reward")], []
         final = self._has_final_obs(found)
         if final:
             own = "as next_obs, and " if options.keep_next else ""
             kept.append(f"{NEXT} -> {own}the last of each episode as final_obs")
         elif NEXT in found:
-            kept.append(f"{NEXT} -> next_obs alone, for its shape or dtype is not that of obs")
+            kept.append(f"{NEXT} -> next_obs only: its shape or dtype is not that of obs")
         if not options.keep_next:
-            keys.pop("next_obs", None)
+            fields.pop("next_obs", None)
         for key, dataset in found.items():
             if key.startswith(f"{INFOS}/"):
-                name, problem = info_name(key, dataset, self._rows, set(keys))
+                name, problem = keys.info_field(key, dataset, self._rows, set(fields))
                 problem = problem if options.infos else "left out as asked"
                 if problem:
                     left.append(f"{key}: {problem}")
                 else:
-                    keys[name] = key
+                    fields[name] = key
                     kept.append(f"{key} -> {name}")
-            elif key not in (*REQUIRED, TIMEOUTS, NEXT):
+            elif key not in (*keys.REQUIRED, TIMEOUTS, NEXT):
                 left.append(f"{key}: not a row a step")
-        self._keys, self._episode_keys = keys, {"final_obs": NEXT} if final else {}
+        self._keys, self._episode_keys = fields, {"final_obs": NEXT} if final else {}
+        attributes: dict[str, Any] = {"task": self._task, "format": "d4rl"}
+        notes = ["success: the episode did not terminate"]
+        if facts is not None:
+            scores = {"random": facts.random_score, "expert": facts.expert_score}
+            attributes["reference_returns"] = scores
+        else:
+            notes.append("unknown task: no reference scores; a time step of 0.02 s unless given")
+        step_s = options.control_dt_s or (facts.control_dt_s if facts else _UNKNOWN_DT_S)
+        described = self._fields(found, final)
+        robot = self._task or "unknown"
+        self.schema = Schema(described, step_s, robot, attributes, TASK_AND_QUALITY)
+        self.carried = Carried(tuple(kept), tuple(left), tuple(notes))
+
+    def _fields(self, found: dict[str, h5py.Dataset], final: bool) -> tuple[Field, ...]:
         fields = [
             Field(
                 name,
@@ -197,92 +169,65 @@ class D4rlImporter:
                 description=f"{key} of D4RL",
                 slices=obs_slices(self._task, found[key].shape[1:]) if name == "obs" else {},
             )
-            for name, key in keys.items()
+            for name, key in self._keys.items()
         ]
-        if final:
-            obs = fields[0]
-            text = "observation after the episode's last step"
-            fields.append(
-                Field("final_obs", obs.shape, obs.dtype, "1", text, obs.slices, per="episode")
-            )
-        attributes: dict[str, Any] = {"task": self._task, "format": "d4rl"}
-        if facts is not None:
-            attributes["reference_returns"] = {
-                "random": facts.random_score,
-                "expert": facts.expert_score,
-            }
-        step_s = options.control_dt_s or (facts.control_dt_s if facts else _UNKNOWN_DT_S)
-        self.schema = Schema(
-            tuple(fields), step_s, self._task or "unknown", attributes, TASK_AND_QUALITY
-        )
-        notes = ["success: the episode did not terminate"]
-        if facts is None:
-            notes.append("unknown task: no reference scores; a time step of 0.02 s unless given")
-        self.carried = Carried(tuple(kept), tuple(left), tuple(notes))
+        text = "observation after the episode's last step"
+        last = replace(fields[0], name="final_obs", description=text, per="episode")
+        return (*fields, last) if final else tuple(fields)
 
     def _has_final_obs(self, found: dict[str, h5py.Dataset]) -> bool:
-        """Whether the next observations are observations: they may be something of their own."""
+        """Whether the next observations have the observations' shape and dtype."""
         if NEXT not in found:
             return False
-        shapes = [found[key].shape for key in (NEXT, OBSERVATIONS)]
-        dtypes = [stored_dtype(found[key].dtype) for key in (NEXT, OBSERVATIONS)]
-        equal = shapes[0] == shapes[1] and dtypes[0] == dtypes[1]
-        if not equal and not self._options.keep_next:
-            refuse(
-                self._path,
-                NEXT,
-                f"shape {shapes[0]} and dtype {dtypes[0]} are not the {shapes[1]} and {dtypes[1]} "
-                f"of {OBSERVATIONS}; keep them as a field of their own with keep_next=true",
-            )
-        return equal
+        following, obs = (
+            f"shape {found[key].shape} and dtype {stored_dtype(found[key].dtype)}"
+            for key in (NEXT, OBSERVATIONS)
+        )
+        if following != obs and not self._options.keep_next:
+            problem = f"has {following}, but {OBSERVATIONS} have {obs}"
+            refuse(self._path, NEXT, f"{problem}; import it as a field with keep_next=true")
+        return following == obs
 
     def _cut_episodes(self, found: dict[str, h5py.Dataset]) -> np.ndarray:
-        """Lengths of the episodes; sets how they end."""
-        facts, options = self._facts, self._options
+        """(E,) lengths of the episodes; sets how they end."""
+        facts, options, path = TASKS.get(self._task), self._options, self._path
         horizon = options.horizon or (facts.horizon if facts else 0)
-        terminals = marked_rows(self._path, found[TERMINALS], TERMINALS)
+        terminals = keys.marked_rows(path, found[TERMINALS], TERMINALS)
         timeouts = np.zeros(0, np.int64)
         if TIMEOUTS in found:
-            timeouts = marked_rows(self._path, found[TIMEOUTS], TIMEOUTS)
+            timeouts = keys.marked_rows(path, found[TIMEOUTS], TIMEOUTS)
         marked = TIMEOUTS in found and not (options.horizon and len(timeouts) == 0)
-        if marked:
-            stops = np.union1d(np.union1d(terminals, timeouts) + 1, [self._rows])
-        elif horizon:
-            stops = cut_long(np.union1d(terminals + 1, [self._rows]), horizon)
-        else:
+        stops = np.union1d(np.union1d(terminals, timeouts) + 1, [self._rows])
+        if not marked and not horizon:
             refuse(
-                self._path,
+                path,
                 TIMEOUTS,
                 "the key is missing, so episodes end by the environment's horizon: give it with "
                 f"horizon=N, or a task of {listed(TASKS)}",
             )
+        if not marked:
+            stops = keys.cut_long(stops, horizon)
         lengths = np.diff(stops, prepend=0)
         self._terminated = np.isin(stops - 1, terminals, assume_unique=True)
         if marked:
             self._truncated = np.isin(stops - 1, timeouts, assume_unique=True)
-            self._reconsider_early(lengths, horizon)
+            if facts and facts.ends_at_horizon and options.early_timeouts == "cut_off":
+                self._truncated &= self._terminated | (lengths >= horizon - _LAST_STEP)
         else:
             self._truncated = ~self._terminated & (lengths == horizon)
-        self._note_endings(lengths, horizon)
+        self._report_endings(lengths, horizon)
         return lengths
 
-    def _reconsider_early(self, lengths: np.ndarray, horizon: int) -> None:
-        facts = self._facts
-        if facts is None or not facts.ends_at_horizon or self._options.early_timeouts != "cut_off":
-            return
-        self._truncated &= self._terminated | (lengths >= horizon - _LAST_STEP)
-
-    def _note_endings(self, lengths: np.ndarray, horizon: int) -> None:
-        cut_off = int(np.count_nonzero(~self._terminated & ~self._truncated))
+    def _report_endings(self, lengths: np.ndarray, horizon: int) -> None:
         notes = list(self.carried.notes)
-        if cut_off:
+        if cut_off := int(np.count_nonzero(~self._terminated & ~self._truncated)):
             notes.append(
-                f"{cut_off} of {len(lengths)} episodes were cut off, for recording stopped before "
-                "they ended: their return-to-go is unknown"
+                f"{cut_off} of {len(lengths)} episodes were cut off: recording stopped before they "
+                "ended, so their return-to-go is unknown"
             )
         if horizon and (longer := int(np.count_nonzero(lengths > horizon))):
             notes.append(f"{longer} episodes are longer than the horizon of {horizon} steps")
-        self.carried = Carried(self.carried.kept, self.carried.left, tuple(notes))
+        self.carried = replace(self.carried, notes=tuple(notes))
 
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
@@ -290,87 +235,60 @@ class D4rlImporter:
             return self._read_part(number)
 
     def _read_part(self, number: int) -> PartInput:
-        first, stop = (int(row) for row in self._first_rows[number : number + 2])
-        lengths = self.part_lengths[number]
-        steps = {name: self._read(key, first, stop) for name, key in self._keys.items()}
-        steps["reward"] = steps["reward"].reshape(-1)
-        episodes = slice(*self._first_episodes[number : number + 2].tolist())
+        rows, episodes = self.parts.steps(number), self.parts.episodes(number)
+        lengths = self.parts.lengths[number]
+        steps = {name: self._read(key, rows) for name, key in self._keys.items()}
+        steps["reward"] = rewards = steps["reward"].reshape(-1)
         per_episode = {
-            name: self._read(key, episodes.start, episodes.stop)
-            if key != NEXT
-            else self._final_obs(steps, lengths, first, stop)
+            name: self._final_obs(steps, lengths, rows)
+            if key == NEXT
+            else self._read(key, episodes)
             for name, key in self._episode_keys.items()
         }
-        if self._noted is None:
-            columns = self._columns(steps["reward"], lengths, episodes)
-            return PartInput(steps, columns, per_episode)
-        table = self._noted.slice(episodes.start, episodes.stop - episodes.start)
-        check_noted(
-            self._path,
-            NOTES,
-            table,
-            episodes.start,
-            lengths,
-            remedy=REMEDY,
-            rewards=steps["reward"],
+        if self._table is not None:
+            table = self._table.slice(episodes.start, len(lengths))
+            first = episodes.start
+            check_notes(self._path, NOTES, table, first, lengths, remedy=REMEDY, rewards=rewards)
+            return PartInput(steps, table, per_episode)
+        columns = keys.episode_columns(
+            self._task,
+            self._quality,
+            episode_returns(rewards, lengths),
+            self._terminated[episodes],
+            self._truncated[episodes],
         )
-        return PartInput(steps, table, per_episode)
+        columns = catalog_columns(
+            episodes.start, lengths, self.identity, TASK_AND_QUALITY, **columns
+        )
+        return PartInput(steps, columns, per_episode)
 
     def _final_obs(
-        self, steps: dict[str, np.ndarray], lengths: np.ndarray, first: int, stop: int
+        self, steps: dict[str, np.ndarray], lengths: np.ndarray, rows: slice
     ) -> np.ndarray:
         """(E, *shape) the next observation of each episode's last step."""
         following = steps.get("next_obs")
         if following is None:
-            following = self._read(NEXT, first, stop)
-            self._check_following(steps["obs"], following, lengths, first)
+            following = self._read(NEXT, rows)
+            self._check_following(steps["obs"], following, lengths, rows.start)
         return following[np.cumsum(lengths) - 1]
 
-    def _read(self, key: str, first: int, stop: int) -> np.ndarray:
-        return read_rows(self._path, dataset_at(self._file, key), key, first, stop)
-
-    def _columns(self, rewards: np.ndarray, lengths: np.ndarray, episodes: slice) -> dict[str, Any]:
-        returns = episode_returns(rewards, lengths)
-        terminated, truncated = self._terminated[episodes], self._truncated[episodes]
-        known: dict[str, Any] = {}
-        if self._facts is not None:
-            known = {
-                "simulator": "mujoco",
-                "normalised_return": normalised_return(self._task, returns),
-            }
-        return catalog_columns(
-            episodes.start,
-            lengths,
-            self.identity,
-            TASK_AND_QUALITY,
-            task=self._task or "unknown",
-            quality=self._quality,
-            robot=self._task or "unknown",
-            expert=self._quality,
-            success=~terminated,
-            terminated=terminated,
-            truncated=truncated,
-            **{"return": returns},
-            **known,
-        )
+    def _read(self, key: str, rows: slice) -> np.ndarray:
+        return read_rows(self._path, dataset_at(self._file, key), key, rows.start, rows.stop)
 
     def _check_following(
         self, obs: np.ndarray, following: np.ndarray, lengths: np.ndarray, first: int
     ) -> None:
-        """Refuse a file whose ``next_observations`` say more than the observations do."""
+        """Refuse ``next_observations`` that are not the following rows' observations."""
         bits = f"u{obs.itemsize}"
         differ = following[:-1].view(bits) != obs[1:].view(bits)
         differ = differ.any(axis=tuple(range(1, differ.ndim)))
         differ[np.cumsum(lengths)[:-1] - 1] = False
         if differ.any():
             row = first + int(np.argmax(differ))
-            away = f"{REMEDY}, and " if self._noted is not None else ""
-            refuse(
-                self._path,
-                NEXT,
-                f"row {row} is not row {row + 1} of {OBSERVATIONS}, in the middle of an episode; "
-                f"{away}keep them as a field of their own with keep_next=true",
-            )
+            problem = f"row {row} is not row {row + 1} of {OBSERVATIONS} within an episode"
+            remedy = f"{REMEDY}, and " if self._table is not None else ""
+            remedy += "import it as a field with keep_next=true"
+            refuse(self._path, NEXT, f"{problem}; {remedy}")
 
     def close(self) -> None:
         """See ``interface.Importer``."""

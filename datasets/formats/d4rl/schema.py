@@ -1,22 +1,25 @@
-"""The keys of a D4RL file, what they must be, and where its flags are set."""
+"""The keys of a D4RL file, the checks on them, and the catalog columns of its episodes."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 
 from datasets.errors import listed
-from datasets.formats.hdf5 import blocks, read_rows
+from datasets.formats.d4rl.tasks import TASKS, normalised_return
+from datasets.formats.hdf5 import read_rows
 from datasets.formats.sources import field_name, refuse, stored_dtype
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
 TERMINALS, TIMEOUTS, NEXT = "terminals", "timeouts", "next_observations"
 REQUIRED = (OBSERVATIONS, ACTIONS, REWARDS, TERMINALS)
-INFOS, NOTES = "infos", "metadata/gaitforge"
-NOTED_FIELDS = f"{NOTES}/fields"
-"""Group of the fields an episode that the layout has no place for."""
+INFOS = "infos"
+NOTES = "metadata/gaitforge"
+NOTES_FIELDS = f"{NOTES}/fields"
+"""Group of the fields an episode, for which D4RL has no place."""
 
 MAIN_KEYS = {"obs": OBSERVATIONS, "action": ACTIONS, "reward": REWARDS, "next_obs": NEXT}
 """Field -> key in the file; see ``key_of`` for any other field a step."""
@@ -29,8 +32,30 @@ def key_of(name: str) -> str:
     return MAIN_KEYS.get(name, f"{INFOS}/{name.removeprefix('info_')}")
 
 
+def episode_columns(
+    task: str, quality: str, returns: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+) -> dict[str, Any]:
+    """Catalog columns of episodes (E,); "simulator" and normalised returns for known tasks only."""
+    columns: dict[str, Any] = {
+        "task": task or "unknown",
+        "quality": quality,
+        "robot": task or "unknown",
+        "expert": quality,
+        "return": returns,
+        "success": ~terminated,
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+    if task in TASKS:
+        columns |= {
+            "simulator": "mujoco",
+            "normalised_return": normalised_return(task, returns),
+        }
+    return columns
+
+
 def check_keys(path: Path, found: dict[str, h5py.Dataset]) -> int:
-    """Rows of the file, whose main keys are there, of equal length, and of dtypes we store."""
+    """The number of rows; refuses main keys that are missing, unequal in length or not numbers."""
     for key in REQUIRED:
         if key not in found:
             refuse(path, key, f"the key is missing; a D4RL file has {listed(REQUIRED)}")
@@ -43,19 +68,16 @@ def check_keys(path: Path, found: dict[str, h5py.Dataset]) -> int:
         shape, dtype = found[key].shape, found[key].dtype
         if shape[:1] != (rows,):
             refuse(path, key, f"has shape {shape}, but {OBSERVATIONS} have {rows} rows")
-        if not stored_dtype(dtype):
+        if not stored_dtype(dtype) or (key in (OBSERVATIONS, REWARDS) and dtype.kind == "b"):
             refuse(path, key, f"dtype {dtype} is not one of numbers")
         if 0 in shape:
             refuse(path, key, f"has no numbers: its shape is {shape}")
         if key in (REWARDS, TERMINALS, TIMEOUTS) and shape not in ((rows,), (rows, 1)):
             refuse(path, key, f"needs one number a row, not shape {shape}")
-    for key in (OBSERVATIONS, REWARDS):
-        if found[key].dtype.kind == "b":
-            refuse(path, key, "dtype bool is not one of numbers")
     return rows
 
 
-def info_name(key: str, dataset: h5py.Dataset, rows: int, taken: set[str]) -> tuple[str, str]:
+def info_field(key: str, dataset: h5py.Dataset, rows: int, taken: set[str]) -> tuple[str, str]:
     """The field for a key of ``infos/``, and why it cannot be one, or ""."""
     name = field_name(f"info_{key.removeprefix(INFOS + '/')}")
     if dataset.shape[:1] != (rows,):
@@ -68,21 +90,18 @@ def info_name(key: str, dataset: h5py.Dataset, rows: int, taken: set[str]) -> tu
 def marked_rows(path: Path, dataset: h5py.Dataset, key: str) -> np.ndarray:
     """Rows at which a flag is set."""
     found = [np.zeros(0, np.int64)]
-    for first, stop in blocks(len(dataset), _FLAG_BLOCK):
+    for first in range(0, len(dataset), _FLAG_BLOCK):
+        stop = min(first + _FLAG_BLOCK, len(dataset))
         flags = read_rows(path, dataset, key, first, stop).reshape(-1)
-        if flags.dtype != np.bool_ and not np.isin(flags, (0, 1)).all():
-            row = first + int(np.argmax(~np.isin(flags, (0, 1))))
-            refuse(path, key, f"row {row} is {flags[row - first]}, not 0 or 1")
+        if (wrong := ~np.isin(flags, (0, 1))).any():
+            row = int(np.argmax(wrong))
+            refuse(path, key, f"row {first + row} is {flags[row]}, not 0 or 1")
         found.append(first + np.flatnonzero(flags))
     return np.concatenate(found)
 
 
 def cut_long(stops: np.ndarray, horizon: int) -> np.ndarray:
-    """The stops of episodes, with more wherever one is longer than the horizon."""
+    """Episode ends, with further ones so that no episode is longer than the horizon."""
     starts = np.concatenate([[0], stops[:-1]])
-    extra = [
-        np.arange(start + horizon, stop, horizon)
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
-        if stop - start > horizon
-    ]
-    return np.union1d(stops, np.concatenate([[], *extra])).astype(np.int64)
+    cuts = [np.arange(*each, horizon)[1:] for each in zip(starts, stops, strict=True)]
+    return np.union1d(stops, np.concatenate(cuts)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Facts of D4RL's MuJoCo and Adroit tasks: reference scores, horizons, and the names of its files.
+"""D4RL's MuJoCo and Adroit tasks: reference scores, horizons, observations, names of files.
 
 Scores are those of D4RL's published table (``d4rl/infos.py`` of Farama-Foundation/D4RL, the
 constants REF_MIN_SCORE and REF_MAX_SCORE; Fu et al. 2020, appendix): the mean return of a random
@@ -13,11 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+
+from datasets.formats.sources import consecutive_slices
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,11 @@ class D4rlTask:
 
     Attributes:
         random_score, expert_score: returns that count as 0 and 100.
-        horizon: control steps after which an episode times out; control_dt_s: of one of them.
-        ends_at_horizon: whether the environment alone ends episodes, so that a time-out before the
-            horizon means that recording stopped.
-        obs_slices: field -> (start, stop) of the observation; empty where no one width is known.
+        horizon: control steps after which an episode times out.
+        control_dt_s: seconds of a control step.
+        ends_at_horizon: time-outs come from the environment alone, so that one before the horizon
+            means that recording stopped.
+        obs_widths: field of the observation -> numbers, in order; empty where the width varies.
     """
 
     random_score: float
@@ -37,28 +39,27 @@ class D4rlTask:
     horizon: int
     control_dt_s: float
     ends_at_horizon: bool = True
-    obs_slices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    obs_widths: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def obs_slices(self) -> dict[str, tuple[int, int]]:
+        """Field of the observation -> (start, stop)."""
+        return consecutive_slices(self.obs_widths)
 
 
-def _consecutive(**widths: int) -> dict[str, tuple[int, int]]:
-    """Field -> (start, stop), one after the other."""
-    ends = [0, *accumulate(widths.values())]
-    return dict(zip(widths, pairwise(ends), strict=True))
-
-
-_TWO_LEGS = _consecutive(root_pos=2, joint_pos=6, root_vel=3, joint_vel=6)
-"""Height and pitch, six joints, and the velocities of both, with that of travel."""
+_TWO_LEGS = {"root_pos": 2, "joint_pos": 6, "root_vel": 3, "joint_vel": 6}
+"""Height and pitch, six joints, and the velocities of both, with the forward velocity."""
 
 TASKS: dict[str, D4rlTask] = {
-    "halfcheetah": D4rlTask(-280.178953, 12135.0, 1000, 0.05, obs_slices=_TWO_LEGS),
+    "halfcheetah": D4rlTask(-280.178953, 12135.0, 1000, 0.05, obs_widths=_TWO_LEGS),
     "hopper": D4rlTask(
         -20.272305,
         3234.3,
         1000,
         0.008,
-        obs_slices=_consecutive(root_pos=2, joint_pos=3, root_vel=3, joint_vel=3),
+        obs_widths={"root_pos": 2, "joint_pos": 3, "root_vel": 3, "joint_vel": 3},
     ),
-    "walker2d": D4rlTask(1.629008, 4592.3, 1000, 0.008, obs_slices=_TWO_LEGS),
+    "walker2d": D4rlTask(1.629008, 4592.3, 1000, 0.008, obs_widths=_TWO_LEGS),
     "ant": D4rlTask(-325.6, 3879.7, 1000, 0.05),
     "pen": D4rlTask(
         96.262799,
@@ -66,15 +67,15 @@ TASKS: dict[str, D4rlTask] = {
         100,
         0.01,
         ends_at_horizon=False,
-        obs_slices=_consecutive(
-            joint_pos=24,
-            object_pos=3,
-            object_vel=6,
-            object_rot=3,
-            target_rot=3,
-            object_to_target_pos=3,
-            object_to_target_rot=3,
-        ),
+        obs_widths={
+            "joint_pos": 24,
+            "object_pos": 3,
+            "object_vel": 6,
+            "object_rot": 3,
+            "target_rot": 3,
+            "object_to_target_pos": 3,
+            "object_to_target_rot": 3,
+        },
     ),
     "hammer": D4rlTask(
         -274.856578,
@@ -82,16 +83,16 @@ TASKS: dict[str, D4rlTask] = {
         200,
         0.01,
         ends_at_horizon=False,
-        obs_slices=_consecutive(
-            joint_pos=26,
-            nail_displacement=1,
-            hammer_vel=6,
-            palm_pos=3,
-            hammer_pos=3,
-            hammer_rot=3,
-            nail_pos=3,
-            nail_impact=1,
-        ),
+        obs_widths={
+            "joint_pos": 26,
+            "nail_displacement": 1,
+            "hammer_vel": 6,
+            "palm_pos": 3,
+            "hammer_pos": 3,
+            "hammer_rot": 3,
+            "nail_pos": 3,
+            "nail_impact": 1,
+        },
     ),
     "door": D4rlTask(
         -56.512833,
@@ -99,15 +100,15 @@ TASKS: dict[str, D4rlTask] = {
         200,
         0.01,
         ends_at_horizon=False,
-        obs_slices=_consecutive(
-            joint_pos=27,
-            latch_pos=1,
-            door_hinge_pos=1,
-            palm_pos=3,
-            handle_pos=3,
-            palm_to_handle=3,
-            door_open=1,
-        ),
+        obs_widths={
+            "joint_pos": 27,
+            "latch_pos": 1,
+            "door_hinge_pos": 1,
+            "palm_pos": 3,
+            "handle_pos": 3,
+            "palm_to_handle": 3,
+            "door_open": 1,
+        },
     ),
     "relocate": D4rlTask(
         -6.425911,
@@ -115,13 +116,13 @@ TASKS: dict[str, D4rlTask] = {
         200,
         0.01,
         ends_at_horizon=False,
-        obs_slices=_consecutive(joint_pos=30, palm_to_ball=3, palm_to_target=3, ball_to_target=3),
+        obs_widths={"joint_pos": 30, "palm_to_ball": 3, "palm_to_target": 3, "ball_to_target": 3},
     ),
 }
 
 _TASK_ALIASES = {"walker": "walker2d"}
 _OTHER_TASKS = ("ant-maze",)
-"""Tasks without an entry in the table whose names begin like one that has."""
+"""Tasks outside the table whose names begin like one in it."""
 
 _QUALITY_ALIASES = {
     "mixed": "medium-replay",
@@ -148,22 +149,21 @@ def normalised_return(task: str, returns: Returns) -> Returns:
 
 
 def obs_slices(task: str, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
-    """Names for an observation of this shape: the task's if it is as wide as they are.
+    """Names for an observation of this shape: the task's if the width fits, else ``state``.
 
-    Otherwise all of it is ``state``; observations of more axes than one have no names.
+    An observation of several axes has no names.
     """
     if len(shape) != 1:
         return {}
-    known = TASKS[task].obs_slices if task in TASKS else {}
-    width = max((stop for _, stop in known.values()), default=0)
-    return dict(known) if width == shape[0] else {"state": (0, shape[0])}
+    widths = TASKS[task].obs_widths if task in TASKS else {}
+    fits = sum(widths.values()) == shape[0]
+    return consecutive_slices(widths if fits else {"state": shape[0]})
 
 
 def named_dataset(path: Path | str) -> tuple[str, str]:
-    """Task and quality that a file's name tells, such as ("hopper", "medium-replay").
+    """Task and quality from a file's name, such as ("hopper", "medium-replay").
 
-    The task is empty where the name begins with none of ``TASKS``, the quality where nothing else
-    is in the name.
+    The task is empty if the name begins with none of ``TASKS``.
     """
     name = _VERSION.sub("", Path(path).stem.lower().replace("_", "-"))
     if name.startswith(_OTHER_TASKS):

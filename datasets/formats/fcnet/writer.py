@@ -1,4 +1,4 @@
-"""A selection as FCNet's three memory maps; see ``fcnet`` for the layout."""
+"""Export of a selection as FCNet's memory maps, which ``schema.py`` describes."""
 
 from __future__ import annotations
 
@@ -6,23 +6,14 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from datasets.errors import DatasetError, listed
-from datasets.formats.fcnet.reader import (
-    ACTION_DIM,
-    LAST_ACTION,
-    OBS_DIM,
-    OBS_SLICES,
-    STATE,
-    STATE_DIM,
-    map_name,
-    previous_actions,
-)
+from datasets.formats.blocks import blocks, check_fields
+from datasets.formats.fcnet import schema as layout
 from datasets.formats.interface import Advance, Carried
-from datasets.formats.sources import bounded_units
 from datasets.schema import Field, Schema
 from datasets.selection.selection import Selection
 
@@ -32,7 +23,7 @@ _MAX_LENGTH = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class FcnetExportOptions:
-    """There is nothing to choose."""
+    """No options."""
 
 
 class FcnetExporter:
@@ -45,21 +36,20 @@ class FcnetExporter:
 
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
+        check_fields(selection, "FCNet's layout", ("obs", "action"))
         schema, address = selection.store.schema, selection.store.address
-        if missing := [name for name in ("obs", "action") if name not in schema.names("step")]:
-            raise DatasetError(f"FCNet's maps need fields {listed(missing)} a step; see {address}")
         obs, action = schema.field("obs"), schema.field("action")
         if len(obs.shape) != 1:
             raise DatasetError(f"FCNet's maps need obs of one axis a step, not {obs.shape}")
-        for name, size in STATE.items():
+        for name, size in layout.STATE.items():
             start, stop = obs.slices.get(name, (0, 0))
             if stop - start != size:
                 raise DatasetError(
                     f"FCNet's maps need the slice {name} of {size} channels in obs; {address} has "
                     f"slices {listed(obs.slices)}"
                 )
-        if action.shape != (ACTION_DIM,):
-            raise DatasetError(f"FCNet's maps need {ACTION_DIM} actions, not {action.shape}")
+        if action.shape != (layout.ACTION_DIM,):
+            raise DatasetError(f"FCNet's maps need {layout.ACTION_DIM} actions, not {action.shape}")
         for field in (obs, action):
             if field.dtype not in _EXACT:
                 raise DatasetError(f"FCNet's maps are float32 and would round {field.name}")
@@ -70,62 +60,67 @@ class FcnetExporter:
         """See ``interface.Exporter``."""
         temporary.mkdir()
         obs = selection.store.schema.field("obs")
-        channels = np.concatenate([np.arange(*obs.slices[name]) for name in STATE])
-        steps, other = selection.steps, 0
+        channels = np.concatenate([np.arange(*obs.slices[name]) for name in layout.STATE])
+        differing = 0
         with ExitStack() as stack:
 
             def create(kind: str, *shape: int) -> BinaryIO:
-                return stack.enter_context(open(temporary / map_name(kind, shape), "wb"))
+                return stack.enter_context(open(temporary / layout.map_name(kind, shape), "wb"))
 
-            src, tgt = create("src", steps, STATE_DIM), create("tgt", steps, ACTION_DIM)
-            for unit in bounded_units(selection):
-                observed = selection.read_unit("obs", unit)
-                action = selection.read_unit("action", unit)
-                src.write(np.ascontiguousarray(observed[:, channels], "<f4").data)
-                tgt.write(np.ascontiguousarray(action, "<f4").data)
-                other += _other_last_actions(obs, observed, action, selection.unit_rows(unit)[1])
-                advance(len(action))
+            src = create("src", selection.steps, layout.STATE_DIM)
+            tgt = create("tgt", selection.steps, layout.ACTION_DIM)
+            for block in blocks(selection):
+                values = block.read(["obs", "action"])
+                src.write(np.ascontiguousarray(values["obs"][:, channels], "<f4").data)
+                tgt.write(np.ascontiguousarray(values["action"], "<f4").data)
+                differing += _differing_last_actions(obs, values, block.lengths)
+                advance(block.n_steps)
             meta = create("meta", len(selection))
             meta.write(np.ascontiguousarray(selection.lengths, "<i4").data)
-        return _carried(selection, other)
+        return _carried(selection.store.schema, differing)
 
     def as_read(
         self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
     ) -> dict[str, np.ndarray]:
         """See ``interface.Exporter``: channels in the paper's order, last actions rebuilt."""
         slices, action = schema.field("obs").slices, steps["action"].astype(np.float32)
-        obs = np.empty((len(action), OBS_DIM), np.float32)
-        for name in STATE:
-            obs[:, slice(*OBS_SLICES[name])] = steps["obs"][:, slice(*slices[name])]
-        obs[:, slice(*OBS_SLICES[LAST_ACTION])] = previous_actions(action, lengths)
+        obs = np.empty((len(action), layout.OBS_DIM), np.float32)
+        for name in layout.STATE:
+            obs[:, slice(*layout.OBS_SLICES[name])] = steps["obs"][:, slice(*slices[name])]
+        obs[:, slice(*layout.OBS_SLICES[layout.LAST_ACTION])] = layout.previous_actions(
+            action, lengths
+        )
         return {"obs": obs, "action": action}
 
 
-def _other_last_actions(
-    obs: Field, observed: np.ndarray, action: np.ndarray, lengths: np.ndarray
+def _differing_last_actions(
+    obs: Field, values: Mapping[str, np.ndarray], lengths: np.ndarray
 ) -> int:
-    """Episodes whose stored last action is not the one that a reader rebuilds."""
-    if LAST_ACTION not in obs.slices:
+    """Episodes whose stored last action is not the one that an import rebuilds."""
+    if layout.LAST_ACTION not in obs.slices:
         return 0
-    given = observed[:, slice(*obs.slices[LAST_ACTION])]
-    rebuilt = previous_actions(action, lengths)
+    given = values["obs"][:, slice(*obs.slices[layout.LAST_ACTION])]
+    rebuilt = layout.previous_actions(values["action"], lengths)
     if given.shape != rebuilt.shape:
         return len(lengths)
     differs = (given != rebuilt).any(axis=1)
     return int(np.logical_or.reduceat(differs, np.cumsum(lengths) - lengths).sum())
 
 
-def _carried(selection: Selection, other: int) -> Carried:
-    schema = selection.store.schema
-    extra: list[Any] = [name for name in schema.names() if name not in ("obs", "action")]
+def _carried(schema: Schema, differing: int) -> Carried:
+    extra = [name for name in schema.names() if name not in ("obs", "action")]
     left = [f"{name}: the layout has no place for it" for name in extra]
-    left.append("the catalog: the layout has the episodes' lengths alone")
-    others = [name for name in schema.field("obs").slices if name not in (*STATE, LAST_ACTION)]
+    left.append("the catalog: the layout has only the episodes' lengths")
+    others = [
+        name
+        for name in schema.field("obs").slices
+        if name not in (*layout.STATE, layout.LAST_ACTION)
+    ]
     if others:
         left.append(f"slices {listed(others)} of obs: not in FCNet's state")
-    if other:
+    if differing:
         left.append(
-            f"last_action of {other} episodes: a reader rebuilds it from the actions, but what was "
-            "executed there had noise or limits"
+            f"last_action of {differing} episodes: an import rebuilds it from the actions, but the "
+            "executed ones had noise or limits"
         )
     return Carried(kept=("obs -> src, by the channels' names", "action -> tgt"), left=tuple(left))

@@ -1,19 +1,20 @@
-"""What a LeRobot dataset's metadata says, checked against its files."""
+"""The files of a LeRobot dataset: its metadata, and the frames that they locate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.lerobot.info import place_in, read_info, read_json
+from datasets.formats.lerobot.info import place_in, read_info
 from datasets.formats.lerobot.schema import INFO, STATS, TASKS
 from datasets.formats.parquet_rows import ParquetRows, to_rows
-from datasets.formats.sources import refuse
+from datasets.formats.sources import read_json, refuse
 
 _NUMBERS = (
     "episode_index",
@@ -27,7 +28,11 @@ _NUMBERS = (
 
 @dataclass(frozen=True, eq=False)
 class FileRows:
-    """Frames of neighbouring episodes in one data file: its rows first .. stop - 1."""
+    """Consecutive episodes in one data file.
+
+    Attributes:
+        first, stop: rows of the file; episodes: first and stop.
+    """
 
     file: ParquetRows
     first: int
@@ -41,13 +46,9 @@ class LerobotFolder:
     Attributes:
         info: ``meta/info.json``; features: its features.
         lengths: (E,) frames of each episode.
-        splits: (E,) name of the split of each episode, "" for none; None where there are not
-            several.
-        tasks: task index -> the task in words; empty for a dataset without tasks.
-        files: what was read and what will be.
-
-    Raises:
-        DatasetError: names file and key.
+        splits: (E,) name of the split of each episode, "" for none; None for less than two splits.
+        tasks: task index -> description; empty for a dataset without tasks.
+        files: all files of the dataset.
     """
 
     def __init__(self, root: Path) -> None:
@@ -66,63 +67,57 @@ class LerobotFolder:
             refuse(root / INFO, "total_frames", problem)
         chunks, files = self._numbers["data/chunk_index"], self._numbers["data/file_index"]
         changes = np.flatnonzero((np.diff(chunks) != 0) | (np.diff(files) != 0)) + 1
-        self._bounds = np.concatenate([[0], changes, [len(chunks)]])
-        self._data = [self._data_file(number) for number in range(len(self._bounds) - 1)]
-        self.files = [root / INFO, *described, *(each.path for each in self._data)]
+        bounds = [0, *changes.tolist(), len(chunks)]
+        self._data = [(self._data_file(*each), each) for each in pairwise(bounds)]
+        self.files = [root / INFO, *described, *(file.path for file, _ in self._data)]
         self.tasks = _read_tasks(root / TASKS)
         for name in (STATS, TASKS):
             self.files += [root / name] if (root / name).is_file() else []
         if (root / STATS).is_file():
-            read_json(root / STATS)
+            read_json(root / STATS, "LeRobot dataset")
 
     def close(self) -> None:
-        """Close the files of which a part was read."""
-        for file in self._data:
+        """Close the data files."""
+        for file, _ in self._data:
             file.close()
 
     def frames(self, first: int, stop: int) -> list[FileRows]:
-        """Where the frames of episodes first .. stop - 1 are, in order."""
-        starts = self._numbers["dataset_from_index"]
+        """The frames of episodes first .. stop - 1, in order."""
+        starts, stops = self._numbers["dataset_from_index"], self._numbers["dataset_to_index"]
         found = []
-        for number, file in enumerate(self._data):
-            begin, end = (int(each) for each in self._bounds[number : number + 2])
+        for file, (begin, end) in self._data:
             low, high = max(first, begin), min(stop, end)
             if low < high:
                 origin = int(starts[begin])
-                last = int(self._numbers["dataset_to_index"][high - 1])
-                rows = int(starts[low]) - origin, last - origin
+                rows = int(starts[low]) - origin, int(stops[high - 1]) - origin
                 found.append(FileRows(file, *rows, (low, high)))
         return found
 
     def read(self, rows: FileRows, names: list[str]) -> pa.Table:
-        """Columns of frames, whose counters must be those of the episodes.
-
-        Raises:
-            DatasetError: they are not, or the file is damaged.
-        """
+        """Columns of frames; DatasetError if their counters are not those of the episodes."""
         counters = ["episode_index", "frame_index"]
         table = rows.file.read([*names, *counters], rows.first, rows.stop)
         low, high = rows.episodes
         lengths = self.lengths[low:high]
-        stops = np.cumsum(lengths)
+        starts = np.cumsum(lengths) - lengths
         expected = {
             "episode_index": np.repeat(np.arange(low, high), lengths),
-            "frame_index": np.arange(stops[-1]) - np.repeat(stops - lengths, lengths),
+            "frame_index": np.arange(lengths.sum()) - np.repeat(starts, lengths),
         }
         for name in counters:
             values = to_rows(rows.file.path, name, table.column(name), (), "int64")
             if not np.array_equal(values, expected[name]):
                 at = int(np.flatnonzero(values != expected[name])[0])
                 problem = f"row {rows.first + at} is {values[at]}, not {expected[name][at]}"
-                refuse(rows.file.path, name, f"{problem}, which the episodes' lengths tell")
+                refuse(rows.file.path, name, f"{problem} as by the episodes' lengths")
         return table
 
-    def _data_file(self, number: int) -> ParquetRows:
-        begin, end = (int(each) for each in self._bounds[number : number + 2])
-        place = {
-            name: int(self._numbers[f"data/{name}_index"][begin]) for name in ("chunk", "file")
-        }
-        file = ParquetRows(self._root / place_in(self.info["data_path"], **place))
+    def _data_file(self, begin: int, end: int) -> ParquetRows:
+        """The file with the frames of episodes begin .. end - 1."""
+        chunk, number = (
+            int(self._numbers[f"data/{key}_index"][begin]) for key in ("chunk", "file")
+        )
+        file = ParquetRows(self._root / place_in(self.info["data_path"], chunk, number))
         wanted = int(self.lengths[begin:end].sum())
         if file.num_rows != wanted:
             refuse(file.path, "", f"has {file.num_rows} rows, but its episodes {wanted} frames")
@@ -136,11 +131,10 @@ def _read_tasks(path: Path) -> dict[int, str]:
     words = next((name for name in ("task", "__index_level_0__") if name in rows.schema.names), "")
     if not words:
         refuse(path, "task", "the column is missing")
-    table = rows.read(["task_index", words], 0, rows.num_rows)
-    numbers = to_rows(path, "task_index", table.column("task_index"), (), "int64")
-    texts = table.column(words).to_pylist()
+    numbers = rows.read_integers(["task_index"])["task_index"]
+    texts = rows.read([words], 0, rows.num_rows).column(words).to_pylist()
     if not all(isinstance(text, str) for text in texts):
-        refuse(path, words, "every task needs words")
+        refuse(path, words, "every task needs a description")
     return dict(zip(numbers.tolist(), texts, strict=True))
 
 
@@ -155,13 +149,11 @@ def _splits(path: Path, info: Mapping[str, Any], episodes: int) -> np.ndarray | 
 
 
 def _read_episodes(paths: list[Path]) -> dict[str, np.ndarray]:
-    """The numbers of all episodes, which must lie end to end in the order of their indices."""
+    """Column -> (E,) of all episodes, which must lie end to end in the order of their indices."""
     parts: dict[str, list[np.ndarray]] = {name: [] for name in _NUMBERS}
     for path in paths:
-        rows = ParquetRows(path)
-        table = rows.read(list(_NUMBERS), 0, rows.num_rows)
-        for name in _NUMBERS:
-            parts[name].append(to_rows(path, name, table.column(name), (), "int64"))
+        for name, values in ParquetRows(path).read_integers(_NUMBERS).items():
+            parts[name].append(values)
     numbers = {name: np.concatenate(each) for name, each in parts.items()}
     order = np.argsort(numbers["episode_index"], kind="stable")
     numbers = {name: each[order] for name, each in numbers.items()}

@@ -1,13 +1,13 @@
-"""LeRobot's dataset layout, version 3.0, and the fields of a store that it holds.
+"""LeRobot's dataset layout, version 3.0, and how a store's fields map to it.
 
     meta/info.json                           features, frames a second, counts
     meta/stats.json                          statistics of each feature
-    meta/tasks.parquet                       task_index and, as the index, the task in words
+    meta/tasks.parquet                       task_index and, as the index, the task's description
     meta/episodes/chunk-000/file-000.parquet a row an episode: length, where its frames are, stats
     data/chunk-000/file-000.parquet          a row a frame
 
-A file holds whole episodes and about 100 MB, a chunk 1,000 files. `meta/gaitforge/` is ours: what
-LeRobot has no place for, so that an import gives back the same store; others may ignore it.
+A file holds whole episodes and about 100 MB, a chunk 1,000 files. The notes of an export are in
+``meta/gaitforge/``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from datasets.formats.sources import tiling_slices
 from datasets.schema import Field, Schema
 
 VERSION = "v3.0"
@@ -25,13 +26,13 @@ EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.par
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 NOTES = "meta/gaitforge"
 SCHEMA_NOTE, EPISODES_NOTE = f"{NOTES}/schema.json", f"{NOTES}/episodes.parquet"
-NOTED_FIELD = "field."
-"""Begins the column of a field an episode in ``EPISODES_NOTE``: no catalog column has a dot."""
+NOTES_FIELD = "field."
+"""Prefix of a field an episode in ``EPISODES_NOTE``; no catalog column has a dot."""
 
 FILES_A_CHUNK = 1000
 FILE_MB = 100
 MOST_AXES = 5
-"""LeRobot's features have at most so many axes."""
+"""The most axes of a LeRobot feature."""
 
 MAIN_FEATURES = {"obs": "observation.state", "action": "action", "reward": "next.reward"}
 """Field -> feature; any other field a step keeps its name."""
@@ -46,7 +47,7 @@ OWN_FEATURES = {
     **dict.fromkeys(COUNTERS, "int64"),
     "timestamp": "float32",
 }
-"""Features that are made from where episodes begin and how they end -> dtype."""
+"""Feature computed from the starts and ends of episodes -> dtype."""
 
 _TAKEN = (*COUNTERS, "task", "subtask")
 
@@ -57,12 +58,12 @@ def feature_of(name: str) -> str:
 
 
 def feature_shape(field: Field) -> tuple[int, ...]:
-    """LeRobot's shape of a field's row: one number is (1,)."""
+    """LeRobot's shape of a field's row: (1,) for a scalar."""
     return field.shape or (1,)
 
 
 def features(schema: Schema) -> dict[str, dict[str, Any]]:
-    """`features` of ``info.json`` for a store's fields a step."""
+    """``features`` of ``info.json``."""
     found: dict[str, dict[str, Any]] = {}
     for name in schema.names("step"):
         each = schema.field(name)
@@ -77,22 +78,17 @@ def features(schema: Schema) -> dict[str, dict[str, Any]]:
 
 
 def _channel_names(field: Field) -> list[str] | None:
-    """A name a number, from named slices that tile a field of one axis."""
-    ordered = sorted(field.slices.items(), key=lambda item: item[1])
-    ends = [0, *(stop for _, (_, stop) in ordered)]
-    if len(field.shape) != 1 or [start for _, (start, _) in ordered] != ends[:-1]:
-        return None
-    if ends[-1] != field.shape[0]:
-        return None
-    return [
+    """A name for each number, from named slices that tile the field."""
+    names = [
         name if stop - start == 1 else f"{name}_{number - start}"
-        for name, (start, stop) in ordered
+        for name, (start, stop) in tiling_slices(field)
         for number in range(start, stop)
     ]
+    return names or None
 
 
-def frames_a_second(control_dt_s: float) -> int | float:
-    """The rate as LeRobot writes it: a whole number where it is one."""
+def frames_per_second(control_dt_s: float) -> int | float:
+    """The frame rate; an int where it is a whole number."""
     rate = 1.0 / control_dt_s
     return round(rate) if abs(rate - round(rate)) < 1e-9 * rate else rate
 
@@ -107,8 +103,9 @@ def own_columns(
     """The features of ``OWN_FEATURES`` for consecutive episodes.
 
     Args:
-        first_row: of all frames; first_episode: number of the first of them.
-        lengths: (E,); episodes: terminated, truncated and task_index, (E,) each.
+        first_row, first_episode: numbers of the first frame and episode in the dataset.
+        lengths: (E,).
+        episodes: terminated, truncated and task_index, (E,) each.
     """
     total = int(lengths.sum())
     lasts = np.cumsum(lengths) - 1

@@ -1,7 +1,6 @@
-"""Statistics as LeRobot writes them: of all frames, and of the frames of each episode.
+"""Statistics of a LeRobot dataset: of all frames, and of the frames of each episode.
 
-LeRobot's own quantiles come from histograms of an episode and are averaged over episodes; these are
-exact for the rows that they describe.
+LeRobot averages the quantiles of episodes' histograms; these are exact.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
 
 Stats = dict[str, np.ndarray]
-"""Name -> (*shape), (1,) for one number a row; the count is (1,)."""
+"""Name -> (*shape), (1,) for a scalar; the count is (1,)."""
 
 
 def field_stats(selection: Selection, field: str) -> Stats:
@@ -29,8 +28,8 @@ def field_stats(selection: Selection, field: str) -> Stats:
     return _stats(found, quantiles)
 
 
-def made_stats(blocks: Callable[[], Iterable[np.ndarray]], dtype: np.dtype, rows: int) -> Stats:
-    """Statistics of rows of one number that are made anew for every pass over them."""
+def scalar_stats(blocks: Callable[[], Iterable[np.ndarray]], dtype: np.dtype, rows: int) -> Stats:
+    """Statistics of scalars; each call of ``blocks`` gives all of them again."""
 
     def count(digit: DigitCount) -> np.ndarray:
         return reduce(np.add, (digit(block, np.array([len(block)])) for block in blocks()))
@@ -41,16 +40,14 @@ def made_stats(blocks: Callable[[], Iterable[np.ndarray]], dtype: np.dtype, rows
 
 
 def episode_stats(rows: np.ndarray, lengths: np.ndarray) -> Stats:
-    """Statistics of each of consecutive episodes.
-
-    Episodes of one length are described together, for there are many short ones.
+    """Statistics of each of consecutive episodes; those of one length are computed together.
 
     Args:
         rows: (T, *shape), the episodes' rows end to end.
         lengths: (E,).
 
     Returns:
-        Name -> (E, *shape), or (E, 1) for one number a row and for the count.
+        Name -> (E, *shape), or (E, 1) for scalars and for the count.
     """
     shape = rows.shape[1:] or (1,)
     found: Stats = {name: np.empty((len(lengths), *shape)) for name in NAMES}
@@ -65,7 +62,7 @@ def episode_stats(rows: np.ndarray, lengths: np.ndarray) -> Stats:
 
 
 def _along_second(rows: np.ndarray) -> Stats:
-    """All but the count of (E, T, *shape), each (E, *shape)."""
+    """Name -> (E, *shape) over T of rows (E, T, *shape), without the count."""
     ordered = np.sort(rows, axis=1)
     mean = rows.mean(axis=1, dtype=np.float64)
     spread = np.square(rows - mean[:, None]).mean(axis=1)

@@ -1,4 +1,4 @@
-"""A selection as a LeRobot dataset; see ``lerobot_schema`` for the layout."""
+"""Export of a selection as a LeRobot dataset; ``schema.py`` describes the layout."""
 
 from __future__ import annotations
 
@@ -13,30 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datasets.errors import DatasetError
+from datasets.formats.blocks import Block, blocks
 from datasets.formats.interface import Advance, Carried
-from datasets.formats.lerobot.schema import (
-    DATA_PATH,
-    EPISODES_NOTE,
-    EPISODES_PATH,
-    FILE_MB,
-    FILES_A_CHUNK,
-    INFO,
-    MOST_AXES,
-    NOTED_FIELD,
-    NOTES,
-    OWN_FEATURES,
-    SCHEMA_NOTE,
-    STATS,
-    TASKS,
-    VERSION,
-    feature_of,
-    features,
-    frames_a_second,
-    own_columns,
-)
-from datasets.formats.lerobot.statistics import Stats, episode_stats, field_stats, made_stats
+from datasets.formats.lerobot import schema as layout
+from datasets.formats.lerobot.schema import NOTES, feature_of
+from datasets.formats.lerobot.statistics import Stats, episode_stats, field_stats, scalar_stats
 from datasets.formats.parquet_rows import to_arrow, to_lists
-from datasets.formats.sources import bounded_units
 from datasets.schema import Schema
 from datasets.selection.selection import Selection
 
@@ -46,16 +28,16 @@ class LerobotExportOptions:
     """How a dataset is written.
 
     Attributes:
-        notes: keep the schema, the catalog and the fields an episode in ``meta/gaitforge``, so that
-            an import gives back the same store; other readers may ignore it.
-        file_mb: a data file is full at so many mebibytes.
-        episode_stats: write statistics of every episode, as LeRobot does; its loader does without,
-            its tools that split and merge datasets do not. They take 80 bytes a number of a row.
+        notes: embed the schema, the catalog and the fields an episode in ``meta/gaitforge``, so
+            that an import gives back the same store; other readers ignore them.
+        episode_stats: write statistics of every episode, 80 bytes a number of a row. LeRobot's
+            loader does without them, its tools that split and merge datasets do not.
+        file_mb: size of a data file in mebibytes.
     """
 
     notes: bool = True
     episode_stats: bool = True
-    file_mb: int = FILE_MB
+    file_mb: int = layout.FILE_MB
 
 
 class LerobotExporter:
@@ -71,124 +53,121 @@ class LerobotExporter:
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
         for each in selection.store.schema.fields:
-            if each.per == "step" and len(each.shape) > MOST_AXES:
+            if each.per == "step" and len(each.shape) > layout.MOST_AXES:
                 raise DatasetError(
-                    f"field {each.name}: a LeRobot feature has at most {MOST_AXES} axes, "
+                    f"field {each.name}: a LeRobot feature has at most {layout.MOST_AXES} axes, "
                     f"not {len(each.shape)}"
                 )
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""
-        schema = selection.store.schema
+        schema, options = selection.store.schema, self._options
+        names, file_bytes = schema.names("step"), options.file_mb * 2**20
         frames = _Frames(selection)
-        file_bytes = self._options.file_mb * 2**20
-        data = _FileSeries(temporary, DATA_PATH, file_bytes)
-        described = _FileSeries(temporary, EPISODES_PATH, file_bytes)
+        data = _FileSeries(temporary, layout.DATA_PATH, file_bytes)
+        described = _FileSeries(temporary, layout.EPISODES_PATH, file_bytes)
         try:
-            for first_row, unit, own in frames.units():
-                lengths = selection.unit_rows(unit)[1]
-                columns = {
-                    feature_of(name): selection.read_unit(name, unit)
-                    for name in schema.names("step")
-                } | own
+            for block, own in frames.blocks():
+                stored = {feature_of(name): rows for name, rows in block.read(names).items()}
+                columns = stored | own
                 arrays = {name: _feature_column(rows) for name, rows in columns.items()}
-                places = data.write(pa.table(arrays), lengths)
-                chosen = columns if self._options.episode_stats else {}
-                rows = frames.episode_rows(first_row, unit.first, lengths, places, chosen)
-                described.write(rows, np.ones(len(lengths), np.int64), "meta/episodes")
-                advance(int(lengths.sum()))
+                places = data.write(pa.table(arrays), block.lengths)
+                rows = frames.episode_rows(block, places, columns if options.episode_stats else {})
+                described.write(rows, np.ones(len(block.lengths), np.int64), "meta/episodes")
+                advance(block.n_steps)
         finally:
             data.close()
             described.close()
-        _write_tasks(temporary / TASKS, frames.tasks)
-        _write_json(
-            temporary / INFO, _info(selection, len(frames.tasks), frames.fps, self._options.file_mb)
-        )
-        stats = {feature_of(name): field_stats(selection, name) for name in schema.names("step")}
-        _write_json(temporary / STATS, _as_json(stats | frames.own_stats()))
-        if self._options.notes:
+        _write_tasks(temporary / layout.TASKS, frames.tasks)
+        info = _info(selection, len(frames.tasks), frames.fps, options.file_mb)
+        _write_json(temporary / layout.INFO, info)
+        stats = {feature_of(name): field_stats(selection, name) for name in names}
+        _write_json(temporary / layout.STATS, _as_json(stats | frames.own_stats()))
+        if options.notes:
             _write_notes(temporary, selection)
         return self._carried(schema)
 
     def _carried(self, schema: Schema) -> Carried:
         kept = [f"{name} -> {feature_of(name)}" for name in schema.names("step")]
         kept.append("terminated, truncated -> next.terminated, next.truncated and next.done")
-        kept.append("the column task, or what the episodes are grouped by -> the task")
-        left: tuple[str, ...] = ()
+        kept.append("the column task, or the grouping columns -> the task")
+        left = []
         if self._options.notes:
             kept.append(f"the catalog, schema and fields an episode -> {NOTES}")
         else:
-            left = ("the catalog's other columns", "units and the names of slices")
-            left += tuple(
-                f"{name}: LeRobot has no field an episode" for name in schema.names("episode")
-            )
-        return Carried(tuple(kept), left)
+            left = ["the catalog's other columns", "units and the names of slices"]
+            names = schema.names("episode")
+            left += [f"{name}: LeRobot has no field an episode" for name in names]
+        return Carried(tuple(kept), tuple(left))
 
 
 class _Frames:
-    """The selection's episodes in order, and the features that are made from them."""
+    """The selection's episodes in order, and the features computed from them.
+
+    Attributes:
+        tasks: descriptions by task index; fps: frames a second.
+    """
 
     def __init__(self, selection: Selection) -> None:
         table = selection.episodes()
-        words = _task_words(table, selection.store.schema.group_by)
-        self.tasks = sorted(set(words))
+        descriptions = _task_descriptions(table, selection.store.schema.group_by)
+        self.tasks = sorted(set(descriptions))
         codes = {task: code for code, task in enumerate(self.tasks)}
-        self.fps = frames_a_second(selection.store.schema.control_dt_s)
+        self.fps = layout.frames_per_second(selection.store.schema.control_dt_s)
         self._selection = selection
         self._episodes = {
             "terminated": table.column("terminated").to_numpy().astype(bool),
             "truncated": table.column("truncated").to_numpy().astype(bool),
-            "task_index": np.array([codes[task] for task in words], np.int64),
+            "task_index": np.array([codes[task] for task in descriptions], np.int64),
         }
 
-    def units(self) -> Iterator[tuple[int, Any, dict[str, np.ndarray]]]:
-        """(first frame, unit, made features) of each reading unit in order."""
-        row = 0
-        for unit in bounded_units(self._selection):
-            lengths = self._selection.lengths[unit.first : unit.stop]
-            chosen = {name: each[unit.first : unit.stop] for name, each in self._episodes.items()}
-            yield row, unit, own_columns(row, unit.first, lengths, chosen, self.fps)
-            row += int(lengths.sum())
+    def blocks(self) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
+        """Each block with its computed features."""
+        for block in blocks(self._selection):
+            rows = {name: each[block.episodes] for name, each in self._episodes.items()}
+            start = block.first_step, block.unit.first
+            yield block, layout.own_columns(*start, block.lengths, rows, self.fps)
 
     def own_stats(self) -> dict[str, Stats]:
-        """Statistics of the made features."""
+        """Statistics of the computed features."""
         return {
-            name: made_stats(
-                lambda name=name: (own[name] for _, _, own in self.units()),
+            name: scalar_stats(
+                lambda name=name: (own[name] for _, own in self.blocks()),
                 np.dtype(dtype),
                 self._selection.steps,
             )
-            for name, dtype in OWN_FEATURES.items()
+            for name, dtype in layout.OWN_FEATURES.items()
         }
 
     def episode_rows(
-        self,
-        first_row: int,
-        first: int,
-        lengths: np.ndarray,
-        places: list[tuple[int, int]],
-        columns: Mapping[str, np.ndarray],
+        self, block: Block, places: list[tuple[int, int]], columns: Mapping[str, np.ndarray]
     ) -> pa.Table:
-        """The rows of consecutive episodes, without where these rows themselves are."""
-        stops = np.cumsum(lengths)
-        tasks = [self.tasks[code] for code in self._episodes["task_index"][first:][: len(lengths)]]
+        """A row for each of the block's episodes.
+
+        Args:
+            block: the episodes.
+            places: chunk and data file of each.
+            columns: features to give statistics of.
+        """
+        tasks = [self.tasks[code] for code in self._episodes["task_index"][block.episodes]]
+        chunks, files = np.array(places, np.int64).T
         rows: dict[str, Any] = {
-            "episode_index": first + np.arange(len(lengths)),
+            "episode_index": np.arange(block.unit.first, block.unit.stop),
             "tasks": pa.array([[task] for task in tasks], pa.list_(pa.string())),
-            "length": lengths,
-            "data/chunk_index": np.array([chunk for chunk, _ in places], np.int64),
-            "data/file_index": np.array([file for _, file in places], np.int64),
-            "dataset_from_index": first_row + stops - lengths,
-            "dataset_to_index": first_row + stops,
+            "length": block.lengths,
+            "data/chunk_index": chunks,
+            "data/file_index": files,
+            "dataset_from_index": block.first_step + block.stops - block.lengths,
+            "dataset_to_index": block.first_step + block.stops,
         }
         for name, values in columns.items():
-            for stat, found in episode_stats(values, lengths).items():
+            for stat, found in episode_stats(values, block.lengths).items():
                 rows[f"stats/{name}/{stat}"] = to_lists(found)
         return pa.table(rows)
 
 
 class _FileSeries:
-    """Parquet files one after the other, each of whole episodes and at most so many bytes."""
+    """Parquet files one after the other, each of whole episodes and at most ``file_bytes``."""
 
     def __init__(self, root: Path, pattern: str, file_bytes: int) -> None:
         self._root, self._pattern, self._file_bytes = root, pattern, file_bytes
@@ -198,11 +177,12 @@ class _FileSeries:
     def write(
         self, table: pa.Table, lengths: np.ndarray, prefix: str = ""
     ) -> list[tuple[int, int]]:
-        """Append rows, cut between episodes where a file is full.
+        """Append rows; a full file ends between two episodes.
 
         Args:
+            table: the rows.
             lengths: rows of each episode of the table.
-            prefix: of two columns to add that say in which chunk and file a row is.
+            prefix: of two columns to add, with the chunk and the file of each row.
 
         Returns:
             Chunk and file of each episode.
@@ -220,14 +200,14 @@ class _FileSeries:
                 continue
             stop = max(stop, first + 1)
             part = table.slice(begin, int(stops[stop - 1]) - begin)
-            places += self._append(part, stop - first, prefix)
+            places += [self._append(part, prefix)] * (stop - first)
             first = stop
         return places
 
-    def _append(self, part: pa.Table, episodes: int, prefix: str) -> list[tuple[int, int]]:
+    def _append(self, part: pa.Table, prefix: str) -> tuple[int, int]:
         if self._writer is None:
             self._number += 1
-        chunk, file = divmod(self._number, FILES_A_CHUNK)
+        chunk, file = divmod(self._number, layout.FILES_A_CHUNK)
         if prefix:
             for name, value in (("chunk_index", chunk), ("file_index", file)):
                 column = pa.array(np.full(part.num_rows, value, np.int64))
@@ -238,10 +218,10 @@ class _FileSeries:
             self._writer = pq.ParquetWriter(path, part.schema, compression="snappy")
         self._writer.write_table(part)
         self._bytes += part.nbytes
-        return [(chunk, file)] * episodes
+        return chunk, file
 
     def close(self) -> None:
-        """End the file at hand."""
+        """Close the current file."""
         if self._writer is not None:
             self._writer.close()
         self._writer, self._bytes = None, 0
@@ -252,10 +232,10 @@ def _feature_column(rows: np.ndarray) -> pa.Array:
     return to_arrow(rows.reshape(-1) if rows.shape[1:] == (1,) else rows)
 
 
-def _task_words(table: pa.Table, group_by: tuple[str, str]) -> list[str]:
-    """What an episode is to do, in words: the column `task`, or the schema's `group_by`."""
-    where, what = (table.column(name).to_pylist() for name in group_by)
-    made = [f"{skill} on {terrain}" for terrain, skill in zip(where, what, strict=True)]
+def _task_descriptions(table: pa.Table, group_by: tuple[str, str]) -> list[str]:
+    """The description of each episode's task: the column ``task``, or "SKILL on TERRAIN"."""
+    terrains, skills = (table.column(name).to_pylist() for name in group_by)
+    made = [f"{skill} on {terrain}" for skill, terrain in zip(skills, terrains, strict=True)]
     if "task" not in table.column_names or not pa.types.is_string(table.schema.field("task").type):
         return made
     given = table.column("task").to_pylist()
@@ -263,25 +243,16 @@ def _task_words(table: pa.Table, group_by: tuple[str, str]) -> list[str]:
 
 
 def _write_tasks(path: Path, tasks: list[str]) -> None:
-    """The tasks as pandas writes a frame whose index holds them, for LeRobot reads it as one."""
+    """The tasks, with the metadata of a pandas frame with them as index, as LeRobot reads it."""
     table = pa.table({"task_index": np.arange(len(tasks)), "task": pa.array(tasks, pa.string())})
-    column = {"field_name": "task_index", "name": "task_index", "metadata": None}
-    index = {"field_name": "task", "name": "task", "metadata": None}
+    text = {"pandas_type": "unicode", "numpy_type": "object"}
+    whole = {"pandas_type": "int64", "numpy_type": "int64"}
+    columns = {"task_index": whole | {"metadata": None}, "task": text | {"metadata": None}}
+    nameless = {"name": None, "field_name": None, "metadata": {"encoding": "UTF-8"}}
     pandas = {
         "index_columns": ["task"],
-        "column_indexes": [
-            {
-                "name": None,
-                "field_name": None,
-                "pandas_type": "unicode",
-                "numpy_type": "object",
-                "metadata": {"encoding": "UTF-8"},
-            }
-        ],
-        "columns": [
-            column | {"pandas_type": "int64", "numpy_type": "int64"},
-            index | {"pandas_type": "unicode", "numpy_type": "object"},
-        ],
+        "column_indexes": [nameless | text],
+        "columns": [{"name": name, "field_name": name} | each for name, each in columns.items()],
         "creator": {"library": "pyarrow", "version": pa.__version__},
         "pandas_version": None,
     }
@@ -292,19 +263,19 @@ def _write_tasks(path: Path, tasks: list[str]) -> None:
 def _info(selection: Selection, tasks: int, fps: float, file_mb: int) -> dict[str, Any]:
     schema = selection.store.schema
     return {
-        "codebase_version": VERSION,
+        "codebase_version": layout.VERSION,
         "robot_type": schema.robot,
         "total_episodes": len(selection),
         "total_frames": selection.steps,
         "total_tasks": tasks,
-        "chunks_size": FILES_A_CHUNK,
+        "chunks_size": layout.FILES_A_CHUNK,
         "data_files_size_in_mb": file_mb,
         "video_files_size_in_mb": file_mb,
         "fps": fps,
         "splits": {"train": f"0:{len(selection)}"},
-        "data_path": DATA_PATH,
+        "data_path": layout.DATA_PATH,
         "video_path": None,
-        "features": features(schema),
+        "features": layout.features(schema),
     }
 
 
@@ -320,22 +291,17 @@ def _write_json(path: Path, tree: Mapping[str, Any]) -> None:
 
 
 def _write_notes(root: Path, selection: Selection) -> None:
-    """What LeRobot has no place for: the schema; the catalog with the fields an episode."""
-    _write_json(root / SCHEMA_NOTE, selection.store.schema.to_json())
+    """The notes: the schema; the catalog with the fields an episode."""
+    _write_json(root / layout.SCHEMA_NOTE, selection.store.schema.to_json())
+    catalog = selection.episodes().drop_columns(["part", "start"])
     writer: pq.ParquetWriter | None = None
     try:
-        for unit in bounded_units(selection):
-            part = Selection(
-                selection.store,
-                selection.catalog,
-                selection.rows[unit.first : unit.stop].copy(),
-            )
-            table = part.episodes().drop_columns(["part", "start"])
-            for name in selection.store.schema.names("episode"):
-                column = to_arrow(selection.read_unit(name, unit))
-                table = table.append_column(f"{NOTED_FIELD}{name}", column)
-            if writer is None:
-                writer = pq.ParquetWriter(root / EPISODES_NOTE, table.schema, compression="zstd")
+        for block in blocks(selection):
+            table = catalog.slice(block.unit.first, len(block.lengths))
+            for name, values in block.read(selection.store.schema.names("episode")).items():
+                table = table.append_column(f"{layout.NOTES_FIELD}{name}", to_arrow(values))
+            path = root / layout.EPISODES_NOTE
+            writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
             writer.write_table(table)
     finally:
         if writer is not None:

@@ -1,15 +1,15 @@
-"""How Minari's spaces and episodes map to fields, and what of ours a data set keeps for itself.
+"""How Minari's spaces and episodes map to fields, and the notes of an export.
 
 An episode of T steps has T + 1 observations, the last one after its last step, and as many infos.
-In the metadata of a data set and of its episodes, JSON under the key ``gaitforge`` holds the schema
-and the catalog rows that Minari has no place for. What it has a place for (seed, endings, rewards)
-stands there as well, and the notes count for nothing where the two differ: an import refuses that.
+The notes are JSON under the key ``gaitforge``: the schema in the metadata of the dataset, a catalog
+row in those of each episode. An import refuses notes that contradict Minari's own seeds, endings
+and rewards.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.sources import field_name, refuse, stored_dtype
+from datasets.formats.sources import (
+    consecutive_slices,
+    damage_named,
+    field_name,
+    first_line,
+    refuse,
+    stored_dtype,
+)
 from datasets.schema import Field, Schema
 
 NOTES = "gaitforge"
@@ -27,22 +34,23 @@ METADATA_FILE = "metadata.json"
 FORMATS = ("hdf5", "arrow", "parquet")
 
 _BATCH_ROWS = 1 << 15
-"""Rows, one more than steps, after which Arrow (26) cuts what Minari's Arrow storages read; Minari
-(0.5.4) takes every cut for an episode."""
+"""Rows (steps + 1) after which Arrow (26) cuts what Minari's Arrow storages read; Minari (0.5.4)
+takes every cut for an episode."""
 
 
 def most_steps(data_format: str) -> int | None:
-    """The longest episode that Minari gives back from a storage; None for any."""
+    """The longest episode that Minari reads back from a storage; None for any."""
     return None if data_format == "hdf5" else _BATCH_ROWS - 1
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of numbers in a space.
+    """One numeric array in a space.
 
     Attributes:
-        path: keys from the space down to it; shape, dtype: of one step.
-        bounded: the space says more than its dtype of which numbers there may be.
+        path: keys from the space down to it.
+        shape, dtype: of one step.
+        bounded: whether the space limits the numbers further than its dtype does.
     """
 
     path: tuple[str | int, ...]
@@ -52,8 +60,8 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """Numbers of one step."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        """Columns that the leaf takes in a flat field."""
+        return max(1, int(np.prod(self.shape, dtype=np.int64)))
 
     def of(self, values: Any) -> np.ndarray:
         """Its rows in an episode's values."""
@@ -62,28 +70,22 @@ class Leaf:
         return np.asarray(values)
 
 
-def leaves_of(source: Path, key: str, space: Any) -> list[Leaf]:
-    """The arrays of a space, in its own order.
-
-    Raises:
-        DatasetError: the space holds something else than numbers.
-    """
+def leaves_of(source: Path, key: str, space: Any, path: tuple[str | int, ...] = ()) -> list[Leaf]:
+    """The arrays of a space, in its own order."""
     from gymnasium import spaces
 
-    def walk(path: tuple[str | int, ...], inner: Any) -> Iterator[Leaf]:
-        if isinstance(inner, spaces.Dict):
-            for name, each in inner.spaces.items():
-                yield from walk((*path, name), each)
-        elif isinstance(inner, spaces.Tuple):
-            for number, each in enumerate(inner.spaces):
-                yield from walk((*path, number), each)
-        elif inner.dtype is None or inner.shape is None or not stored_dtype(inner.dtype):
-            where = "/".join(map(str, (key, *path)))
-            refuse(source, where, f"a space of {type(inner).__name__} is not one of numbers")
-        else:
-            yield Leaf(path, tuple(inner.shape), np.dtype(inner.dtype), _is_bounded(inner))
-
-    return list(walk((), space))
+    inner = {}
+    if isinstance(space, spaces.Dict):
+        inner = space.spaces
+    elif isinstance(space, spaces.Tuple):
+        inner = dict(enumerate(space.spaces))
+    elif space.dtype is None or space.shape is None or not stored_dtype(space.dtype):
+        where = "/".join(map(str, (key, *path)))
+        refuse(source, where, f"a space of {type(space).__name__} is not one of numbers")
+    else:
+        return [Leaf(path, tuple(space.shape), np.dtype(space.dtype), _is_bounded(space))]
+    found = [leaves_of(source, key, each, (*path, name)) for name, each in inner.items()]
+    return [leaf for leaves in found for leaf in leaves]
 
 
 def _is_bounded(space: Any) -> bool:
@@ -100,30 +102,23 @@ def _is_bounded(space: Any) -> bool:
 
 def leaves_field(name: str, leaves: Sequence[Leaf], description: str) -> Field:
     """The field of a space: its one array, or all of them flat, end to end, as named slices."""
-    dtype = np.result_type(*(leaf.dtype for leaf in leaves))
+    dtype = stored_dtype(np.result_type(*(leaf.dtype for leaf in leaves)))
     if len(leaves) == 1:
-        return Field(name, leaves[0].shape, stored_dtype(dtype), description=description)
-    stops = np.cumsum([max(1, leaf.size) for leaf in leaves]).tolist()
-    slices = {
-        field_name("_".join(map(str, leaf.path))): (stop - max(1, leaf.size), stop)
-        for leaf, stop in zip(leaves, stops, strict=True)
-    }
-    return Field(name, (stops[-1],), stored_dtype(dtype), description=description, slices=slices)
+        return Field(name, leaves[0].shape, dtype, description=description)
+    slices = consecutive_slices(
+        {field_name("_".join(map(str, leaf.path))): leaf.size for leaf in leaves}
+    )
+    width = sum(leaf.size for leaf in leaves)
+    return Field(name, (width,), dtype, description=description, slices=slices)
 
 
 def joined(source: Path, key: str, leaves: Sequence[Leaf], values: Any, field: Field) -> np.ndarray:
-    """(rows, *field.shape) an episode's values of a space, none of them changed.
-
-    Raises:
-        DatasetError: numbers of a dtype that the space does not hold, or that the field does not.
-    """
+    """(rows, *field.shape) an episode's values of a space, unchanged."""
     arrays = [_exact(source, key, leaf, leaf.of(values), np.dtype(field.dtype)) for leaf in leaves]
     if len(leaves) == 1:
         return arrays[0]
-    rows = [
-        array.reshape(-1, max(1, leaf.size)) for leaf, array in zip(leaves, arrays, strict=True)
-    ]
-    return np.concatenate(rows, axis=1)
+    flat = [array.reshape(-1, leaf.size) for leaf, array in zip(leaves, arrays, strict=True)]
+    return np.concatenate(flat, axis=1)
 
 
 def _exact(source: Path, key: str, leaf: Leaf, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -151,36 +146,25 @@ def flat_infos(infos: Mapping[str, Any] | None, prefix: str = "") -> dict[str, A
 
 
 def schema_note(schema: Schema, columns: pa.Schema) -> str:
-    """What an export keeps of the schema and of the catalog's types."""
+    """The note in the dataset's metadata: the schema and the types of the catalog's columns."""
     types = {column.name: str(column.type) for column in columns}
     return json.dumps({"schema": schema.to_json(), "columns": types})
 
 
 def read_schema_note(source: Path, note: Any) -> tuple[Schema, dict[str, pa.DataType]]:
-    """The schema, and the types of the catalog's columns.
-
-    Raises:
-        DatasetError: the note is damaged.
-    """
+    """The schema, and the types of the catalog's columns."""
     try:
         tree = json.loads(note)
         types = {name: pa.type_for_alias(text) for name, text in tree["columns"].items()}
         return Schema.from_json(tree["schema"]), types
     except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
-        refuse(source, NOTES, f"the notes are damaged: {(str(error).splitlines() or ['?'])[0]}")
+        refuse(source, NOTES, f"the notes are damaged: {first_line(error)}")
 
 
-def noted_rows(source: Path, notes: Sequence[Any], types: Mapping[str, pa.DataType]) -> pa.Table:
-    """The catalog rows of some episodes.
-
-    Raises:
-        DatasetError: a note is missing or damaged.
-    """
-    try:
+def rows_of_notes(source: Path, notes: Sequence[Any], types: Mapping[str, pa.DataType]) -> pa.Table:
+    """The catalog rows in the notes of some episodes."""
+    with damage_named(source, NOTES, "an episode's note is damaged"):
         rows = [json.loads(note) for note in notes]
-        columns = {
-            name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()
-        }
-    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
-        refuse(source, NOTES, f"an episode's note is damaged: {error!r}".splitlines()[0])
-    return pa.table(columns)
+        return pa.table(
+            {name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()}
+        )

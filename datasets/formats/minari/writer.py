@@ -1,7 +1,7 @@
-"""A selection as a Minari data set, written through the ``minari`` library; see ``minari_layout``.
+"""Export of a selection as a Minari dataset, written through the ``minari`` library.
 
-To use it there, give ``load_dataset`` its id with the folder that holds it as MINARI_DATASETS_PATH,
-or open ``minari.MinariDataset(folder / "data")``.
+To load it, give ``load_dataset`` its id, with the folder above it as MINARI_DATASETS_PATH, or open
+``minari.MinariDataset(folder / "data")``.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import pyarrow as pa
 
 from datasets.catalog.catalog import STORE_COLUMNS
 from datasets.errors import DatasetError, listed
+from datasets.formats.blocks import blocks, check_fields, check_room
 from datasets.formats.interface import Advance, Carried
 from datasets.formats.minari.metadata import LARGE_SEED, catalog_seed
 from datasets.formats.minari.schema import FORMATS, NOTES, most_steps, schema_note
-from datasets.formats.sources import bounded_units, check_room
 from datasets.schema import Field
 from datasets.selection.selection import Selection
 
 NEEDED = ("obs", "action", "reward")
 _ROWS = 4096
-"""Catalog rows that are turned into Python's objects at a time, about 1 kB each."""
+"""Catalog rows that are converted to Python objects at a time, about 1 kB each."""
 
 
 @dataclass(frozen=True)
 class MinariExportOptions:
-    """How a data set is written.
+    """How a dataset is written.
 
     Attributes:
         storage: "hdf5", "arrow" or "parquet".
         dataset_id: Minari's id; empty for the destination's name.
         author, description: for its metadata.
-        notes: keep the schema and the catalog in the metadata, so that an import gives back the
-            same store; other readers may ignore them.
+        notes: embed the schema and the catalog in the metadata, so that an import gives back the
+            same store; other readers ignore them.
     """
 
     storage: str = "hdf5"
@@ -63,29 +63,23 @@ class MinariExporter:
         """See ``interface.Exporter``."""
         from minari.dataset.minari_dataset import DATASET_ID_RE
 
-        schema, address = selection.store.schema, selection.store.address
-        if missing := [name for name in NEEDED if name not in schema.names("step")]:
-            raise DatasetError(
-                f"a Minari data set needs the fields {listed(NEEDED)} a step; {address} lacks "
-                f"{listed(missing)}"
-            )
-        if schema.field("reward").shape:
-            raise DatasetError("a Minari data set needs one reward a step")
+        check_fields(selection, "a Minari dataset", NEEDED)
+        schema, storage = selection.store.schema, self._options.storage
         if not schema.field("obs").shape or not schema.field("action").shape:
-            raise DatasetError("a Minari data set needs obs and action of at least one number each")
+            raise DatasetError("a Minari dataset needs obs and action of at least one number each")
         name = destination.name if "-v" in destination.name else f"{destination.name}-v0"
         self._id = self._options.dataset_id or name.replace(".", "-")
         if not DATASET_ID_RE.fullmatch(self._id):
             raise DatasetError(
-                f"'{self._id}' is no id of a Minari data set; give dataset_id=NAMESPACE/NAME-v0"
+                f"'{self._id}' is no id of a Minari dataset; give dataset_id=NAMESPACE/NAME-v0"
             )
-        if self._options.storage == "hdf5":
+        if storage == "hdf5":
             check_room(selection, destination, ", or with storage=arrow")
-        most, longest = most_steps(self._options.storage), int(selection.lengths.max())
+        most, longest = most_steps(storage), int(selection.lengths.max())
         if most is not None and longest > most:
             raise DatasetError(
-                f"Minari gives back {most:,} steps of an episode from its {self._options.storage} "
-                f"storage, and one here has {longest:,}; export with storage=hdf5"
+                f"Minari reads back {most:,} steps of an episode from its {storage} storage, and "
+                f"one here has {longest:,}; export with storage=hdf5"
             )
         for _ in _seeds(selection, selection.rows):
             pass
@@ -95,13 +89,13 @@ class MinariExporter:
         import minari
         from minari.dataset.minari_storage import MinariStorage
 
-        schema = selection.store.schema
+        schema, options = selection.store.schema, self._options
         temporary.mkdir()
         storage = MinariStorage.new(
             temporary / "data",
             observation_space=_space(schema.field("obs")),
             action_space=_space(schema.field("action")),
-            data_format=self._options.storage,
+            data_format=options.storage,
             jpeg_encoding=False,
         )
         # The library measures the whole folder after every episode, in time quadratic in their
@@ -110,39 +104,38 @@ class MinariExporter:
         storage.get_size = lambda: 0.0
         writer = _Episodes(selection, advance)
         storage.update_episodes(writer.buffers())
-        storage.update_episode_metadata(writer.notes(self._options.notes))
+        storage.update_episode_metadata(writer.notes(options.notes))
         storage.get_size = measure
         metadata: dict[str, Any] = {
             "dataset_id": self._id,
             "minari_version": minari.__version__,
             "dataset_size": float(measure()),
         }
-        if self._options.author:
-            metadata["author"] = {self._options.author}
-        if self._options.description:
-            metadata["description"] = self._options.description
-        if self._options.notes:
+        if options.author:
+            metadata["author"] = {options.author}
+        if options.description:
+            metadata["description"] = options.description
+        if options.notes:
             metadata[NOTES] = schema_note(writer.kept_schema, writer.columns)
         storage.update_metadata(metadata)
         return self._carried(writer)
 
     def _carried(self, writer: _Episodes) -> Carried:
-        schema = writer.kept_schema
         kept = [
             "obs -> observations, final_obs their last",
             "action -> actions",
             "reward -> rewards",
             *(f"{name} -> infos/{name}" for name in writer.infos),
-            "seed, terminated and truncated -> theirs",
+            "seed, terminated and truncated -> Minari's own",
         ]
         left = [
             f"{name}: Minari has no place for a field an episode"
             for name in writer.schema.names()
-            if name not in schema.names()
+            if name not in writer.kept_schema.names()
         ]
         notes = ["observation and action spaces are unbounded: a store does not know bounds"]
-        if "final_obs" not in schema.names():
-            notes.append("the final observation is unknown: the last one stands there again")
+        if "final_obs" not in writer.finals:
+            notes.append("the final observation is unknown: the last one is repeated")
         if self._options.notes:
             kept.append(f"the catalog and schema -> {NOTES} in the metadata")
         else:
@@ -151,7 +144,13 @@ class MinariExporter:
 
 
 class _Episodes:
-    """A selection's episodes as Minari's buffers, read a bounded unit at a time."""
+    """A selection's episodes as Minari's buffers.
+
+    Attributes:
+        columns: of the catalog; schema: of the store.
+        infos: fields a step that become infos; finals: fields an episode that hold a last row.
+        kept_schema: the schema of what is written.
+    """
 
     def __init__(self, selection: Selection, advance: Advance) -> None:
         self._selection = selection
@@ -159,63 +158,64 @@ class _Episodes:
         self.columns = pa.schema(
             [each for each in selection.catalog.schema if each.name not in STORE_COLUMNS]
         )
-        self.schema = selection.store.schema
-        self.infos = [name for name in self.schema.names("step") if name not in NEEDED]
-        finals = {"final_obs", *(f"final_{name}" for name in self.infos)}
-        kept = [
-            field
-            for field in self.schema.fields
-            if field.per == "step" or (field.name in finals and self._is_final(field))
+        self.schema = schema = selection.store.schema
+        self.infos = [name for name in schema.names("step") if name not in NEEDED]
+        last_of = {"final_obs": "obs"} | {f"final_{name}": name for name in self.infos}
+        self.finals = [
+            each.name
+            for each in schema.fields
+            if each.per == "episode"
+            and each.name in last_of
+            and _alike(each, schema.field(last_of[each.name]))
         ]
-        self.kept_schema = replace(self.schema, fields=tuple(kept))
-        self._finals = [field.name for field in kept if field.per == "episode"]
-
-    def _is_final(self, field: Field) -> bool:
-        step = self.schema.field(field.name.removeprefix("final_"))
-        return (step.shape, step.dtype) == (field.shape, field.dtype)
+        kept = [each for each in schema.fields if each.per == "step" or each.name in self.finals]
+        self.kept_schema = replace(schema, fields=tuple(kept))
 
     def buffers(self) -> Iterator[Any]:
-        """Every episode in order."""
+        """The buffer of every episode, in order."""
         from minari.data_collector import EpisodeBuffer
 
-        names = [*self.schema.names("step"), *self._finals]
-        catalog = self._selection.catalog
-        ends = [catalog.numbers(name) for name in ("terminated", "truncated")]
-        for unit in bounded_units(self._selection):
-            arrays = {name: self._selection.read_unit(name, unit) for name in names}
-            members = self._selection.rows[unit.first : unit.stop]
-            seeds = _seeds(self._selection, members)
-            starts, lengths = (each.tolist() for each in self._selection.unit_rows(unit))
-            for number, (member, seed) in enumerate(zip(members, seeds, strict=True)):
-                length = lengths[number]
-                rows = slice(starts[number], starts[number] + length)
+        catalog, rows = self._selection.catalog, self._selection.rows
+        ends = [catalog.numbers(name)[rows] for name in ("terminated", "truncated")]
+        for block in blocks(self._selection):
+            arrays = block.read([*self.schema.names("step"), *self.finals])
+            seeds = _seeds(self._selection, rows[block.episodes])
+            for number, seed in enumerate(seeds):
+                length, stop = int(block.lengths[number]), int(block.stops[number])
+                steps = slice(stop - length, stop)
                 infos = {
-                    name: _listed(self._extended(name, arrays, rows, number)) for name in self.infos
+                    name: _listed(self._extended(name, arrays, steps, number))
+                    for name in self.infos
                 }
-                yield EpisodeBuffer(
-                    seed=seed,
-                    observations=_in_space(self._extended("obs", arrays, rows, number)),  # pyright: ignore[reportArgumentType]
-                    actions=_in_space(arrays["action"][rows]),  # pyright: ignore[reportArgumentType]
-                    rewards=arrays["reward"][rows],  # pyright: ignore[reportArgumentType]
-                    terminations=_at_end(length, ends[0][member]),  # pyright: ignore[reportArgumentType]
-                    truncations=_at_end(length, ends[1][member]),  # pyright: ignore[reportArgumentType]
-                    infos=infos or None,
-                )
+                flags = np.zeros((2, length), bool)
+                flags[:, -1] = [each[block.unit.first + number] for each in ends]
+                values: dict[str, Any] = {
+                    "observations": _in_space(self._extended("obs", arrays, steps, number)),
+                    "actions": _in_space(arrays["action"][steps]),
+                    "rewards": arrays["reward"][steps],
+                    "terminations": flags[0],
+                    "truncations": flags[1],
+                }
+                yield EpisodeBuffer(seed=seed, infos=infos or None, **values)
                 self._advance(length)
 
     def _extended(
-        self, name: str, arrays: Mapping[str, np.ndarray], rows: slice, number: int
+        self, name: str, arrays: Mapping[str, np.ndarray], steps: slice, number: int
     ) -> np.ndarray:
-        """(T + 1, ...) the rows and what came after the last step, or the last one again."""
-        key, steps = "final_obs" if name == "obs" else f"final_{name}", arrays[name][rows]
-        last = arrays[key][number] if key in self._finals else steps[-1]
-        return np.concatenate([steps, np.asarray(last)[None]])
+        """(T + 1, ...) the rows and the one after the last step, or the last one again."""
+        key, rows = f"final_{name}", arrays[name][steps]
+        last = arrays[key][number] if key in self.finals else rows[-1]
+        return np.concatenate([rows, np.asarray(last)[None]])
 
     def notes(self, with_rows: bool) -> Iterator[dict[str, Any]]:
-        """What the metadata of each episode hold beside Minari's own."""
+        """The metadata of each episode beside Minari's own."""
         for table in _catalog_rows(self._selection, self._selection.rows, self.columns.names):
             for row in table.to_pylist():
                 yield {NOTES: json.dumps(row)} if with_rows else {}
+
+
+def _alike(one: Field, other: Field) -> bool:
+    return (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
 def _catalog_rows(
@@ -227,7 +227,7 @@ def _catalog_rows(
 
 
 def _seeds(selection: Selection, rows: np.ndarray) -> Iterator[int | None]:
-    """The seeds of some episodes; DatasetError for one that is none."""
+    """The seeds of some episodes; DatasetError for a large one that is not a seed."""
     large = [LARGE_SEED] if LARGE_SEED in selection.catalog.column_names else []
     for table in _catalog_rows(selection, rows, ["seed", *large]):
         yield from map(catalog_seed, *(column.to_pylist() for column in table.columns))
@@ -249,12 +249,6 @@ def _space(field: Field) -> Any:
 def _in_space(rows: np.ndarray) -> np.ndarray:
     """Rows in the dtype of their space, which for booleans is int8."""
     return rows.astype(np.int8) if rows.dtype == np.bool_ else rows
-
-
-def _at_end(length: int, flag: bool) -> np.ndarray:
-    flags = np.zeros(length, bool)
-    flags[-1] = flag
-    return flags
 
 
 def _listed(rows: np.ndarray) -> Any:

@@ -1,4 +1,4 @@
-"""MoCapAct's rollouts as a store; see ``mocapact_schema`` for both sides."""
+"""Import of MoCapAct's rollouts; ``schema.py`` describes both sides."""
 
 from __future__ import annotations
 
@@ -13,16 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.errors import DatasetError, listed
-from datasets.formats.hdf5 import damage_named, open_hdf5
+from datasets.formats.hdf5 import open_hdf5
 from datasets.formats.interface import Carried, PartInput
-from datasets.formats.mocapact.clips import read_clip_list
-from datasets.formats.mocapact.files import (
-    FileContents,
-    Rollouts,
-    get_array,
-    read_contents,
-    read_float32,
-)
+from datasets.formats.mocapact.files import FileContents, Rollouts, read_contents, read_float32
 from datasets.formats.mocapact.schema import (
     BODY_OBSERVABLES,
     PROPRIOCEPTIVE,
@@ -35,10 +28,12 @@ from datasets.formats.mocapact.schema import (
     store_schema,
 )
 from datasets.formats.sources import (
+    Parts,
     catalog_columns,
+    check_episodes_fit,
     content_digests,
+    damage_named,
     joint_identity,
-    pack_episodes,
     refuse,
 )
 from datasets.schema import TERRAIN_AND_SKILL, Schema
@@ -46,10 +41,10 @@ from datasets.schema import TERRAIN_AND_SKILL, Schema
 SUFFIXES = (".hdf5", ".h5")
 OBSERVABLES = ("body", "all")
 _ROLLOUT_BITS = 20
-"""Of an episode's id, the bits that count the rollouts of a snippet."""
+"""Bits of an episode's id that count the rollouts of a snippet."""
 
 RETURN_TOLERANCE = 1e-3
-"""Relative difference allowed between a recorded return, summed in float32, and the rewards."""
+"""Relative tolerance between a recorded return, summed in float32, and the sum of the rewards."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +52,10 @@ class MocapactOptions:
     """How rollouts become a store.
 
     Attributes:
-        observables: what the field `obs` holds: "body", the 13 observables that the Body
-            Transformer learns from (all others become `further_obs`), or "all".
-        validation_clips: a text file with a clip a line: the catalog's column `split` says
-            "validation" for their episodes and "train" for the others.
+        observables: of the field ``obs``: "body", the 13 that the Body Transformer learns from (all
+            others become ``further_obs``), or "all".
+        validation_clips: a text file with a clip a line, whose episodes get "validation" in the
+            catalog's column ``split``; all others get "train".
     """
 
     observables: str = "body"
@@ -74,18 +69,15 @@ class MocapactOptions:
 class MocapactImporter:
     """Reads one file or a folder of them; see ``interface.Importer``.
 
-    Opening reads the metrics of every snippet, which say how long the rollouts are; the arrays of a
-    rollout are compared with them when they are read.
-
-    Raises:
-        DatasetError: names file and key.
+    The lengths of the rollouts come from the metrics of their snippets; ``read_part`` checks the
+    arrays against them.
     """
 
     Options: ClassVar[type[Any]] = MocapactOptions
 
     def __init__(self, source: str, options: MocapactOptions) -> None:
         self.files = _files(Path(source))
-        clips = read_clip_list(options.validation_clips) if options.validation_clips else ()
+        clips = _clip_list(options.validation_clips) if options.validation_clips else ()
         contents = {path: read_contents(path) for path in self.files}
         self._contents = [found for found in contents.values() if found]
         self._empty = [path.name for path, found in contents.items() if not found]
@@ -98,20 +90,18 @@ class MocapactImporter:
         self._validation = _known_clips(self._rollouts, clips)
         self.identity = joint_identity(self._identities.values(), (options.observables, clips))
         lengths = np.concatenate([each.columns["length"] for each in self._rollouts])
-        row_bytes = sum(each.row_bytes for each in self.schema.fields if each.per == "step")
-        self.part_lengths = pack_episodes(lengths, row_bytes)
-        self._first_episodes = np.cumsum([0, *map(len, self.part_lengths)])
+        advice, fields = "is the file damaged?", self.schema.fields
+        check_episodes_fit(source, "episode_lengths", lengths, fields, advice)
+        self.parts = Parts(lengths, self.schema.fields)
         self._first_rollouts = np.cumsum([0, *map(len, self._rollouts)])
         self.carried = self._carried()
 
     def close(self) -> None:
-        """See ``interface.Importer``; no file is held open between parts."""
+        """See ``interface.Importer``: files are open only while a part is read."""
 
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
-        lengths, first = self.part_lengths[number], int(self._first_episodes[number])
-        if len(lengths) == 1:
-            self._check_long(first)
+        lengths, first = self.parts.lengths[number], self.parts.episodes(number).start
         sizes = {"step": int(lengths.sum()), "episode": len(lengths)}
         arrays = {
             each.name: np.empty((sizes[each.per], *each.shape), each.dtype)
@@ -135,19 +125,8 @@ class MocapactImporter:
             per_episode={name: arrays[name] for name in self.schema.names("episode")},
         )
 
-    def _check_long(self, episode: int) -> None:
-        """Refuse an episode that claims more steps than it has, before memory is asked for them.
-
-        In a part of several episodes their lengths are bounded.
-        """
-        [(rollouts, rollout, _)] = self._pieces(episode, episode + 1)
-        length = int(rollouts.columns["length"][rollout])
-        with open_hdf5(rollouts.path) as file, damage_named(rollouts.path):
-            key = f"{rollouts.snippet.name}/{rollout}/rewards"
-            get_array(rollouts.path, file, key, (length,))
-
     def _pieces(self, first: int, stop: int) -> Iterator[tuple[Rollouts, int, int]]:
-        """The snippets of the episodes first .. stop - 1, with the rollouts low .. high - 1."""
+        """The snippets of the episodes first .. stop - 1, each with a range of its rollouts."""
         at = int(np.searchsorted(self._first_rollouts, first, side="right")) - 1
         while at < len(self._rollouts) and self._first_rollouts[at] < stop:
             begin, end = (int(each) for each in self._first_rollouts[at : at + 2])
@@ -163,16 +142,16 @@ class MocapactImporter:
         place: tuple[slice, int],
         seen: np.ndarray,
     ) -> None:
-        """Read a rollout into its (rows, episode) of the arrays; `seen` takes its observations."""
+        """Read a rollout into ``place`` (rows, episode); ``seen`` buffers its observations."""
         rows, episode = place
         path, group = rollouts.path, f"{rollouts.snippet.name}/{rollout}"
         for key, name in STEP_KEYS.items():
             if name in arrays:
                 read_float32(path, file, f"{group}/{key}", arrays[name][rows])
         read_float32(path, file, f"{group}/{PROPRIOCEPTIVE}", seen)
-        for run in self._layout.runs:
-            arrays[run.field][rows, run.target] = seen[:-1, run.first : run.stop]
-            arrays[final_name(run.field)][episode, run.target] = seen[-1, run.first : run.stop]
+        for name, columns in self._layout.columns.items():
+            arrays[name][rows] = seen[:-1, columns]
+            arrays[final_name(name)][episode] = seen[-1, columns]
         summed = float(arrays["reward"][rows].sum(dtype=np.float64))
         recorded = float(rollouts.columns["return"][rollout])
         if abs(summed - recorded) > RETURN_TOLERANCE * max(1.0, abs(summed)):
@@ -182,27 +161,28 @@ class MocapactImporter:
     def _catalog_of(self, rollouts: Rollouts, low: int, high: int) -> pa.Table:
         """Catalog rows of a snippet's rollouts low .. high - 1."""
         snippet, count = rollouts.snippet, high - low
-        if rollouts.noted is not None:
-            table = self._tables[rollouts.path].take(pa.array(rollouts.noted[low:high]))
+        if rollouts.note_rows is not None:
+            table = self._tables[rollouts.path].take(pa.array(rollouts.note_rows[low:high]))
         else:
             known = {name: values[low:high] for name, values in rollouts.columns.items()}
+            numbers, clip = np.arange(low, high), clip_of(snippet.clip)
             columns = catalog_columns(
                 low,
                 known.pop("length"),
                 self.identity,
                 TERRAIN_AND_SKILL,
-                episode=_first_id(self._identities[rollouts.path], snippet) + np.arange(low, high),
+                episode=_first_id(self._identities[rollouts.path], snippet) + numbers,
                 terrain="flat",
-                skill=clip_of(snippet.clip),
+                skill=clip,
                 robot=ROBOT,
                 simulator="dm_control",
                 expert=snippet.name,
                 success=~known["terminated"],
                 truncated=~known["terminated"],
-                clip=clip_of(snippet.clip),
+                clip=clip,
                 snippet_start=snippet.start,
                 snippet_end=snippet.end,
-                rollout=np.arange(low, high),
+                rollout=numbers,
                 **known,
             )
             table = pa.table({name: pa.array(values) for name, values in columns.items()})
@@ -229,7 +209,7 @@ class MocapactImporter:
         left = [f"{name}: not in the published schema" for name in names]
         left += [f"{name}: has no group <clip>-<start>-<end>" for name in self._empty]
         notes = (
-            "stats: not copied, for the store gives those of any selection from its rows",
+            "stats: not copied; a store computes them for any selection",
             "to leave out early terminations, as the Body Transformer does, select where('not "
             "terminated')",
         )
@@ -237,9 +217,9 @@ class MocapactImporter:
 
 
 def _first_id(file_identity: str, snippet: Snippet) -> int:
-    """The id of a snippet's first rollout, the same whatever files are imported together.
+    """The id of a snippet's first rollout, independent of the other files.
 
-    So a folder that was imported before and has grown since is not imported twice.
+    So no file is imported twice when a folder has grown since its import.
     """
     digest = hashlib.sha256(f"{file_identity} {snippet.name}".encode()).hexdigest()
     return int(digest[:16], 16) >> (1 + _ROLLOUT_BITS) << _ROLLOUT_BITS
@@ -257,7 +237,7 @@ def _files(source: Path) -> list[Path]:
 def _common_schema(
     contents: Sequence[FileContents], observables: str
 ) -> tuple[ObservableLayout, Schema]:
-    """Where the observables go and the schema of all the files; DatasetError if they differ."""
+    """Where the observables go, and the schema of all files; DatasetError if they differ."""
     first = contents[0]
     for found in contents:
         described = ("widths", "keys", "action_dim", "ref_steps")
@@ -265,11 +245,11 @@ def _common_schema(
         if differ or list(found.widths) != list(first.widths):
             refuse(found.path, "", f"its observables or arrays are not those of {first.path}")
         if (found.notes is None) != (first.notes is None):
-            refuse(found.path, "", f"has gaitforge's notes, or {first.path} has, not both")
+            refuse(found.path, "", f"only one of it and {first.path} has gaitforge's notes")
         if found.notes and first.notes and found.notes[0] != first.notes[0]:
             refuse(found.path, "", f"gaitforge's notes have another schema than {first.path}")
     if first.notes:
-        return _noted_schema(first, first.notes[0])
+        return _schema_of_notes(first, first.notes[0])
     chosen = [name for name in first.widths if name in BODY_OBSERVABLES]
     if observables == "all" or not chosen:
         chosen = list(first.widths)
@@ -277,8 +257,8 @@ def _common_schema(
     return layout, store_schema(layout, first.action_dim, first.keys, first.ref_steps)
 
 
-def _noted_schema(found: FileContents, noted: Schema) -> tuple[ObservableLayout, Schema]:
-    """The schema that an export kept, less the fields that the format does not hold."""
+def _schema_of_notes(found: FileContents, noted: Schema) -> tuple[ObservableLayout, Schema]:
+    """The schema in the notes, less the fields that the format does not hold."""
     layout = ObservableLayout.of_schema(noted)
     fresh = store_schema(layout, found.action_dim, found.keys, found.ref_steps)
     shapes = {each.name: (each.shape, each.dtype, each.per) for each in fresh.fields}
@@ -290,6 +270,18 @@ def _noted_schema(found: FileContents, noted: Schema) -> tuple[ObservableLayout,
     ):
         refuse(found.path, "", "gaitforge's notes do not describe its arrays; delete the group")
     return layout, replace(noted, fields=fields)
+
+
+def _clip_list(path: str) -> tuple[str, ...]:
+    """The clips of a text file, one a line, without empty lines and comments (#)."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatasetError(f"cannot read the clip list {path}: {error}") from error
+    clips = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not clips:
+        raise DatasetError(f"the clip list {path} names no clip; write one a line")
+    return tuple(dict.fromkeys(clips))
 
 
 def _known_clips(rollouts: Sequence[Rollouts], clips: Sequence[str]) -> frozenset[str]:

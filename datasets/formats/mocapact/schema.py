@@ -1,13 +1,13 @@
-"""MoCapAct's HDF5 schema (Wagener et al. 2022) and the fields of a store that hold it.
+"""MoCapAct's HDF5 layout (Wagener et al. 2022) and how it maps to a store's fields.
 
-A file has one group a snippet, `<clip>-<start>-<end>`, with one group a rollout, `0` and up: first
-those from the snippet's start, then those from random points of it (`rsi`). A rollout of T control
-steps has T actions, rewards and values, and T + 1 observations; the last one is the store's final
-observation.
+A file has one group a snippet, ``<clip>-<start>-<end>``, with one group a rollout, ``0`` and up:
+first those from the snippet's start, then those from random points of it (``rsi``). A rollout of T
+control steps has T actions, rewards and values, and T + 1 observations; the last one is the store's
+final observation.
 
-The observation is 35 observables side by side, which `observable_indices` names. The Body
-Transformer learns from 13 of them (Sferrazza et al. 2024, Appendix B), so that by default these
-are the field `obs`, and the others the field `further_obs`.
+The observation is 35 observables side by side, which ``observable_indices`` names. The Body
+Transformer learns from 13 of them (Sferrazza et al. 2024, Appendix B): by default these are the
+field ``obs``, and the others the field ``further_obs``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from datasets.errors import DatasetError
+from datasets.formats.sources import consecutive_slices, tiling_slices
 from datasets.schema import Field, Schema
 
 BODY_OBSERVABLES = (
@@ -37,7 +39,7 @@ BODY_OBSERVABLES = (
     "sensors_velocimeter",
     "world_zaxis",
 )
-"""What the Body Transformer's CMU humanoid observes: every number has a place on its body."""
+"""What the Body Transformer's CMU humanoid observes: numbers with a place on its body."""
 
 CONTROL_DT_S = 0.03
 """Control step of dm_control's clip tracking, six physics steps of 5 ms."""
@@ -68,8 +70,8 @@ METRICS = {
 
 REQUIRED_METRICS = ("episode_returns",)
 
-NOTES, NOTED_ROLLOUTS = "gaitforge", "rollouts"
-"""Group of an export's own notes, and the names of the rollouts in the order of their rows."""
+NOTES, NOTES_ROLLOUTS = "gaitforge", "rollouts"
+"""Group of the notes, and the names of the rollouts in the order of their catalog rows."""
 
 ATTRIBUTE = "mocapact"
 """Attribute of the store's schema: the observables in the file's order, and the reference steps."""
@@ -89,25 +91,25 @@ _ESCAPE = re.compile("%([0-9A-F]{2})")
 
 
 def clip_name(clip: str) -> str:
-    """A clip as the name of groups and files: what they cannot hold is its code, as "%2F" for "/".
+    """A clip as the name of groups and files, with escapes such as "%2F" for "/"; "%" if empty.
 
-    No two clips have one name, and ``clip_of`` turns it back; the empty clip is a lone "%".
+    Names are unique; ``clip_of`` is the inverse.
     """
     return _NO_NAME.sub(lambda found: f"%{ord(found[0]):02X}", clip) or "%"
 
 
 def clip_of(name: str) -> str:
-    """The clip of a name; a name that ``clip_name`` does not give is the clip itself."""
+    """The clip of a name; a name that is not ``clip_name``'s is the clip itself."""
     clip = "" if name == "%" else _ESCAPE.sub(lambda found: chr(int(found[1], 16)), name)
     return clip if clip_name(clip) == name else name
 
 
 @dataclass(frozen=True, order=True)
 class Snippet:
-    """A stretch of a clip that one expert tracks: frames `start` to `end`.
+    """Frames ``start`` to ``end`` of a clip, which one expert tracks.
 
     Attributes:
-        clip: as the file names it; ``clip_of`` tells the clip.
+        clip: its ``clip_name``.
     """
 
     clip: str
@@ -128,24 +130,9 @@ class Snippet:
         return cls(match["clip"], int(match["start"]), int(match["end"]))
 
 
-@dataclass(frozen=True)
-class Run:
-    """Neighbouring columns of the file's observation that are neighbours in one field, too."""
-
-    field: str
-    first: int
-    stop: int
-    at: int
-
-    @property
-    def target(self) -> slice:
-        """Columns of the field."""
-        return slice(self.at, self.at + self.stop - self.first)
-
-
 @dataclass(frozen=True, eq=False)
 class ObservableLayout:
-    """Where the observables are: in the file's order side by side, and in a store's fields.
+    """Where the observables are in the file's observation and in the store's fields.
 
     Attributes:
         widths: name -> how many numbers, in the file's order.
@@ -157,7 +144,7 @@ class ObservableLayout:
 
     @classmethod
     def of_file(cls, widths: Mapping[str, int], chosen: Sequence[str]) -> ObservableLayout:
-        """`chosen` observables as `obs`, all others as `further_obs`."""
+        """The ``chosen`` observables as ``obs``, all others as ``further_obs``."""
         parts = {
             "obs": tuple(name for name in widths if name in chosen),
             "further_obs": tuple(name for name in widths if name not in chosen),
@@ -169,18 +156,12 @@ class ObservableLayout:
         """The observables of a store: the named slices of its observation fields.
 
         A field whose slices do not tile it is one observable of its own name.
-
-        Raises:
-            DatasetError: two fields have an observable of the same name.
         """
         fields: dict[str, tuple[str, ...]] = {}
         widths: dict[str, int] = {}
         for name in (name for name in _FIELDS if name in schema.names("step")):
             field = schema.field(name)
-            ordered = sorted(field.slices.items(), key=lambda item: item[1])
-            ends = [0, *(stop for _, (_, stop) in ordered)]
-            if [start for _, (start, _) in ordered] != ends[:-1] or (ends[-1],) != field.shape:
-                ordered = [(name, (0, field.shape[0]))]
+            ordered = tiling_slices(field) or [(name, (0, field.shape[0]))]
             fields[name] = tuple(key for key, _ in ordered)
             if twice := sorted(set(fields[name]) & set(widths)):
                 raise DatasetError(f"two observation fields have a slice {twice[0]}")
@@ -193,8 +174,7 @@ class ObservableLayout:
     @property
     def slices(self) -> dict[str, tuple[int, int]]:
         """Name -> (start, stop) in the file's observation."""
-        ends = accumulate(self.widths.values(), initial=0)
-        return dict(zip(self.widths, pairwise(ends), strict=True))
+        return consecutive_slices(self.widths)
 
     @property
     def width(self) -> int:
@@ -202,38 +182,23 @@ class ObservableLayout:
         return sum(self.widths.values())
 
     @cached_property
-    def runs(self) -> list[Run]:
-        """How to copy between the file's observation and the fields, in few pieces."""
-        runs: list[Run] = []
-        slices = self.slices
+    def columns(self) -> dict[str, np.ndarray]:
+        """Field -> its columns in the file's observation."""
+        return {
+            field: np.concatenate([np.arange(*self.slices[name]) for name in names])
+            for field, names in self.fields.items()
+        }
+
+    def observation_fields(self, per: Literal["step", "episode"]) -> list[Field]:
+        """The fields a step, or the fields an episode that hold the last observation."""
+        found = []
         for field, names in self.fields.items():
-            at = 0
-            for first, stop in (slices[name] for name in names):
-                if runs and runs[-1].field == field and runs[-1].stop == first:
-                    runs[-1] = Run(field, runs[-1].first, stop, runs[-1].at)
-                else:
-                    runs.append(Run(field, first, stop, at))
-                at += stop - first
-        return runs
-
-    def step_fields(self) -> list[Field]:
-        """The observation's fields a step."""
-        return [self._field(name, name, "step") for name in self.fields]
-
-    def final_fields(self) -> list[Field]:
-        """The fields an episode that hold its last observation."""
-        return [self._field(name, final_name(name), "episode") for name in self.fields]
-
-    def _field(self, source: str, name: str, per: Any) -> Field:
-        ends = list(accumulate((self.widths[key] for key in self.fields[source]), initial=0))
-        return Field(
-            name,
-            (ends[-1],),
-            unit="mixed",
-            description="proprioceptive observation" if source == "obs" else "further observables",
-            slices=dict(zip(self.fields[source], pairwise(ends), strict=True)),
-            per=per,
-        )
+            widths = {name: self.widths[name] for name in names}
+            text = "proprioceptive observation" if field == "obs" else "further observables"
+            name, shape = field if per == "step" else final_name(field), (sum(widths.values()),)
+            slices = consecutive_slices(widths)
+            found.append(Field(name, shape, unit="mixed", description=text, slices=slices, per=per))
+        return found
 
 
 def final_name(field: str) -> str:
@@ -248,24 +213,24 @@ def store_schema(
 
     Args:
         layout: the observables.
-        action_dim: numbers of an action.
-        keys: those of `STEP_KEYS` that the rollouts have.
-        ref_steps: how many control steps ahead the observed references are; None if not known.
+        action_dim: size of an action.
+        keys: those of ``STEP_KEYS`` that the rollouts have.
+        ref_steps: how many control steps ahead the observed references are; None if unknown.
     """
     kept = [(key, name) for key, name in STEP_KEYS.items() if key in keys]
+    shapes = {key: (action_dim,) if key.endswith("actions") else () for key in STEP_KEYS}
     signals = [
-        Field(
-            name,
-            (action_dim,) if key.endswith("actions") else (),
-            description=_DESCRIPTIONS.get(name, ""),
-        )
-        for key, name in kept
+        Field(name, shapes[key], description=_DESCRIPTIONS.get(name, "")) for key, name in kept
     ]
     attribute: dict[str, Any] = {"observables": dict(layout.widths)}
     if ref_steps is not None:
         attribute["ref_steps"] = list(ref_steps)
     return Schema(
-        fields=(*layout.step_fields(), *signals, *layout.final_fields()),
+        fields=(
+            *layout.observation_fields("step"),
+            *signals,
+            *layout.observation_fields("episode"),
+        ),
         control_dt_s=CONTROL_DT_S,
         robot=ROBOT,
         attributes={ATTRIBUTE: attribute},

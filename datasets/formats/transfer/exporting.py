@@ -1,7 +1,7 @@
-"""The driver of exports: a temporary name, a flush to the disk, a reading back, and one rename.
+"""The driver of exports: write under a temporary name, flush, read back, rename.
 
-The temporary name is the destination's own. An export that was killed starts anew, for most layouts
-cannot be continued where they broke off, and it clears away what it finds there.
+An interrupted export starts anew, because most layouts cannot be continued, and removes what it
+finds under the temporary name.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from datasets.errors import DatasetError
 from datasets.files import exclusive_lock, fsync_path, fsync_tree, replace_durably
 from datasets.formats import exporter_class, options_of
-from datasets.formats.interface import Begin, Exporter, Report, unheard
+from datasets.formats.interface import Begin, Report, no_progress
 from datasets.formats.transfer.verifying import verify_export
 from datasets.selection.selection import Selection
 from datasets.storage.s3.bucket import is_bucket_url
@@ -28,7 +29,7 @@ def export_selection(
     selection: Selection,
     destination: str | os.PathLike[str],
     options: Mapping[str, Any] | None = None,
-    begin: Begin = unheard,
+    begin: Begin = no_progress,
 ) -> Report:
     """Write a selection in another project's format.
 
@@ -36,13 +37,13 @@ def export_selection(
         name: one of ``formats.FORMATS``.
         selection: at least one episode.
         destination: the new file or folder.
-        options: of the format's writer; begin: hears of steps as they are written.
+        options: of the format's writer.
+        begin: reports the steps written.
 
     Raises:
         DatasetError: an unknown format or option, packages that are not installed, a selection that
-            the format cannot hold, a destination that exists, cannot be written, or is being
-            written, or what was written does not read back as what was selected; nothing is left
-            behind.
+            the format cannot hold, a destination that exists or cannot be written, or an export
+            that does not read back as what was selected. Nothing is left behind.
     """
     started = time.monotonic()
     cls = exporter_class(name)
@@ -65,7 +66,9 @@ def export_selection(
                 _remove(temporary)
                 carried = exporter.write(selection, temporary, begin(selection.steps))
                 (fsync_tree if temporary.is_dir() else fsync_path)(temporary)
-                _verify(name, exporter, chosen, selection, temporary, destination)
+                with _renamed_in_errors(temporary, destination):
+                    notes = getattr(chosen, "notes", False)
+                    verify_export(name, exporter, notes, selection, temporary)
                 _check_free(target, destination)
                 replace_durably(temporary, target)
             finally:
@@ -74,17 +77,22 @@ def export_selection(
         raise DatasetError(f"cannot write {destination}: {_reason(error)}") from error
     fields = selection.store.schema.fields
     per = {"step": selection.steps, "episode": len(selection)}
-    return Report(
-        name,
-        selection.store.address,
-        str(destination),
-        len(selection),
-        selection.steps,
-        len(selection.rows_by_part()),
-        sum(each.row_bytes * per[each.per] for each in fields),
-        time.monotonic() - started,
-        carried,
-    )
+    size = sum(each.row_bytes * per[each.per] for each in fields)
+    counts = len(selection), selection.steps, len(selection.rows_by_part()), size
+    seconds = time.monotonic() - started
+    return Report(name, selection.store.address, str(destination), *counts, seconds, carried)
+
+
+@contextmanager
+def _renamed_in_errors(temporary: Path, destination: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors on what was written, with the destination's name."""
+    try:
+        yield
+    except DatasetError as error:
+        problem = str(error).replace(str(temporary), str(destination))
+        raise DatasetError(
+            f"{destination} was not made, it does not read back as it was written: {problem}"
+        ) from error
 
 
 def _check_free(target: Path, destination: str | os.PathLike[str]) -> None:
@@ -99,25 +107,8 @@ def _remove(temporary: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _verify(
-    name: str,
-    exporter: Exporter,
-    options: Any,
-    selection: Selection,
-    temporary: Path,
-    destination: str | os.PathLike[str],
-) -> None:
-    try:
-        verify_export(name, exporter, getattr(options, "notes", False), selection, temporary)
-    except DatasetError as error:
-        problem = str(error).replace(str(temporary), str(destination))
-        raise DatasetError(
-            f"{destination} was not made, for it does not read back as it was written: {problem}"
-        ) from error
-
-
 def _reason(error: OSError) -> str:
-    """The system's own words: HDF5 and Arrow put theirs around them."""
+    """The system's message, without what HDF5 and Arrow wrap around it."""
     found = re.search(r"errno\W+(\d+)", str(error), re.IGNORECASE)
     number = error.errno or (int(found[1]) if found else 0)
     return os.strerror(number) if number else " ".join(str(error).split())

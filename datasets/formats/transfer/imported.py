@@ -1,9 +1,8 @@
-"""Which sources a store holds, so that one that has changed since its import is noticed.
+"""The record of a source in the store that imported it, to notice when the source changes.
 
-A source is known again by its place, and its content by a digest; a store keeps a small record of
-both for each import, ``imports/<place>/<content>.json``. Parts and episodes take their names from
-the content alone, so without the record a source with a few rows changed would be taken for one
-more source, and the store would hold nearly every episode twice.
+A source is identified by its path, and its content by a digest; the store keeps both in
+``imports/<place>/<content>.json``. Part and episode ids come from the content alone, so without the
+record a source with a few changed rows would be imported again beside its old version.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _DIGITS = 16
 
 @dataclass(frozen=True)
 class ImportedSource:
-    """A source as a store remembers it.
+    """A source as a store records it.
 
     Attributes:
-        source: what messages call it; name: its last part, for people who read the record.
+        source: its path; name: the last part of it.
         format: one of ``formats.FORMATS``.
-        place: digits that name where it lies; content: that name its content.
+        place, content: digests of its path and of its content.
     """
 
     source: str
@@ -42,10 +41,7 @@ class ImportedSource:
 
     @classmethod
     def of(cls, format_name: str, source: str, importer: Importer) -> ImportedSource:
-        """A source that a reader has opened: a path, or a name that the reader knows.
-
-        The place of a source that is no path is that of its first file.
-        """
+        """The source of an importer; one that is a name, not a path, has its first file's place."""
         path = Path(source) if Path(source).exists() else importer.files[0]
         place = f"{format_name} {path.resolve()}"
         digits = hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:_DIGITS]
@@ -53,11 +49,7 @@ class ImportedSource:
         return cls(source, Path(source).name, format_name, digits, content)
 
     def check_unchanged(self, address: str | os.PathLike[str]) -> None:
-        """Refuse a source of which the store holds another content.
-
-        Raises:
-            DatasetError: it does, or the storage refuses.
-        """
+        """Raise DatasetError if the store imported another content of this source."""
         folder = f"{IMPORTS}/{self.place}"
         if is_bucket_url(address):
             known = [key.rpartition("/")[2] for key in Bucket(str(address)).list(f"{folder}/")]
@@ -71,11 +63,7 @@ class ImportedSource:
             )
 
     def remember(self, address: str | os.PathLike[str]) -> None:
-        """Keep the record in a store; again, it changes nothing.
-
-        Raises:
-            DatasetError: the disk or the storage refuses.
-        """
+        """Write the record into a store; DatasetError if the disk or the storage refuses."""
         folder = f"{IMPORTS}/{self.place}"
         tree = {"format": self.format, "source": self.name, "content": self.content}
         body = json.dumps(tree, indent=1).encode()

@@ -1,10 +1,9 @@
-"""The driver of imports: parts in threads, staged beside the store, checked, then published.
+"""The driver of imports: parts in threads, staged beside the store, verified, then published.
 
-Nothing appears in the store before all of the source was read and what was stored was read back and
-compared, so bad input leaves nothing behind. A new store appears in one step; into one that exists,
-parts are moved one after the other, each whole, and an import that is killed meanwhile adds the
-rest when it is called again. An import that was interrupted keeps its staged parts and goes on with
-the others; if the source or the options changed meanwhile, it starts anew.
+Nothing appears in the store until all of the source was read and the stored parts were read back
+and compared, so bad input leaves nothing behind. A new store appears in one step. Into an existing
+store, parts are moved one by one, each atomically; if that is interrupted, the next call adds the
+rest. An interrupted import resumes with its staged parts, unless the source or the options changed.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,15 @@ from datasets.dataset import Store, create_store, open_store
 from datasets.errors import DatasetError, StorageError, listed
 from datasets.files import exclusive_lock, replace_durably, write_bytes_durably
 from datasets.formats import importer_class, options_of
-from datasets.formats.interface import Advance, Begin, Importer, Report, unheard
+from datasets.formats.interface import Advance, Begin, Importer, Report, no_progress
 from datasets.formats.sources import refuse
+from datasets.formats.transfer import staging
 from datasets.formats.transfer.imported import ImportedSource
-from datasets.formats.transfer.staging import (
-    STORE,
-    lock_path,
-    note_origin,
-    remove_leftovers,
-    staging_folder,
-)
 from datasets.layout import CATALOG, PARTS
 from datasets.storage.parts import array_digest
 from datasets.storage.root import ROOT_FILE
 from datasets.storage.s3.bucket import Bucket, is_bucket_url
+from datasets.storage.s3.object_store import push_store
 
 WORKERS = 2
 _SOURCE = "source.json"
@@ -51,24 +47,24 @@ def import_source(
     source: str | os.PathLike[str],
     store: str | os.PathLike[str],
     options: Mapping[str, Any] | None = None,
-    begin: Begin = unheard,
+    begin: Begin = no_progress,
     workers: int = WORKERS,
 ) -> Report:
-    """Import a source of another project's format into a store; again, it changes nothing.
+    """Import a source of another project's format into a store; repeating it changes nothing.
 
     Args:
         name: one of ``formats.FORMATS``.
         source: a file, a folder, or what else the format's reader takes.
-        store: a folder or ``s3://bucket/prefix``; made if absent. A store that is there must have
-            the schema that the source gives.
+        store: a folder or ``s3://bucket/prefix``, created if absent. An existing store must have
+            the schema of the source.
         options: of the format's reader.
-        begin: hears of the steps of each part that is done, those of an earlier call included.
+        begin: reports the steps of each part, including those of an earlier call.
         workers: threads that read and write parts; each holds a few times ``sources.PART_BYTES``.
 
     Raises:
         DatasetError: an unknown format or option, packages that are not installed, a source or
-            store that does not fit, in one line that names file and key, or one of which the store
-            holds another content, because it has changed; nothing was imported.
+            store that does not fit (one line that names file and key), or a source that has changed
+            since the store imported it. Nothing was imported.
     """
     started = time.monotonic()
     cls = importer_class(name)
@@ -76,52 +72,36 @@ def import_source(
         raise DatasetError(f"{source} is no local path; copy it to this machine first")
     importer = cls(str(source), options_of(cls.Options, options))
     try:
-        parts = _part_ids(name, importer)
-        # A link stays one: the store appears where it leads to.
-        place = str(store) if is_bucket_url(store) else Path(store).resolve()
-        target = _existing(place, importer)
-        if target is not None:
-            ImportedSource.of(name, str(source), importer).check_unchanged(place)
-        steps = sum(int(lengths.sum()) for lengths in importer.part_lengths)
+        # A link stays a link: the store appears at its target.
+        address = str(store) if is_bucket_url(store) else Path(store).resolve()
+        work = _Import(name, str(source), importer, address, _existing(address, importer))
+        if work.target is not None:
+            work.record.check_unchanged(address)
+        episodes, steps = importer.parts.n_episodes, importer.parts.n_steps
         advance = begin(steps)
-        if target is None or target.missing(parts):
-            _stage_and_publish(name, importer, str(source), place, target, advance, workers)
+        if work.target is None or work.target.missing(work.part_ids):
+            work.run(advance, workers)
         else:
-            remove_leftovers(place, _origin(str(source), importer))
+            staging.remove_leftovers(address, work.origin)
             advance(steps)
-        episodes = sum(len(lengths) for lengths in importer.part_lengths)
         per = {"step": steps, "episode": episodes}
         size = sum(each.row_bytes * per[each.per] for each in importer.schema.fields)
+        counts = episodes, steps, len(importer.parts), size
         seconds = time.monotonic() - started
-        origin, destination = str(source), str(store)
-        counts = episodes, steps, len(parts)
-        return Report(name, origin, destination, *counts, size, seconds, importer.carried)
+        return Report(name, str(source), str(store), *counts, seconds, importer.carried)
     finally:
         importer.close()
 
 
-def _part_ids(name: str, importer: Importer) -> list[str]:
-    tag = hashlib.sha256(f"{name} {importer.identity}".encode()).hexdigest()[:12]
-    return [f"{tag}-{number:05d}" for number in range(len(importer.part_lengths))]
-
-
-def _origin(source: str, importer: Importer) -> Path:
-    """The file or folder that is imported; of a source that is a name, where its files lie."""
-    return Path(source) if Path(source).exists() else importer.files[0].parent
-
-
 def _existing(address: str | os.PathLike[str], importer: Importer) -> Store | None:
-    """The store if it is there, with the source's schema."""
+    """The store if it exists; DatasetError if it has another schema than the source."""
     if not is_bucket_url(address):
         path = Path(address)
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             return None
     elif Bucket(str(address)).read(ROOT_FILE) is None:
         return None
-    return _equal(open_store(address), importer)
-
-
-def _equal(store: Store, importer: Importer) -> Store:
+    store = open_store(address)
     if store.schema == importer.schema:
         return store
     ours = {each.name: each for each in store.schema.fields}
@@ -133,95 +113,141 @@ def _equal(store: Store, importer: Importer) -> Store:
     )
 
 
-def _stage_and_publish(
-    name: str,
-    importer: Importer,
-    source: str,
-    address: str | os.PathLike[str],
-    target: Store | None,
-    advance: Advance,
-    workers: int,
-) -> None:
-    parts = _part_ids(name, importer)
-    staging, origin = staging_folder(address, parts[0].partition("-")[0]), _origin(source, importer)
-    staging.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(lock_path(staging), wait=False) as held:
-        if not held:
-            raise DatasetError(f"{source} is being imported into {address} by another process")
-        remove_leftovers(address, origin)
-        plan = {"import": {"format": name, "source": Path(source).name}}
-        try:
-            staged = _staged_store(staging, importer, plan, target)
-            note_origin(staging, origin)
-            work = _each_part(source, staged, importer, parts, advance)
-            _in_threads(work, range(len(parts)), workers)
-            _in_threads(_reading_back(staged), parts, workers)
-            _check_new_episodes(source, staged, target)
-            _publish(staged, address, target, ImportedSource.of(name, source, importer))
-        except Exception as error:
-            if not _may_pass_later(error):
-                shutil.rmtree(staging, ignore_errors=True)
-            raise
-        shutil.rmtree(staging)
+@dataclass(frozen=True)
+class _Import:
+    """One source on its way into one store; ``target`` is the store if it exists."""
+
+    name: str
+    source: str
+    importer: Importer
+    address: str | os.PathLike[str]
+    target: Store | None
+
+    @cached_property
+    def record(self) -> ImportedSource:
+        return ImportedSource.of(self.name, self.source, self.importer)
+
+    @cached_property
+    def part_ids(self) -> list[str]:
+        tag = hashlib.sha256(f"{self.name} {self.importer.identity}".encode()).hexdigest()[:12]
+        return [f"{tag}-{number:05d}" for number in range(len(self.importer.parts))]
+
+    @property
+    def origin(self) -> Path:
+        """The file or folder that is imported; for a source that is a name, where its files lie."""
+        path = Path(self.source)
+        return path if path.exists() else self.importer.files[0].parent
+
+    def run(self, advance: Advance, workers: int) -> None:
+        """Stage, verify and publish."""
+        folder = staging.staging_folder(self.address, self.part_ids[0].partition("-")[0])
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive_lock(staging.lock_path(folder), wait=False) as held:
+            if not held:
+                problem = f"is being imported into {self.address} by another process"
+                raise DatasetError(f"{self.source} {problem}")
+            staging.remove_leftovers(self.address, self.origin)
+            try:
+                staged = self._staged_store(folder)
+                staging.write_origin(folder, self.origin)
+                work = self._write_part(staged, advance)
+                _in_threads(work, range(len(self.part_ids)), workers)
+                _in_threads(_verify_part(staged), self.part_ids, workers)
+                self._check_new_episodes(staged)
+                self._publish(staged)
+            except Exception as error:
+                if not _is_transient(error):
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+            shutil.rmtree(folder)
+
+    def _staged_store(self, folder: Path) -> Store:
+        """The store in the staging folder, with the parts of an interrupted call if they fit."""
+        files = [(path.name, path.stat()) for path in self.importer.files]
+        stamp = json.dumps([(name, each.st_size, each.st_mtime_ns) for name, each in files])
+        kept = folder / _SOURCE
+        if not kept.is_file() or kept.read_text() != stamp:
+            shutil.rmtree(folder, ignore_errors=True)
+        elif self.target is not None:
+            _forget_half_moved(folder / staging.STORE, self.target)
+        plan = {"import": {"format": self.name, "source": Path(self.source).name}}
+        store = Store.create(folder / staging.STORE, self.importer.schema, plan)
+        write_bytes_durably(kept, stamp.encode())
+        return store
+
+    def _write_part(self, staged: Store, advance: Advance) -> Callable[[int], None]:
+        missing, reporting = set(staged.missing(self.part_ids)), threading.Lock()
+
+        def work(number: int) -> None:
+            part_id = self.part_ids[number]
+            if part_id in missing:
+                part = self.importer.read_part(number)
+                try:
+                    staged.write_part(part_id, part.steps, part.episodes, part.per_episode)
+                except DatasetError as error:
+                    if _is_transient(error):
+                        raise
+                    refuse(self.source, "", str(error))
+            with reporting:
+                advance(int(self.importer.parts.lengths[number].sum()))
+
+        return work
+
+    def _check_new_episodes(self, staged: Store) -> None:
+        """Refuse an episode id that would be in the store twice."""
+        ours = staged.catalog()
+        present = set() if self.target is None else set(self.target.parts())
+        bounds = [each for part, each in ours.part_bounds.items() if part not in present]
+        rows = np.concatenate([np.arange(0), *(np.arange(*each) for each in bounds)])
+        found, counts = np.unique(ours.numbers("episode")[rows], return_counts=True)
+        if (counts > 1).any():
+            ids = listed(found[counts > 1], 4)
+            refuse(self.source, "", f"episode ids {ids} are there more than once")
+        if self.target is None:
+            return
+        if len(repeated := np.intersect1d(found, self.target.catalog().numbers("episode"))):
+            raise DatasetError(
+                f"episode ids {listed(repeated, 4)} of the source are in store "
+                f"{self.target.address} already; import it into a store of its own"
+            )
+
+    def _publish(self, staged: Store) -> None:
+        address, target = self.address, self.target
+        if is_bucket_url(address):
+            self.record.remember(address)
+            push_store(staged, str(address))
+        elif target is None:
+            self.record.remember(staged.path)
+            staged.files.rebuild_index()
+            with suppress(OSError):
+                Path(address).rmdir()  # an empty folder may stand where the store goes
+            replace_durably(staged.path, Path(address).absolute())
+        else:
+            create_store(address, staged.schema)  # refuses a store that cannot be written
+            self.record.remember(target.path)
+            _move_parts(staged, target)
+            target.files.rebuild_index()
 
 
-def _may_pass_later(error: Exception) -> bool:
-    """Whether a full disk, or a storage that was away, refused."""
+def _is_transient(error: Exception) -> bool:
+    """Whether a full disk or an unreachable storage was the cause, so that a retry may succeed."""
     return isinstance(error, StorageError | OSError) or isinstance(error.__cause__, OSError)
 
 
-def _staged_store(
-    staging: Path, importer: Importer, plan: Mapping[str, Any], target: Store | None
-) -> Store:
-    """The store that grows in the staging folder; what an earlier call left there if it fits."""
-    stamp = json.dumps(
-        [(path.name, (found := path.stat()).st_size, found.st_mtime_ns) for path in importer.files]
-    )
-    kept = staging / _SOURCE
-    if not kept.is_file() or kept.read_text() != stamp:
-        shutil.rmtree(staging, ignore_errors=True)
-    elif target is not None:
-        _forget_half_moved(staging / STORE, target)
-    store = Store.create(staging / STORE, importer.schema, plan)
-    write_bytes_durably(kept, stamp.encode())
-    return store
-
-
 def _forget_half_moved(staged: Path, target: Store) -> None:
-    """Read a part again whose arrays were moved to the store and then removed there."""
+    """Uncommit staged parts whose arrays were moved to the store and removed there."""
     for record in (staged / CATALOG).glob("*.parquet"):
         if not any((root / PARTS / record.stem).is_dir() for root in (staged, target.path)):
             record.unlink()
 
 
-def _each_part(
-    source: str, staged: Store, importer: Importer, parts: list[str], advance: Advance
-) -> Callable[[int], None]:
-    missing, telling = set(staged.missing(parts)), threading.Lock()
-
-    def work(number: int) -> None:
-        lengths = importer.part_lengths[number]
-        if parts[number] in missing:
-            part = importer.read_part(number)
-            try:
-                staged.write_part(parts[number], part.steps, part.episodes, part.per_episode)
-            except DatasetError as error:
-                if _may_pass_later(error):
-                    raise
-                refuse(source, "", str(error))
-        with telling:
-            advance(int(lengths.sum()))
-
-    return work
-
-
-def _reading_back(staged: Store) -> Callable[[str], None]:
-    """Decode a part again and compare it with the digests of what was read from the source."""
+def _verify_part(staged: Store) -> Callable[[str], None]:
+    """Read a part back and compare it with the digests of what was read from the source."""
     catalog = staged.catalog()
 
     def check(part_id: str) -> None:
         if not (staged.path / PARTS / part_id).is_dir():
-            return  # an earlier call had begun to publish it, after checking it
+            return  # an earlier call verified it and began to publish it
         manifest = catalog.manifests[part_id]
         for field in staged.schema.fields:
             rows = manifest.steps if field.per == "step" else manifest.episodes
@@ -230,62 +256,21 @@ def _reading_back(staged: Store) -> Callable[[str], None]:
                 reader.read_runs([(0, rows)], stored)
             if array_digest(stored) != manifest.arrays[field.name]:
                 raise DatasetError(
-                    f"part {part_id}, field {field.name}: what was stored does not read back as "
-                    "it was; check the disk and import again"
+                    f"part {part_id}, field {field.name}: the stored values do not read back as "
+                    "they were; check the disk and import again"
                 )
 
     return check
 
 
 def _in_threads(work: Callable[[Any], None], items: Iterable[Any], workers: int) -> None:
-    """Call ``work`` for each item; the first failure is raised and what has not begun is left."""
+    """Call ``work`` for each item; the first failure cancels the items that have not begun."""
     pool = ThreadPoolExecutor(max(1, workers))
     try:
         for _ in pool.map(work, items):
             pass
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _publish(
-    staged: Store,
-    address: str | os.PathLike[str],
-    target: Store | None,
-    origin: ImportedSource,
-) -> None:
-    if is_bucket_url(address):
-        from datasets.storage.s3.object_store import push_store
-
-        origin.remember(address)
-        push_store(staged, str(address))
-    elif target is None:
-        origin.remember(staged.path)
-        staged.files.rebuild_index()
-        with suppress(OSError):
-            Path(address).rmdir()  # an empty folder may stand where the store goes
-        replace_durably(staged.path, Path(address).absolute())
-    else:
-        create_store(address, staged.schema)  # refuses a store that cannot be written
-        origin.remember(target.path)
-        _move_parts(staged, target)
-        target.files.rebuild_index()
-
-
-def _check_new_episodes(source: str, staged: Store, target: Store | None) -> None:
-    """Refuse an episode id that would be in the store twice."""
-    ours, present = staged.catalog(), set() if target is None else set(target.parts())
-    rows = [np.arange(*ours.part_bounds[part]) for part in ours.part_bounds if part not in present]
-    ids = ours.numbers("episode")[np.concatenate(rows)] if rows else np.array([])
-    found, counts = np.unique(ids, return_counts=True)
-    if (counts > 1).any():
-        refuse(source, "", f"episode ids {listed(found[counts > 1], 4)} are there more than once")
-    if target is None:
-        return
-    if len(repeated := np.intersect1d(found, target.catalog().numbers("episode"))):
-        raise DatasetError(
-            f"episode ids {listed(repeated, 4)} of the source are in store {target.address} "
-            "already; import it into a store of its own"
-        )
 
 
 def _move_parts(staged: Store, target: Store) -> None:

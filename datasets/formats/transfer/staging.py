@@ -1,7 +1,8 @@
-"""Where an import grows before it is published, and what imports that died left there.
+"""Staging folders of imports, and what interrupted imports left in them.
 
-The folder lies beside the store, or beside the mirror of one on object storage. Its name holds what
-is imported, so that an import goes on where it was interrupted; its lock says that one is at work.
+The folder lies beside the store, or beside the mirror of one on object storage. Its name contains a
+digest of the content and the options, so an interrupted import finds it again; its lock marks a
+running import.
 """
 
 from __future__ import annotations
@@ -14,59 +15,57 @@ from pathlib import Path
 
 from datasets.files import exclusive_lock, write_bytes_durably
 from datasets.storage.s3.bucket import Bucket, is_bucket_url
+from datasets.storage.s3.object_store import default_mirror
 
 STORE = "store"
-"""The store that grows, below the staging folder."""
+"""The staged store, below the staging folder."""
 
 _ORIGIN = "origin"
 _LOCK = ".lock"
 
 
 def staging_folder(address: str | os.PathLike[str], tag: str) -> Path:
-    """The folder in which ``tag``, 12 hexadecimal digits, grows into the store at ``address``."""
+    """Where the import ``tag``, 12 hexadecimal digits, into the store at ``address`` is staged."""
     place = _place(address)
     return place.with_name(f".{place.name}.{tag}.importing")
 
 
-def lock_path(staging: Path) -> Path:
-    """The lock to hold while something grows in a staging folder."""
-    return staging.with_name(f"{staging.name}{_LOCK}")
+def lock_path(folder: Path) -> Path:
+    """The lock to hold while using a staging folder."""
+    return folder.with_name(f"{folder.name}{_LOCK}")
 
 
-def note_origin(staging: Path, origin: Path) -> None:
-    """Keep what is imported in a staging folder: ``remove_leftovers`` goes by that."""
-    write_bytes_durably(staging / _ORIGIN, str(origin.resolve()).encode())
+def write_origin(folder: Path, origin: Path) -> None:
+    """Record in a staging folder what it imports, for ``remove_leftovers``."""
+    write_bytes_durably(folder / _ORIGIN, str(origin.resolve()).encode())
 
 
 def remove_leftovers(address: str | os.PathLike[str], origin: Path) -> None:
-    """Remove staging folders of a store that no import will go on with.
+    """Remove staging folders of a store that no import will resume.
 
-    They are those of the same ``origin`` (the content or the options changed since, or all of it is
-    in the store), of one that is no longer there, and those without a store, which were published
-    or never begun. What another source left stays, for its import goes on with it; so does what
-    another process is at work with.
+    They are those of the same ``origin`` (its content or the options changed, or all of it is in
+    the store), those of an origin that no longer exists, and those without a staged store. Folders
+    of other origins and locked ones stay.
     """
     place = _place(address)
     pattern = re.compile(rf"{re.escape(f'.{place.name}.')}[0-9a-f]{{12}}\.importing")
     with suppress(OSError):  # a folder that cannot be read or written is left as it is
         found = {name.removesuffix(_LOCK) for name in os.listdir(place.parent)}
-        for staging in sorted(place.with_name(name) for name in found if pattern.fullmatch(name)):
-            with exclusive_lock(lock_path(staging), wait=False) as held:
-                if held and not _goes_on(staging, origin):
-                    shutil.rmtree(staging, ignore_errors=True)
+        for folder in sorted(place.with_name(name) for name in found if pattern.fullmatch(name)):
+            with exclusive_lock(lock_path(folder), wait=False) as held:
+                if held and not _resumable(folder, origin):
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
-def _goes_on(staging: Path, origin: Path) -> bool:
+def _resumable(folder: Path, origin: Path) -> bool:
     try:
-        noted = Path((staging / _ORIGIN).read_text())
+        recorded = Path((folder / _ORIGIN).read_text())
     except FileNotFoundError:
         return False
-    return (staging / STORE).is_dir() and noted != origin.resolve() and noted.exists()
+    return (folder / STORE).is_dir() and recorded != origin.resolve() and recorded.exists()
 
 
 def _place(address: str | os.PathLike[str]) -> Path:
     if is_bucket_url(address):
-        from datasets.storage.s3.object_store import default_mirror
-
         return default_mirror(Bucket(str(address)))
     return Path(address).resolve()

@@ -14,7 +14,7 @@ from collectors.legged.data import legged_schema
 from collectors.legged.observations import POLICY_SLICES
 from collectors.robots.robot import load_robot
 from datasets import Field, Schema, Selection, Store
-from datasets.formats.fcnet.reader import previous_actions
+from datasets.formats.fcnet.schema import previous_actions
 from tests.datasets.formats.mocapact_files import ROLLOUT_FIELDS, rollout_store
 
 ENDINGS = {

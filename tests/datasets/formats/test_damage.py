@@ -1,12 +1,21 @@
-"""Sources with bytes changed or cut off, anywhere: refused in one line, or read and then whole."""
+"""Damaged sources: refused in one line that names the file, or imported whole.
+
+Bytes, arrays, columns and metadata are damaged one at a time, anywhere. Damage to a required array
+or column must be refused by name.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from datasets import DatasetError, open_store
@@ -35,8 +44,8 @@ def damaged(content: bytes, rng: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-def check_refused_or_whole(name: str, source: Path, folder: Path) -> None:
-    """Import; nothing but DatasetError may be raised, and then nothing is left."""
+def check_refused_or_whole(name: str, source: Path, folder: Path) -> str:
+    """Import; only DatasetError may be raised, and then nothing is left. Returns the refusal."""
     store, refusal = folder / "again", ""
     try:
         import_source(name, source, store, workers=1)
@@ -49,6 +58,7 @@ def check_refused_or_whole(name: str, source: Path, folder: Path) -> None:
         assert open_store(store).verify() == []
         shutil.rmtree(store)
     assert not [path.name for path in folder.iterdir() if "again" in path.name]
+    return refusal
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -65,6 +75,117 @@ def test_damaged_sources(name: str, tmp_path: Path) -> None:
             file.write_bytes(damaged(content, rng))
             check_refused_or_whole(name, source, tmp_path)
             file.write_bytes(content)
+
+
+Damage = Callable[[np.ndarray], Any]
+"""An array -> what replaces it; None to remove it."""
+
+DAMAGES: dict[str, Damage] = {
+    "removed": lambda rows: None,
+    "one row shorter": lambda rows: rows[:-1],
+    "one axis more": lambda rows: np.stack([rows, rows], axis=-1),
+    "not finite": lambda rows: np.full_like(rows, np.nan) if rows.dtype.kind == "f" else rows[:0],
+    "text": lambda rows: np.full(rows.shape, b"a"),
+    "complex": lambda rows: rows.astype(complex),
+}
+
+REQUIRED = {
+    "d4rl": r"observations|actions|rewards|terminals",
+    "minari": r"episode_\d+/(observations|actions|rewards|terminations|truncations)",
+    "mocapact": r".*/(actions|rewards|proprioceptive|episode_lengths|episode_returns|early_.*)",
+}
+"""Arrays without which nothing can be imported."""
+
+
+def test_damaged_arrays(tmp_path: Path) -> None:
+    """Every array of every HDF5 format, damaged in every way."""
+    h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+    for name in (each for each in REQUIRED if not FORMATS[each].missing):
+        source = tmp_path / f"{name}.hdf5"
+        store = CASES[name].make(tmp_path / name, [(3, "truncated"), (4, "terminated")])
+        export_selection(name, store.select(), source, {"notes": False})
+        path = source if source.is_file() else source / "data/main_data.hdf5"
+        content, keys = path.read_bytes(), []
+        with h5py.File(path) as file:
+            file.visit(keys.append)
+            arrays = [key for key in keys if isinstance(file[key], h5py.Dataset)]
+            keys = [key for key in arrays if file[key].shape and file[key].size]
+        for key in keys:
+            for kind, damage in DAMAGES.items():
+                with h5py.File(path, "a") as file:
+                    values = damage(file[key][()])
+                    del file[key]
+                    if values is not None:
+                        file[key] = values
+                refusal = check_refused_or_whole(name, source, tmp_path)
+                if re.fullmatch(REQUIRED[name], key) and kind != "one axis more":
+                    group, _, array = key.rpartition("/")  # or another of its group contradicts it
+                    named = array in refusal or bool(group and group in refusal)
+                    assert named, f"{name} {key} {kind}: {refusal}"
+                path.write_bytes(content)
+
+
+def columns_with_damage(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Every column removed, and replaced by other types, missing values and numbers."""
+    rows = table.num_rows
+    others = [
+        pa.array(["a"] * rows),
+        pa.array(np.full(rows, np.nan)),
+        pa.array([None] * rows, pa.int64()),
+        pa.array([-7] * rows),
+        pa.array([[1.0]] * rows),
+    ]
+    for at, key in enumerate(table.column_names):
+        yield key, table.remove_column(at)
+        for each in others:
+            yield key, table.set_column(at, key, each)
+
+
+@pytest.mark.parametrize("folder", ["data", "meta/episodes"])
+def test_damaged_columns(folder: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    store = CASES["lerobot"].make(tmp_path / "s", random_episodes(4))
+    options = {"notes": False, "episode_stats": False}
+    export_selection("lerobot", store.select(), source, options)
+    path = source / folder / "chunk-000/file-000.parquet"
+    table = pq.ParquetFile(path).read()
+    required = {*table.column_names} - {"index", "timestamp", "tasks"}
+    required -= {each for each in table.column_names if each.startswith("meta/")}
+    for key, damaged_table in columns_with_damage(table):
+        pq.write_table(damaged_table, path)
+        refusal = check_refused_or_whole("lerobot", source, tmp_path)
+        same_type = damaged_table.schema.equals(table.schema)
+        if key in required and not same_type:
+            assert refusal, key
+
+
+VALUES = (None, -1, "x", [[1]], {"a": 1}, 10**400, float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("lerobot", "meta/info.json"), ("minari", "data/metadata.json")]
+)
+def test_damaged_metadata(name: str, file: str, tmp_path: Path) -> None:
+    """Every key removed, and replaced by values of every kind, two levels deep."""
+    if missing := FORMATS[name].missing:
+        pytest.skip(f"{', '.join(missing)} not installed: pip install 'gaitforge[...]'")
+    source = tmp_path / "source"
+    store = CASES[name].make(tmp_path / "s", [(3, "truncated"), (4, "terminated")])
+    export_selection(name, store.select(), source, {"notes": False})
+    tree = json.loads((source / file).read_text())
+    first = next(iter(tree["features"])) if "features" in tree else ""
+    for parent in [(), *([("features",), ("features", first)] if first else [])]:
+        level = tree
+        for key in parent:
+            level = level[key]
+        for key, kept in list(level.items()):
+            del level[key]
+            for value in ("removed", *VALUES):
+                if value != "removed":
+                    level[key] = value
+                (source / file).write_text(json.dumps(tree))
+                check_refused_or_whole(name, source, tmp_path)
+            level[key] = kept
 
 
 @pytest.mark.parametrize("name", ["d4rl", "mocapact"])

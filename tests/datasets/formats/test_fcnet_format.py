@@ -9,7 +9,7 @@ import pytest
 
 from collectors.legged.observations import OBS_DIM, POLICY_SLICES
 from datasets import DatasetError, Field, Schema, Selection, Store, open_store
-from datasets.formats.fcnet.reader import OBS_SLICES, STATE
+from datasets.formats.fcnet.schema import OBS_SLICES, STATE
 from datasets.formats.transfer.exporting import export_selection
 from datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import legged_store, plain_store, random_episodes
@@ -81,7 +81,7 @@ def test_an_export_is_read_by_the_shapes_in_the_names(tmp_path: Path) -> None:
     assert report.carried.left == (
         "reward: the layout has no place for it",
         "final_obs: the layout has no place for it",
-        "the catalog: the layout has the episodes' lengths alone",
+        "the catalog: the layout has only the episodes' lengths",
     )
 
 

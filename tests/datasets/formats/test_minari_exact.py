@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 import tracemalloc
-import types
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils._pytree import tree_map
 
 from datasets import DatasetError, Field, Selection, Store, open_store
-from datasets.formats import sources
 from datasets.formats.interface import Report
 from datasets.formats.minari import writer as minari_export
-from datasets.formats.minari.metadata import catalog_seed
 from datasets.formats.transfer.exporting import export_selection
 from datasets.formats.transfer.importing import import_source
-from tests.datasets.formats.format_stores import CASES, assert_equal, random_episodes
 from tests.datasets.making import part_input, small_schema, small_store
 
 minari = pytest.importorskip("minari", reason="minari is an extra: gaitforge[minari]")
@@ -125,70 +118,15 @@ def test_seeds_of_64_bits_come_and_go_exactly(
     assert there_and_back("small", (2**63 - 1, None)) == {"seed": [2**63 - 1, -1]}
 
 
-class Walk(gymnasium.Env[np.ndarray, np.ndarray]):
-    """A random walk that knows what seeds it was reset with."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
-    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float64)
-
-    def __init__(self) -> None:
-        self.seeds: list[int | None] = []
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.seeds.append(seed)
-        return self.np_random.normal(size=1), {}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return action, 1.0, False, False, {}
-
-
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
-def test_a_recording_without_a_given_seed_is_imported(
-    data_format: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if find_spec("jax") is None:  # of which the recorder needs the one function that torch has, too
-        tree_util = types.ModuleType("jax.tree_util")
-        tree_util.__dict__["tree_map"] = tree_map
-        jax = types.ModuleType("jax")
-        jax.__dict__["tree_util"] = tree_util
-        monkeypatch.setitem(sys.modules, "jax", jax)
-        monkeypatch.setitem(sys.modules, "jax.tree_util", tree_util)
-    environment = Walk()
-    collector = minari.DataCollector(environment, data_format=data_format)
-    while not any(seed is not None and seed >= 2**63 for seed in environment.seeds):
-        collector.reset()
-        for _ in range(3):
-            collector.step(np.zeros(1))
-    collector.create_dataset("walk/random-v0")
-    _, found = imported(root / "walk/random-v0", tmp_path / "store")
-    table = found.episodes().to_pydict()
-    seeds = zip(table["seed"], table["minari_seed"], strict=True)
-    assert [catalog_seed(*each) for each in seeds] == environment.seeds
-
-
-@pytest.mark.parametrize("seed", ["abc", 1.5, -5, 2**64, True, [1]])
-def test_what_is_no_seed_is_refused(seed: Any, root: Path, tmp_path: Path) -> None:
+def test_wrong_metadata_of_an_episode_are_refused(root: Path, tmp_path: Path) -> None:
     data = write_dataset(root, "arrow")
-    change_json(data / "1/metadata.json", seed=seed)
-    assert_refused(data, tmp_path, r"data: episode_1/seed: must be null or a whole number from 0 t")
-
-
-def test_metadata_of_an_episode_that_are_none_are_refused(root: Path, tmp_path: Path) -> None:
-    data = write_dataset(root, "arrow")
+    for seed in ("abc", 1.5, -5, 2**64, True, [1]):
+        change_json(data / "1/metadata.json", seed=seed)
+        assert_refused(data, tmp_path, "data: episode_1/seed: must be null or a whole number from")
     (data / "1/metadata.json").write_text("[3]")
-    assert_refused(data, tmp_path, "data: episode_1: its metadata must be named values")
+    assert_refused(data, tmp_path, "data: episode_1: its metadata must be a JSON object")
     (data / "1/metadata.json").write_text('{"total_steps": true}')
     assert_refused(data, tmp_path, "data: episode_1/total_steps: must be a whole number from 1 on")
-
-
-def test_no_seed_is_none(root: Path, tmp_path: Path) -> None:
-    data = write_dataset(root, "arrow")
-    change_json(data / "1/metadata.json", seed=None)
-    _, found = imported(data, tmp_path / "store")
-    assert found.episodes().column("seed").to_pylist() == [0, -1]
 
 
 def test_a_large_seed_that_is_none_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -220,7 +158,7 @@ MISFITS: dict[str, tuple[Change, str]] = {
     ),
     "flags of another length": (
         lambda i, n: {"truncations": _flags(*[0] * (n + i))},
-        r"episode_1/truncations: has shape \(4,\), not \(3,\)",
+        r"episode_1/truncations: has shape \(4,\) and dtype bool, not \(3,\)",
     ),
     "observations that would be rounded": (
         lambda i, n: {"observations": _rows(n + 1, "f8") / 3},
@@ -282,21 +220,19 @@ def _wide(count: int) -> dict[str, np.ndarray]:
     return {"q": np.arange(65530, 65530 + count, dtype=np.uint16)}
 
 
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"total_episodes": 1}, r"total_episodes: is 1, but there is an episode_1"),
         ({"total_episodes": 3}, r"the metadata of episodes cannot be read: .*2"),
-        ({"total_episodes": "2"}, r"total_episodes: must be a whole number from 1 on, not '2'"),
         ({"total_episodes": 0}, r"total_episodes: must be a whole number from 1 on, not 0"),
         ({"total_steps": 8}, r"total_steps: is 8, but the episodes have 7"),
     ],
 )
 def test_totals_that_the_episodes_contradict_are_refused(
-    changes: dict[str, Any], message: str, data_format: str, root: Path, tmp_path: Path
+    changes: dict[str, Any], message: str, root: Path, tmp_path: Path
 ) -> None:
-    data = write_dataset(root, data_format)
+    data = write_dataset(root)
     change_json(data / "metadata.json", **changes)
     assert_refused(data, tmp_path, message)
 
@@ -344,15 +280,15 @@ def test_observations_that_are_booleans_come_back(data_format: str, tmp_path: Pa
 RELABELLED: dict[str, tuple[Callable[[Any], None], str]] = {
     "rewards": (
         lambda episode: episode["rewards"].write_direct(np.ones(9, np.float32)),
-        "return of episode 2 is kept there as .*, but the arrays tell 9;",
+        "return of episode 2 is .* in the notes, but 9 in the arrays;",
     ),
     "terminations": (
         lambda episode: episode["terminations"].write_direct(np.arange(9) == 8),
-        "terminated of episode 2 is kept there as 0, but the arrays tell 1;",
+        "terminated of episode 2 is 0 in the notes, but 1 in the arrays;",
     ),
     "seed": (
         lambda episode: episode.attrs.modify("seed", 5),
-        "seed of episode 2 is kept there as 14, but beside it 5;",
+        "seed of episode 2 is 14 in the notes, but 5 beside them;",
     ),
 }
 
@@ -363,7 +299,7 @@ def test_notes_that_the_data_set_contradicts_are_refused(case: str, tmp_path: Pa
     spoil, message = RELABELLED[case]
     with h5py.File(tmp_path / "out/data/main_data.hdf5", "a") as file:
         spoil(file["episode_2"])
-    remedy = "delete the key gaitforge of metadata.json to go by the arrays"
+    remedy = "delete the key gaitforge of metadata.json to use the arrays"
     assert_refused(tmp_path / "out/data", tmp_path, f"data: gaitforge: {message} {remedy}")
     tree = json.loads((tmp_path / "out/data/metadata.json").read_text())
     del tree["gaitforge"]
@@ -408,20 +344,8 @@ def test_an_arrow_data_set_that_the_library_would_cut_is_refused(
 ) -> None:
     data = write_dataset(root, "arrow")
     change_json(data / "0/metadata.json", total_steps=32768)
-    message = r"data: episode_0/total_steps: is 32768; Minari gives back 32,767 steps of an episode"
+    message = r"data: episode_0/total_steps: is 32768; Minari reads back 32,767 steps of an episode"
     assert_refused(data, tmp_path, message)
-
-
-def test_a_thousand_random_episodes_come_back_from_arrow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "SHARD_STEPS", 2000)
-    case = CASES["minari"]
-    whole = case.make(tmp_path / "store", random_episodes(1000)).select()
-    export_selection("minari", whole, tmp_path / "out", {"storage": "arrow"})
-    report, again = imported(tmp_path / "out", tmp_path / "again")
-    assert report.parts > 1
-    assert_equal(case, whole, again)
 
 
 def test_catalog_rows_are_taken_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

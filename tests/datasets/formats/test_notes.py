@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from datasets import DatasetError
-from datasets.formats.notes import check_noted
+from datasets.formats.notes import check_notes
 
 LENGTHS = np.array([3, 1])
 REWARDS = np.array([0.1, 0.2, 0.3, -5.0], np.float32)
@@ -23,7 +23,7 @@ RIGHT: dict[str, Any] = {
 
 def check(changes: dict[str, Any], rewards: np.ndarray = REWARDS) -> None:
     columns = {name: values for name, values in (RIGHT | changes).items() if values is not None}
-    check_noted(
+    check_notes(
         "x.hdf5",
         "notes",
         pa.table(columns),
@@ -38,18 +38,18 @@ def check(changes: dict[str, Any], rewards: np.ndarray = REWARDS) -> None:
 
 def test_notes_that_say_what_the_arrays_say_pass() -> None:
     check({})
-    assert check_noted("x", "notes", pa.table(RIGHT), 0, LENGTHS, remedy="") is None
+    assert check_notes("x", "notes", pa.table(RIGHT), 0, LENGTHS, remedy="") is None
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"length": [3, 2]}, "length of episode 8 is kept there as 2, but the arrays tell 1; del"),
-        ({"terminated": [False, False]}, "terminated of episode 7 is kept there as 0, .* tell 1;"),
-        ({"truncated": [False, None]}, "truncated of episode 8 is kept there as nan, "),
-        ({"return": [0.6, -5.001]}, "return of episode 8 is kept there as -5.001, .* tell -5;"),
-        ({"return": None}, "the column return is missing there"),
-        ({"return": ["a", "b"]}, "the column return there is not of numbers"),
+        ({"length": [3, 2]}, "length of episode 8 is 2 in the notes, but 1 in the arrays; del"),
+        ({"terminated": [False, False]}, "terminated of episode 7 is 0 in the notes, but 1 in "),
+        ({"truncated": [False, None]}, "truncated of episode 8 is nan in the notes, "),
+        ({"return": [0.6, -5.001]}, "return of episode 8 is -5.001 in the notes, but -5 in "),
+        ({"return": None}, "the notes lack the column return"),
+        ({"return": ["a", "b"]}, "the column return of the notes is not of numbers"),
     ],
 )
 def test_notes_that_say_something_else_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -66,6 +66,6 @@ def test_a_return_summed_before_rounding_or_in_any_order_passes(dtype: str) -> N
     running = float(np.cumsum(summed[::-1].astype("f4"))[-1])
     table = pa.table({"length": [2000], "return": [running]})
     lengths = np.array([2000])
-    check_noted("x", "notes", table, 0, lengths, remedy="", rewards=stored)
+    check_notes("x", "notes", table, 0, lengths, remedy="", rewards=stored)
     with pytest.raises(DatasetError, match="return of episode 0"):
-        check_noted("x", "notes", table, 0, lengths, remedy="", rewards=stored * 0 + 1)
+        check_notes("x", "notes", table, 0, lengths, remedy="", rewards=stored * 0 + 1)

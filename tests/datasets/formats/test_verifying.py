@@ -78,7 +78,7 @@ def test_what_reads_back_otherwise_is_named(name: str, tmp_path: Path) -> None:
         with pytest.raises(DatasetError, match=r"column level of some episodes are not"):
             compare(altered(store, tmp_path / "level", column="level", value=77))
     fewer = CASES[name].make(tmp_path / "fewer", EPISODES[:2])
-    with pytest.raises(DatasetError, match="4 episodes of 10 steps are there, not 2 of 4"):
+    with pytest.raises(DatasetError, match="it has 4 episodes of 10 steps, not 2 of 4"):
         compare(fewer)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from datasets import open_store
-from datasets.formats import export_selection
+from datasets.formats.transfer.exporting import export_selection
 from flows.records.activity import read_active
 from flows.records.part_records import records_folder
 from pipeline.cli.main import main

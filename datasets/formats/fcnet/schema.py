@@ -1,0 +1,57 @@
+"""FCNet's published quadruped data: three flat memory maps.
+
+    src_<steps>_58.dat    float32 (steps, 58): the state, command last, without the last action
+    tgt_<steps>_12.dat    float32 (steps, 12): the expert's action
+    meta_<episodes>.dat   int32 (episodes,): steps of each episode, end to end
+
+The names hold the shapes. There are no rewards, final observations or endings.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from datasets.formats.sources import consecutive_slices
+from datasets.schema import Field, Schema
+
+STATE = {
+    "projected_gravity": 3,
+    "joint_vel": 12,
+    "sin_joint_pos": 12,
+    "cos_joint_pos": 12,
+    "base_ang_vel_body": 3,
+    "command": 16,
+}
+"""Channels of ``src`` in order, named as the slices of our observation."""
+
+LAST_ACTION, COMMAND = "last_action", "command"
+STATE_DIM, ACTION_DIM = sum(STATE.values()), 12
+OBS_DIM = STATE_DIM + ACTION_DIM
+
+_SENSED = {name: size for name, size in STATE.items() if name != COMMAND}
+OBS_SLICES = consecutive_slices({**_SENSED, LAST_ACTION: ACTION_DIM, COMMAND: STATE[COMMAND]})
+"""Name -> (start, stop) in the imported observation: the paper's order, last action before the
+command."""
+
+CONTROL_DT_S = 0.02
+
+
+def store_schema(robot: str) -> Schema:
+    """The schema of an imported store."""
+    unit, text = "as FCNet's data", "observation before the step"
+    obs = Field("obs", (OBS_DIM,), unit=unit, description=text, slices=OBS_SLICES)
+    action = Field("action", (ACTION_DIM,), unit=unit, description="expert's action")
+    return Schema((obs, action), CONTROL_DT_S, robot, {"format": "fcnet"})
+
+
+def previous_actions(action: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """(T, A) the action of the step before; zeros at the first step of each episode."""
+    previous = np.empty_like(action)
+    previous[1:] = action[:-1]
+    previous[np.cumsum(lengths) - lengths] = 0.0
+    return previous
+
+
+def map_name(kind: str, shape: tuple[int, ...]) -> str:
+    """The file name of a memory map."""
+    return f"{'_'.join([kind, *map(str, shape)])}.dat"
