@@ -163,10 +163,12 @@ def _write_source(source: Source, folder: Path, megabytes: int) -> Path:
             for each in source.schema.fields
         }
         lengths = np.full(count, source.episode_steps)
-        returns = {"return": episode_returns(arrays["reward"], lengths)}
-        catalog = catalog_columns(
-            first, lengths, "0" * 7, skill="noise", terminated=True, **returns
-        )
+        columns: dict[str, Any] = {
+            source.schema.group_by[1]: "noise",
+            "terminated": True,
+            "return": episode_returns(arrays["reward"], lengths),
+        }
+        catalog = catalog_columns(first, lengths, "0" * 7, source.schema.group_by, **columns)
         steps = {name: arrays[name] for name in source.schema.names("step")}
         ends = {name: arrays[name] for name in source.schema.names("episode")}
         store.write_part(f"part-{first:06d}", steps, catalog, ends)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
 
-from collectors.robots.robot import ASSETS
 from learners.models.bot.bodies import BODIES, BODY_NAMES, body_graph, body_view
 from learners.models.bot.body_mlp import BodyMLPConfig
 from learners.models.bot.bot import BoTConfig
@@ -205,20 +202,6 @@ def test_wrong_fields_and_actions_are_refused() -> None:
 def test_quadruped_by_name_is_the_quadruped_graph() -> None:
     assert BODY_NAMES[0] == "quadruped"
     assert body_graph("quadruped", OBS_SLICES, 12) == quadruped_graph(OBS_SLICES)
-
-
-@pytest.mark.parametrize("robot", ["aliengo", "go1"])
-def test_the_quadruped_graph_is_the_kinematic_tree_of_the_robots_mjcf(robot: str) -> None:
-    card = json.loads((ASSETS / robot / "robot.json").read_text())
-    mujoco: Any = pytest.importorskip("mujoco")
-    model = mujoco.MjModel.from_xml_path(str(ASSETS / robot / card["mjcf"]))
-    graph = quadruped_graph(OBS_SLICES, tuple(card["joint_names"]))
-    bodies = [int(model.joint(name).bodyid[0]) for name in card["joint_names"]]
-    node_of = {int(model.body(card["trunk_body"]).id): 0}
-    node_of |= {body: node for node, body in enumerate(bodies, start=1)}
-    edges = {(node_of[int(model.body_parentid[body])], node_of[body]) for body in bodies}
-    assert set(graph.edges) == edges
-    assert graph.actions == ((), *((joint,) for joint in range(12)))
 
 
 def test_joints_of_no_quadruped_are_refused() -> None:
