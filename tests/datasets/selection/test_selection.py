@@ -185,7 +185,7 @@ def test_loading_refuses_changed_or_foreign_files(tmp_path: Path) -> None:
     path = tmp_path / "chosen.json"
     store.select().where("length > 4").save(path)
     other = small_store(tmp_path / "other", [(5, 1, 8)])
-    with pytest.raises(DatasetError, match="part-000 .* is absent or changed"):
+    with pytest.raises(DatasetError, match=r"part-000 .* is absent or changed"):
         Selection.load(other, path)
     tree = json.loads(path.read_text())
     (run,) = tree["parts"]["part-000"]["rows"][-1:]
