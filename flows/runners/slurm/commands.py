@@ -1,6 +1,6 @@
 """Slurm's own commands, called as programs: submit, ask for states, cancel.
 
-Only `sbatch`, `squeue` and `scancel` are needed, not accounting (`sacct`), which many clusters lack:
+Only `sbatch`, `squeue` and `scancel` are needed. Many clusters have no accounting (`sacct`), and
 a job's exit records outlive the minutes for which the controller remembers it.
 """
 
