@@ -19,6 +19,7 @@ from typing import Any
 
 from datasets import Store
 from datasets.storage.s3.bucket import Bucket, is_bucket_url
+from datasets.storage.s3.object_store import default_mirror
 from flows.records.records import digest, provenance, read_record, to_tree, write_record
 
 PLAN_FILES = {"plan": "legged", "gym": "gym", "humanoid": "humanoid"}
@@ -44,12 +45,7 @@ class PartCollected:
 
 def records_folder(store: Path | str) -> Path:
     """The folder of a store's records: beside it, or beside a remote store's mirror."""
-    if is_bucket_url(store):
-        from datasets.storage.s3.object_store import default_mirror
-
-        place = default_mirror(Bucket(str(store)))
-    else:
-        place = Path(store)
+    place = default_mirror(Bucket(str(store))) if is_bucket_url(store) else Path(store)
     return place.with_name(f"{place.name}.records")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.files import write_bytes_durably
+from learners.revision import git_revision
 
 _VERSIONED = ("gaitforge", "mujoco", "torch", "numpy", "zarr", "duckdb", "rsl-rl-lib", "prefect")
 
@@ -64,8 +65,6 @@ def read_record(path: Path) -> Any | None:
 
 def provenance() -> dict[str, Any]:
     """Git revision and the versions of the packages that results depend on."""
-    from learners.checkpoint import git_revision  # imports torch, which readers need not load
-
     versions = {name: version(name) for name in _VERSIONED}
     return {
         "git_revision": git_revision(),
