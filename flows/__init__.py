@@ -1,5 +1,5 @@
-"""What users run: collection, training, evaluation, the whole road; plain or as Prefect flows.
+"""Collection, training, evaluation and the pipeline of them.
 
-Every function takes a frozen plan, leaves its results in files, and goes on from there when it is
-run again.
+`stages/` are plain functions, run by `python -m flows NAME`; the modules here are the same as
+Prefect flows. Each takes a frozen plan, leaves its results in files, and resumes from them.
 """

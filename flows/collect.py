@@ -147,7 +147,7 @@ def _in_tasks(
 
 
 @flow(name="collect", flow_run_name=named_after("collect into", "store"), persist_result=False)
-def collect(
+def collect(  # noqa: PLR0913, the fields of a form
     store: Place,
     preset: Preset = "demo",
     terrains: Terrains = NONE,

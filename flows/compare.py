@@ -35,7 +35,7 @@ def compare_models(
 
 
 @flow(name="compare", flow_run_name=named_after("compare in", "out"), persist_result=False)
-def compare(
+def compare(  # noqa: PLR0913, the fields of a form
     store: Place,
     out: Place,
     models: Models = NONE,

@@ -1,4 +1,4 @@
-"""How long steps report where they are, without knowing who listens."""
+"""Progress of long steps, reported through a callback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Advance = Callable[[int, str], None]
 
 
 class Interrupted(Exception):
-    """Raised by an `Advance` whose work was told to stop: what it was at is not committed."""
+    """Raised by an `Advance` to stop the work; the part in work is not committed."""
 
 
 class Reporter(Protocol):
@@ -29,7 +29,7 @@ class Reporter(Protocol):
 
 
 def unheard(n: int, note: str) -> None:
-    """An `Advance` that nobody listens to."""
+    """An `Advance` that does nothing."""
 
 
 class Silent:

@@ -1,4 +1,4 @@
-"""Trying again what may pass by itself: a full or slow disk, a lost connection."""
+"""Retrying transient errors: a full or slow disk, a lost connection."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 _LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
-"""Errors of the system that are the same a minute later."""
+"""System errors that are not transient."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """How often and when: `attempts` in all, waits of `first_wait_s` x 4, 16, … in between.
+    """At most `attempts`, with waits of `first_wait_s` x 1, 4, 16, … in between.
 
-    Each wait is drawn from half to one and a half of its length, so that many processes that met
-    the same fault do not come back at the same moment.
+    Each wait is drawn from 0.5 to 1.5 of its length, so that processes that met the same error do
+    not retry at the same moment.
     """
 
     attempts: int = 3
@@ -35,10 +35,10 @@ class Retry:
     def call(
         self, work: Callable[[], Result], before_wait: Callable[[Exception, float], None]
     ) -> Result:
-        """The work's result, tried again where `is_passing` says that it may help.
+        """The work's result, retried after errors that are `is_passing`.
 
         Args:
-            before_wait: told of the error and of the seconds until the next attempt.
+            before_wait: called with the error and the seconds until the next attempt.
         """
         for attempt in range(self.attempts):
             try:
@@ -54,7 +54,7 @@ class Retry:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether an error, or what caused it, is one of the system that may be gone a moment later."""
+    """Whether an error, or its cause, is a transient system error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError):

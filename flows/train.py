@@ -34,7 +34,7 @@ def train_run(plan: TrainPlan, store: Path | str, out: Path, reporter: Reporter)
 
 
 @flow(name="train", flow_run_name=named_after("train", "out"), persist_result=False)
-def train(
+def train(  # noqa: PLR0913, the fields of a form
     store: Place,
     out: Place,
     model: Model = "fcnet",

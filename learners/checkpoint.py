@@ -6,7 +6,6 @@ cards for people.
 """
 
 import json
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -35,16 +34,6 @@ KEPT = {"last": CHECKPOINT, "best": BEST}
 _POLICY = "policy."
 _AVERAGE = "average."
 _OPTIMISER = "optimiser"
-
-
-def git_revision() -> str:
-    """The commit this program runs from, or "unknown" outside a checkout."""
-    try:
-        command, here = ["git", "rev-parse", "HEAD"], Path(__file__).parent
-        found = subprocess.check_output(command, cwd=here, stderr=subprocess.DEVNULL, text=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return found.strip()
 
 
 def policy_card(policy: PolicyNetwork, spec: ModelSpec) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Plans, records, logs and status, as files."""
+"""Plans, records, heartbeats and logs, as files."""

@@ -1,4 +1,4 @@
-"""Following parts that others make."""
+"""Progress of parts that other processes make."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flows.records.part_records import PartCollected
 
 
 class FollowedParts:
-    """Progress of parts that others make: whole ones by their records, the rest by heartbeats.
+    """Follows parts: committed ones by their records, the rest by their heartbeats.
 
     Args:
-        folder: the store's records; parts: that are awaited; advance: hears of their steps.
+        folder: the store's records; parts: to follow; advance: called with their steps.
     """
 
     def __init__(self, folder: Path, parts: Iterable[str], advance: Advance):
@@ -22,11 +22,11 @@ class FollowedParts:
         self._collected = self._shown = 0
 
     def __call__(self, records: list[PartCollected]) -> None:
-        """Look again; `records` came since the last look."""
+        """Report the steps since the last call; `records`: the parts that were committed since."""
         self._open -= {record.part for record in records}
         self._collected += sum(record.steps for record in records)
         beats = [beat for beat in read_active(self._folder) if beat.part in self._open]
         known = self._collected + sum(beat.steps for beat in beats)
-        # A part that is made again counts from its first step; what was shown stays.
+        # A restarted part begins at its first step; the shown progress stays.
         self._advance(max(0, known - self._shown), "")
         self._shown = max(known, self._shown)

@@ -19,6 +19,7 @@ from typing import Any
 
 from datasets import Store
 from datasets.storage.s3.bucket import Bucket, is_bucket_url
+from datasets.storage.s3.object_store import default_mirror
 from flows.records.records import digest, provenance, read_record, to_tree, write_record
 
 PLAN_FILES = {"plan": "legged", "gym": "gym", "humanoid": "humanoid"}
@@ -28,9 +29,9 @@ humanoid-*.json are written no more."""
 
 @dataclass(frozen=True)
 class PartCollected:
-    """A collected part: its size, and when (seconds since the epoch), the commit included.
+    """A collected part: its size, and its times in seconds since the epoch, commit included.
 
-    `started` equals `ended` where only the commit is known, because its writer died right after it.
+    `started` equals `ended` where only the commit is known.
     """
 
     part: str
@@ -43,13 +44,8 @@ class PartCollected:
 
 
 def records_folder(store: Path | str) -> Path:
-    """Where a store's plans and part records lie: beside it, or beside a remote one's mirror."""
-    if is_bucket_url(store):
-        from datasets.storage.s3.object_store import default_mirror
-
-        place = default_mirror(Bucket(str(store)))
-    else:
-        place = Path(store)
+    """The folder of a store's records: beside it, or beside a remote store's mirror."""
+    place = default_mirror(Bucket(str(store))) if is_bucket_url(store) else Path(store)
     return place.with_name(f"{place.name}.records")
 
 
@@ -63,10 +59,9 @@ def part_records(store_path: Path | str, parts: Sequence[str]) -> list[PartColle
 def records_of_commits(
     store: Store, store_path: Path | str, parts: Sequence[str]
 ) -> list[PartCollected]:
-    """The records of committed parts, in order; parts that are not committed are left out.
+    """The records of committed parts, in order; other parts are left out.
 
-    Where a part's writer died between the commit and the record, the record is made from the
-    commit and kept.
+    A record that is missing, as when the writer died after the commit, is made from the commit.
     """
     kept = {record.part: record for record in part_records(store_path, parts)}
     absent = set(store.missing(parts))
@@ -112,7 +107,7 @@ def plan_records(store_path: Path | str) -> list[dict[str, Any]]:
 
 
 def collection_rate(records: Sequence[PartCollected]) -> float:
-    """Steps a second over the time in which at least one of the parts was in work."""
+    """Steps a second over the time in which any of the parts was in work."""
     timed = [record for record in records if record.ended > record.started]
     busy, reached = 0.0, 0.0
     for record in sorted(timed, key=lambda r: r.started):

@@ -1,4 +1,4 @@
-"""Plans from JSON: the way back from what `flows.records.records.to_tree` wrote."""
+"""Plans from JSON, as `flows.records.records.to_tree` writes them."""
 
 from __future__ import annotations
 

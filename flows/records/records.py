@@ -1,4 +1,4 @@
-"""Plans and results as JSON files, and where they come from."""
+"""Plans and results as JSON files, with their provenance."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.files import write_bytes_durably
+from learners.revision import git_revision
 
 _VERSIONED = ("gaitforge", "mujoco", "torch", "numpy", "zarr", "duckdb", "rsl-rl-lib", "prefect")
 
@@ -63,9 +64,7 @@ def read_record(path: Path) -> Any | None:
 
 
 def provenance() -> dict[str, Any]:
-    """Git revision and versions of what the results depend on."""
-    from learners.checkpoint import git_revision  # imports torch, which readers need not load
-
+    """Git revision and the versions of the packages that results depend on."""
     versions = {name: version(name) for name in _VERSIONED}
     return {
         "git_revision": git_revision(),
@@ -88,7 +87,7 @@ def kept_record(
     known = read_record(path)
     if known is not None:
         if not (isinstance(known, dict) and known.keys() >= {"key", *fields}):
-            raise ValueError(f"{path} holds something else; it stays: choose another file")
+            raise ValueError(f"{path} holds something else than an evaluation; it stays")
         if known["key"] == to_tree(key):
             return known
     record = to_tree({**make(), "key": key, **provenance()})

@@ -1,1 +1,1 @@
-"""Where the parts of a collection are made: here, on Dask, on Slurm, under Prefect."""
+"""Runners of a collection on Dask and Slurm, and what the Prefect flows share."""

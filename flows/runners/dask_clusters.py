@@ -1,8 +1,8 @@
 """Dask clients: of workers on this machine, of an existing scheduler, or of jobs in a queue.
 
-A local cluster listens on loopback alone, shows no dashboard unless asked, and takes work only from
-who has its keys, which die with it: others who are logged in on the machine do not. Workers in a
-job queue need a scheduler that other machines reach; it asks for keys in the same way.
+A local cluster listens on loopback only, shows no dashboard unless asked to, and is encrypted with
+keys of its own. Workers in a job queue need a scheduler that other machines reach; it is encrypted
+in the same way.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ LOOPBACK = "127.0.0.1"
 DASHBOARD_PORT = 8787
 QUEUES = ("slurm",)
 LIFETIME_MARGIN_S = 300
-"""Workers leave the queue's job this long before its limit, so that the scheduler hears of it."""
+"""Workers leave the queue's job this long before its limit, so that the scheduler notices."""
 
 CONFIG = {
-    # Samples the stack a hundred times a second; nobody reads it.
+    # Samples the stack a hundred times a second.
     "distributed.worker.profile.enabled": False,
 }
 
 
 @dataclass(frozen=True)
 class DaskSettings:
-    """Where the parts are made; at most one of `scheduler` and `jobqueue` is given.
+    """A Dask cluster; at most one of `scheduler` and `jobqueue` is given.
 
     Attributes:
         workers: processes (or jobs in the queue) of one thread each; 0 for as many as cores.
@@ -72,10 +72,10 @@ class DaskSettings:
 
 @contextmanager
 def dask_client(settings: DaskSettings, most: int | None = None) -> Iterator[Client]:
-    """A client for the time of the block; Dask's own computations use it too.
+    """A client for the time of the block, also for Dask's own computations.
 
     Args:
-        settings: which cluster; most: workers that could find work.
+        settings: which cluster; most: workers that there is work for.
 
     Raises:
         ValueError: Dask's distributed part (or dask-jobqueue) is not installed, or the scheduler
@@ -103,11 +103,11 @@ def dask_client(settings: DaskSettings, most: int | None = None) -> Iterator[Cli
 
 
 def _connected(distributed: Any, settings: DaskSettings) -> Client:
-    # It shows a lost scheduler as a traceback; who runs the parts says it in a line.
+    # It logs a lost scheduler as a traceback; `run_parts` reports it in a line.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     try:
-        # First one that is not Dask's default: a default that fails to connect stays it, and what
-        # this process computes with Dask later would wait for it for ever.
+        # First a client that is not Dask's default: a default that cannot connect stays the
+        # default, and later Dask computations of this process would wait for it.
         address, limit_s = settings.scheduler, settings.connect_s
         distributed.Client(address, timeout=limit_s, set_as_default=False).close()
         return distributed.Client(address, timeout=limit_s)
@@ -131,7 +131,7 @@ def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterat
             security=True,
             **_page(settings),
             local_directory=scratch,
-            # A part's size is known; a worker that pauses for memory would wait for nothing.
+            # A part's size is bounded; pausing a worker for memory would not free any.
             memory_limit=0,
             silence_logs=logging.ERROR,
         ) as cluster,
@@ -155,8 +155,8 @@ def _queued(settings: DaskSettings, most: int | None) -> Any:
         cores=1,
         processes=1,
         memory=settings.memory,
-        # Workers come from other machines, so this scheduler must listen to them: encrypted, with
-        # keys that are files of the user alone and go with the cluster.
+        # Workers connect from other machines: encrypted, with keys that are files of the user
+        # alone and are removed with the cluster.
         security=True,
         shared_temp_directory=str(shared),
         log_directory=str(shared),
@@ -168,7 +168,7 @@ def _queued(settings: DaskSettings, most: int | None) -> Any:
 
 
 def _shared_folder() -> Path:
-    """Where jobs' logs and the cluster's keys lie: in the home that a cluster's machines share."""
+    """The folder of the jobs' logs and the cluster's keys, in the home that the machines share."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = home / "gaitforge" / "dask-jobs"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -176,7 +176,7 @@ def _shared_folder() -> Path:
 
 
 def _page(settings: DaskSettings) -> dict[str, Any]:
-    """Where the scheduler's own page is: on a known port, or the bare minimum on any free one."""
+    """The address of the scheduler's page: a known port with `dashboard`, else any free one."""
     return {"dashboard_address": f"{LOOPBACK}:{DASHBOARD_PORT if settings.dashboard else 0}"}
 
 

@@ -1,1 +1,1 @@
-"""The stages of the pipeline as plain functions."""
+"""The stages of the pipeline as plain functions, without Prefect."""

@@ -1,12 +1,12 @@
-"""Models side by side: trained with one budget on the same episodes, judged on the same others.
+"""A comparison of models: trained with one budget on the same episodes, evaluated on the same.
 
-A run's folder, its error on the held-out episodes and its evaluation are kept, and found again by
-the next call: an interrupted comparison goes on, and a finished one takes further models and seeds.
+Runs, their errors on the held-out episodes and their evaluations are kept: the next call resumes an
+interrupted comparison, or adds models and seeds to a finished one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from learners.training.held_out import held_out_error, split_episodes
 COMPARISON = "comparison.json"
 GRID_EPISODES = 20
 
-# What a model may have for itself; all else is the budget, the data, or how they are counted.
+# A model's own settings; the others are the budget, the data, or how they are counted.
 OWN_SETTINGS = (
     "model_overrides",
     "optimiser",
@@ -61,7 +61,7 @@ class ComparedRun:
 
     @property
     def name(self) -> str:
-        """Of the run, and of its folder."""
+        """The name of the run and of its folder."""
         return f"{self.model}-seed-{self.seed}"
 
 
@@ -72,18 +72,16 @@ class ComparisonPlan:
     Attributes:
         select: the episodes to learn from, before some are held out.
         models: presets, see `gaitforge models`.
-        seeds: of the weights and of the data's order; a run each. The held-out episodes are the
-            same for all.
-        config: the settings that all runs share. Its `model`, `model_overrides` and `seed` stay as
-            they are: `models`, `own` and `seeds` say them.
-        own: settings of one model alone, e.g. {"transformer": {"peak_lr": 0.001}}; none of those
-            that make the budget or choose the data.
+        seeds: of the weights and of the data's order; a run each. All runs hold out the same
+            episodes.
+        config: the settings that all runs share; not `model`, `model_overrides` and `seed`, which
+            `models`, `own` and `seeds` set.
+        own: `OWN_SETTINGS` of one model, e.g. {"transformer": {"peak_lr": 0.001}}.
         evaluate: the closed-loop episodes.
-        expert: a name or file; its return is 1.0 of the returns' fractions.
+        expert: a name or file; returns are given as fractions of its return.
 
     Raises:
-        ValueError: an unknown model or setting, a setting that has no place here, or runs that
-            could not be compared.
+        ValueError: an unknown model or setting, or runs that could not be compared.
     """
 
     select: SelectPlan = field(default_factory=SelectPlan)
@@ -95,55 +93,69 @@ class ComparisonPlan:
     expert: str = DEFAULT_EXPERT
 
     def __post_init__(self) -> None:
-        for name in ("models", "seeds"):
-            values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
-                raise ValueError(f"a comparison needs {name}, each once; got {list(values)}")
-        defaults = TrainConfig()
-        for name in _SET_BY_THE_RUN:
-            if getattr(self.config, name) != getattr(defaults, name):
-                raise ValueError(f"config.{name} differs by run here: set models, own or seeds")
+        check_runs(self.models, self.seeds)
+        check_unchanged(self.config, TrainConfig(), _SET_BY_THE_RUN, "config")
         if self.config.split_seed is None or self.config.held_out_fraction == 0.0:
             raise ValueError(
                 "compared runs need the same held-out episodes: a config.split_seed, and a "
                 "config.held_out_fraction above 0"
             )
-        self._check_own()
+        check_own(self.own, self.models, OWN_SETTINGS)
         self.runs()
 
     def runs(self) -> list[ComparedRun]:
-        """All runs, in the order in which they are made: every model before the next seed."""
+        """All runs in their order: every model before the next seed."""
         return [
-            ComparedRun(model, seed, self._config(model, seed))
+            ComparedRun(model, seed, run_config(self.config, self.own, model, seed))
             for seed in self.seeds
             for model in self.models
         ]
 
-    def _config(self, model: str, seed: int) -> TrainConfig:
-        own = self.own.get(model, {})
-        try:
-            config = replace(self.config, model=model, seed=seed, **own)
-            preset(model, config.model_overrides)
-        except TypeError as error:
-            raise ValueError(f"the own settings of {model}, {dict(own)}: {error}") from None
-        return config
 
-    def _check_own(self) -> None:
-        for each in (self.own, *(self.own.values() if isinstance(self.own, Mapping) else ())):
-            if not isinstance(each, Mapping):
-                raise ValueError('own must be like {"transformer": {"peak_lr": 0.001}}')
-        for model, own in self.own.items():
-            if model not in self.models:
+def check_runs(models: Sequence[str], seeds: Sequence[int]) -> None:
+    """Raise ValueError unless there are models and seeds, each once."""
+    for name, values in (("models", models), ("seeds", seeds)):
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"a comparison needs {name}, each once; got {list(values)}")
+
+
+def check_unchanged(given: Any, default: Any, names: Sequence[str], where: str) -> None:
+    """Raise ValueError if a field that the comparison itself sets was given."""
+    for name in names:
+        if getattr(given, name) != getattr(default, name):
+            raise ValueError(f"{where}.{name} is set by the comparison itself")
+
+
+def check_own(own: Any, models: Collection[str], settings: Sequence[str]) -> None:
+    """Raise ValueError unless `own` is {model: {setting: value}} of these models and settings."""
+    for each in (own, *(own.values() if isinstance(own, Mapping) else ())):
+        if not isinstance(each, Mapping):
+            raise ValueError('own must be like {"transformer": {"peak_lr": 0.001}}')
+    for model, given in own.items():
+        if model not in models:
+            raise ValueError(f"own: no model {model!r}; models: {', '.join(models)}")
+        for name in given:
+            if name not in settings:
                 raise ValueError(
-                    f"own has settings of {model}, which is not compared; "
-                    f"compared are {', '.join(self.models)}"
+                    f"own: {model} cannot have its own {name}; settings: {', '.join(settings)}"
                 )
-            for name in own:
-                if name not in OWN_SETTINGS:
-                    raise ValueError(
-                        f"{name} is no setting that {model} may have for itself; "
-                        f"those are {', '.join(OWN_SETTINGS)}"
-                    )
+
+
+def run_config(
+    shared: TrainConfig, own: Mapping[str, Mapping[str, Any]], model: str, seed: int, **fixed: Any
+) -> TrainConfig:
+    """The training of one run.
+
+    Raises:
+        ValueError: settings that do not exist.
+    """
+    given = own.get(model, {})
+    try:
+        config = replace(shared, model=model, seed=seed, **fixed, **given)
+        preset(model, config.model_overrides)
+    except TypeError as error:
+        raise ValueError(f"the own settings of {model}, {dict(given)}: {error}") from None
+    return config
 
 
 def comparison_grid(selection: Selection, episodes: int = GRID_EPISODES) -> EvaluationGrid:
@@ -168,7 +180,7 @@ def comparison_grid(selection: Selection, episodes: int = GRID_EPISODES) -> Eval
 def run_comparison(
     plan: ComparisonPlan, store_path: Path | str, out: Path, reporter: Reporter
 ) -> dict[str, Any]:
-    """Run or go on with the comparison in `out`; returns what `comparison.json` holds.
+    """Run or resume the comparison in `out`; returns what `comparison.json` holds.
 
     Raises:
         ValueError: no store or nothing selected, data that this program's simulator does not fit,
@@ -179,7 +191,7 @@ def run_comparison(
     episodes = split_episodes(plan.config, selection)
     held_out = episodes.held_out
     assert held_out is not None, "a plan holds some episodes out"
-    # First, since it takes no training: whatever is wrong with the evaluation shows here.
+    # First: it takes no training, and shows whatever is wrong with the evaluation.
     expert = evaluate_once(
         PolicySource("expert", expert=plan.expert),
         plan.evaluate,
@@ -207,7 +219,7 @@ def run_comparison(
 
 
 def _check_control(plan: ComparisonPlan, selection: Selection) -> None:
-    """Refuse what training would not notice and evaluation would, hours later."""
+    """Refuse data that can be trained on but not evaluated on."""
     schema = selection.store.schema
     slices = schema.field("obs").slices
     if {name: tuple(each) for name, each in (slices or {}).items()} != POLICY_SLICES:
@@ -232,7 +244,7 @@ def _run(
     out: Path,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """Train, test and evaluate one run, as far as that is still to be done."""
+    """Train, test and evaluate one run, as far as that is not done yet."""
     folder = out / "train" / run.name
     trained = run_training(TrainPlan(plan.select, run.config), store_path, folder, reporter)
     source = PolicySource(run.name, folder)

@@ -1,4 +1,4 @@
-"""What a comparison's runs come to: a row a run, and for every model means over its seeds."""
+"""The summary of a comparison: a row for each run, and each model's means over its seeds."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ def summarise(models: Sequence[str], runs: Sequence[Row], expert: Row) -> Row:
 
     Args:
         models: in the order of the table.
-        runs: for every run `model`, `seed`, its training's numbers, and under `evaluation` the
-            record of its evaluation.
+        runs: of each run `model`, `seed`, its training's numbers, and the `evaluation`'s record.
         expert: the record of the expert's evaluation on the same episodes.
 
     Returns:
-        {"expert", "models", "runs"}. Each row has the outcomes over all cells and, under the names
-        of GROUPINGS, those of every cell, terrain and skill; every cell counts the same. A model's
-        measures are {"mean", "std"} over its seeds, std the sample standard deviation, None for one
-        seed. `return_fraction` is the mean return over the expert's on the same cells, None where
-        the expert's is not above 0.
+        {"expert", "models", "runs"}. Each row has the means over all cells and, under the names of
+        GROUPINGS, those of every cell, terrain and skill. A model's measures are {"mean", "std"}
+        over its seeds (sample standard deviation, None for one seed). `return_fraction` is the mean
+        return over the expert's on the same cells, None where the expert's is not above 0.
     """
     rows = [_run_row(run, expert) for run in runs]
     return {

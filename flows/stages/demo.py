@@ -44,7 +44,7 @@ def _training(model: str, objective: str, **settings: Any) -> TrainPlan:
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """The demo's stages. Sizes fit two cores, six minutes and 4 GiB."""
+    """The demo's plan. Sizes fit two cores, six minutes and 4 GiB."""
 
     collect: LeggedPlan = field(default_factory=lambda: LeggedPlan(grid=COLLECTION_PRESETS["demo"]))
     fcnet: TrainPlan = field(default_factory=lambda: _training("fcnet", "bc", **_FCNET_BUDGET))

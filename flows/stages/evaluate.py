@@ -1,4 +1,4 @@
-"""Closed-loop evaluation of experts and trained runs, by the same code and on the same episodes."""
+"""Closed-loop evaluation of experts and trained policies on the same episodes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ LATENCY_REPEATS = 1000
 class EvaluatePlan:
     """What to evaluate on.
 
-    The grid of cells, the simulator, robots at once and threads; return_target as trained. `robot`
-    is a name or a path; empty, it is the one that the policy was made for.
+    Attributes:
+        grid: the episodes; sim: physics back end; robots: parallel ones; threads: that step them.
+        return_target: of a return-conditioned policy, in the units it was trained with.
+        robot: a name or a path; empty for the policy's own.
     """
 
     grid: EvaluationGrid = field(default_factory=EvaluationGrid)
@@ -45,10 +47,9 @@ class EvaluatePlan:
 
 @dataclass(frozen=True)
 class PolicySource:
-    """Where a policy comes from: the folder of a training run or of an exported policy, or an
-    expert's name or file.
+    """A policy: of a training run's or exported policy's folder, or an expert's name or file.
 
-    `which` of a run's checkpoints it is: "last", or "best" by the validation loss.
+    `which` checkpoint of a run: "last", or "best" by validation loss.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Evaluation:
     steps_per_s: float
 
     def mean(self, key: str) -> float:
-        """Mean of a number over the cells, each cell counting the same."""
+        """Mean of a number over the cells; every cell has the same weight."""
         return float(np.mean([getattr(cell, key) for cell in self.cells]))
 
     def as_record(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Training an expert and measuring it: weights, and a card that says what they can do."""
+"""Training an expert and measuring it: its weights, and their card."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flows.records.records import provenance, write_record
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
 
 CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), episodes=200)
-"""What the card's table is measured on: easy, middle and hard, fully randomised, held-out tiles."""
+"""Of the card's table: easy, middle and hard levels, fully randomised, held-out tiles."""
 
 TABLE_EVERY = 20
 """Updates between tables of success."""
@@ -26,9 +26,9 @@ TABLE_EVERY = 20
 def run_expert_training(
     config: ExpertTrainingConfig, out: Path, reporter: Reporter, grid: EvaluationGrid = CARD_GRID
 ) -> Path:
-    """Train an expert in `out`, or go on with the training there; returns its weights.
+    """Train an expert in `out`, or resume the training there; returns its weights.
 
-    The card lies beside the weights; `history.jsonl` gets a line an update.
+    The card lies beside the weights; `history.jsonl` has a line for each update.
     """
     out.mkdir(parents=True, exist_ok=True)
     shown = trained_steps(out)
@@ -49,7 +49,7 @@ def run_expert_training(
                 file.write(json.dumps(summary) + "\n")
 
         weights, card = train_expert(config, out, report)
-    # A card must be there before the policy can be loaded to be measured.
+    # The policy needs a card to be loaded, and measured.
     path = weights.with_suffix(".json")
     write_record(path, card | provenance())
     plan = EvaluatePlan(grid=grid, threads=config.threads)
@@ -71,7 +71,7 @@ class _SuccessTable:
             self._sums[cell][1] += count
 
     def take(self, summary: dict[str, Any]) -> str:
-        """The table as text, and start anew."""
+        """The table as text; clears it."""
         sums, self._sums = dict(self._sums), defaultdict(lambda: [0.0, 0.0])
         head = f"{summary['steps'] / 1e6:.2f} M steps, mean level {summary['level']:.1f}"
         lines = [f"success while exploring, at {head}"]

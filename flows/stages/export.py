@@ -27,8 +27,7 @@ from learners.policy.policy_network import PolicyNetwork
 class ExportPlan:
     """What to export.
 
-    checkpoint: "last" or "best". `robot` is a name or a path; empty, it is the one that the policy
-    was trained for.
+    checkpoint: "last" or "best"; robot: a name or a path, empty for the robot it was trained for.
     """
 
     checkpoint: str = "last"
@@ -37,7 +36,7 @@ class ExportPlan:
 
 
 def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> ExportResult:
-    """Export the policy of a run into the new folder `dst`; the same again changes nothing.
+    """Export a run's policy into the new folder `dst`; the same export again changes nothing.
 
     Raises:
         ValueError: no run, no usable checkpoint, another robot's policy, missing packages, or a
@@ -70,7 +69,7 @@ def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> Ex
 
 
 def robot_facts(robot: RobotCard) -> RobotFacts:
-    """What a policy's files say about the robot and its control loop."""
+    """The facts about the robot and its control loop in a policy's files."""
     bounds = command_ranges(robot)
     return RobotFacts(
         robot=robot.name,

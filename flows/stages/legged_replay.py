@@ -23,7 +23,7 @@ _LAST_ACTION = slice(*POLICY_SLICES["last_action"])
 
 @dataclass(frozen=True)
 class ReplayFault:
-    """An episode that did not repeat: which, and the first field and step that differ."""
+    """An episode that did not repeat, and the first field and step that differ."""
 
     part: str
     episode: int
@@ -94,7 +94,7 @@ class _Batch:
         self._faults: dict[int, str] = {}
 
     def run(self, steps: int, advance: Any) -> list[ReplayFault]:
-        """Step all of them to the end of the longest; returns the faults."""
+        """Step them to the end of the longest; returns the faults."""
         env = self._env
         ids = np.arange(len(self._rows))
         env.reset(ids, [_spec(row) for row in self._rows])
@@ -126,7 +126,7 @@ class _Batch:
         ]
 
     def _executed(self, i: int, step: int) -> np.ndarray:
-        """The action that was executed: the policy's and the noise that the seed draws."""
+        """The executed action: the policy's plus the noise drawn from the seed."""
         draws = self._env.episode_draws[i]
         action = self._stored[i]["action"][step]
         if draws is not None and self._rows[i]["action_noise"] > 0:

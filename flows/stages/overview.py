@@ -1,4 +1,4 @@
-"""What a dataset holds, as one record: counts, returns, randomisation and energy by frequency."""
+"""A dataset's overview: counts, returns, randomisation and energy by frequency."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPECTRA = (
 
 
 def dataset_overview(store_path: Path) -> dict[str, Any]:
-    """The record that the report's dataset section is drawn from."""
+    """The record behind the report's dataset section."""
     store = open_store(store_path)
     selection = store.select()
     episodes = selection.episodes()

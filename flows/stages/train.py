@@ -22,9 +22,9 @@ PLAN = "plan.json"
 class SelectPlan:
     """Which episodes of a store; empty means all.
 
-    `where` is a boolean SQL expression over the catalog's columns. `saved` is a file that
-    `Selection.save` wrote, in place of terrain, skill and level: the same episodes even after more
-    parts were added.
+    `where` is a boolean SQL expression over the catalog's columns. `saved` is a file of
+    `Selection.save`, instead of terrain, skill and level: the same episodes even after more parts
+    were added.
     """
 
     terrain: tuple[str, ...] = ()
@@ -71,9 +71,9 @@ class TrainPlan:
 def run_training(
     plan: TrainPlan, store_path: Path | str, out: Path, reporter: Reporter
 ) -> TrainResult:
-    """Train in `out`, or go on with the run that is there; a finished run returns at once.
+    """Train in `out`, or resume the run there; a finished run returns at once.
 
-    Under `torchrun` every process calls this, and the first one alone writes.
+    Under `torchrun` every process calls this; the first one writes.
     """
     selection = plan.select.select(store_path)
     preset(plan.config.model, plan.config.model_overrides)

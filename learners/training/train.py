@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from datasets import Selection
-from learners.checkpoint import CHECKPOINT, git_revision, read_checkpoint
+from learners.checkpoint import CHECKPOINT, read_checkpoint
 from learners.models.registry import count_parameters
+from learners.revision import git_revision
 from learners.training.building import build_policy
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks, process_group

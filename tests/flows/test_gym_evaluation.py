@@ -163,7 +163,7 @@ def test_policies_of_another_task_are_refused(policies: Path, tmp_path: Path) ->
         ({"episodes": 0}, "at least 1 episode"),
         ({"environments": 0}, "environments must be at least 1"),
         ({"return_target": float("nan")}, "a finite number"),
-        ({"references": {"random": 0, "expert": 1}}, "references are returns that were measured"),
+        ({"references": {"random": 0, "expert": 1}}, "references are measured returns"),
     ],
 )
 def test_impossible_plans_are_refused(values: dict[str, Any], complaint: str) -> None:

@@ -1,7 +1,7 @@
 """Slurm's own commands, called as programs: submit, ask for states, cancel.
 
-Only `sbatch`, `squeue` and `scancel` are needed. Accounting (`sacct`) is not asked: many clusters
-have none, and a job's own exit records outlive the few minutes that the controller remembers it.
+Only `sbatch`, `squeue` and `scancel` are needed. Many clusters have no accounting (`sacct`), and
+a job's exit records outlive the minutes for which the controller remembers it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIVE = frozenset(
         "SPECIAL_EXIT",
     }
 )
-"""States of a task that Slurm still has to deal with; squeue(1), "job state codes"."""
+"""States of a task that has not ended; squeue(1), "job state codes"."""
 
 PASSED_ON = (
     "HOME",
@@ -55,7 +55,7 @@ PASSED_ON = (
     "AWS_REGION",
     "AWS_SHARED_CREDENTIALS_FILE",
 )
-"""All that a job sees of the submitter's environment, with what the submitter names; no secret."""
+"""What a job sees of the submitter's environment beside the variables named; no secret."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class QueueEntry:
 
     @property
     def live(self) -> bool:
-        """Whether Slurm has still to run or end it."""
+        """Whether it has not ended."""
         return self.state in LIVE
 
 
@@ -117,9 +117,8 @@ def submit_command(script: Path, output: Path) -> list[str]:
 def submit(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """Run a submit command; returns the job's id.
 
-    sbatch itself runs in `environment`, all of which it hands on. Naming the variables in
-    `--export` instead would have every task load the user's login environment first, which is slow
-    and fails on some clusters.
+    sbatch runs in `environment` and exports all of it. With the names in `--export` instead, every
+    task would load the user's login environment first, which is slow and fails on some clusters.
 
     Raises:
         ValueError: no Slurm here, or sbatch's own reason in one line; nothing was submitted.
@@ -130,7 +129,7 @@ def submit(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def queue(jobs: Iterable[str]) -> list[QueueEntry]:
-    """What the controller knows of the jobs' tasks; those it has forgotten are left out.
+    """The controller's entries of the jobs' tasks; forgotten ones are left out.
 
     Raises:
         ValueError: no Slurm here, or the controller does not answer.

@@ -1,16 +1,16 @@
-"""Job folders: everything that a Slurm job needs and leaves.
+"""Job folders: what a Slurm job needs and what it leaves.
 
     <store>.jobs/<name>/ or <run>/jobs/<name>/
-      plan.json           the frozen plan, and what each task does of it
+      plan.json           the frozen plan, its task (legged, gym, …), and the parts of each job task
       script.sh           what Slurm runs
       job.json            the job's id, and how and when it was submitted
       task-<k>.log        output of task k, over all its runs
       exit/<k>.json       how task k ended
-      exit/<k>-<n>.json   how its run n (from 0) ended, after which it was queued again
-      cancelled.json      there if it was cancelled through us
+      exit/<k>-<n>.json   how its run n (from 0) ended, before it was queued again
+      cancelled.json      there if `cancel_job` cancelled it
 
-A task's state is what Slurm says while Slurm has it in hand, and after that what its exit record
-says; Slurm itself forgets a job within minutes. Nothing of the environment is ever written here.
+A task's state is Slurm's while Slurm knows it, then that of its exit record: Slurm forgets a job
+within minutes. Nothing of the environment is written here.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _QUEUE_PERIOD_S = 2.0
 _SEARCH_DEPTH = 4
 
 ENDED = ("done", "failed", "cancelled", "lost")
-"""Task states that are final. "lost": Slurm has forgotten it and it left no exit record, as when
-its node died; "unknown": it left none and there is no Slurm here to ask."""
+"""Final task states. "lost": unknown to Slurm and without an exit record, as when its node died;
+"unknown": without one, and there is no Slurm here."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,13 @@ class Job:
 
     @property
     def is_array(self) -> bool:
+        """Whether its tasks are those of an array."""
         return self.kind == "collect"
 
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """Where one task of a job stands.
+    """The state of one task of a job.
 
     Attributes:
         state: "waiting", "running", "unknown" or one of `ENDED`; why: Slurm's reason or last word.
@@ -81,7 +82,7 @@ class TaskStatus:
 
 
 def log_name(task: int | str) -> str:
-    """The file in a job folder that a task's output goes to."""
+    """The file of a task's output in a job folder."""
     return f"task-{task}.log"
 
 
@@ -189,12 +190,12 @@ def _job_folders(top: Path) -> Iterator[Path]:
 
 
 def task_states(job: Job) -> list[TaskStatus]:
-    """Where every task of the job stands, in order; see `states_of`."""
+    """The states of the job's tasks, in order; see `states_of`."""
     return states_of([job])[0]
 
 
 def states_of(jobs: Sequence[Job]) -> list[list[TaskStatus]]:
-    """Where every task of every job stands, in order, with one question to Slurm.
+    """The states of every job's tasks, in order, with one call of Slurm.
 
     Raises:
         ValueError: Slurm is here but does not answer.
@@ -238,14 +239,14 @@ def _last_restart(folder: Path, task: int) -> Any | None:
 
 
 def job_state(tasks: Sequence[TaskStatus]) -> str:
-    """The word for a whole job: the first that holds for any of its tasks."""
+    """A job's state: the first in the order below that any task has."""
     states = {task.state for task in tasks}
     order = ("running", "waiting", "unknown", "lost", "failed", "cancelled", "done")
     return next(state for state in order if state in states)
 
 
 def cancel_job(job: Job) -> None:
-    """Cancel a job and leave word of it.
+    """Cancel a job and record that.
 
     Raises:
         ValueError: no Slurm here, or its reason.
@@ -255,7 +256,7 @@ def cancel_job(job: Job) -> None:
 
 
 def parts_in_work(place: Path) -> set[str]:
-    """Parts that live tasks of the jobs in a folder have been given."""
+    """The parts of the live tasks of a folder's jobs."""
     if not place.is_dir():
         return set()
     tasks = [task for states in states_of(find_jobs(place)) for task in states]
@@ -279,7 +280,7 @@ def follow(job: Job) -> Iterator[tuple[int, str]]:
 
 
 class _Tail:
-    """A log file that grows; only whole lines are handed out before the last time."""
+    """A growing log file; gives whole lines, and the rest at the last call."""
 
     def __init__(self, path: Path, task: int):
         self._path = path

@@ -1,9 +1,8 @@
 """Collection and training as Slurm jobs.
 
-A collection is an array over the parts that the store lacks, a training one job; both run what
-their job folder's `plan.json` says, through `run_task`. Parts are idempotent by the store's catalog
-and a training by its checkpoint, so Slurm may run any task again, at any time, as often as it
-likes; whatever is left when it gives up, the same command submits again.
+A collection is an array over the missing parts, a training one job; both run their job folder's
+`plan.json` through `run_task`. Slurm may run any task again at any time: committed parts are
+skipped, and a training resumes from its checkpoint. The same command submits what is left.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ COLLECT_REQUEUES, TRAIN_REQUEUES = 3, 100
 
 @dataclass(frozen=True)
 class _Draft:
-    """A job that is about to be submitted."""
+    """A job to submit."""
 
     kind: str
     target: str
@@ -70,11 +69,10 @@ def run_slurm(
     parts: Sequence[str] | None = None,
     settings: SlurmSettings | None = None,
 ) -> Job | str | list[PartCollected]:
-    """Submit an array over the parts that are neither committed nor given to a live job.
+    """Submit an array over the parts that are neither committed nor in a live job.
 
     Returns:
-        The job; with `dry_run` its script; an empty list where there was nothing to submit, and the
-        reporter says why.
+        The job; with `dry_run` its script; an empty list if there is nothing to submit.
 
     Raises:
         ValueError: no Slurm, or its reason to refuse; nothing is submitted and nothing left behind.
@@ -105,7 +103,7 @@ def run_training_on_slurm(
     out: Path,
     settings: SlurmSettings | None = None,
 ) -> Job | str:
-    """Submit a training in `out`; its job goes on from the checkpoint whenever it is started.
+    """Submit a training in `out`; its job resumes from the checkpoint whenever it is started.
 
     Returns:
         The job; with `dry_run` its script.
@@ -126,13 +124,13 @@ def run_training_on_slurm(
 
 
 def jobs_folder(store_path: Path | str) -> Path:
-    """Where a store's job folders lie: beside it, or beside a remote one's mirror."""
+    """The folder of a store's jobs: beside it, or beside a remote store's mirror."""
     records = records_folder(store_path)
     return records.with_name(records.name.removesuffix(".records") + ".jobs")
 
 
 def run_task(folder: Path, task: int, reporter: Reporter) -> None:
-    """Do one task of a job folder in this process; what is done already is left as it is.
+    """Do one task of a job folder in this process; committed parts are skipped.
 
     Raises:
         ValueError: no such task, a damaged plan, or what collection and training raise.
@@ -166,12 +164,12 @@ def _submit(
     settings: SlurmSettings,
     afterwards: Callable[[], Any],
 ) -> Job | str:
-    """Write the folder, hand the script to Slurm, keep its answer; all of it or nothing."""
+    """Write the folder, submit the script, write the record; on failure nothing is left."""
     if settings.dry_run:
         return batch_script(place / draft.kind, draft.work, settings)
     values = {"PYTHONPATH": _python_path()}
     if draft.kind == "train":
-        # torch would take all cores of the node, whatever the job has of them.
+        # torch would use all cores of the node, not only the job's.
         values["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(settings.cpus))
     environment = job_environment(settings.pass_env, **values)
     made = _first_absent(place)
@@ -225,7 +223,7 @@ def _is_live(place: Path) -> bool:
 
 
 def _python_path() -> str:
-    """Where the packages of this very program are, for the job to run the same."""
+    """The path of this program's packages, for the job to run the same."""
     root = str(Path(flows.__file__).resolve().parent.parent)
     return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
 

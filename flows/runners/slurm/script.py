@@ -1,13 +1,11 @@
-"""The batch script of a Slurm job: what it asks for, what it runs, and how it ends.
+"""The batch script of a Slurm job: its requests, its work, and how it ends.
 
-A written script rather than submitit: submitit pickles the call, and Slurm requeues that pickle as
-it was; it leaves SIGTERM alone and decides by the wall time whether a signal meant the time limit.
-Here the work is a frozen plan in JSON, the same words start it and go on with it, and bash alone
-stands between Slurm's signals and the work. The file can be read, and run by hand.
+A script rather than submitit, which pickles the call, ignores SIGTERM, and guesses from the wall
+time whether a signal meant the time limit. The script can be read, and run by hand.
 
 Slurm sends USR2 to the script `grace_s` before the time limit (up to a minute earlier, sbatch(1));
-the script passes SIGTERM on, the work saves what it has and ends, and the script asks for the job
-to be queued again. torchrun kills what has not ended 30 s after SIGTERM.
+the script sends SIGTERM to the work, which saves its state and ends, and requeues the job. torchrun
+kills what has not ended 30 s after SIGTERM.
 """
 
 from __future__ import annotations
@@ -19,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STOPPED = 143
-"""Exit code of work that SIGTERM ended: 128 + 15, as shells count."""
+"""Exit code of work that SIGTERM ended: 128 + 15."""
 
 _STRAGGLER_S = 60
-"""Seconds that the other nodes have once one has ended."""
+"""Seconds until the other nodes are ended once one has."""
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _NAMES = re.compile(r"[\w.,+-]*")
@@ -42,12 +40,12 @@ class SlurmSettings:
         nodes: of one task; gpus: of a node, 0 for none; cpus: of a process.
         memory: of a node, as sbatch has it (8G); empty for the partition's default.
         time: limit of one run, as sbatch has it: minutes, HH:MM:SS, D-HH:MM:SS.
-        grace_s: seconds before the limit at which the work is told to save and end.
-        max_parallel: tasks of an array that run at once; 0 for as many as fit.
-        parts_per_task: parts that one task collects, `cpus` at a time; 0 for as many as `cpus`.
-        requeues: how often a task may be queued again; None for 3 for parts and 100 for training.
+        grace_s: seconds before the limit at which the work gets SIGTERM.
+        max_parallel: parallel tasks of an array; 0 for as many as fit.
+        parts_per_task: parts of one task, `cpus` at a time; 0 for as many as `cpus`.
+        requeues: maximum per task; None for 3 for parts and 100 for training.
         options: further options of sbatch, "name=value" or "name".
-        pass_env: names of further environment variables that the job sees; never written down.
+        pass_env: names of further environment variables for the job; never written to a file.
         dry_run: show the script and submit nothing.
 
     Raises:
@@ -82,7 +80,7 @@ class SlurmSettings:
         if limit_s(self.time) <= self.grace_s:
             raise ValueError(
                 f"a time limit of {self.time} leaves nothing before the {self.grace_s} s in which "
-                "the work is told to end; raise --time or lower --grace"
+                "the work has to end; raise --time or lower --grace"
             )
         for option in self.options:
             if not _OPTION.fullmatch(option) or option.split("=")[0] in _OURS:
@@ -118,8 +116,8 @@ class Work:
 
     Attributes:
         name: of the job; tasks: how many, an array where `array` holds; processes: of one task.
-        retry_errors: whether work that failed by itself is queued again.
-        requeues: how often a task may be queued again, unless the settings say otherwise.
+        retry_errors: whether failed work is queued again.
+        requeues: maximum per task, unless the settings say otherwise.
     """
 
     name: str
@@ -184,11 +182,11 @@ def _directives(work: Work, settings: SlurmSettings) -> list[str]:
 
 
 def _start(settings: SlurmSettings) -> list[str]:
-    """The function that becomes the work, and the one that tells it to end.
+    """The shell functions that start and end the work.
 
-    One process needs no torchrun, which would open a port and hide the exit code. Of several nodes
-    srun starts one torchrun each; SIGTERM would have srun kill them within seconds, so their step
-    is signalled instead.
+    One process needs no torchrun, which would open a port and hide the exit code. On several nodes
+    srun starts a torchrun each; on SIGTERM srun would kill them within seconds, so their step is
+    signalled instead.
     """
     python = shlex.quote(sys.executable)
     module = '-m pipeline.cli jobs run "$folder" --task "$task"'

@@ -1,9 +1,8 @@
-"""Return-conditioned models on sets of a task's episodes, as D4RL has them, with several seeds.
+"""A comparison of return-conditioned models on D4RL's sets of a task, with several seeds.
 
-Every run of a comparison has as many updates of as many windows as the others, and the same
-evaluation; a set says which episodes it learns from. Runs, evaluations and what they came to are
-kept in one folder and found again by the next call. Processes may work in one folder at once: each
-run is one process's at a time, and `comparison.json` is made from whatever is there.
+All runs have the same number of updates and windows and the same evaluation; a set says which
+episodes a run learns from. Several processes may work in one folder: each run is one process's at a
+time, and `comparison.json` is made from the runs that are there.
 """
 
 from __future__ import annotations
@@ -22,7 +21,13 @@ from datasets.files import exclusive_lock
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from flows.progress import Reporter
 from flows.records.records import digest, provenance, read_record, to_tree, write_record
-from flows.stages.comparison import OWN_SETTINGS
+from flows.stages.comparison import (
+    OWN_SETTINGS,
+    check_own,
+    check_runs,
+    check_unchanged,
+    run_config,
+)
 from flows.stages.gym.comparison_summary import set_quality, summarise
 from flows.stages.gym.evaluation import (
     GymEvaluationPlan,
@@ -33,7 +38,7 @@ from flows.stages.gym.evaluation import (
     stored_references,
 )
 from flows.stages.train import SelectPlan, TrainPlan, run_training
-from learners.models.registry import PRESETS, preset
+from learners.models.registry import PRESETS
 from learners.training.config import TrainConfig
 from learners.training.objectives import OBJECTIVES
 
@@ -41,7 +46,7 @@ COMPARISON = "comparison.json"
 RUNS = "runs"
 TRAIN = "train"
 COMPLETE = "terminated or truncated"
-"""Of an episode that was cut off, the return-to-go is unknown."""
+"""An episode that was cut off has no known return-to-go."""
 
 D4RL_SETS: Mapping[str, Sequence[str]] = {
     "medium": ("medium",),
@@ -55,10 +60,10 @@ PUBLISHED_TARGETS: Mapping[str, float] = {
 }
 """Tan et al. 2024 (FCNet), Table 4, in units of the expert's return."""
 OTHER_TARGET = 1.0
-"""Of a set that they do not have: what they ask of all but one."""
+"""Of any other set: their target for all but one."""
 
 OURS, FROM_D4RL, FROM_ELSEWHERE = "gymnasium", "d4rl", ""
-"""Who recorded the data, as far as a store's attribute `format` tells."""
+"""The data's source, by the store's attribute `format`."""
 
 _OWN_SETTINGS = (*OWN_SETTINGS, "objective", "window_len")
 _SET_BY_THE_RUN = ("model", "seed", "model_overrides", "return_scale")
@@ -74,7 +79,7 @@ class GymRun:
 
     @property
     def name(self) -> str:
-        """Of the run, and of its folder and files."""
+        """The name of the run, its folder and its files."""
         return f"{self.set_name}-{self.model}-seed-{self.seed}"
 
 
@@ -93,18 +98,16 @@ class GymComparisonPlan:
 
     Attributes:
         env: the task's environment.
-        sets: set -> the qualities of the store whose episodes it holds.
-        return_targets: set -> what conditioned policies are asked for, in units of the expert's
-            measured return, where that is not `PUBLISHED_TARGETS` or else `OTHER_TARGET`.
-        config: the settings that all runs share. Its `model`, `model_overrides`, `seed` and
-            `return_scale` stay as they are: `models`, `own`, `seeds` and the expert say them.
-        own: settings of one model alone, as a comparison on legged data has them, and "objective"
-            and "window_len": the published models differ in their context, and see as many windows,
-            not as many steps.
-        evaluate: the closed-loop episodes; its `env`, `return_target` and `references` stay as they
-            are.
-        policies: folder of the experts' training, whose measured returns normalise; empty for those
-            that the store names.
+        sets: set -> qualities of the store whose episodes it holds.
+        return_targets: set -> return target in units of the expert's measured return; default
+            `PUBLISHED_TARGETS`, else `OTHER_TARGET`.
+        config: the settings that all runs share; not `model`, `model_overrides`, `seed` and
+            `return_scale`.
+        own: settings of one model alone: `OWN_SETTINGS`, "objective" and "window_len" (the models
+            see as many windows, not as many steps).
+        evaluate: the closed-loop episodes; not its `env`, `return_target` and `references`.
+        policies: folder of the experts' training, whose measured returns normalise; empty for the
+            store's own reference returns.
         models, seeds: presets, and seeds of the weights and of the data's order; a run each.
         only: the sets to run in this call; empty for all.
 
@@ -125,17 +128,14 @@ class GymComparisonPlan:
 
     def __post_init__(self) -> None:
         find_task(self.env)
-        for name in ("models", "seeds"):
-            values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
-                raise ValueError(f"a comparison needs {name}, each once; got {list(values)}")
+        check_runs(self.models, self.seeds)
         self._check_sets()
-        self._check_fixed(self.config, TrainConfig(), _SET_BY_THE_RUN, "config")
+        check_unchanged(self.config, TrainConfig(), _SET_BY_THE_RUN, "config")
         if self.config.split_seed is None:
             raise ValueError("compared runs need the same held-out episodes: a config.split_seed")
         given = ("env", "return_target", "references")
-        self._check_fixed(self.evaluate, GymEvaluationPlan(), given, "evaluate")
-        self._check_own()
+        check_unchanged(self.evaluate, GymEvaluationPlan(), given, "evaluate")
+        check_own(self.own, PRESETS, _OWN_SETTINGS)
         for model in self.models:
             self.train_config(model, self.seeds[0], 1.0)
 
@@ -153,14 +153,14 @@ class GymComparisonPlan:
         return self.only or tuple(self.sets)
 
     def return_target(self, set_name: str) -> float:
-        """What conditioned policies are asked for on a set."""
+        """The return target of a set."""
         published = PUBLISHED_TARGETS.get(set_name, OTHER_TARGET)
         return float(self.return_targets.get(set_name, published))
 
     def shared(self) -> dict[str, Any]:
-        """What runs must have in common to be compared: all but which of them this call makes.
+        """What compared runs must have in common.
 
-        Where the experts lie is no part of it; their measured returns are, see `_Data`.
+        The folder of the experts is no part of it; their measured returns are, see `_Data`.
         """
         shared = {
             name: value
@@ -171,13 +171,7 @@ class GymComparisonPlan:
 
     def train_config(self, model: str, seed: int, expert_return: float) -> TrainConfig:
         """All settings of one run's training."""
-        own = self.own.get(model, {})
-        try:
-            config = replace(self.config, model=model, seed=seed, return_scale=expert_return, **own)
-            preset(model, config.model_overrides)
-        except TypeError as error:
-            raise ValueError(f"the own settings of {model}, {dict(own)}: {error}") from None
-        return config
+        return run_config(self.config, self.own, model, seed, return_scale=expert_return)
 
     def _check_sets(self) -> None:
         example = '{"medium-expert": ["medium", "expert"]}'
@@ -203,26 +197,6 @@ class GymComparisonPlan:
         if unknown:
             raise ValueError(f"no set {', '.join(unknown)}; there are {', '.join(self.sets)}")
 
-    @staticmethod
-    def _check_fixed(given: Any, default: Any, names: Sequence[str], where: str) -> None:
-        for name in names:
-            if getattr(given, name) != getattr(default, name):
-                raise ValueError(f"{where}.{name} differs by run here, or follows from the plan")
-
-    def _check_own(self) -> None:
-        for each in (self.own, *(self.own.values() if isinstance(self.own, Mapping) else ())):
-            if not isinstance(each, Mapping):
-                raise ValueError('own must be like {"dt": {"peak_lr": 0.001}}')
-        for model, own in self.own.items():
-            if model not in PRESETS:
-                raise ValueError(f"own: no model {model!r}; known are {', '.join(PRESETS)}")
-            for name in own:
-                if name not in _OWN_SETTINGS:
-                    raise ValueError(
-                        f"{name} is no setting that {model} may have for itself; "
-                        f"those are {', '.join(_OWN_SETTINGS)}"
-                    )
-
 
 @dataclass(frozen=True)
 class _Data:
@@ -243,10 +217,10 @@ class _Data:
 def run_gym_comparison(
     plan: GymComparisonPlan, store_path: Path | str, out: Path, reporter: Reporter
 ) -> dict[str, Any]:
-    """Run or go on with the comparison in `out`; returns what `comparison.json` holds.
+    """Run or resume the comparison in `out`; returns what `comparison.json` holds.
 
-    That file also has the runs that other calls made there with the same settings; the names of
-    runs with others are under `left_out`.
+    The file also has the runs of other calls with the same settings; runs with other settings are
+    named under `left_out`.
 
     Raises:
         ValueError: no store, nothing in a set, data of another task, no measured returns, or an
@@ -268,7 +242,7 @@ def run_gym_comparison(
 
 @contextmanager
 def _alone(run: GymRun, out: Path, reporter: Reporter) -> Iterator[None]:
-    """Keep other processes from a run's files; says when one has to finish it first."""
+    """Hold the lock of a run's files; says so when another process holds it."""
     lock = out / TRAIN / f".{run.name}.lock"
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -284,7 +258,7 @@ def _alone(run: GymRun, out: Path, reporter: Reporter) -> Iterator[None]:
 
 
 def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
-    """Find whatever is wrong with the data before anything is trained."""
+    """Open and check the data before anything is trained."""
     store, task = open_store(store_path), find_task(plan.env)
     if store.schema.robot in D4RL_TASKS and store.schema.robot != task.name:
         raise ValueError(f"{store_path} is of {store.schema.robot}, but {plan.env} is {task.name}")
@@ -330,7 +304,7 @@ def _check_qualities(selected: Selection, qualities: Sequence[str], name: str) -
 def _run(
     run: GymRun, plan: GymComparisonPlan, data: _Data, out: Path, reporter: Reporter
 ) -> dict[str, Any]:
-    """Train and evaluate one run, as far as that is still to be done."""
+    """Train and evaluate one run, as far as that is not done yet."""
     config = plan.train_config(run.model, run.seed, data.references.expert)
     folder = out / TRAIN / run.name
     trained = run_training(
@@ -378,7 +352,7 @@ def _run(
 def _gather(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> dict[str, Any]:
     """Write `comparison.json` from the runs on the disk.
 
-    Again until it holds them all: another process may finish a run and write the file in between.
+    Repeated until it holds them all: another process may finish a run in between.
     """
     written = None
     while (record := _record(plan, data, key, out)) != written:

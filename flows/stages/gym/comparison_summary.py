@@ -1,4 +1,4 @@
-"""What the runs on a task's sets come to, and how good the sets themselves are."""
+"""The summary of a comparison on a task's sets, and the quality of the sets."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def set_quality(
     """Size and returns of a set.
 
     Args:
-        every: the set's episodes; complete: those that were not cut off, which are trained on and
-            whose returns count.
+        every: the set's episodes; complete: those that were not cut off, which are trained on.
     """
     returns = complete.episodes().column("return").to_numpy()
     normalised = np.array([references.normalised(float(value)) for value in returns])
@@ -51,11 +50,10 @@ def set_quality(
 
 
 def summarise(sets: Iterable[str], runs: Sequence[Row]) -> Row:
-    """{"sets", "models", "results", "runs"} of the runs that there are.
+    """{"sets", "models", "results", "runs"} of the finished runs.
 
-    A result is a model on a set: its measures are {"mean", "std"} over its seeds, std the sample
-    standard deviation, None for one seed. Sets come in the order given, models in the order of
-    their names, FCNet first.
+    A result is a model on a set: its measures are {"mean", "std"} over its seeds (sample standard
+    deviation, None for one seed). Sets are in the given order, models by name, FCNet first.
     """
     order = list(sets)
     runs = sorted(runs, key=lambda run: (order.index(run["set"]), *_rank(run), run["seed"]))

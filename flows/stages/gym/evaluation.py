@@ -1,11 +1,10 @@
-"""Evaluation on Gymnasium's tasks: returns, and scores normalised by returns that were measured.
+"""Evaluation on Gymnasium's tasks: returns, and scores normalised by measured returns.
 
-D4RL's score is 100 x (return - random) / (expert - random). Its published reference returns belong
-to its own policies on older environments, so the score that counts here takes the returns that were
-measured of our own expert and of a random policy; the other one is given beside it.
+D4RL's score is 100 x (return - random) / (expert - random). Its reference returns belong to its own
+policies on older environments, so `normalised` takes the measured returns of our expert and of a
+random policy; `d4rl_normalised` takes D4RL's.
 
-A return-conditioned policy sees return-to-go over the expert's return, and nothing is subtracted
-from either: a return-to-go of 0 is no reward at all, not the return of a random policy.
+A return-conditioned policy sees return-to-go over the expert's return; nothing is subtracted.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _OF_AN_EVALUATION = ("plan", "policy", "env", "returns", "lengths", "d4rl_normal
 
 @dataclass(frozen=True)
 class ReferenceReturns:
-    """Mean returns that count as 0 and as 100, and where they are from.
+    """Mean returns that score 0 and 100, and their source.
 
     Raises:
         ValueError: the expert's is not above the random policy's.
@@ -60,7 +59,7 @@ class ReferenceReturns:
         if not (isfinite(self.random) and isfinite(self.expert) and self.expert > self.random):
             raise ValueError(
                 f"the expert's return of {self.expert} is not above the random policy's of "
-                f"{self.random}, so returns cannot be normalised by them"
+                f"{self.random}: returns cannot be normalised by them"
             )
 
     def normalised(self, value: float) -> float:
@@ -69,7 +68,7 @@ class ReferenceReturns:
 
 
 def measured_references(policies: Path | str, env: str) -> ReferenceReturns:
-    """Of the folder of a finished training of experts, over the episodes that it measured.
+    """The returns measured by a finished training of experts.
 
     Raises:
         ValueError: no such folder, its training is not finished, or it is of another task.
@@ -81,7 +80,7 @@ def measured_references(policies: Path | str, env: str) -> ReferenceReturns:
 
 
 def stored_references(schema: Schema) -> ReferenceReturns | None:
-    """Of a store that names them in its attributes `reference_returns`; None where it does not."""
+    """A store's attributes `reference_returns`; None without."""
     known = schema.attributes.get("reference_returns")
     if not isinstance(known, Mapping) or not {"random", "expert"} <= known.keys():
         return None
@@ -91,14 +90,13 @@ def stored_references(schema: Schema) -> ReferenceReturns | None:
 
 @dataclass(frozen=True)
 class GymSource:
-    """Where a policy comes from: the folder of a training run, experts, or no policy at all.
+    """A policy: of a training run, an expert, or (with neither) uniformly random actions.
 
     Attributes:
-        name: what it is called in tables.
-        run: the folder of a training run, of which `which` is the "last" checkpoint or the "best"
-            by the validation loss.
-        policies: the folder of a task's policies; `quality` is "medium" or "expert". Without it and
-            without a run, actions are drawn uniformly.
+        name: in tables.
+        run: folder of a training run; which: its "last" checkpoint, or the "best" by validation
+            loss.
+        policies: folder of a task's policies; quality: "medium" or "expert".
     """
 
     name: str
@@ -138,10 +136,10 @@ class GymEvaluationPlan:
 
     Attributes:
         env: the task's environment.
-        episodes: from starts drawn from `seed`, the same ones for every policy.
-        environments: that are stepped together; more make the policy's share of the time smaller.
-        return_target: what a return-conditioned policy is asked for, in units of the expert's
-            return in `references`, or of what the run itself was trained to take for it.
+        episodes: their starts are drawn from `seed`, the same for every policy.
+        environments: stepped together.
+        return_target: of a return-conditioned policy, in units of the expert's return in
+            `references`, or of the run's own return scale without them.
         references: the returns to normalise by.
 
     Raises:
@@ -165,8 +163,8 @@ class GymEvaluationPlan:
             )
         if not isinstance(self.references, ReferenceReturns | None):
             raise ValueError(
-                "references are returns that were measured, and come with the folder of a task's "
-                f"policies; got {self.references}"
+                "references are measured returns, from the folder of a task's policies; got "
+                f"{self.references}"
             )
 
 
@@ -175,9 +173,9 @@ def evaluate_gym(source: GymSource, plan: GymEvaluationPlan, reporter: Reporter)
 
     Returns:
         {"policy", "env", "episodes", "steps", "return", "length", "success", "terminated",
-        "normalised", "d4rl_normalised", "returns", "lengths", …}; "return", "length" and the two
-        scores are {"mean", "std"} over the episodes, std the sample standard deviation. Without
-        reference returns "normalised" has None for both.
+        "normalised", "d4rl_normalised", "returns", "lengths", …}; "return", "length" and the scores
+        are {"mean", "std"} over the episodes (std: sample standard deviation), None without
+        reference returns.
 
     Raises:
         ValueError: no such run or expert, one of another task, or the task's package is missing.

@@ -20,12 +20,11 @@ LOCK = ".training.lock"
 
 
 def run_gym_training(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str, Any]:
-    """Train in `out`, or go on with the training there, and choose and measure its policies.
+    """Train in `out`, or resume the training there, and choose and measure its policies.
 
-    A finished training whose steps are enough returns at once; with more steps it goes on, and its
-    policies are chosen anew. `history.jsonl` has a line an evaluation, to follow it.
-
-    A training with demonstrations plans these first, and goes on with them like with its steps.
+    A finished training with enough steps returns at once; with more steps it is resumed, and its
+    policies are chosen again. `history.jsonl` has a line for each evaluation. Demonstrations, where
+    asked for, are planned first.
 
     Returns:
         What `recipe.json` holds.
@@ -44,7 +43,7 @@ def run_gym_training(config: GymTrainingConfig, out: Path, reporter: Reporter) -
 
 
 def _finished(config: GymTrainingConfig, out: Path) -> dict[str, Any] | None:
-    """The recipe of a training of these settings and steps; None where it is still to be made."""
+    """The recipe of a finished training with these settings and steps; None if there is none."""
     known = read_record(out / RECIPE)
     if known is None:
         return None

@@ -1,13 +1,14 @@
-"""Evaluation on the tracking task as the Body Transformer's paper does it.
+"""Evaluation on the tracking task as in the Body Transformer's paper.
 
-Episodes start at the clip's start; return and length are divided by the steps that are possible, on
-clips that were trained on and on clips that were not (Sferrazza et al. 2024, Section 5.1).
+Episodes start at the clip's start; return and length are divided by the possible steps, on training
+and on validation clips (Sferrazza et al. 2024, Section 5.1).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,9 @@ from learners.deploy.control import LearnedPolicy
 
 @dataclass(frozen=True)
 class HumanoidSource:
-    """Where a policy comes from: the folder of a training run, or an expert ("pd", or a folder).
+    """A policy: of a training run's folder, or an expert ("pd", or a folder of experts).
 
-    `which` of a run's checkpoints it is: "last", or "best" by the validation loss.
+    `which` checkpoint of a run: "last", or "best" by validation loss.
     """
 
     name: str
@@ -41,7 +42,7 @@ class HumanoidSource:
     which: str = "last"
 
     def load(self, snippets: Sequence[Snippet]) -> list[TrackingPolicy]:
-        """The policy for each of the snippets, one humanoid at a time; an expert is a snippet's.
+        """The policy for each of the snippets, one humanoid at a time.
 
         Raises:
             ValueError: no such run or expert, or one that reads another observation.
@@ -94,9 +95,8 @@ class HumanoidEvaluationPlan:
 
     Attributes:
         reference: file with the clips.
-        train, validation: clips, or snippets as CLIP-START-END, that were trained on and that were
-            not. Deviation: a clip's name stands for all of it; the published evaluation stops at
-            the end of the clip's first snippet.
+        train, validation: clips (the whole clip), or snippets as CLIP-START-END. Deviation: the
+            published evaluation stops at the end of a clip's first snippet.
         rollouts: the episodes of each.
 
     Raises:
@@ -114,7 +114,7 @@ class HumanoidEvaluationPlan:
             raise ValueError("an evaluation needs at least one clip, each of them once")
 
     def snippets(self) -> dict[str, list[Snippet]]:
-        """{"train", "validation"} -> what to track; a clip's name stands for all of it."""
+        """{"train", "validation"} -> snippets."""
         frames = clip_lengths(Path(self.reference))
 
         def parsed(name: str) -> Snippet:
@@ -126,7 +126,7 @@ class HumanoidEvaluationPlan:
 
 @dataclass(frozen=True)
 class SnippetScore:
-    """A policy on one snippet: means over its episodes; early is the share that ended early."""
+    """A policy on one snippet: means over its episodes; early: share that ended early."""
 
     policy: str
     snippet: str
@@ -136,10 +136,6 @@ class SnippetScore:
     early: float
     steps: int
     steps_per_s: float
-
-    def as_record(self) -> dict[str, Any]:
-        """The score as files and tables hold it."""
-        return asdict(self)
 
 
 def evaluate_snippets(
@@ -156,15 +152,14 @@ def evaluate_snippets(
     """
     total = sum(rollouts.steps_at_most(snippet) for snippet in snippets)
     policies = source.load(snippets)
-    env = TrackingEnvironment(reference, snippets)
-    try:
-        with reporter.step(f"evaluate {source.name}", total, "step") as advance:
-            return [
-                _score(source.name, policy, env, index, rollouts, lambda steps: advance(steps, ""))
-                for index, policy in enumerate(policies)
-            ]
-    finally:
-        env.close()
+    with (
+        closing(TrackingEnvironment(reference, snippets)) as env,
+        reporter.step(f"evaluate {source.name}", total, "step") as advance,
+    ):
+        return [
+            _score(source.name, policy, env, index, rollouts, lambda steps: advance(steps, ""))
+            for index, policy in enumerate(policies)
+        ]
 
 
 def _score(
@@ -175,26 +170,13 @@ def _score(
     rollouts: Rollouts,
     progress: Callable[[int], None],
 ) -> SnippetScore:
-    snippet = env.snippets[index]
+    snippet, noise, most = env.snippets[index], rollouts.action_noise, rollouts.max_steps
     seeds = np.random.SeedSequence([0xE7A1, rollouts.seed]).generate_state(rollouts.episodes)
     started = time.perf_counter()
-    results = [
-        run_episode(
-            env,
-            policy,
-            EpisodeSpec(
-                index=i,
-                snippet=index,
-                frame=snippet.start,
-                action_noise=rollouts.action_noise,
-                seed=int(seed),
-                max_steps=rollouts.max_steps,
-            ),
-            progress,
-        )
-        for i, seed in enumerate(seeds)
-    ]
-    elapsed = time.perf_counter() - started
+    results = []
+    for i, seed in enumerate(seeds.tolist()):
+        spec = EpisodeSpec(i, index, snippet.start, action_noise=noise, seed=seed, max_steps=most)
+        results.append(run_episode(env, policy, spec, progress))
     steps = sum(result.length for result in results)
     return SnippetScore(
         policy=name,
@@ -204,7 +186,7 @@ def _score(
         normalised_length=float(np.mean([r.normalised_length for r in results])),
         early=float(np.mean([r.terminated for r in results])),
         steps=steps,
-        steps_per_s=steps / elapsed,
+        steps_per_s=steps / (time.perf_counter() - started),
     )
 
 
@@ -222,12 +204,9 @@ def evaluate_humanoid(
         group: evaluate_snippets(source, Path(plan.reference), found, plan.rollouts, reporter)
         for group, found in groups.items()
     }
-    rows = [
-        {"group": group, **score.as_record()} for group, each in scores.items() for score in each
-    ]
-    means = {group: _means(each) for group, each in scores.items()}
-    absent = dict.fromkeys(("train", "validation"))
-    return {"policy": source.name, **absent, **means, "snippets": rows}
+    rows = [{"group": group, **asdict(score)} for group, each in scores.items() for score in each]
+    means = {group: _means(scores[group]) if group in scores else None for group in plan.snippets()}
+    return {"policy": source.name, **means, "snippets": rows}
 
 
 def evaluate_humanoid_once(

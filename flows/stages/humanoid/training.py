@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,6 @@ def train_humanoid_expert(
     for name, source in (("pd", PD), ("expert", str(weights))):
         policy = HumanoidSource(name, expert=source)
         (score,) = evaluate_snippets(policy, reference, [snippet], Rollouts(), reporter)
-        card[name] = score.as_record()
+        card[name] = asdict(score)
     write_record(weights.with_suffix(".json"), card)
     return card
