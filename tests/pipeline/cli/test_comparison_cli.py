@@ -142,7 +142,7 @@ def test_the_best_checkpoint_can_be_evaluated(
         (["--expert", "nobody"], "no expert 'nobody'"),
         (["--terrain", "moon"], "moon"),
         (["--where", "length < 0"], "no episode"),
-        (["--set", "own={"], "setting 'own' needs JSON"),
+        (["--set", "own={"], "setting 'own': Invalid JSON"),
         (["--set", 'own={"mlp":{"steps":3}}'], "steps is no setting that mlp may have for itself"),
         (["--set", "config.seed=3"], "config.seed differs by run"),
         (["--set", "config.split_seed=none"], "a config.split_seed"),

@@ -1,4 +1,4 @@
-"""What the commands on Slurm jobs do: list, follow, cancel, run."""
+"""`gaitforge jobs`: list, follow, cancel and run Slurm jobs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,35 @@ from flows.runners.slurm.jobs import (
     task_states,
 )
 from flows.runners.slurm.script import STOPPED
+from pipeline.cli.arguments import Parser, add_actions, option, whole
+from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
 
 _SETTLE_S = 15.0
-"""How long a cancelled job may take to end before it is shown as it then is."""
+"""How long to wait for a cancelled job to end before showing it."""
 
 
-def list_jobs(arguments: argparse.Namespace) -> int:
-    """List the jobs below a folder, or show the tasks of one."""
+_JOB = "a job's folder or id, a store, a run, or a folder that holds them"
+
+
+def add_jobs(parser: Parser) -> None:
+    """`gaitforge jobs ACTION`."""
+    table = {
+        "list": (_add_list, "list jobs, or the tasks of one"),
+        "follow": (_add_follow, "print a job's log until the job ends; exit 1 if it failed"),
+        "cancel": (_add_cancel, "cancel a job; what it has saved stays"),
+        "run": (_add_run, "do a job's work in this process, as its script does"),
+    }
+    add_actions(parser, "gaitforge jobs list data/legged.zarr", table)
+
+
+def _add_list(parser: Parser) -> None:
+    option(parser, "job", _JOB, default=".", nargs="?", metavar="FOLDER|JOB")
+    parser.take("--json")
+    parser.runs(_list, "gaitforge jobs list runs/fcnet")
+
+
+def _list(arguments: argparse.Namespace) -> int:
     name = arguments.job
     jobs = [find_job(name)] if name.isdigit() else find_jobs(Path(name))
     seen = list(zip(jobs, states_of(jobs), strict=True))
@@ -48,8 +69,12 @@ def list_jobs(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def follow_job(arguments: argparse.Namespace) -> int:
-    """Print a job's log until it ends; exit 1 if it did not end well."""
+def _add_follow(parser: Parser) -> None:
+    option(parser, "job", _JOB, metavar="FOLDER|JOB")
+    parser.runs(_follow, "gaitforge jobs follow 1234")
+
+
+def _follow(arguments: argparse.Namespace) -> int:
     job = find_job(arguments.job)
     for task, line in follow(job):
         print(f"[{task}] {line}" if job.is_array else line, flush=True)
@@ -58,8 +83,13 @@ def follow_job(arguments: argparse.Namespace) -> int:
     return 0 if state == "done" else 1
 
 
-def cancel(arguments: argparse.Namespace) -> int:
-    """Cancel a job and show how it ended."""
+def _add_cancel(parser: Parser) -> None:
+    option(parser, "job", _JOB, metavar="FOLDER|JOB")
+    parser.take("--json")
+    parser.runs(_cancel, "gaitforge jobs cancel 1234")
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
     job = find_job(arguments.job)
     cancel_job(job)
     deadline = time.monotonic() + _SETTLE_S
@@ -70,15 +100,19 @@ def cancel(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Do one task of a job folder in this process, as the job's script does."""
-    from flows.runners.slurm.runner import run_task
-    from pipeline.progress import TerminalReporter
+def _add_run(parser: Parser) -> None:
+    option(parser, "folder", "folder of the job", Path)
+    option(parser, "--task", "array task", whole, 0)
+    parser.runs(_run, "gaitforge jobs run data/legged.zarr.jobs/collect-20260131-120000 --task 3")
 
-    # Of several processes of one training, one speaks.
+
+def _run(arguments: argparse.Namespace) -> int:
+    from flows.runners.slurm.runner import run_task
+
+    # Of several processes of one training, the first speaks.
     reporter = TerminalReporter() if os.environ.get("RANK", "0") == "0" else Silent()
-    # Ending by an exception, a part in work leaves nothing behind. The trainer has a handler of its
-    # own while it trains.
+    # An exception lets a part that is being written clean up. The trainer sets its own handler
+    # while it trains.
     former = signal.signal(signal.SIGTERM, _leave)
     try:
         run_task(arguments.folder, arguments.task, reporter)
@@ -92,7 +126,7 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def show_submitted(job: Job | str, as_json: bool) -> None:
-    """Show a job that was submitted just now, or the script of one that was not."""
+    """Show a submitted job, or the script of a dry run."""
     if isinstance(job, str):
         print(job)
         return

@@ -1,4 +1,4 @@
-"""`gaitforge status`: how far a collection or a training run is, once or again and again."""
+"""`gaitforge status`: the progress of a collection or a training run."""
 
 from __future__ import annotations
 
@@ -9,39 +9,48 @@ import time
 from typing import Any
 
 from flows.stages.status import CollectionStatus, TrainingStatus, as_tree, status
+from pipeline.cli.arguments import Parser, flag, option, store_address
 from pipeline.tables import table
 
-WATCH_S = 2.0
-MOST_FAILED = 5
+_WATCH_S = 2.0
+_MOST_FAILED = 5
 """Failed parts that are shown; JSON has them all."""
 
-CLEAR = "\x1b[H\x1b[J"
+_CLEAR = "\x1b[H\x1b[J"
 
 
-def show_status(arguments: argparse.Namespace) -> int:
-    """Print the status; with --watch until the work is complete or stopped."""
+def add_status(parser: Parser) -> None:
+    """`gaitforge status STORE|RUN`."""
+    option(
+        parser,
+        "place",
+        "a store, or the folder of a training run",
+        store_address,
+        metavar="STORE|RUN",
+    )
+    flag(parser, "--watch", "repeat every two seconds until the work has ended")
+    parser.take("--json")
+    parser.runs(_status, "gaitforge status data/legged.zarr --watch")
+
+
+def _status(arguments: argparse.Namespace) -> int:
     while True:
         found = status(arguments.place)
         if arguments.json:
             indent = None if arguments.watch else 1
             print(json.dumps(as_tree(found), indent=indent), flush=True)
         else:
-            start = CLEAR if arguments.watch and sys.stdout.isatty() else ""
-            print(start + status_text(found), flush=True)
+            start = _CLEAR if arguments.watch and sys.stdout.isatty() else ""
+            collection = isinstance(found, CollectionStatus)
+            lines = _collection_lines(found) if collection else _training_lines(found)
+            print(start + "\n".join(lines), flush=True)
         if not arguments.watch or found.state in ("complete", "stopped"):
             return 0
-        time.sleep(WATCH_S)
-
-
-def status_text(found: CollectionStatus | TrainingStatus) -> str:
-    """A status for people."""
-    if isinstance(found, CollectionStatus):
-        return "\n".join(_collection_lines(found))
-    return "\n".join(_training_lines(found))
+        time.sleep(_WATCH_S)
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as 3 s, 4 min 05 s or 6 h 07 min; a dash where they are not known."""
+    """Seconds as 3 s, 4 min 05 s or 6 h 07 min; a dash if unknown."""
     if seconds is None:
         return "-"
     whole = round(seconds)
@@ -88,10 +97,10 @@ def _failed_lines(found: CollectionStatus) -> list[str]:
     still = [part for part in found.failed if not part.made_since]
     mended = len(found.failed) - len(still)
     lines = [""] if found.failed else []
-    for part in still[-MOST_FAILED:]:
+    for part in still[-_MOST_FAILED:]:
         lines.append(f"failed   {part.part}, {part.failures} times; last: {part.error}")
-    if len(still) > MOST_FAILED:
-        lines.append(f"failed   {len(still) - MOST_FAILED} more; --json lists them")
+    if len(still) > _MOST_FAILED:
+        lines.append(f"failed   {len(still) - _MOST_FAILED} more; --json lists them")
     if mended:
         lines.append(f"mended   {mended} parts failed at first and were made later")
     return lines
