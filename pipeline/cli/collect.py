@@ -12,8 +12,8 @@ from flows.runners.registry import find_runner
 from flows.tasks.interface import CollectionPlan
 from flows.tasks.legged import legged_plan
 from pipeline.cli.arguments import CELLS, SIMULATION, SIMULATOR, Parser, numbers, option
-from pipeline.cli.jobs import show_submitted
 from pipeline.cli.runner_arguments import add_runner, runner_settings
+from pipeline.cli.running import show_submitted
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
 

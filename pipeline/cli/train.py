@@ -1,19 +1,33 @@
-"""`gaitforge train`, `evaluate` and `models`: policies from a store's episodes."""
+"""`gaitforge train`, `evaluate`, `models` and `compare`: policies from a store's episodes."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.progress import Silent
 from flows.settings import override, with_chosen
-from pipeline.cli.arguments import CELLS, GRID, SIMULATOR, Parser, given, option
-from pipeline.cli.jobs import show_submitted
+from pipeline.cli.arguments import (
+    CELLS,
+    GRID,
+    SIMULATOR,
+    Parser,
+    given,
+    names,
+    numbers,
+    option,
+    positive,
+)
 from pipeline.cli.runner_arguments import add_training_runner, training_job_settings
+from pipeline.cli.running import show_submitted
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
+
+if TYPE_CHECKING:
+    from flows.stages.comparison import ComparisonPlan
+    from flows.stages.train import SelectPlan
 
 
 def add_train(parser: Parser) -> None:
@@ -32,17 +46,11 @@ def add_train(parser: Parser) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from flows.stages.train import SelectPlan, TrainPlan, run_training
+    from flows.stages.train import TrainPlan, run_training
     from learners.training.config import TrainConfig
     from learners.training.distributed import process_rank
 
-    select = SelectPlan(
-        arguments.terrain or (),
-        arguments.skill or (),
-        arguments.level or (),
-        arguments.where or "",
-        str(arguments.selection or ""),
-    )
+    select = _select_plan(arguments)
     names = ("model", "objective", "steps", "batch_size", "optimiser", "seed", "device")
     plan = TrainPlan(select, TrainConfig(**given(arguments, *names)))
     plan = override(plan, arguments.settings)
@@ -59,6 +67,18 @@ def _train(arguments: argparse.Namespace) -> int:
     if leads:
         show_one({**asdict(result), "run_dir": str(result.run_dir)}, arguments.json)
     return 0
+
+
+def _select_plan(arguments: argparse.Namespace) -> SelectPlan:
+    from flows.stages.train import SelectPlan
+
+    return SelectPlan(
+        arguments.terrain or (),
+        arguments.skill or (),
+        arguments.level or (),
+        arguments.where or "",
+        str(arguments.selection or ""),
+    )
 
 
 def add_evaluate(parser: Parser) -> None:
@@ -114,3 +134,50 @@ def _models(arguments: argparse.Namespace) -> int:
 
     show(describe_models(), arguments.json)
     return 0
+
+
+def add_compare(parser: Parser) -> None:
+    """`gaitforge compare STORE`."""
+    parser.take("store")
+    option(parser, "--models", "see gaitforge models (default: fcnet and three baselines)", names)
+    option(parser, "--seeds", "one run each, e.g. 0-2 (default: 0,1,2)", numbers)
+    parser.take("--objective", "--steps", "--batch-size", "--device", "--out", *CELLS, "--where")
+    parser.take("--selection")
+    option(
+        parser, "--episodes", "episodes to evaluate per terrain and skill (default: 20)", positive
+    )
+    parser.take("--expert")
+    parser.take("--set", "--json", settings="""'own={"transformer":{"peak_lr":0.001}}'""")
+    parser.runs(
+        _compare,
+        "gaitforge compare legged.zarr --models fcnet,transformer --steps 5000 --out runs/compare",
+    )
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from flows.stages.comparison import run_comparison
+    from pipeline.report.comparison_page import comparison_rows, write_comparison
+
+    plan = _comparison_plan(arguments)
+    record = run_comparison(plan, arguments.store, arguments.out, TerminalReporter())
+    page = write_comparison(arguments.out)
+    if arguments.json:
+        show_one(record, as_json=True)
+        return 0
+    show(comparison_rows(record), as_json=False)
+    print(f"\npage: {page}")
+    return 0
+
+
+def _comparison_plan(arguments: argparse.Namespace) -> ComparisonPlan:
+    from flows.stages.comparison import GRID_EPISODES, ComparisonPlan, comparison_grid
+
+    select = _select_plan(arguments)
+    plan = ComparisonPlan(select=select)
+    shared = given(arguments, "objective", "steps", "batch_size", "device")
+    plan = replace(
+        plan, config=replace(plan.config, **shared), **given(arguments, "models", "seeds", "expert")
+    )
+    grid = comparison_grid(select.select(arguments.store), arguments.episodes or GRID_EPISODES)
+    plan = replace(plan, evaluate=replace(plan.evaluate, grid=grid))
+    return override(plan, arguments.settings)
