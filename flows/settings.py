@@ -63,12 +63,13 @@ def _parsed(text: str, kind: Any, name: str) -> Any:
 
     if text.lower() == "none" and NoneType in get_args(kind):
         return None
-    adapter = TypeAdapter(kind)
     try:
-        if get_origin(kind) is tuple:
-            return adapter.validate_python([s.strip() for s in text.split(",") if s.strip()])
+        if get_origin(kind) is tuple:  # the plan checks how many there are
+            items = [item.strip() for item in text.split(",") if item.strip()]
+            item_type = TypeAdapter(get_args(kind)[0])
+            return tuple(item_type.validate_python(item) for item in items)
         if get_origin(kind) is Mapping:
-            return adapter.validate_json(text)
-        return adapter.validate_python(text)
+            return TypeAdapter(kind).validate_json(text)
+        return TypeAdapter(kind).validate_python(text)
     except ValidationError as error:
         raise ValueError(f"setting '{name}': {error.errors()[0]['msg']}, not '{text}'") from None

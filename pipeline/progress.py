@@ -77,8 +77,4 @@ class _Lines:
         left = f"{still / rate:.0f} s left" if rate else "time left unknown"
         note = f", {self._note}" if self._note else ""
         pace = f"{rate:,.0f} {self._unit}s/s" if rate >= 1 else f"{60 * rate:.1f} {self._unit}s/min"
-        print(
-            f"{self._name:<16} {share:4.0%}  {pace}, {left}{note}",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"{self._name:<16} {share:4.0%}  {pace}, {left}{note}", file=sys.stderr, flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pipeline.bench.attention_baselines import (
     implementations,
     random_mask,
 )
+from pipeline.bench.common import in_turns
 
 PAPER_SPEED_UP_PERCENT = 206.0
 """The Body Transformer paper's Section 5.4, at 128 nodes."""
@@ -40,7 +40,7 @@ class AttentionConfig:
     Attributes:
         nodes: node counts of random masks of the paper's sparsity.
         bodies: names of BODY_SPACES, each with its own mask.
-        tokens: nodes of a batch in all, so that a row of the table is about the same work.
+        tokens: nodes per batch in all, so that all rows of the table are about the same work.
         rounds: turns of all implementations.
         single_masks: random masks of one sequence each, in the paper's setting.
     """
@@ -53,11 +53,10 @@ class AttentionConfig:
 
 
 def attention_layers(config: AttentionConfig, advance: Advance) -> list[dict[str, Any]]:
-    """One attention layer with the heads of the legged BoT, a record a mask.
+    """One attention layer with the heads of the legged BoT, a record per mask.
 
-    ``forward_ms`` and ``train_ms`` (with the gradient) hold the median of each implementation that
-    can do it, ``train_over_dense`` how many times faster it trains than the dense one; ``default``
-    is the one that the networks use at this size, ``fastest`` the one that trained fastest here.
+    ``forward_ms`` and ``train_ms`` (with the gradient) are medians by implementation,
+    ``train_over_dense`` their speed-up over the dense one; ``default`` is what the networks use.
     """
     sizes: Any = preset("bot").config
     records = []
@@ -82,7 +81,7 @@ def attention_layers(config: AttentionConfig, advance: Advance) -> list[dict[str
 
 
 def single_sequences(config: AttentionConfig, advance: Advance) -> list[dict[str, Any]]:
-    """The paper's own setting, a record a node count.
+    """The paper's own setting, a record per node count.
 
     ``median_us`` by implementation, and ``speed_up_percent``: how much faster than NumPy's dense
     attention, 206 for the paper's at 128 nodes (read as 206 % more, not 206 % of).
@@ -123,15 +122,9 @@ def _times(
         works["forward", name] = partial(attention, qkv)
         if name not in WITHOUT_CPU_GRADIENT:
             works["train", name] = partial(train, attention)
-    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in works}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
-        for number in range(rounds + 1):
-            for key, work in works.items():
-                started = time.perf_counter()
-                work()
-                if number > 0:
-                    seconds[key].append(time.perf_counter() - started)
+        seconds = in_turns(works, rounds)
     medians = {key: 1e3 * float(np.median(values)) for key, values in seconds.items()}
     forward, both = (
         {name: value for (kind, name), value in medians.items() if kind == wanted}

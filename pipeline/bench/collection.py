@@ -89,12 +89,11 @@ def measure_collection(
 
     Args:
         plan: of the default back end, with a part for each thread; folder: for the stores.
-        advance: told of every round.
 
     Returns:
         ``threads``, ``robots`` (of a simulator), ``collect_steps_per_s`` and ``bare_steps_per_s``
         (robots' control steps), ``ratio`` (median over the rounds) and ``ratios``; with one thread
-        also ``stages``, each one's share of the time of collecting.
+        also ``stages``, each one's share of the time.
     """
     with ExitStack() as stack:
         workers = [stack.enter_context(closing(_Worker(plan, part))) for part in plan.part_ids()]

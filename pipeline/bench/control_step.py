@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from learners.models.sizes import match_parameters, parameter_count
 from learners.models.spaces import SPACES, Space
 from learners.policy.normalisation import Normaliser
 from learners.policy.policy_network import PolicyNetwork
+from pipeline.bench.common import one_thread, seconds_of
 
 FCNET = "fcnet-legged"
 COMPILED, TORCH, ONNX = "compiled", "torch", "onnx"
@@ -50,9 +51,8 @@ class ControlStepConfig:
     Attributes:
         context_lens, n_layers, hidden_dims: sizes of FCNet, each varied alone.
         others: presets that are measured at their own size only.
-        seeds: of weights and observations.
-        warm_up: untimed steps a candidate and seed.
-        blocks, block_steps: turns a seed, and timed steps a turn.
+        warm_up: untimed steps per candidate and seed.
+        blocks, block_steps: turns per seed, and timed steps per turn.
         export_all: export FCNet to ONNX at every size, not only at the legged one.
     """
 
@@ -101,7 +101,7 @@ class Candidate:
 
 
 def setting_name(setting: Mapping[str, int]) -> str:
-    """ "legged", or what differs from it."""
+    """A setting as text: what it changes, or "legged"."""
     return ",".join(f"{name}={value}" for name, value in setting.items()) or LEGGED
 
 
@@ -161,7 +161,7 @@ def control_step_us(
         notes.append(f"ONNX Runtime left out: {error}")
         chosen = [each for each in chosen if each.runtime != ONNX]
     obs_dim = SPACES[LEGGED].layout.obs_dim
-    with tempfile.TemporaryDirectory() as folder, _one_thread():
+    with tempfile.TemporaryDirectory() as folder, one_thread():
         exports = _exports(chosen, Path(folder), advance)
         samples: dict[tuple[str, str], list[list[float]]] = {each.key: [] for each in chosen}
         for seed in range(config.seeds):
@@ -192,18 +192,6 @@ def _record(candidate: Candidate, samples: list[list[float]]) -> dict[str, Any]:
             for name in ("context_len", "n_layers", "hidden_dim", "n_modes")
         },
     }
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """PyTorch on one thread and without gradients."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _policy(candidate: Candidate, seed: int) -> PolicyNetwork:
@@ -258,19 +246,12 @@ def _torch_step(policy: PolicyNetwork) -> ControlStep:
     return step
 
 
-@dataclass
-class _Observation:
-    """What a policy in the control loop reads, of one robot."""
-
-    policy: np.ndarray
-    reward: np.ndarray
-
-
 def _onnx_step(folder: Path) -> ControlStep:
     policy = OnnxPolicy(folder)
 
     def step(obs: np.ndarray) -> np.ndarray:
-        return policy.act(_Observation(obs[None], obs[:1]))
+        observation: Any = SimpleNamespace(policy=obs[None], reward=obs[:1])
+        return policy.act(observation)
 
     return step
 
@@ -296,9 +277,4 @@ def _in_turns(
 def _block(step: ControlStep, observations: np.ndarray) -> list[float]:
     for obs in observations[:_REENTRY_STEPS]:
         step(obs)
-    seconds = []
-    for obs in observations:
-        started = time.perf_counter()
-        step(obs)
-        seconds.append(time.perf_counter() - started)
-    return seconds
+    return [seconds_of(partial(step, obs)) for obs in observations]

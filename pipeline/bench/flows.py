@@ -1,20 +1,18 @@
 """What orchestration costs, and how far collection scales.
 
 Overhead: the same parts are made by a bare loop, by Dask, and by Prefect tasks over Dask, each in
-one worker process that made a part before, in turns, so that whatever else the machine does meets
-all three alike. Two figures: the ratio of the wall times, and the seconds between the end of a part
-and the start of the next, which the machine's load hardly touches.
+one warm worker process, in turns. Figures: the ratio of the wall times, and the seconds between
+the end of a part and the start of the next, which the machine's load hardly touches.
 
-Scaling: the recorded durations of those parts are slept, not simulated, by many workers of the
-scheduler and the runner that a collection uses, in one process. One process of a small machine
-holds 512 of them as 64 workers of 8 threads, and no more than some hundred parts a second; so
-time runs faster than in a collection only as far as that, and the scheduler has more to do than it
-would. What a longer run or fewer parts would give is computed with the scheduler's measured time a
-task (`modelled_efficiency`).
+Scaling: many simulated workers sleep the recorded durations of those parts, by the scheduler and
+runner of a real collection, in one process. 512 of them as 64 workers of 8 threads are the most
+that a small machine holds. What a longer run or fewer parts would give is computed from the
+scheduler's measured time per task (`modelled_efficiency`).
 """
 
 from __future__ import annotations
 
+import argparse
 import heapq
 import multiprocessing
 import os
@@ -39,6 +37,7 @@ from flows.runners.dask import make_part, run_parts
 from flows.runners.dask_clusters import CONFIG, LOOPBACK, DaskSettings, dask_client
 from flows.stages.collect import collect_part, prepare
 from flows.tasks.legged import LeggedPlan
+from pipeline.tables import show_one
 
 THREADS_A_WORKER = 8
 MODELLED_PARTS = (1, 2, 4, 8, 16, 32)
@@ -52,12 +51,10 @@ class FlowBenchConfig:
     """What is measured.
 
     Attributes:
-        grid: the parts that are made in each way, besides one to warm up; rounds: turns they are
-            made in.
+        grid: parts that are made in each way, besides one to warm up.
         simulated_workers: numbers of workers, multiples of 8; parts_per_worker: that they sleep.
-        simulated_part_s: mean seconds of a sleep: what the runner and the scheduler add to a part
-            must be small beside it, as it is beside a real one.
-        empty_tasks: from which the scheduler's time a task is measured.
+        simulated_part_s: mean seconds of a sleep, long beside what the runner adds to a part.
+        empty_tasks: from which the scheduler's time per task is measured.
         recorded: a store whose parts' durations are slept; None for those that were made here.
     """
 
@@ -72,22 +69,23 @@ class FlowBenchConfig:
     recorded: Path | None = None
 
 
+def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
+    """Measure and print the figures."""
+    config = FlowBenchConfig(recorded=arguments.recorded)
+    show_one(run_flow_bench(arguments.out, config, reporter), arguments.json)
+
+
 def run_flow_bench(
     out: Path, config: FlowBenchConfig | None = None, reporter: Reporter | None = None
 ) -> dict[str, Any]:
-    """Measure both.
-
-    Args:
-        out: folder for ``bench_flows.json``; the stores lie there for the time.
+    """Measure both; writes ``bench_flows.json`` into `out`.
 
     Returns:
-        ``parts`` made each way; ``wall_s``, ``between_parts_s`` (name -> seconds, the latter a
-        part) and ``overhead`` (name -> share of the bare loop's wall time that is added) and
-        ``overhead_between_parts`` (the same from the gaps alone); ``scheduler_s_per_task``;
-        ``part_cv`` (spread of the durations over their mean); ``simulated`` (workers, parts,
-        seconds, this process's ``cpu_share``, ``efficiency`` = ideal over actual, and what it would
-        be if handing out parts took no time: the rest is the tail); ``modelled`` (parts a worker ->
-        efficiency at the most workers and real durations); ``limits`` (text).
+        ``wall_s`` and ``between_parts_s`` (way -> seconds), ``overhead`` and
+        ``overhead_between_parts`` (way -> share of the bare loop's wall time that is added),
+        ``scheduler_s_per_task``, ``part_cv`` (spread of the durations over their mean),
+        ``simulated`` (a record per number of workers; ``efficiency`` is ideal over actual time),
+        ``modelled`` (parts per worker -> efficiency at the most workers) and ``limits`` (text).
     """
     config, reporter = config or FlowBenchConfig(), reporter or Silent()
     recorded = None if config.recorded is None else _recorded(config.recorded)
@@ -120,7 +118,7 @@ def run_flow_bench(
 def modelled_efficiency(
     durations: Sequence[float], workers: int, parts: int, scheduler_s_per_task: float
 ) -> float:
-    """Ideal over actual time of parts handed out one after the other to whoever is free.
+    """Ideal over actual time of parts that go, one by one, to the next free worker.
 
     The scheduler serves one task at a time. Part k takes `durations[k % len(durations)]` seconds.
     """
@@ -188,13 +186,12 @@ def _bare(plan: LeggedPlan, store: Path) -> Iterator[MakeParts]:
     """A loop in a process of its own."""
     prepare(plan, store)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        yield lambda parts: _timed(process.submit(_loop, plan, store, parts).result)
 
-        def make(parts: Sequence[str]) -> tuple[list[PartCollected], float]:
-            started = time.perf_counter()
-            records = process.submit(_loop, plan, store, parts).result()
-            return records, time.perf_counter() - started
 
-        yield make
+def _timed(make: Callable[[], list[PartCollected]]) -> tuple[list[PartCollected], float]:
+    started = time.perf_counter()
+    return make(), time.perf_counter() - started
 
 
 def _loop(plan: LeggedPlan, store: Path, parts: Sequence[str]) -> list[PartCollected]:
@@ -206,18 +203,13 @@ def _dask(plan: LeggedPlan, store: Path) -> Iterator[MakeParts]:
     """The Dask runner's tasks on one local worker."""
     prepare(plan, store)
     with dask_client(DaskSettings(workers=1)) as client:
-
-        def make(parts: Sequence[str]) -> tuple[list[PartCollected], float]:
-            started = time.perf_counter()
-            records = run_parts(client, partial(make_part, plan, str(store)), parts, _unfollowed)
-            return records, time.perf_counter() - started
-
-        yield make
+        work = partial(make_part, plan, str(store))
+        yield lambda parts: _timed(lambda: run_parts(client, work, parts, _unfollowed))
 
 
 @contextmanager
 def _prefect_dask(plan: LeggedPlan, store: Path) -> Iterator[MakeParts]:
-    """A Prefect task a part, each waiting for its Dask task; with a server of its own."""
+    """A Prefect task per part, each waiting for its Dask task; with a server of its own."""
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")  # before the import reads it
     from prefect import flow, task
     from prefect.cache_policies import NO_CACHE
@@ -236,9 +228,10 @@ def _prefect_dask(plan: LeggedPlan, store: Path) -> Iterator[MakeParts]:
 
         @flow(persist_result=False)
         def make_all(parts: list[str]) -> tuple[list[PartCollected], float]:
-            started = time.perf_counter()  # the run itself is start-up
-            futures = [make_one.submit(part) for part in parts]
-            return [future.result() for future in futures], time.perf_counter() - started
+            # Timed in here: the run around it is start-up.
+            return _timed(
+                lambda: [each.result() for each in [make_one.submit(part) for part in parts]]
+            )
 
         yield lambda parts: make_all(list(parts))
 
@@ -298,7 +291,7 @@ def _many_workers(count: int) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class _Sleep:
-    """Sleeps as long as the part of the name took; returns the seconds that it was to sleep."""
+    """Sleeps as long as the named part took; returns these seconds."""
 
     durations: tuple[float, ...]
 
@@ -313,7 +306,7 @@ def _names(count: int) -> list[str]:
 
 
 def _unfollowed(records: list[Any]) -> None:
-    """Nobody follows."""
+    """Ignore the records."""
 
 
 def _limits(workers: int, part_s: float, per_task: float) -> str:

@@ -7,6 +7,7 @@ MoCapAct's rollout files. Their values are noise, which compresses no better tha
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from datasets.formats.sources import catalog_columns, episode_returns
 from datasets.formats.transfer.exporting import export_selection
 from flows.progress import Reporter, Silent
 from flows.records.records import provenance, write_record
+from pipeline.tables import show
 
 WANTED_MB_PER_S, WANTED_MIB = 100.0, 1024.0
 """Bars: what is imported a second on two cores, and the most memory."""
@@ -49,12 +51,7 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Source:
-    """One kind of file.
-
-    Attributes:
-        name: of the row; format: in `datasets.formats.FORMATS`; options: of the format's writer.
-        schema: of what is written; episode_steps: steps of an episode.
-    """
+    """One kind of file: its name, format and the writer's options, and what is written."""
 
     name: str
     format: str
@@ -88,21 +85,24 @@ def hopper() -> Schema:
     return Schema((*fields, final), facts.control_dt_s, "hopper")
 
 
+def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
+    """Measure and print the figures."""
+    config = QUICK if arguments.quick else None
+    show(run_format_bench(arguments.out, config, reporter), arguments.json)
+
+
 QUICK = FormatBenchConfig(megabytes=4, rounds=1)
 
 
 def run_format_bench(
     out: Path, config: FormatBenchConfig | None = None, reporter: Reporter | None = None
 ) -> list[dict[str, Any]]:
-    """Measure every source.
-
-    Args:
-        out: folder for `bench_formats.json`; the files that are measured lie there for the time.
+    """Measure every source; writes `bench_formats.json` into `out`.
 
     Returns:
-        For each source `mb` (of its data sets, uncompressed) and `file_mb`; `mb_per_s` by the clock
-        and `cpu_mb_per_s` by the time of all threads; `read_mb_per_s` (the same read by h5py alone)
-        and `of_reading` (their ratio); `peak_mib` (of a process of its own) and `met`.
+        For each source `mb` (uncompressed) and `file_mb`; `mb_per_s` by the clock and
+        `cpu_mb_per_s` by the time of all threads; `read_mb_per_s` (read by h5py alone) and
+        `of_reading` (their ratio); `peak_mib` (of a process of its own) and `met`.
     """
     config, reporter = config or FormatBenchConfig(), reporter or Silent()
     out.mkdir(parents=True, exist_ok=True)
@@ -129,9 +129,9 @@ def _measure(source: Source, folder: Path, config: FormatBenchConfig) -> dict[st
             raise ValueError(f"the import of {source.name} failed: {done.stderr[-300:]}")
         runs.append(json.loads(done.stdout))
         reads.append(_read_everything(path))
-    megabytes = reads[0].bytes / 1e6
+    megabytes = reads[0][0] / 1e6
     rate = megabytes / min(run["seconds"] for run in runs)
-    read = megabytes / min(each.seconds for each in reads)
+    read = megabytes / min(seconds for _, seconds in reads)
     peak = max(run["peak_mib"] for run in runs)
     return {
         "source": source.name,
@@ -178,14 +178,8 @@ def _write_source(source: Source, folder: Path, megabytes: int) -> Path:
     return path
 
 
-@dataclass(frozen=True)
-class _Read:
-    bytes: int
-    seconds: float
-
-
-def _read_everything(path: Path) -> _Read:
-    """All data sets of a file, whole, one after the other."""
+def _read_everything(path: Path) -> tuple[int, float]:
+    """Bytes and seconds of reading all data sets of a file, whole, one after the other."""
     import h5py  # of the extra `hdf5`
 
     started, sizes = time.perf_counter(), []
@@ -196,4 +190,4 @@ def _read_everything(path: Path) -> _Read:
                 sizes.append(np.asarray(item[()]).nbytes)
 
         file.visititems(read)
-    return _Read(sum(sizes), time.perf_counter() - started)
+    return sum(sizes), time.perf_counter() - started

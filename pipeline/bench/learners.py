@@ -1,27 +1,24 @@
-"""Speed of the learners: training steps, control steps and attention, each beside its baselines."""
+"""Speed of the models: training steps, control steps and attention, beside baselines."""
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from flows.progress import Reporter, Silent
+from flows.progress import Reporter
 from flows.records.records import provenance, to_tree, write_record
 from pipeline.bench.attention import AttentionConfig, attention_layers, single_sequences
 from pipeline.bench.bars import check_bars
+from pipeline.bench.common import Figures, Rows, load_notes, show_tables
 from pipeline.bench.control_step import ONNX, ControlStepConfig, candidates, control_step_us
 from pipeline.bench.train_step import TrainStepConfig, train_step_ms
 from pipeline.report.bench_page import write_bench_page
-from pipeline.tables import table
-
-RECORD_NAME = "bench_learners.json"
-_QUIET_LOAD = 0.5  # processes that compute besides this one, on the average of the last minute
 
 
 @dataclass(frozen=True)
@@ -47,18 +44,18 @@ QUICK = LearnerBenchConfig(
     ),
     AttentionConfig(nodes=(16, 128), tokens=256, rounds=1, single_masks=3),
 )
-"""Shows that everything runs; its figures say nothing."""
+"""Checks that everything runs; its figures mean nothing."""
 
 
-def run_learner_bench(
-    out: Path, config: LearnerBenchConfig | None = None, reporter: Reporter | None = None
-) -> dict[str, Any]:
-    """Measure everything.
+def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
+    """Measure and print the figures."""
+    config = QUICK if arguments.quick else LearnerBenchConfig()
+    record = run_learner_bench(arguments.out, config, reporter)
+    show_tables(record, tables(record), arguments.json)
 
-    Args:
-        out: folder for ``bench_learners.json`` and ``bench.html``.
-        config: what is measured; None for the sizes that the figures are quoted at.
-        reporter: told which step is in work.
+
+def run_learner_bench(out: Path, config: LearnerBenchConfig, reporter: Reporter) -> dict[str, Any]:
+    """Measure everything; writes ``bench_learners.json`` and ``bench.html`` into `out`.
 
     Returns:
         ``train_step_ms`` and ``control_step_us`` (model -> setting -> figures), ``attention``
@@ -67,7 +64,6 @@ def run_learner_bench(
     Raises:
         ValueError: the folder cannot be written.
     """
-    config, reporter = config or LearnerBenchConfig(), reporter or Silent()
     before = os.getloadavg()[0]
     with reporter.step("bench learners", _turns(config), "turn") as advance:
         training = train_step_ms(config.training, advance)
@@ -76,38 +72,27 @@ def run_learner_bench(
             "layers": attention_layers(config.attention, advance),
             "single_sequence": single_sequences(config.attention, advance),
         }
-    load = {"before": before, "after": os.getloadavg()[0], "cores": os.cpu_count()}
     threads = {"train_step": torch.get_num_threads(), "control_step": 1}
-    figures = {
-        "train_step_ms": training,
-        "control_step_us": control,
-        "attention": attention,
-    }
+    note = f"threads: {threads['train_step']} in training, 1 in control"
+    figures = {"train_step_ms": training, "control_step_us": control, "attention": attention}
     record = to_tree(
         figures
         | {
             "bars": check_bars(figures),
-            "load_average": load,
+            "load_average": {
+                "before": before,
+                "after": os.getloadavg()[0],
+                "cores": os.cpu_count(),
+            },
             "threads": threads,
-            "notes": [*_machine_notes(load, threads), *notes],
+            "notes": [*load_notes(before), note, *notes],
             "config": asdict(config),
         }
         | provenance()
     )
-    write_record(out / RECORD_NAME, record)
+    write_record(out / "bench_learners.json", record)
     write_bench_page(record, out)
     return record
-
-
-def show_learner_bench(record: Mapping[str, Any], as_json: bool) -> None:
-    """Print the record as JSON, or as tables and notes."""
-    if as_json:
-        print(json.dumps(record, indent=1))
-        return
-    for title, rows in _tables(record):
-        print(f"{title}\n{table(rows)}\n")
-    for note in record["notes"]:
-        print(note)
 
 
 def _turns(config: LearnerBenchConfig) -> int:
@@ -117,17 +102,8 @@ def _turns(config: LearnerBenchConfig) -> int:
     return config.training.rounds + 1 + control + masks
 
 
-def _machine_notes(load: Mapping[str, Any], threads: Mapping[str, int]) -> list[str]:
-    notes = [
-        f"load average {load['before']:.1f} before and {load['after']:.1f} after, on "
-        f"{load['cores']} cores; threads: {threads['train_step']} in training, 1 in control"
-    ]
-    if load["before"] > _QUIET_LOAD:
-        notes.append("the machine was busy: judge by the ratios, not by the times")
-    return notes
-
-
-def _tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def tables(record: Figures) -> Iterator[tuple[str, Rows]]:
+    """The tables that are printed, with their titles."""
     sizes = record["config"]["training"]
     yield (
         f"Training step, batch {sizes['batch_size']} x {sizes['window_len']}, float32",
@@ -146,7 +122,7 @@ def _tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any
         ],
     )
     yield (
-        "Attention forward and backward, ms a batch of as many nodes in all",
+        "Attention forward and backward, ms per batch of equally many nodes",
         [
             {"mask": each["mask"], "nodes": each["nodes"], "degree": each["degree"]}
             | each["train_ms"]
@@ -164,7 +140,7 @@ def _tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any
     yield "Bars", record["bars"]
 
 
-def _flat(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def _flat(figures: Figures) -> Iterator[tuple[str, str, Figures]]:
     for model, settings in figures.items():
         for setting, each in settings.items():
             yield model, setting, each

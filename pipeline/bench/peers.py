@@ -1,8 +1,8 @@
-"""Loaders built with public libraries, on the same steps, to put beside the store's streams.
+"""Loaders of public libraries on the same steps, beside the store's streams.
 
-They are an optional extra of the installation (``bench``); one that is missing is named in a line
-and left out. None of them promises what the stream does: TorchRL's samplers draw windows at random
-(with repeats, or without them but with steps left out), the HDF5 reader draws them with repeats.
+They are an extra (``bench``); a missing one is left out with a note. None of them promises what the
+stream does: TorchRL's samplers and the HDF5 reader draw windows at random, with repeats or with
+steps left out.
 """
 
 from __future__ import annotations

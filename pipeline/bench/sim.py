@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,20 +18,18 @@ from collectors.physics.interface import PhysicsBackend
 from collectors.scenarios.randomisation import nominal_draws
 from collectors.scenarios.terrains import TERRAINS, make_tile
 from collectors.simulators import BACKENDS
-from flows.progress import Reporter, Silent
+from flows.progress import Reporter
 from flows.records.records import provenance, to_tree, write_record
 from flows.tasks.legged import LeggedPlan
 from pipeline.bench.collection import measure_collection
-from pipeline.tables import table
+from pipeline.bench.common import Figures, Rows, load_notes, show_tables
 
-RECORD_NAME = "bench_sim.json"
 RATIO_BAR = 0.85
 """Collection's speed over that of bare `mujoco.rollout`, at least."""
 IPC_BAR = 0.10
 """Share of a step that goes into talking to another process, at most."""
 IPC_BAR_ROBOTS = 1024
 _LEVEL, _VARIANT = 2, 0
-_QUIET_LOAD = 0.5
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,10 @@ class SimBenchConfig:
     """What is measured.
 
     Attributes:
-        robots: sizes of the batches that each back end steps, smallest first; a back end whose step
-            takes `long_step_s` gets no larger ones.
+        robots: batch sizes that each back end steps, smallest first; one whose step takes
+            `long_step_s` gets no larger ones.
         steps: of each measurement at most, after `warm_up`; it ends after `enough_s` anyway.
-        threads: how many simulators collect at once, one measurement each, beside that of one.
+        threads: simulators that collect in parallel, one measurement each, beside that of one.
         episodes: of a part; rounds: of collection and bare physics in turn.
     """
 
@@ -57,27 +55,26 @@ class SimBenchConfig:
 
 
 QUICK = SimBenchConfig(robots=(4,), steps=2, warm_up=1, threads=(1,), episodes=4, rounds=1)
-"""Shows that everything runs; its figures say nothing."""
+"""Checks that everything runs; its figures mean nothing."""
 
 
-def run_sim_bench(
-    out: Path, config: SimBenchConfig | None = None, reporter: Reporter | None = None
-) -> dict[str, Any]:
-    """Measure everything.
+def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
+    """Measure and print the figures."""
+    config = QUICK if arguments.quick else SimBenchConfig()
+    record = run_sim_bench(arguments.out, config, reporter)
+    show_tables(record, _tables(record), arguments.json)
 
-    Args:
-        out: folder for ``bench_sim.json``.
-        config: what is measured; None for the sizes that the figures are quoted at.
-        reporter: told which step is in work.
+
+def run_sim_bench(out: Path, config: SimBenchConfig, reporter: Reporter) -> dict[str, Any]:
+    """Measure everything; writes ``bench_sim.json`` into `out`.
 
     Returns:
-        ``backends`` (a row a back end and size), ``collection`` (a row a number of threads),
+        ``backends`` (a row per back end and size), ``collection`` (a row per number of threads),
         ``stages`` (stage -> share of a collecting thread's time), ``bars`` and ``notes``.
 
     Raises:
         ValueError: the folder cannot be written.
     """
-    config, reporter = config or SimBenchConfig(), reporter or Silent()
     load = os.getloadavg()[0]
     backends, notes = _backends(config, reporter)
     threads = sorted({1, *config.threads})
@@ -89,30 +86,17 @@ def run_sim_bench(
             measure_collection(_plan(config, count), config.rounds, Path(folder), advance)
             for count in threads
         ]
-    stages = collected[0].pop("stages")
-    notes.append(
-        f"load average {load:.1f} before, on {os.cpu_count()} cores"
-        + (": the machine was busy, judge by the ratios" if load > _QUIET_LOAD else "")
-    )
-    figures = {"backends": backends, "collection": collected, "stages": stages}
-    record = to_tree(
-        figures
-        | {"bars": _bars(backends, collected), "notes": notes, "config": asdict(config)}
-        | provenance()
-    )
-    write_record(out / RECORD_NAME, record)
+    figures = {
+        "backends": backends,
+        "collection": collected,
+        "stages": collected[0].pop("stages"),
+        "bars": _bars(backends, collected),
+        "notes": [*notes, *load_notes(load)],
+        "config": asdict(config),
+    }
+    record = to_tree(figures | provenance())
+    write_record(out / "bench_sim.json", record)
     return record
-
-
-def show_sim_bench(record: Mapping[str, Any], as_json: bool) -> None:
-    """Print the record as JSON, or as tables and notes."""
-    if as_json:
-        print(json.dumps(record, indent=1))
-        return
-    for title, rows in _tables(record):
-        print(f"{title}\n{table(rows)}\n")
-    for note in record["notes"]:
-        print(note)
 
 
 def _plan(config: SimBenchConfig, threads: int) -> LeggedPlan:
@@ -121,7 +105,7 @@ def _plan(config: SimBenchConfig, threads: int) -> LeggedPlan:
     return LeggedPlan(grid=grid, threads=threads)
 
 
-def _backends(config: SimBenchConfig, reporter: Reporter) -> tuple[list[dict[str, Any]], list[str]]:
+def _backends(config: SimBenchConfig, reporter: Reporter) -> tuple[Rows, list[str]]:
     """Rows of the back ends that are here, and why the others are not."""
     rows, notes = [], []
     with reporter.step("bench simulators", len(BACKENDS), "simulator") as advance:
@@ -180,12 +164,12 @@ def _rate(backend: PhysicsBackend, config: SimBenchConfig) -> dict[str, Any]:
     return row
 
 
-def _bars(backends: list[dict[str, Any]], collected: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was asked for beside what was measured."""
+def _bars(backends: Rows, collected: Rows) -> Rows:
+    """The limits beside what was measured."""
     rows = [
         {
             "bar": f"collection / bare mujoco.rollout, threads: {each['threads']}",
-            "asked": f"at least {RATIO_BAR}",
+            "wanted": f"at least {RATIO_BAR}",
             "measured": each["ratio"],
             "met": each["ratio"] >= RATIO_BAR,
         }
@@ -194,7 +178,7 @@ def _bars(backends: list[dict[str, Any]], collected: list[dict[str, Any]]) -> li
     rows += [
         {
             "bar": f"IPC share of a step of {row['simulator']}, robots: {row['robots']}",
-            "asked": f"at most {IPC_BAR}",
+            "wanted": f"at most {IPC_BAR}",
             "measured": row["ipc_share"],
             "met": row["ipc_share"] <= IPC_BAR,
         }
@@ -204,8 +188,8 @@ def _bars(backends: list[dict[str, Any]], collected: list[dict[str, Any]]) -> li
     return rows
 
 
-def _tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    yield "Control steps a second of robots that stand on every terrain", record["backends"]
+def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
+    yield "Control steps per second of robots that stand on every terrain", record["backends"]
     yield (
         "Collection with the default simulator beside bare mujoco.rollout, in turn",
         [{k: v for k, v in each.items() if k != "ratios"} for each in record["collection"]],

@@ -1,22 +1,20 @@
-"""Speed of the store, beside plain copies and other libraries' loaders, all in one run.
+"""Speed of the store, beside plain copies and other libraries' loaders, in one run.
 
-A small set is really collected, for the cost of writing and the bytes a step. Its episodes are then
-repeated to a set large enough to stream, and to a catalog large enough to query. Everything that is
-compared runs in turns, so that whatever else the machine does meets all of it alike: judge by the
-ratios to the gather, the one copy that no loader can do without.
-
-A stream's rate counts real steps, without the padding that it also writes; the others' counts every
-step of their batches.
+A small set is really collected, for the cost of writing and the bytes per step. Its episodes are
+repeated to a set that is large enough to stream and to query. What is compared runs in turns, so
+judge by the ratios to the gather, the one copy that every loader needs. A stream's rate counts real
+steps, without padding; the others' counts every step of their batches.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,9 @@ from flows.records.part_records import collection_rate
 from flows.records.records import provenance, write_record
 from flows.stages.collect import collect
 from flows.tasks.legged import LeggedPlan
+from pipeline.bench.common import in_turns, seconds_of
 from pipeline.bench.peers import LEROBOT_NOTE, PEERS, PeerData, Work
+from pipeline.tables import show_one
 
 FIELDS = ("obs", "action")
 WIDTH = 82
@@ -58,11 +58,9 @@ class StoreBenchConfig:
     """What is measured.
 
     Attributes:
-        collected: what is really simulated; threads: that simulate it.
+        collected: what is really simulated, on `threads`.
         steps: to stream; several pools of them, or nothing would be read again.
         episodes: of the queried catalog.
-        rounds: turns of everything that is compared.
-        window_len, batch_size: of the windows.
         peer_steps: given to the other libraries, at most.
     """
 
@@ -78,24 +76,23 @@ class StoreBenchConfig:
     peer_steps: int = 500_000
 
 
+def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
+    """Measure and print the figures."""
+    show_one(run_store_bench(arguments.out, reporter=reporter), arguments.json)
+
+
 def run_store_bench(
     out: Path, config: StoreBenchConfig | None = None, reporter: Reporter | None = None
 ) -> dict[str, Any]:
-    """Measure everything.
-
-    Args:
-        out: folder for ``bench_store.json``; the stores that are measured lie there for the time.
-        config: what is measured; None for the sizes that the figures are quoted at.
-        reporter: told which step is in work.
+    """Measure everything; writes ``bench_store.json`` into `out`.
 
     Returns:
         ``query_ms`` (store open), ``query_cold_ms`` (a new process, interpreter included),
         ``stream_steps_per_s``, ``stream_peak_mib`` (a process of its own), ``single_steps_per_s``
-        (context length 1), ``materialised_steps_per_s``, ``collect_steps_per_s``, ``write_share``
-        (of a collecting worker's time), ``bytes_per_step`` (all fields; ``_without_state``;
-        ``_float16`` and ``_float16_without_state``), ``float16_error`` (field -> the largest),
-        ``floor`` and ``peers`` (name -> steps a second), ``ratio_to_gather`` (name -> median over
-        the turns) and ``notes``.
+        (windows of one step), ``materialised_steps_per_s``, ``collect_steps_per_s``,
+        ``write_share`` (of a collecting worker's time), ``bytes_per_step`` in four forms,
+        ``float16_error`` (field -> the largest), ``floor`` and ``peers`` (name -> steps/s),
+        ``ratio_to_gather`` (name -> median over the turns) and ``notes``.
     """
     config, reporter = config or StoreBenchConfig(), reporter or Silent()
     out.mkdir(parents=True, exist_ok=True)
@@ -162,9 +159,9 @@ def _queries(path: Path, source: Selection, config: StoreBenchConfig) -> dict[st
     for part in range(QUERY_PARTS):
         episodes = _with_column(chosen, "episode", part * size + np.arange(size))
         store.write_part(f"part-{part:03d}", {"reward": np.zeros(size, np.float32)}, episodes)
-    warm = [_seconds(lambda: query(store, skill="run", where=WHERE)) for _ in range(12)][2:]
+    warm = [seconds_of(lambda: query(store, skill="run", where=WHERE)) for _ in range(12)][2:]
     command = [sys.executable, "-c", COLD_QUERY, str(path), WHERE]
-    cold = [_seconds(lambda: subprocess.run(command, check=True)) for _ in range(4)][1:]
+    cold = [seconds_of(lambda: subprocess.run(command, check=True)) for _ in range(4)][1:]
     return {"query_ms": 1e3 * float(np.median(warm)), "query_cold_ms": 1e3 * min(cold)}
 
 
@@ -182,7 +179,7 @@ def _streams(folder: Path, selection: Selection, config: StoreBenchConfig) -> di
         "materialised": lambda: _drained(mapped),
     }
     peers, notes = _peers(folder, selection, config)
-    rates = _in_turns(candidates | peers, config.rounds)
+    rates = _rates(candidates | peers, config.rounds)
     best = {name: max(values) for name, values in rates.items()}
     ratios = {
         name: float(np.median(np.array(values) / np.array(rates["gather"])))
@@ -199,15 +196,15 @@ def _streams(folder: Path, selection: Selection, config: StoreBenchConfig) -> di
     }
 
 
-def _in_turns(candidates: Mapping[str, Work], rounds: int) -> dict[str, list[float]]:
-    """Steps a second of each in each round; a first round, which warms up, does not count."""
-    rates: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds + 1):
-        for name, work in candidates.items():
-            started = time.perf_counter()
-            steps = work()
-            rates[name].append(steps / (time.perf_counter() - started))
-    return {name: values[1:] for name, values in rates.items()}
+def _rates(candidates: Mapping[str, Work], rounds: int) -> dict[str, list[float]]:
+    """Steps per second of each in each round."""
+    steps: dict[str, int] = {}
+
+    def work(name: str) -> None:
+        steps[name] = candidates[name]()
+
+    seconds = in_turns({name: partial(work, name) for name in candidates}, rounds)
+    return {name: [steps[name] / each for each in taken] for name, taken in seconds.items()}
 
 
 def _drained(stream: Iterable[Mapping[str, Any]]) -> int:
@@ -311,9 +308,3 @@ def _halved(schema: Schema) -> Schema:
 
 def _with_column(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, pa.array(values))
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started

@@ -1,8 +1,7 @@
-"""Time of one training step: loss, gradient, clipping and optimiser, as a training run takes it."""
+"""Time of one training step: loss, gradient, clipping and optimiser."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from learners.policy.policy_network import PolicyNetwork
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
 from learners.training.update import Updater
+from pipeline.bench.common import in_turns
 
 FCNET = "fcnet-legged"
 FOLDED, FFT_MODES = "folded", "fft-modes"
@@ -40,9 +40,8 @@ class TrainStepConfig:
 
     Attributes:
         models: presets beside FCNet.
-        batch_size, window_len: windows a step and control steps a window; the FCNet paper's.
-        rounds: turns that count, after one that warms up.
-        slow_rounds: of them, those that the paper's algorithm takes part in: it needs seconds.
+        batch_size, window_len: the FCNet paper's.
+        slow_rounds: rounds of the paper's algorithm, which needs seconds.
     """
 
     models: tuple[str, ...] = BASELINES
@@ -74,7 +73,8 @@ def train_step_ms(config: TrainStepConfig, advance: Advance) -> dict[str, dict[s
         updater = Updater(policy, TrainConfig(model=model), Ranks())
         steps[model, setting] = partial(updater.step, batch, 0, 1e-3)
         parameters[model, setting] = count_parameters(policy)
-    times = _in_turns(steps, config, advance)
+    slow = {(FCNET, FFT_MODES): config.slow_rounds}
+    times = in_turns(steps, config.rounds, slow, lambda: advance(1, "train step"))
     tokens = config.batch_size * config.window_len
     records: dict[str, dict[str, Any]] = {}
     for (model, setting), seconds in times.items():
@@ -101,7 +101,7 @@ def _policy(model: str, overrides: dict[str, Any]) -> PolicyNetwork:
 
 
 def _random_batch(policy: PolicyNetwork, config: TrainStepConfig) -> dict[str, Tensor]:
-    """Full windows of noise: what the numbers are does not change how long they take."""
+    """Full windows of noise: the values do not change the time."""
     shape = (config.batch_size, config.window_len)
     act_dim = policy.action_normaliser.mean.numel()
     batch = {
@@ -110,20 +110,3 @@ def _random_batch(policy: PolicyNetwork, config: TrainStepConfig) -> dict[str, T
         "mask": torch.ones(shape, dtype=torch.bool),
     }
     return batch | ({"return_to_go": torch.rand(shape)} if policy.conditioned else {})
-
-
-def _in_turns(
-    steps: dict[tuple[str, str], Callable[[], Any]], config: TrainStepConfig, advance: Advance
-) -> dict[tuple[str, str], list[float]]:
-    """Seconds of each in each round that it takes part in, without the first."""
-    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in steps}
-    for number in range(config.rounds + 1):
-        for key, step in steps.items():
-            if key[1] == FFT_MODES and number > config.slow_rounds:
-                continue
-            started = time.perf_counter()
-            step()
-            if number > 0:
-                seconds[key].append(time.perf_counter() - started)
-        advance(1, "train step")
-    return seconds

@@ -1,4 +1,4 @@
-"""Pieces that the parsers of all commands share: types of arguments, and common options."""
+"""What the commands' parsers share: types of arguments, and the options of several commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,13 +14,8 @@ from collectors.simulators import BACKENDS, check_backend
 
 WRONG_INPUT = 2
 
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
-        sys.exit(WRONG_INPUT)
+Handler = Callable[[argparse.Namespace], int]
+"""Does a command's work and returns its exit code."""
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -42,89 +37,17 @@ def numbers(text: str) -> tuple[int, ...]:
 
 def positive(text: str) -> int:
     """A whole number of at least 1."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"needs a whole number of at least 1, not '{text}'")
-    return value
+    return _whole_number(text, 1)
 
 
 def whole(text: str) -> int:
     """A whole number of at least 0."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"needs a whole number of at least 0, not '{text}'")
-    return value
+    return _whole_number(text, 0)
 
 
-def command(commands: argparse._SubParsersAction, name: str, what: str, example: str) -> Parser:
-    """Add a command with its help and an example."""
-    return commands.add_parser(
-        name,
-        help=what,
-        description=what[0].upper() + what[1:] + ".",
-        epilog=f"example:  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """`--json`."""
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-
-
-def add_settings(parser: argparse._ActionsContainer, example: str) -> None:
-    """`--set NAME=VALUE`."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="settings",
-        help=f"change any setting of the plan, e.g. {example}; may be repeated",
-    )
-
-
-def add_robot_choice(parser: argparse.ArgumentParser) -> None:
-    """`--robot X` is `--set robot=X`."""
-    parser.add_argument(
-        "--robot",
-        action="append",
-        default=[],
-        metavar="ROBOT",
-        type=lambda robot: f"robot={robot}",
-        dest="settings",
-        help="a shipped robot's name, or the path of one's own (see gaitforge robot check)",
-    )
-
-
-def add_cells(parser: argparse._ActionsContainer) -> None:
-    """`--terrain`, `--skill` and `--level`."""
-    parser.add_argument("--terrain", type=names, help="terrains, comma-separated")
-    parser.add_argument("--skill", type=names, help="skills, comma-separated")
-    parser.add_argument("--level", type=numbers, help="terrain levels, e.g. 0,2,5-9")
-
-
-def add_store(parser: argparse.ArgumentParser) -> None:
-    """The store that a command is on: a folder or an address."""
-    parser.add_argument("store", type=store_address, help="folder, or s3://bucket/prefix")
-
-
-def add_where(parser: argparse._ActionsContainer) -> None:
-    """`--where`."""
-    parser.add_argument("--where", help="a boolean SQL expression over the catalog's columns")
-
-
-def add_simulation(parser: argparse.ArgumentParser) -> None:
-    """`--robots`, `--seed` and `--threads`: what a simulation on many robots runs with."""
-    parser.add_argument("--robots", type=positive, help="simulated at once")
-    parser.add_argument("--seed", type=whole, help="of everything random")
-    parser.add_argument("--threads", type=positive, help="that step the simulator")
+def store_address(text: str) -> Path | str:
+    """A store's folder, or `s3://bucket/prefix`."""
+    return text if text.startswith("s3:/") else Path(text)
 
 
 def simulator(text: str) -> str:
@@ -135,26 +58,102 @@ def simulator(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def add_sim_choice(parser: argparse.ArgumentParser) -> None:
-    """`--sim` and what a simulator needs to know."""
-    parser.add_argument(
-        "--sim",
-        type=simulator,
-        choices=tuple(BACKENDS),
-        metavar="NAME",
-        help=f"simulator: {', '.join(BACKENDS)} (see gaitforge sim list)",
-    )
-    add_isaacgym_python(parser)
+def _whole_number(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"needs a whole number of at least {least}, not '{text}'")
+    return value
 
 
-def add_isaacgym_python(parser: argparse.ArgumentParser) -> None:
-    """`--isaacgym-python`."""
-    parser.add_argument(
-        "--isaacgym-python",
-        action=_IsaacGymPython,
-        metavar="PATH",
-        help="the Python 3.6 to 3.8 that has Isaac Gym (default: $GAITFORGE_ISAACGYM_PYTHON)",
-    )
+_METAVARS = {
+    positive: "N",
+    whole: "N",
+    int: "N",
+    float: "X",
+    names: "NAME,NAME",
+    numbers: "N,N-N",
+    Path: "FOLDER",
+}
+"""How help shows a value of a type."""
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Shows what kind of value an option takes."""
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return _METAVARS.get(action.type, action.dest.upper())  # type: ignore[arg-type]
+
+    def _get_default_metavar_for_positional(self, action: argparse.Action) -> str:
+        return action.dest.upper()
+
+
+class Parser(argparse.ArgumentParser):
+    """A command's parser; its errors are one line."""
+
+    def __init__(self, **more: Any):
+        super().__init__(formatter_class=_Help, **more)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with one line on standard error."""
+        print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        sys.exit(WRONG_INPUT)
+
+    def runs(self, handler: Handler, example: str) -> None:
+        """Set what the command does, and the example in its help."""
+        self.set_defaults(run=handler)
+        self.epilog = f"example:  {example}"
+
+    def take(self, *options: str, settings: str = "") -> None:
+        """Add options of `SHARED` by name; `settings` is the example that `--set` needs."""
+        for option in options:
+            text = SHARED[option]["help"].format(example=settings)
+            self.add_argument(option, **SHARED[option] | {"help": text})
+
+
+def option(parser: argparse._ActionsContainer, name: str, *what: Any, **more: Any) -> None:
+    """Add an option with its help, type and default, and what else `add_argument` takes."""
+    parser.add_argument(name, **details(*what, **more))
+
+
+def flag(parser: argparse._ActionsContainer, name: str, text: str) -> None:
+    """Add an option that is on or off."""
+    parser.add_argument(name, action="store_true", help=text)
+
+
+def add_command(commands: argparse._SubParsersAction[Any], name: str, what: str) -> Parser:
+    """Add a command with its help."""
+    return commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+
+
+def add_actions(
+    parser: Parser, example: str, table: dict[str, tuple[Callable[[Parser], None], str]]
+) -> None:
+    """Add a command's own commands: name -> (what fills in its parser, help)."""
+    parser.epilog = f"example:  {example}"
+    commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, (fill, what) in table.items():
+        fill(add_command(commands, name, what))
+
+
+def given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Those of the named arguments that were given."""
+    values = {name: getattr(arguments, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def cells_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The chosen terrains, skills and levels (None for all), as `Store.select` takes them."""
+    return {name: getattr(arguments, name) for name in ("terrain", "skill", "level")}
+
+
+def details(text: str, type: Any = None, default: Any = None, **more: Any) -> dict[str, Any]:
+    """An option as `add_argument` takes it; its help says the default."""
+    shown = f"{text} (default: %(default)s)" if default not in (None, "", [], ()) else text
+    chosen = {"type": type, "default": default}
+    return {"help": shown} | {k: v for k, v in chosen.items() if v is not None} | more
 
 
 class _IsaacGymPython(argparse.Action):
@@ -167,7 +166,7 @@ class _IsaacGymPython(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        from collectors.physics.isaacgym.process import PYTHON_VARIABLE  # inside: NumPy is slow
+        from collectors.physics.isaacgym.process import PYTHON_VARIABLE  # brings Numba
 
         python = str(values)
         if os.sep not in python:  # a command, as a shell would find it
@@ -175,21 +174,66 @@ class _IsaacGymPython(argparse.Action):
         os.environ[PYTHON_VARIABLE] = str(Path(python).expanduser().absolute())
 
 
-def add_expert_choice(parser: argparse.ArgumentParser) -> None:
-    """`--expert`."""
-    parser.add_argument("--expert", help="a shipped expert's name, or its .safetensors file")
+CELLS = ("--terrain", "--skill", "--level")
+SIMULATOR = ("--sim", "--isaacgym-python")
+SIMULATION = ("--robots", "--seed", "--threads")
+GRID = (*CELLS, "--episodes", "--seed", "--threads")
 
-
-def add_grid(parser: argparse.ArgumentParser) -> None:
-    """What an evaluation runs on."""
-    add_cells(parser)
-    parser.add_argument("--episodes", type=positive, help="episodes a cell")
-    parser.add_argument("--seed", type=whole, help="of the held-out episodes")
-    parser.add_argument("--threads", type=positive, help="that step the simulator")
-    add_settings(parser, "robots=64")
-    add_json(parser)
-
-
-def store_address(text: str) -> Path | str:
-    """A store's folder, or `s3://bucket/prefix`."""
-    return text if text.startswith("s3:/") else Path(text)
+SHARED: dict[str, dict[str, Any]] = {
+    "store": details("folder, or s3://bucket/prefix", store_address),
+    "--json": details("print JSON instead of a table", action="store_true"),
+    "--terrain": details("terrains, comma-separated", names),
+    "--skill": details("skills, comma-separated", names),
+    "--level": details("terrain levels, e.g. 0,2,5-9", numbers),
+    "--where": details(
+        "a boolean SQL expression over the catalog's columns, e.g. 'return > 6'",
+        metavar="CONDITION",
+    ),
+    "--tag": details("a tagged version of the store (see gaitforge tag)", metavar="NAME"),
+    "--selection": details("a selection that gaitforge query --save wrote", Path, metavar="FILE"),
+    "--expert": details("a shipped expert, or a .safetensors file", metavar="NAME"),
+    "--robot": details(
+        "a shipped robot's name, or the path of your own (see gaitforge robot check)",
+        lambda robot: f"robot={robot}",
+        [],
+        action="append",
+        metavar="ROBOT",
+        dest="settings",
+    ),
+    "--sim": details(
+        f"simulator: {', '.join(BACKENDS)} (see gaitforge sim list)",
+        simulator,
+        choices=tuple(BACKENDS),
+        metavar="NAME",
+    ),
+    "--isaacgym-python": details(
+        "the Python 3.6 to 3.8 that has Isaac Gym (default: $GAITFORGE_ISAACGYM_PYTHON)",
+        action=_IsaacGymPython,
+        metavar="FILE",
+    ),
+    "--robots": details("parallel robots of a simulator", positive),
+    "--seed": details("random seed", whole),
+    "--threads": details("simulator threads", positive),
+    "--episodes": details("episodes per terrain, skill and level", positive),
+    "--steps": details("optimiser steps", positive),
+    "--batch-size": details("windows per optimiser step, over all processes", positive),
+    "--device": details("cpu or cuda"),
+    "--objective": details("bc, gaussian-bc or return (default: bc)", metavar="NAME"),
+    "--checkpoint": details(
+        "of a training run: the last, or the one with the lowest validation loss",
+        default="last",
+        choices=("last", "best"),
+    ),
+    "--scheduler": details(
+        "an existing Dask scheduler, e.g. tcp://127.0.0.1:8786", metavar="ADDRESS"
+    ),
+    "--out": details("output folder", Path, required=True),
+    "--set": details(
+        "change any setting of the plan, e.g. {example}; may be repeated",
+        default=[],
+        action="append",
+        metavar="NAME=VALUE",
+        dest="settings",
+    ),
+}
+"""Options of several commands, as `add_argument` takes them."""

@@ -1,84 +1,105 @@
-"""The options that say who does the work, and the settings that they make."""
+"""The options that say who does the work (this process, Dask, Slurm, Prefect), as settings."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 from flows.runners.dask_clusters import QUEUES, DaskSettings
 from flows.runners.registry import RUNNERS
 from flows.runners.slurm.script import SlurmSettings
-from pipeline.cli.arguments import positive
-from pipeline.cli.slurm_arguments import add_slurm_options, refuse_slurm_options, slurm_settings
+from pipeline.cli.arguments import SHARED, Parser, details, given, names, option, positive, whole
 
 TRAINING_RUNNERS = ("local", "slurm")
-_DASK_ONLY = {
-    "workers": "--workers",
-    "scheduler": "--scheduler",
-    "dask_jobqueue": "--dask-jobqueue",
-    "dashboard": "--dashboard",
+
+Options = dict[str, dict[str, Any]]
+_UNSET: dict[str, Any] = {"default": None}
+"""A flag that was not given is None, too."""
+
+_DASK: Options = {
+    "--workers": details("worker processes, or jobs of --dask-jobqueue", positive),
+    "--scheduler": SHARED["--scheduler"],
+    "--dask-jobqueue": details(f"start workers as jobs: {' or '.join(QUEUES)}", metavar="QUEUE"),
+    "--dashboard": details("serve Dask's dashboard on this machine", action="store_true"),
+}
+_SLURM: Options = {
+    "--partition": details("Slurm partition (default: the cluster's)", metavar="NAME"),
+    "--cpus": details("CPUs per process (default: 2)", positive),
+    "--memory": details("memory per node, e.g. 8G (default: the partition's)", metavar="SIZE"),
+    "--time": details("time limit of one run (default: 01:00:00)", metavar="HH:MM:SS"),
+    "--grace": details(
+        "how long before the limit work is stopped and saved (default: 120)",
+        positive,
+        metavar="SECONDS",
+        dest="grace_s",
+    ),
+    "--requeues": details("how often Slurm may restart it (default: 3; training: 100)", whole),
+    "--sbatch": details(
+        "any other option of sbatch, e.g. account=lab; may be repeated",
+        action="append",
+        metavar="NAME=VALUE",
+        dest="options",
+    ),
+    "--pass-env": details("environment variables to pass to the job", names),
+    "--dry-run": details("print the job script, submit nothing", action="store_true"),
+}
+_SLURM_COLLECTION: Options = {
+    "--max-parallel": details("array tasks that run in parallel", positive),
+    "--parts-per-task": details("parts per array task (default: --cpus)", positive),
+}
+_SLURM_TRAINING: Options = {
+    "--nodes": details("nodes (default: 1)", positive),
+    "--gpus": details("GPUs per node, one process each (default: 0)", whole),
 }
 
 
-def add_scheduler(parser: argparse._ActionsContainer) -> None:
-    """`--scheduler ADDRESS`."""
-    parser.add_argument(
-        "--scheduler",
-        default="",
-        metavar="ADDRESS",
-        help="an existing Dask scheduler, e.g. tcp://127.0.0.1:8786",
-    )
-
-
-def add_runner(parser: argparse.ArgumentParser, workers: str = "--threads") -> None:
-    """`--runner` and what the runners need to know."""
-    parser.add_argument(
+def add_runner(parser: Parser) -> None:
+    """Add `--runner` and the runners' options to a command that collects."""
+    option(
+        parser,
         "--runner",
+        f"who makes the parts: {', '.join(RUNNERS)} (default: %(default)s, this process)",
         default="local",
-        metavar="RUNNER",
-        help=f"who makes the parts: {', '.join(RUNNERS)} (default: %(default)s, {workers} "
-        "of this machine)",
+        metavar="NAME",
     )
-    dask = parser.add_argument_group("with --runner dask, or prefect on Dask")
-    dask.add_argument("--workers", type=positive, help="processes, or jobs in the queue")
-    add_scheduler(dask)
-    dask.add_argument("--dask-jobqueue", default="", metavar="QUEUE", help=" or ".join(QUEUES))
-    dask.add_argument("--dashboard", action="store_true", help="Dask's page, on loopback")
-    add_slurm_options(parser)
+    _add_group(parser, "with --runner dask, or prefect on Dask", _DASK)
+    _add_group(parser, "with --runner slurm", _SLURM_COLLECTION | _SLURM)
 
 
-def runner_settings(arguments: argparse.Namespace) -> Any:
-    """The chosen runner's settings.
+def add_training_runner(parser: Parser) -> None:
+    """Add `--runner` and Slurm's options to a command that trains."""
+    option(
+        parser,
+        "--runner",
+        f"who trains: {' or '.join(TRAINING_RUNNERS)}",
+        default="local",
+        metavar="NAME",
+    )
+    _add_group(parser, "with --runner slurm", _SLURM_TRAINING | _SLURM)
+
+
+def runner_settings(arguments: argparse.Namespace) -> DaskSettings | SlurmSettings | None:
+    """The chosen runner's settings; None for one that has none.
 
     Raises:
-        ValueError: options of another runner, or values that it refuses.
+        ValueError: options of another runner, or values that the runner refuses.
     """
-    if arguments.runner != "slurm":
-        refuse_slurm_options(arguments)
-    given = [option for name, option in _DASK_ONLY.items() if getattr(arguments, name)]
-    if arguments.runner == "dask" or (arguments.runner == "prefect" and given):
+    runner = arguments.runner
+    if runner == "slurm":
+        _refuse(arguments, _DASK, "dask or prefect")
+        return _slurm_settings(arguments)
+    _refuse(arguments, _SLURM_COLLECTION | _SLURM, "slurm")
+    if runner == "dask" or (runner == "prefect" and _given(arguments, _DASK)):
         return DaskSettings(
             workers=arguments.workers or 0,
-            scheduler=arguments.scheduler,
-            jobqueue=arguments.dask_jobqueue,
-            dashboard=arguments.dashboard,
+            scheduler=arguments.scheduler or "",
+            jobqueue=arguments.dask_jobqueue or "",
+            dashboard=bool(arguments.dashboard),
         )
-    if given:
-        raise ValueError(
-            f"{given[0]} is for --runner dask or prefect, not for --runner {arguments.runner}"
-        )
-    return slurm_settings(arguments) if arguments.runner == "slurm" else None
-
-
-def add_training_runner(parser: argparse.ArgumentParser) -> None:
-    """`--runner` of a training and what Slurm needs to know."""
-    parser.add_argument(
-        "--runner",
-        default="local",
-        metavar="RUNNER",
-        help=f"who trains: {' or '.join(TRAINING_RUNNERS)} (default: %(default)s)",
-    )
-    add_slurm_options(parser, training=True)
+    if runner != "prefect":
+        _refuse(arguments, _DASK, "dask or prefect")
+    return None
 
 
 def training_job_settings(arguments: argparse.Namespace) -> SlurmSettings | None:
@@ -91,6 +112,29 @@ def training_job_settings(arguments: argparse.Namespace) -> SlurmSettings | None
         known = ", ".join(TRAINING_RUNNERS)
         raise ValueError(f"unknown runner '{arguments.runner}'; a training's runners: {known}")
     if arguments.runner == "slurm":
-        return slurm_settings(arguments)
-    refuse_slurm_options(arguments)
+        return _slurm_settings(arguments)
+    _refuse(arguments, _SLURM_TRAINING | _SLURM, "slurm")
     return None
+
+
+def _add_group(parser: Parser, title: str, options: Options) -> None:
+    group = parser.add_argument_group(title)
+    for name, what in options.items():
+        group.add_argument(name, **what | _UNSET)
+
+
+def _slurm_settings(arguments: argparse.Namespace) -> SlurmSettings:
+    chosen = given(arguments, *(n for n in SlurmSettings.__dataclass_fields__ if n in arguments))
+    chosen = {k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()}
+    return replace(SlurmSettings(), **chosen)
+
+
+def _given(arguments: argparse.Namespace, options: Options) -> list[str]:
+    """Those of the options that were given."""
+    dests = {each: d.get("dest", each[2:].replace("-", "_")) for each, d in options.items()}
+    return [each for each, dest in dests.items() if getattr(arguments, dest) is not None]
+
+
+def _refuse(arguments: argparse.Namespace, options: Options, runners: str) -> None:
+    for name in _given(arguments, options):
+        raise ValueError(f"{name} is for --runner {runners}, not for --runner {arguments.runner}")

@@ -6,27 +6,25 @@ store. The page loads nothing, needs no script and follows the reader's light or
 
 from __future__ import annotations
 
-import argparse
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Selection, Store, open_store
+from datasets import Selection, Store
 from datasets.analysis.card import card_record
-from datasets.files import write_bytes_durably
 from flows.records.records import read_record
-from pipeline.cli.store_commands import cells_of, chosen
-from pipeline.report import card_charts
-from pipeline.report.card_markdown import card_markdown
-from pipeline.report.pages import page_template
-from pipeline.report.wording import count, fixed, words
+from pipeline.report import charts
+from pipeline.report.figures import Panel
+from pipeline.report.pages import DASH, Record, count, fixed, render, short, words, write_texts
 
 PAGE_NAME = "card.html"
 MARKDOWN_NAME = "card.md"
 RECORD_NAME = "card.json"
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
 
 DEEP = 0.55
 """Share of a heat colour from which its text is light on a light page."""
@@ -66,32 +64,13 @@ class Grid:
     rows: tuple[GridRow, ...]
 
 
-def card(arguments: argparse.Namespace) -> int:
-    """Write the card of a store, or of what matches the filters."""
-    store = open_store(arguments.store)
-    selection, filters = selected(store, cells_of(arguments), arguments.where)
-    folder = arguments.out or Path(f"{Path(arguments.store).name}.card")
-    with _computing(arguments.scheduler):
-        written = write_card(selection, folder, filters=filters, channels=not arguments.no_channels)
-    for path in written:
-        print(path)
-    return 0
-
-
-def selected(store: Store, cells: Mapping[str, Any], where: str | None) -> tuple[Selection, str]:
+def selected(store: Store, cells: Record, where: str | None) -> tuple[Selection, str]:
     """The episodes of some terrains, skills and levels (None for all), and in words which."""
-    selection = chosen(store, cells, where)
-    given = [f"{name}={','.join(map(str, chosen))}" for name, chosen in cells.items() if chosen]
+    selection = store.select(**cells)
+    if where is not None:
+        selection = selection.where(where)
+    given = [f"{name}={','.join(map(str, values))}" for name, values in cells.items() if values]
     return selection, "; ".join([*given, *([where] if where else [])])
-
-
-def _computing(scheduler: str) -> AbstractContextManager[Any]:
-    """Statistics are computed by that scheduler's workers in the block; empty: by this process."""
-    if not scheduler:
-        return nullcontext()
-    from flows.runners.dask_clusters import DaskSettings, dask_client
-
-    return dask_client(DaskSettings(scheduler=scheduler))
 
 
 def write_card(
@@ -115,15 +94,13 @@ def write_card(
         raise ValueError("a card of an empty selection; select at least one episode")
     record = card_record(selection, channels=channels)
     record |= {"filters": filters, "origins": collection_origins(selection.store.path)}
-    page, markdown = folder / PAGE_NAME, folder / MARKDOWN_NAME
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_bytes_durably(folder / RECORD_NAME, (json.dumps(record, indent=1) + "\n").encode())
-        write_bytes_durably(markdown, card_markdown(record).encode())
-        write_bytes_durably(page, card_page(record).encode())
-    except OSError as error:
-        raise ValueError(f"cannot write a card into {folder}: {error.strerror}") from None
-    return page, markdown
+    texts = {
+        RECORD_NAME: json.dumps(record, indent=1) + "\n",
+        MARKDOWN_NAME: card_markdown(record),
+        PAGE_NAME: card_page(record),
+    }
+    write_texts(folder, texts)
+    return folder / PAGE_NAME, folder / MARKDOWN_NAME
 
 
 def collection_origins(store_path: Path) -> list[dict[str, Any]]:
@@ -144,12 +121,11 @@ def collection_origins(store_path: Path) -> list[dict[str, Any]]:
     return origins
 
 
-def card_page(record: Mapping[str, Any]) -> str:
+def card_page(record: Record) -> str:
     """The page of a card's record, as text."""
-    return page_template("card.html", short=card_charts.short).render(
-        card=record,
-        schema=record["schema"],
-        total=record["total"][0],
+    return render(
+        "card.html",
+        **_shown(record),
         grids=_grids(record["cells"], record["pairs"], tuple(record["schema"]["group_by"])),
         return_chart=_chart(record["returns"], "return", "Returns"),
         length_chart=_chart(record["lengths"], "control steps", "Episode lengths"),
@@ -158,7 +134,29 @@ def card_page(record: Mapping[str, Any]) -> str:
     )
 
 
-def abstract(record: Mapping[str, Any]) -> str:
+def card_markdown(record: Record) -> str:
+    """The card as Markdown, for a repository or a terminal."""
+    return render("card.md", {"digits": _digits, "sparkline": sparkline}, **_shown(record)) + "\n"
+
+
+def sparkline(counts: Sequence[int]) -> str:
+    """A histogram as one line of text; a bin without a count is a dot."""
+    most = max(1, *counts)
+    return "".join(
+        _BLOCKS[math.ceil(count / most * len(_BLOCKS)) - 1] if count else "·" for count in counts
+    )
+
+
+def _shown(record: Record) -> dict[str, Any]:
+    schema, total = record["schema"], record["total"][0]
+    return {"card": record, "schema": schema, "total": total, "group_by": schema["group_by"]}
+
+
+def _digits(value: float | None) -> str:
+    return DASH if value is None else f"{value:.4g}"
+
+
+def abstract(record: Record) -> str:
     """The card in one sentence."""
     total, cells, schema = record["total"][0], record["cells"], record["schema"]
     columns = (*schema["group_by"], "level")
@@ -178,13 +176,11 @@ def _number_of(values: Iterable[object], name: str) -> str:
 
 
 def _grids(
-    cells: Sequence[Mapping[str, Any]],
-    pairs: Sequence[Mapping[str, Any]],
-    group_by: tuple[str, str],
+    cells: Sequence[Record], pairs: Sequence[Record], group_by: tuple[str, str]
 ) -> list[Grid]:
     kinds = (
-        ("episodes", "Episodes", card_charts.short),
-        ("steps", "Steps", card_charts.short),
+        ("episodes", "Episodes", short),
+        ("steps", "Steps", short),
         ("success", "Success rate", fixed),
         ("return", "Mean return", fixed),
     )
@@ -192,8 +188,8 @@ def _grids(
 
 
 def _grid(
-    cells: Sequence[Mapping[str, Any]],
-    pairs: Sequence[Mapping[str, Any]],
+    cells: Sequence[Record],
+    pairs: Sequence[Record],
     group_by: tuple[str, str],
     key: str,
     title: str,
@@ -223,18 +219,13 @@ def _grid(
     return Grid(key, title, group_by, levels, tuple(rows))
 
 
-def _chart(histogram: Mapping[str, Any], xlabel: str, title: str) -> str:
-    low, high = histogram["min"], histogram["max"]
-    alt = f"{title}: histogram from {low:.6g} to {high:.6g}, mean {histogram['mean']:.4g}"
-    return card_charts.histogram(histogram["edges"], histogram["counts"], xlabel, alt)
+def _chart(histogram: Record, xlabel: str, title: str) -> Panel:
+    return charts.histogram(title, histogram["edges"], histogram["counts"], xlabel)
 
 
-def _draw_chart(draw: Mapping[str, Any]) -> str:
+def _draw_chart(draw: Record) -> Panel:
     half = 0.5 if draw["whole"] else 0.0
     unit = "dimensionless" if draw["unit"] == "1" else draw["unit"]
-    alt = (
-        f"Histogram of the draws of {words(draw['name'])}; declared range {draw['low']:g} to "
-        f"{draw['high']:g} {unit}; outside: {draw['outside']}"
-    )
     declared = (draw["low"] - half, draw["high"] + half)
-    return card_charts.histogram(draw["edges"], draw["counts"], unit, alt, declared)
+    edges, counts = draw["edges"], draw["counts"]
+    return charts.histogram(words(draw["name"]), edges, counts, unit, declared=declared)

@@ -5,24 +5,31 @@ The page loads nothing and needs no script; the same files give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from datasets.files import write_bytes_durably
 from flows.records.records import read_record
 from flows.stages.comparison import COMPARISON
 from learners.training.records.history import read_history
 from pipeline.report import charts
-from pipeline.report.comparison_table import comparison_markdown, spread, table_rows
-from pipeline.report.pages import page_template
-from pipeline.report.report import Panel, flattened
-from pipeline.report.wording import count, fixed, words
+from pipeline.report.figures import Panel
+from pipeline.report.pages import (
+    DASH,
+    Record,
+    count,
+    duration,
+    fixed,
+    flattened,
+    markdown_table,
+    render,
+    spread,
+    words,
+    write_texts,
+)
 
 PAGE_NAME = "comparison.html"
 MARKDOWN_NAME = "comparison.md"
 
-Record = Mapping[str, Any]
 Histories = Mapping[str, Sequence[Record]]
 
 
@@ -39,21 +46,29 @@ def write_comparison(folder: Path) -> Path:
     if record is None:
         raise ValueError(f"no finished comparison in {folder}; `gaitforge compare` makes one")
     histories = {run["run"]: read_history(folder / "train" / run["run"]) for run in record["runs"]}
-    try:
-        write_bytes_durably(folder / MARKDOWN_NAME, comparison_markdown(record).encode())
-        write_bytes_durably(folder / PAGE_NAME, comparison_page(record, histories).encode())
-    except OSError as error:
-        raise ValueError(f"cannot write into {folder}: {error.strerror}") from None
+    rows = comparison_rows(record)
+    table = markdown_table(rows[0], [row.values() for row in rows]) + "\n"
+    write_texts(folder, {MARKDOWN_NAME: table, PAGE_NAME: comparison_page(record, histories)})
     return folder / PAGE_NAME
+
+
+def comparison_rows(record: Record) -> list[dict[str, str]]:
+    """A row per model and the expert's, as text; ± is the standard deviation over the seeds."""
+    return [_model_row(model) for model in record["models"]] + [_expert_row(record["expert"])]
 
 
 def comparison_page(record: Record, histories: Histories) -> str:
     """The page of a comparison's record, as text; `histories` has the rows of each run."""
-    return page_template("comparison.html", spread=spread).render(
+    return render(
+        "comparison.html",
         abstract=_abstract(record),
         record=record,
-        table=table_rows(record),
-        loss_charts=_loss_charts(record["runs"], histories),
+        table=comparison_rows(record),
+        loss_charts=charts.losses(
+            ((run["model"], histories[run["run"]]) for run in record["runs"]),
+            "optimiser steps",
+            "One line per seed.",
+        ),
         return_charts=[
             _return_chart(record["models"], "terrains", "terrain"),
             _return_chart(record["models"], "skills", "skill"),
@@ -81,27 +96,6 @@ def _abstract(record: Record) -> str:
     return f"{text} Of the expert’s return they reach: {', '.join(reached)}." if reached else text
 
 
-def _loss_charts(runs: Iterable[Record], histories: Histories) -> list[Panel]:
-    """Losses of every run; the runs of a model look the same."""
-    panels = []
-    for title, field in (("Training loss", "loss"), ("Validation loss", "validation_loss")):
-        lines = []
-        for run in runs:
-            points = [
-                (row["step"], row[field])
-                for row in histories[run["run"]]
-                if row[field] is not None and row[field] > 0
-            ]
-            if points:
-                steps, losses = zip(*points, strict=True)
-                lines.append(charts.Curve(run["model"], steps, losses))
-        if lines:
-            ends = ", ".join(f"{line.label} ends at {line.y[-1]:.4g}" for line in lines)
-            svg = charts.curves(lines, "optimiser steps", "loss (logarithmic)", f"{title}: {ends}")
-            panels.append(Panel(title, svg, "One line a seed."))
-    return panels
-
-
 def _return_chart(models: Sequence[Record], grouping: str, kind: str) -> Panel:
     groups = [group[kind] for group in models[0][grouping]]
     series = [
@@ -113,32 +107,51 @@ def _return_chart(models: Sequence[Record], grouping: str, kind: str) -> Panel:
         for model in models
     ]
     title = f"Return by {kind}"
-    told = "; ".join(
-        f"{each.label}: "
-        + ", ".join(f"{group} {fixed(v)}" for group, v in zip(groups, each.values, strict=True))
-        for each in series
-    )
-    svg = charts.grouped_bars(
-        [words(group) for group in groups], series, 1.0, "of the expert’s return",
-        f"{title}, as a fraction of the expert’s. {told}",
+    return charts.grouped_bars(
+        title, [words(group) for group in groups], series, 1.0, "of the expert’s return",
+        "The dashed line is the expert.",
     )  # fmt: skip
-    return Panel(title, svg, "The dashed line is the expert.")
 
 
-def _latency_chart(record: Record) -> str:
+def _latency_chart(record: Record) -> Panel:
     rows = [
         charts.LatencyBar(
             model["model"], model["latency_us_median"]["mean"], model["latency_us_p99"]["mean"]
         )
         for model in record["models"]
     ]
-    alt = "Time of one control step: " + ", ".join(
-        f"{row.label} median {count(row.median_us)} µs" for row in rows
-    )
-    return charts.latency(rows, record["control_dt_s"] * 1e6, alt)
+    return charts.latency("Control step", rows, record["control_dt_s"] * 1e6)
 
 
 def _cells(record: Record) -> list[tuple[Record, list[Record]]]:
     """Every cell of the expert with that of each model."""
     by_model = [model["cells"] for model in record["models"]]
     return list(zip(record["expert"]["cells"], map(list, zip(*by_model, strict=True)), strict=True))
+
+
+def _model_row(model: Record) -> dict[str, str]:
+    return {
+        "model": model["model"],
+        "parameters": count(model["parameters"]),
+        "steps": count(model["steps"]),
+        "training": duration(model["train_s"]["mean"]),
+        "test MSE": spread(model["test_mse"], 4),
+        "of the expert's return": spread(model["return_fraction"], 3),
+        "success": spread(model["success"], 3),
+        "survival": spread(model["survival"], 3),
+        "control step, µs": count(model["latency_us_median"]["mean"]),
+    }
+
+
+def _expert_row(expert: Record) -> dict[str, str]:
+    return {
+        "model": "expert",
+        "parameters": count(expert["parameters"]),
+        "steps": DASH,
+        "training": DASH,
+        "test MSE": DASH,
+        "of the expert's return": fixed(expert["return_fraction"], 3),
+        "success": fixed(expert["success"], 3),
+        "survival": fixed(expert["survival"], 3),
+        "control step, µs": count(expert["latency_us_median"]),
+    }

@@ -5,25 +5,29 @@ The page loads nothing and needs no script; the same file gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from datasets.files import write_bytes_durably
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from flows.records.records import read_record
 from flows.stages.gym.comparison import COMPARISON, FROM_D4RL, OURS, PUBLISHED_TARGETS
 from pipeline.report import charts
-from pipeline.report.comparison_table import spread
+from pipeline.report.figures import Panel
 from pipeline.report.gym_published import PUBLISHED, SOURCE, published
-from pipeline.report.pages import page_template
-from pipeline.report.report import Panel, flattened
-from pipeline.report.wording import DASH, count, duration, fixed
+from pipeline.report.pages import (
+    DASH,
+    Record,
+    count,
+    duration,
+    fixed,
+    flattened,
+    render,
+    spread,
+    write_texts,
+)
 
 PAGE_NAME = "comparison.html"
 KIND_NAMES = {"fcnet": "FCNet", "dt": "DT"}
-
-Record = Mapping[str, Any]
 
 
 def write_gym_comparison(folder: Path) -> Path:
@@ -35,16 +39,14 @@ def write_gym_comparison(folder: Path) -> Path:
     record = read_record(folder / COMPARISON)
     if record is None:
         raise ValueError(f"no comparison in {folder}; `gaitforge gym compare` makes one")
-    try:
-        write_bytes_durably(folder / PAGE_NAME, gym_comparison_page(record).encode())
-    except OSError as error:
-        raise ValueError(f"cannot write into {folder}: {error.strerror}") from None
+    write_texts(folder, {PAGE_NAME: gym_comparison_page(record)})
     return folder / PAGE_NAME
 
 
 def gym_comparison_page(record: Record) -> str:
     """The page of a comparison's record, as text."""
-    return page_template("gym_comparison.html", spread=spread).render(
+    return render(
+        "gym_comparison.html",
         abstract=_abstract(record),
         record=record,
         columns=_columns(record),
@@ -153,14 +155,10 @@ def _score_chart(record: Record) -> Panel:
         if _has_published(record, model):
             known = [_published(record, name, model) for name in names]
             series.append(_bars(f"{_title(record, model)}, published", known))
-    told = "; ".join(
-        f"{each.label}: "
-        + ", ".join(f"{name} {fixed(v, 1)}" for name, v in zip(names, each.values, strict=True))
-        for each in series
-    )
-    title = "Normalised score by set"
-    svg = charts.grouped_bars(names, series, 100.0, "normalised score", f"{title}. {told}")
-    return Panel(title, svg, "The dashed line is the expert of each one’s own data.")
+    return charts.grouped_bars(
+        "Normalised score by set", names, series, 100.0, "normalised score",
+        "The dashed line is the expert of each one’s own data.",
+    )  # fmt: skip
 
 
 def _bars(label: str, scores: Sequence[Record]) -> charts.BarSeries:

@@ -1,29 +1,135 @@
-"""HTML pages from the templates of this package."""
+"""HTML pages from the templates of this package, and numbers and names as their text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pipeline.report.wording import count, duration, fixed, size, words
+from datasets.files import write_bytes_durably
 
-WORDING = {"count": count, "duration": duration, "fixed": fixed, "size": size, "words": words}
+Record = Mapping[str, Any]
+
+DASH = "–"
 
 
-def page_template(name: str, **filters: Callable[..., Any]) -> Template:
-    """A template that escapes what it shows and refuses names that it is not given.
+def fixed(value: float | None, digits: int = 2) -> str:
+    """With this many digits after the point; a dash for no number."""
+    return DASH if not is_number(value) else f"{value:,.{digits}f}"
+
+
+def count(value: float | None) -> str:
+    """A whole number with separators; a dash for none."""
+    return fixed(value, 0)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as `8.4 s`, `95 s`, `12 min 05 s` or `3 h 20 min`."""
+    if not is_number(seconds):
+        return DASH
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if round(seconds) < 120:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size(n_bytes: float | None) -> str:
+    """Bytes in decimal units."""
+    if not is_number(n_bytes):
+        return DASH
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= scale:
+            return f"{n_bytes / scale:,.1f} {unit}"
+    return f"{n_bytes:,.0f} B"
+
+
+def words(name: object) -> str:
+    """A name of the files as words."""
+    return str(name).replace("_", " ")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def short(value: float) -> str:
+    """12000 as 12k, 3400000 as 3.4M."""
+    for scale, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def spread(measure: Record, digits: int) -> str:
+    """A mean and its standard deviation, joined by no-break spaces; or the mean alone."""
+    mean, std = (fixed(measure[name], digits) for name in ("mean", "std"))
+    return mean if measure["std"] is None else f"{mean}\u00a0±\u00a0{std}"
+
+
+def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested mappings under their dotted names; a list of plain values is a leaf."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from flattened(item, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        for index, item in enumerate(value):
+            yield from flattened(item, f"{prefix}[{index}]")
+    elif isinstance(value, list):
+        yield prefix, ", ".join(map(str, value))
+    else:
+        yield prefix, DASH if value is None else value
+
+
+def markdown_table(heads: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table."""
+    lines = [list(heads), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(map(cell, line)) + " |" for line in lines)
+
+
+def render(
+    template: str, filters: Mapping[str, Callable[..., Any]] | None = None, /, **shown: Any
+) -> str:
+    """A page; HTML escapes what it shows, and names that are not given are refused.
 
     Args:
-        filters: beside those of `WORDING`, which every page has.
+        filters: of this page, beside those of every page.
     """
     environment = Environment(
         loader=PackageLoader("pipeline.report"),
-        autoescape=True,
+        autoescape=lambda name: not (name or "").endswith(".md"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(WORDING | filters)
-    return environment.get_template(name)
+    for each in (count, duration, fixed, size, words, short, spread, flattened, cell):
+        environment.filters[each.__name__] = each
+    environment.filters.update(filters or {})
+    return environment.get_template(template).render(**shown)
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files into a folder, which is made if absent.
+
+    Raises:
+        ValueError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_bytes_durably(folder / name, text.encode())
+    except OSError as error:
+        raise ValueError(f"cannot write into {folder}: {error.strerror}") from None
+
+
+def cell(value: object) -> str:
+    """A value as a Markdown table may hold it."""
+    return str(value).replace("|", "\\|").replace("\n", " ")

@@ -54,10 +54,7 @@ def contact_sheet(heading: Heading, frames: np.ndarray, times_s: np.ndarray) -> 
     """A PNG of the frames (F, height, width, 3) uint8 in rows of four, each with its time."""
     _, height, width, _ = frames.shape
     rows = -(-len(frames) // _COLUMNS)
-    size = (
-        _COLUMNS * width + (_COLUMNS + 1) * _GAP_PX,
-        _HEADER_PX + rows * (height + _GAP_PX),
-    )
+    size = (_COLUMNS * width + (_COLUMNS + 1) * _GAP_PX, _HEADER_PX + rows * (height + _GAP_PX))
     sheet = Image.new("RGB", size, _PAPER)
     _write_heading(ImageDraw.Draw(sheet), heading, size[0])
     for k, (frame, time_s) in enumerate(zip(frames, times_s.tolist(), strict=True)):

@@ -7,30 +7,23 @@ same files give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from datasets.files import write_bytes_durably
 from pipeline.report import charts
-from pipeline.report.bench_charts import bench_panels
-from pipeline.report.charts import Panel
-from pipeline.report.contact_sheets import drawn_by, sheet_figures
-from pipeline.report.expert_table import card_table
-from pipeline.report.pages import page_template
-from pipeline.report.run_files import EXPERT, Record, RunFiles, TrainingRun, read_run
-from pipeline.report.wording import DASH, count, fixed, is_number, words
+from pipeline.report.bench_page import bench_panels
+from pipeline.report.expert_section import card_table, drawn_by, sheet_figures
+from pipeline.report.figures import MUTED, Panel, heat_colours
+from pipeline.report.pages import DASH, count, fixed, flattened, is_number, render, words
+from pipeline.report.run_files import EXPERT, Record, RunFiles, read_run
 
 REPORT_NAME = "report.html"
 
 
-POLICY_NAMES = {
-    EXPERT: "Expert",
-    "fcnet": "FCNet",
-    "bot": "BoT",
-    "fcnet_rc": "FCNet (return)",
-}
+POLICY_NAMES = {EXPERT: "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)"}
 
 
 @dataclass(frozen=True)
@@ -86,8 +79,7 @@ def write_report(run_dir: Path) -> Path:
 
 def render_report(run: RunFiles) -> str:
     """The page as text."""
-    template = page_template("report.html", policy=policy_name, flattened=flattened)
-    return template.render(_context(run))
+    return render("report.html", {"policy": policy_name}, **_context(run))
 
 
 def policy_name(policy: str) -> str:
@@ -116,7 +108,9 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "cut": cut,
         "spectra_charts": [_spectrum_chart(signal, cut) for signal in dataset["spectra"]],
         "training": run.training,
-        "training_charts": _training_charts(run.training),
+        "training_charts": charts.losses(
+            ((policy_name(each.policy), each.history) for each in run.training), "gradient steps"
+        ),
         "best_validation": {r.policy: _best_validation(r.history) for r in run.training},
         "success_heat": _evaluation_heat(summary, "success", (0.0, 1.0)),
         "return_heat": _evaluation_heat(summary, "return", None),
@@ -152,20 +146,6 @@ def _abstract(summary: Record) -> str:
     if is_number(best["latency_us_median"]):
         sentence += f", with a median of {count(best['latency_us_median'])} µs for a control step"
     return sentence + "."
-
-
-def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested mappings under their dotted names; a list of plain values is a leaf."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from flattened(item, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
-        for index, item in enumerate(value):
-            yield from flattened(item, f"{prefix}[{index}]")
-    elif isinstance(value, list):
-        yield prefix, ", ".join(map(str, value))
-    else:
-        yield prefix, DASH if value is None else value
 
 
 def _dataset_heat(groups: Iterable[Record], field: str, title: str, digits: int) -> HeatTable:
@@ -226,37 +206,27 @@ def _heat_table(
 
 def _heat_cell(value: float | None, digits: int, limits: tuple[float, float]) -> HeatCell:
     if not is_number(value):
-        return HeatCell(DASH, "#ffffff", charts.MUTED)
-    return HeatCell(fixed(value, digits), *charts.heat_colours(value, *limits))
+        return HeatCell(DASH, "#ffffff", MUTED)
+    return HeatCell(fixed(value, digits), *heat_colours(value, *limits))
 
 
 def _dataset_charts(dataset: Record) -> list[Panel]:
     levels, lengths = dataset["levels"], dataset["episode_lengths"]
     panels = []
     if levels:
-        svg = charts.bars(
-            [str(row["level"]) for row in levels],
-            [row["episodes"] for row in levels],
-            "terrain level",
-            "Episodes at each terrain level: "
-            + ", ".join(f"level {row['level']}: {row['episodes']}" for row in levels),
+        names, episodes = zip(
+            *((str(row["level"]), row["episodes"]) for row in levels), strict=True
         )
-        panels.append(Panel("Episodes by terrain level", svg))
+        panels.append(charts.bars("Episodes by terrain level", names, episodes, "terrain level"))
     if lengths["counts"]:
-        svg = charts.histogram(
-            lengths["edges"],
-            lengths["counts"],
-            "control steps",
-            f"Histogram of episode lengths, {lengths['edges'][0]} to {lengths['edges'][-1]} steps",
-        )
-        panels.append(Panel("Episodes by length", svg))
+        edges, counts = lengths["edges"], lengths["counts"]
+        panels.append(charts.histogram("Episodes by length", edges, counts, "control steps"))
     return panels
 
 
 def _randomisation_chart(draw: Record) -> Panel:
-    name, unit, edges = words(draw["name"]), draw["unit"] or "dimensionless", draw["edges"]
-    alt = f"Histogram of the draws of {name}, {edges[0]:g} to {edges[-1]:g} {unit}"
-    return Panel(name, charts.histogram(edges, draw["counts"], unit, alt))
+    unit = "dimensionless" if draw["unit"] in ("", "1") else draw["unit"]
+    return charts.histogram(words(draw["name"]), draw["edges"], draw["counts"], unit)
 
 
 def _modes_cut(run: RunFiles) -> ModesCut | None:
@@ -278,35 +248,14 @@ def _spectrum_chart(signal: Record, cut: ModesCut | None) -> Panel:
     if cut is not None:
         kept = sum(share for frequency, share in pairs if frequency <= cut.edge_hz)
         note += f" Kept: {fixed(100 * kept, 1)} % of the energy."
-    svg = charts.spectrum(
+    return charts.spectrum(
+        name,
         signal["frequency_hz"],
         signal["energy_share"],
         cut.edge_hz if cut else None,
         f"{cut.n_modes} of {cut.context_len} modes" if cut else "",
-        f"Share of the energy of {name} at each frequency and its running sum. {note}",
+        note,
     )
-    return Panel(name, svg, note)
-
-
-def _training_charts(training: Iterable[TrainingRun]) -> list[Panel]:
-    panels = []
-    for title, field in (("Training loss", "loss"), ("Validation loss", "validation_loss")):
-        lines = []
-        for run in training:
-            points = [(row["step"], row[field]) for row in run.history if _positive(row[field])]
-            if points:
-                steps, losses = zip(*points, strict=True)
-                lines.append(charts.Curve(policy_name(run.policy), steps, losses))
-        if lines:
-            ends = ", ".join(f"{line.label} ends at {line.y[-1]:.4g}" for line in lines)
-            svg = charts.curves(lines, "gradient steps", "loss (logarithmic)", f"{title}: {ends}")
-            panels.append(Panel(title, svg))
-    return panels
-
-
-def _positive(value: object) -> TypeGuard[float]:
-    """Whether a logarithmic axis can show it."""
-    return is_number(value) and value > 0
 
 
 def _best_validation(history: Iterable[Record]) -> float | None:
@@ -316,20 +265,11 @@ def _best_validation(history: Iterable[Record]) -> float | None:
     )
 
 
-def _latency_chart(policies: Mapping[str, Record], control_dt_s: float) -> str:
-    """Empty if no policy's latency was measured."""
+def _latency_chart(policies: Mapping[str, Record], control_dt_s: float) -> Panel | None:
+    """None if no policy's latency was measured."""
     rows = [
-        charts.LatencyBar(
-            policy_name(name),
-            row["latency_us_median"],
-            row["latency_us_p99"] if _positive(row["latency_us_p99"]) else None,
-        )
+        charts.LatencyBar(policy_name(name), row["latency_us_median"], row["latency_us_p99"])
         for name, row in policies.items()
-        if _positive(row["latency_us_median"])
+        if is_number(row["latency_us_median"])
     ]
-    if not rows:
-        return ""
-    alt = "Time of one control step: " + ", ".join(
-        f"{row.label} median {count(row.median_us)} µs, p99 {count(row.p99_us)} µs" for row in rows
-    )
-    return charts.latency(rows, control_dt_s * 1e6, alt)
+    return charts.latency("Control step", rows, control_dt_s * 1e6) if rows else None

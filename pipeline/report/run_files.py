@@ -16,40 +16,19 @@ PICTURE_INDEX = "pictures.json"
 EXPERT_CARD = Path("expert.json")
 BENCH = Path("bench_learners.json")
 
-_SUMMARY_KEYS = (
-    "dataset",
-    "collect",
-    "policies",
-    "cells",
-    "wall_s",
-    "versions",
-    "git_revision",
-    "command",
+_SUMMARY = "dataset collect policies cells wall_s versions git_revision command"
+_DATASET = "control_dt_s groups levels randomisation episode_lengths spectra info"
+_POLICY = (
+    "return return_fraction success survival parameters train_s latency_us_median latency_us_p99"
 )
-_DATASET_KEYS = (
-    "control_dt_s",
-    "groups",
-    "levels",
-    "randomisation",
-    "episode_lengths",
-    "spectra",
-    "info",
-)
-_POLICY_KEYS = (
-    "return",
-    "return_fraction",
-    "success",
-    "survival",
-    "parameters",
-    "train_s",
-    "latency_us_median",
-    "latency_us_p99",
-)
-_CELL_KEYS = ("policy", "terrain", "skill", "level", "return", "success", "survival", "episodes")
-_GROUP_KEYS = ("terrain", "skill", "episodes", "steps", "return", "success", "survival")
-_SHEET_KEYS = ("file", "skill", "terrain", "level", "command", "success", "succeeded", "episodes")
-_BENCH_KEYS = ("train_step_ms", "control_step_us", "attention", "bars", "notes", "config")
-_HISTORY_KEYS = ("step", "loss", "validation_loss", "lr", "steps_per_s", "elapsed_s")
+_CELL = "policy terrain skill level return success survival episodes"
+_GROUP = "terrain skill episodes steps return success survival"
+_SHEET = "file skill terrain level command success succeeded episodes"
+_BENCH = "train_step_ms control_step_us attention bars notes config"
+_HISTORY = "step loss validation_loss lr steps_per_s elapsed_s"
+_DRAW = "name unit edges counts"
+_SPECTRUM = "signal unit frequency_hz energy_share channels"
+"""The keys that records of the files must have."""
 
 
 @dataclass(frozen=True)
@@ -88,24 +67,19 @@ def read_run(run_dir: Path) -> RunFiles:
     """
     if not run_dir.is_dir():
         raise ValueError(f"no run folder at {run_dir}; `gaitforge demo --out DIR` makes one")
-    summary = _read_object(run_dir, Path("summary.json"), _SUMMARY_KEYS)
-    _check_records(summary["policies"].values(), _POLICY_KEYS, "summary.json: policies")
-    _check_records(summary["cells"], _CELL_KEYS, "summary.json: cells")
-    dataset = _read_object(run_dir, Path("dataset.json"), _DATASET_KEYS)
-    _check_records(dataset["groups"], _GROUP_KEYS, "dataset.json: groups")
-    _check_records(dataset["levels"], ("level", "episodes"), "dataset.json: levels")
-    _check_records(
-        dataset["randomisation"],
-        ("name", "unit", "edges", "counts"),
-        "dataset.json: randomisation",
-    )
-    _check_records([dataset["episode_lengths"]], ("edges", "counts"), "dataset.json: lengths")
-    _check_records(
-        dataset["spectra"],
-        ("signal", "unit", "frequency_hz", "energy_share", "channels"),
-        "dataset.json: spectra",
-    )
-    plan = _read_object(run_dir, Path("plan.json"), ())
+    summary = _read_object(run_dir, Path("summary.json"), _SUMMARY)
+    _check_records(summary["policies"].values(), _POLICY, "summary.json: policies")
+    _check_records(summary["cells"], _CELL, "summary.json: cells")
+    dataset = _read_object(run_dir, Path("dataset.json"), _DATASET)
+    for name, keys in (
+        ("groups", _GROUP),
+        ("levels", "level episodes"),
+        ("randomisation", _DRAW),
+        ("spectra", _SPECTRUM),
+    ):
+        _check_records(dataset[name], keys, f"dataset.json: {name}")
+    _check_records([dataset["episode_lengths"]], "edges counts", "dataset.json: lengths")
+    plan = _read_object(run_dir, Path("plan.json"))
     learned = [name for name in summary["policies"] if name != EXPERT]
     training = tuple(_read_training(run_dir, policy) for policy in learned)
     paths = [Path("summary.json"), Path("dataset.json"), Path("plan.json")]
@@ -115,15 +89,14 @@ def read_run(run_dir: Path) -> RunFiles:
     if pictures is not None:
         sheets = [PICTURES / sheet["file"] for sheet in pictures["sheets"]]
         paths += [PICTURES / PICTURE_INDEX, *sheets]
-    expert = None
+    expert = bench = None
     if (run_dir / EXPERT_CARD).is_file():
-        expert = _read_object(run_dir, EXPERT_CARD, ("robot",))
+        expert = _read_object(run_dir, EXPERT_CARD, "robot")
         cells = expert.get("evaluation", {}).get("cells", [])
-        _check_records(cells, (*_CELL_KEYS, "episodes"), f"{EXPERT_CARD}: cells")
+        _check_records(cells, _CELL, f"{EXPERT_CARD}: cells")
         paths.append(EXPERT_CARD)
-    bench = None
     if (run_dir / BENCH).is_file():
-        bench = _read_object(run_dir, BENCH, _BENCH_KEYS)
+        bench = _read_object(run_dir, BENCH, _BENCH)
         paths.append(BENCH)
     return RunFiles(
         run_dir, summary, dataset, plan, training, pictures, expert, bench, tuple(paths)
@@ -134,8 +107,8 @@ def _read_pictures(run_dir: Path) -> Record | None:
     path = PICTURES / PICTURE_INDEX
     if not (run_dir / path).is_file():
         return None
-    record = _read_object(run_dir, path, ("renderer", "sheets"))
-    _check_records(record["sheets"], _SHEET_KEYS, f"{path}: sheets")
+    record = _read_object(run_dir, path, "renderer sheets")
+    _check_records(record["sheets"], _SHEET, f"{path}: sheets")
     for sheet in record["sheets"]:
         if Path(sheet["file"]).name != sheet["file"]:
             raise ValueError(f"{path}: '{sheet['file']}' is not the name of a file beside it")
@@ -163,8 +136,8 @@ def _read_training(run_dir: Path, policy: str) -> TrainingRun:
     )
     if not history:
         raise ValueError(f"{path} in {run_dir} is empty; it needs one JSON object a line")
-    _check_records(history, _HISTORY_KEYS, str(path))
-    return TrainingRun(policy, _read_object(run_dir, _config_path(policy), ()), history)
+    _check_records(history, _HISTORY, str(path))
+    return TrainingRun(policy, _read_object(run_dir, _config_path(policy)), history)
 
 
 def _read_text(run_dir: Path, path: Path) -> str:
@@ -174,7 +147,7 @@ def _read_text(run_dir: Path, path: Path) -> str:
         raise ValueError(f"the report needs {path}, which {run_dir} does not have") from None
 
 
-def _read_object(run_dir: Path, path: Path, keys: Iterable[str]) -> Record:
+def _read_object(run_dir: Path, path: Path, keys: str = "") -> Record:
     record = _parse_object(_read_text(run_dir, path), str(path))
     _check_records([record], keys, str(path))
     return record
@@ -190,10 +163,10 @@ def _parse_object(text: str, where: str) -> Record:
     return value
 
 
-def _check_records(records: Iterable[Record], keys: Iterable[str], where: str) -> None:
+def _check_records(records: Iterable[Record], keys: str, where: str) -> None:
     """Raise a ValueError that names the first field that a record lacks."""
-    keys = tuple(keys)
+    wanted = keys.split()
     for record in records:
-        missing = [key for key in keys if key not in record]
+        missing = [key for key in wanted if key not in record]
         if missing:
-            raise ValueError(f"{where} lacks {missing[0]!r}; it needs {', '.join(keys)}")
+            raise ValueError(f"{where} lacks {missing[0]!r}; it needs {', '.join(wanted)}")

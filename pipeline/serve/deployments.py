@@ -26,8 +26,7 @@ from flows.runners.prefect import (
 )
 from flows.train import train
 from pipeline.report.card import selected, write_card
-from pipeline.report.pictures import make_run_sheets
-from pipeline.report.report import write_report
+from pipeline.report.demo import write_demo_report
 
 
 @retried_task("card", "card {folder.name}")
@@ -70,8 +69,7 @@ def card(
 @retried_task("report", "report {out.name}")
 def report_demo(out: Path, reporter: Reporter) -> Path:
     """Draw the policies' sheets and write the report of a demo's folder."""
-    make_run_sheets(out, reporter.say)
-    return write_report(out)
+    return write_demo_report(out, reporter)
 
 
 @flow(name="demo-report", flow_run_name=named_after("demo in", "out"), persist_result=False)

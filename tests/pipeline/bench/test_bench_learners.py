@@ -14,9 +14,10 @@ import pytest
 
 from flows.progress import Silent
 from pipeline.bench.bars import check_bars
+from pipeline.bench.common import show_tables
 from pipeline.bench.control_step import ControlStepConfig, control_step_us, paper_modes
-from pipeline.bench.learners import show_learner_bench
-from pipeline.report.bench_charts import sweep
+from pipeline.bench.learners import tables
+from pipeline.report.bench_page import sweep
 from pipeline.report.report import write_report
 from tests.pipeline.command_line import Run, assert_refused, call
 from tests.pipeline.report.run_folder import write_run_folder
@@ -179,7 +180,7 @@ def test_the_page_shows_bars_and_charts_and_loads_nothing(
 def test_tables_name_every_model_bar_and_note(
     record: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_learner_bench(record, as_json=False)
+    show_tables(record, tables(record), as_json=False)
     printed = capsys.readouterr().out
     names = [*record["train_step_ms"], *record["control_step_us"], *record["notes"]]
     names += [each["bar"] for each in record["bars"]]

@@ -181,3 +181,29 @@ def test_the_module_runs_as_a_program() -> None:
         check=False,
     )
     assert_refused(Outcome(done.returncode, done.stdout, done.stderr), "no store at")
+
+
+def test_help_of_no_command_loads_torch_prefect_or_matplotlib() -> None:
+    program = (
+        "import sys; from pipeline.cli.main import build_parser; build_parser(); "
+        "print({'torch', 'prefect', 'matplotlib', 'distributed'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
+
+
+def test_help_of_all_loads_no_command() -> None:
+    program = (
+        "import sys; from pipeline.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: print(sorted(m for m in sys.modules if m.startswith('pipeline.')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = done.stdout.splitlines()[-1]
+    assert "pipeline.cli.main" in loaded
+    assert "pipeline.cli.store" not in loaded
+    assert "numpy" not in loaded

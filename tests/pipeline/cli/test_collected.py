@@ -7,7 +7,7 @@ import json
 import pytest
 
 from flows.records.part_records import PartCollected
-from pipeline.cli.collected import show_collected
+from pipeline.cli.collect import show_collected
 
 ROWS = [{"part": "a", "steps": 300}]
 

@@ -187,10 +187,16 @@ def test_sets_of_ones_own_can_be_chosen_in_any_order(store: Path, gym: Gym, tmp_
             "'references' is a group of settings",
         ),
         (["compare", "{none}", "--out", "{none}"], "no store"),
-        (["compare", "{store}", "--out", "{none}", "--set", "sets=[1]"], "sets must be like"),
+        (
+            ["compare", "{store}", "--out", "{none}", "--set", "sets=[1]"],
+            "setting 'sets': Input",
+        ),
         (["compare", "{store}", "--out", "{none}", "--sets", "random"], "no set random"),
         (["compare", "{store}", "--out", "{none}", "--models", "rnn"], "no model 'rnn'"),
-        (["compare", "{store}", "--out", "{none}", "--set", "own={"], "setting 'own' needs JSON"),
+        (
+            ["compare", "{store}", "--out", "{none}", "--set", "own={"],
+            "'own': Invalid JSON",
+        ),
         (["compare", "{store}", "--out", "{none}", "--policies", "{none}"], "no finished training"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -89,7 +89,7 @@ def test_an_expert_is_trained_and_used(
         (["evaluate", "pd", "--reference", "{clips}"], "at least one clip"),
         (["evaluate", "{none}", "--reference", "{clips}", "--train", "squat_00"], "no expert of"),
         (["collect", "{none}", "--reference", "{clips}", "--clips", "run_00"], "is no snippet"),
-        (["collect", "{none}", "--reference", "{clips}", "--overlap", "999"], "an overlap below"),
+        (["collect", "{none}", "--reference", "{clips}", "--overlap", "999"], "overlap < length"),
         (["train-expert", "--reference", "{clips}", "--out", "{none}", "--set", "x=1"], "unknown"),
     ],
 )

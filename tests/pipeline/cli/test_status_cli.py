@@ -15,7 +15,7 @@ from flows.records.activity import PartActivity
 from flows.records.part_records import records_folder
 from flows.stages.collect import collect
 from pipeline.cli.main import main
-from pipeline.cli.status_commands import duration
+from pipeline.cli.running import duration
 from tests.flows.making import COLLECT, GRID
 from tests.flows.processes import gaitforge
 

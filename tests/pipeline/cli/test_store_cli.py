@@ -32,9 +32,9 @@ from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
         (["--preset", "huge"], ["unknown preset 'huge'", "legged-60m"]),
         (["--expert", "nobody"], ["no expert 'nobody'", "aliengo-locomotion"]),
         (["--sim", "ode"], ["unknown simulator 'ode'", "mujoco"]),
-        (["--parts", "0,99"], ["part 99 is not in the plan, which has parts 0-7"]),
+        (["--parts", "0,99"], ["the plan has no part 99, only parts 0-7"]),
         (["--set", "grid.speed=1"], ["unknown setting 'grid.speed'", "episodes_per_part"]),
-        (["--set", "grid.seed=x"], ["setting 'grid.seed' needs a whole number, not 'x'"]),
+        (["--set", "grid.seed=x"], ["setting 'grid.seed': Input should be a valid integer"]),
         (["--set", "grid"], ["--set needs NAME=VALUE, not 'grid'"]),
         (["--set", "grid.parts=-2"], ["at least 1"]),
     ],
@@ -243,7 +243,7 @@ def test_an_interrupted_collection_exits_130_and_leaves_no_torn_part(tmp_path: P
     assert out == ""
     assert "Traceback" not in err
     said = [line for line in err.splitlines() if line.startswith("gaitforge:")]
-    assert said == ["gaitforge: interrupted; the same command goes on from here"]
+    assert said == ["gaitforge: interrupted; run the same command again to resume"]
     store = open_store(path)
     assert 1 <= len(store.parts()) < 8
     assert store.verify() == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,6 @@ from collectors.rendering.rendering import RenderingError, Shot
 from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
-from pipeline.cli.picture_commands import film
 from pipeline.report.picture_files import (
     FRAME_PX,
     MAX_ANIMATION_BYTES,
@@ -40,6 +38,7 @@ from pipeline.report.pictures import (
     make_sheets,
     record_takes,
 )
+from tests.pipeline.command_line import call
 from tests.pipeline.report.run_folder import write_json
 
 PLAN = FilmPlan(skills=("stand", "crawl"), terrains=("flat",), episodes=1)
@@ -245,9 +244,7 @@ def test_a_sheet_keeps_the_order_of_its_frames() -> None:
 def test_the_film_command_prints_what_it_wrote(
     expert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = argparse.Namespace(
-        expert=expert, skill=("stand",), terrain=("flat",), level=3, seed=None,
-        out=tmp_path / "films", format=("png",),
-    )  # fmt: skip
-    assert film(arguments) == 0
+    options = ["--skill", "stand", "--terrain", "flat", "--level", "3", "--expert", expert]
+    options += ["--format", "png", "--out", tmp_path / "films"]
+    assert call("expert", "film", *options) == 0
     assert str(tmp_path / "films" / "stand.png") in capsys.readouterr().out

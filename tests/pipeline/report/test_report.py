@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipeline.report.charts import heat_colours
+from pipeline.report.figures import heat_colours
+from pipeline.report.pages import count, duration, fixed, size
 from pipeline.report.report import write_report
-from pipeline.report.wording import count, duration, fixed, size
 from tests.pipeline.report.run_folder import (
     POLICIES,
     SKILLS,

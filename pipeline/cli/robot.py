@@ -1,4 +1,4 @@
-"""What the `gaitforge robot` commands do."""
+"""`gaitforge robot`: list and check robots."""
 
 from __future__ import annotations
 
@@ -7,11 +7,25 @@ from typing import Any
 
 from collectors.physics.contract.robot_check import RobotFindings, check_robot
 from collectors.robots.robot import list_robots, load_robot
+from pipeline.cli.arguments import Parser, add_actions, option
 from pipeline.tables import show, show_one
 
 
-def list_them(arguments: argparse.Namespace) -> int:
-    """List the shipped robots."""
+def add_robot(parser: Parser) -> None:
+    """`gaitforge robot ACTION`."""
+    table = {
+        "list": (_add_list, "list the shipped robots"),
+        "check": (_add_check, "check a robot's card and MJCF, and let it stand for two seconds"),
+    }
+    add_actions(parser, "gaitforge robot check my_robot", table)
+
+
+def _add_list(parser: Parser) -> None:
+    parser.take("--json")
+    parser.runs(_list, "gaitforge robot list --json")
+
+
+def _list(arguments: argparse.Namespace) -> int:
     rows = []
     for name in list_robots():
         robot = load_robot(name)
@@ -28,10 +42,15 @@ def list_them(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def check(arguments: argparse.Namespace) -> int:
-    """Check a robot and show what was found."""
+def _add_check(parser: Parser) -> None:
+    option(parser, "robot", "a folder with robot.json and its MJCF, a card, or a shipped robot")
+    parser.take("--json")
+    parser.runs(_check, "gaitforge robot check my_robot")
+
+
+def _check(arguments: argparse.Namespace) -> int:
     findings = check_robot(load_robot(arguments.robot))
-    record, joints = robot_record(findings), joint_records(findings)
+    record, joints = _robot_record(findings), _joint_records(findings)
     if arguments.json:
         show_one({**record, "joints": joints, "warnings": list(findings.warnings)}, as_json=True)
         return 0
@@ -45,7 +64,7 @@ def check(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def robot_record(findings: RobotFindings) -> dict[str, Any]:
+def _robot_record(findings: RobotFindings) -> dict[str, Any]:
     """What was found about the whole robot."""
     robot, trial = findings.robot, findings.trial
     return {
@@ -62,8 +81,8 @@ def robot_record(findings: RobotFindings) -> dict[str, Any]:
     }
 
 
-def joint_records(findings: RobotFindings) -> list[dict[str, Any]]:
-    """Limits, gains and the load of standing, a row a joint."""
+def _joint_records(findings: RobotFindings) -> list[dict[str, Any]]:
+    """Limits, gains and the load of standing, a row per joint."""
     robot, stance = findings.robot, findings.stance
     columns = {
         "default_rad": robot.default_joint_pos_rad,

@@ -1,9 +1,10 @@
-"""What `gaitforge serve` does: a server, the deployed flows, and their schedule, until Ctrl-C."""
+"""Serve the deployed flows: a Prefect server, their forms and a schedule, until Ctrl-C."""
 
 from __future__ import annotations
 
-import argparse
 import os
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prefect import serve as serve_deployments
@@ -14,7 +15,7 @@ from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
 from datasets.storage.s3.bucket import is_bucket_url
-from pipeline.cli.plan_choices import collection_plan
+from flows.tasks.legged import legged_plan
 from pipeline.serve.deployments import COLLECTIONS_AT_ONCE, FLOWS
 from pipeline.serve.prefect_server import check_host, prefect_api
 
@@ -22,12 +23,41 @@ NAME = "gaitforge"
 """Of every deployment: Prefect calls them by flow and name, as collect/gaitforge."""
 
 
-def serve(arguments: argparse.Namespace) -> int:
-    """Serve the deployments until interrupted."""
-    check_host(arguments.host, arguments.expose)
-    collecting = _collecting(arguments)
-    schedule = _schedule(arguments)
-    with prefect_api(arguments.host, arguments.port) as url:
+@dataclass(frozen=True)
+class ServePlan:
+    """What is served and where.
+
+    Attributes:
+        store: what collect/gaitforge collects into unless a run names another.
+        schedule: when to collect, as cron's five fields; empty for never.
+        new_every_day: the day is the seed.
+        preset, threads, settings: of the collection.
+        host, port, expose: of the server that is started unless PREFECT_API_URL names one.
+    """
+
+    store: Path | str | None
+    schedule: str
+    timezone: str
+    new_every_day: bool
+    preset: str
+    threads: int
+    settings: list[str]
+    host: str
+    port: int
+    expose: bool
+
+
+def serve_flows(plan: ServePlan) -> None:
+    """Serve the deployments until interrupted.
+
+    Raises:
+        ValueError: an address that is not to be exposed, a wrong schedule or collection, or a
+            server that does not answer.
+    """
+    check_host(plan.host, plan.expose)
+    collecting = _collecting(plan)
+    schedule = _schedule(plan)
+    with prefect_api(plan.host, plan.port) as url:
         deployments = [
             _deployment(name, collecting if name == "collect" else {}, schedule) for name in FLOWS
         ]
@@ -38,38 +68,37 @@ def serve(arguments: argparse.Namespace) -> int:
             print(f"collect/{NAME} runs at '{schedule.cron}' ({schedule.timezone}) into {into}")
         print("Ctrl-C stops all of it", flush=True)
         serve_deployments(*deployments, print_starting_message=False)
-    return 0
 
 
-def _collecting(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What collect/gaitforge has where a run says nothing else; wrong values are refused here."""
+def _collecting(plan: ServePlan) -> dict[str, Any]:
+    """The default parameters of collect/gaitforge; wrong values are refused here."""
     values = {
-        "preset": arguments.preset,
-        "threads": arguments.threads,
-        "settings": arguments.settings,
-        "new_every_day": arguments.new_every_day,
+        "preset": plan.preset,
+        "threads": plan.threads,
+        "settings": plan.settings,
+        "new_every_day": plan.new_every_day,
     }
-    collection_plan(arguments.preset, {}, {"threads": arguments.threads}, arguments.settings)
-    if arguments.store is None:
+    legged_plan(plan.preset, {}, {"threads": plan.threads}, plan.settings)
+    if plan.store is None:
         return values
-    store = str(arguments.store)
+    store = str(plan.store)
     return values | {"store": store if is_bucket_url(store) else os.path.abspath(store)}
 
 
-def _schedule(arguments: argparse.Namespace) -> Schedule | None:
-    if not arguments.schedule:
+def _schedule(plan: ServePlan) -> Schedule | None:
+    if not plan.schedule:
         return None
-    if arguments.store is None:
+    if plan.store is None:
         raise ValueError("a schedule needs --store, where it collects into")
     try:
-        CronSchedule(cron=arguments.schedule, timezone=arguments.timezone)
+        CronSchedule(cron=plan.schedule, timezone=plan.timezone)
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise ValueError(
-            f"cannot schedule '{arguments.schedule}' in {arguments.timezone}: {reason}; five "
+            f"cannot schedule '{plan.schedule}' in {plan.timezone}: {reason}; five "
             "fields are wanted, as '0 2 * * *' for every night at two"
         ) from None
-    return Cron(arguments.schedule, timezone=arguments.timezone)
+    return Cron(plan.schedule, timezone=plan.timezone)
 
 
 def _deployment(name: str, parameters: dict[str, Any], schedule: Schedule | None) -> Any:

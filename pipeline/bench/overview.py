@@ -1,4 +1,4 @@
-"""`gaitforge bench`: speeds of every stretch of the road on this machine, part by part."""
+"""`gaitforge bench`: one figure for each step of the pipeline on this machine."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from flows.stages.collect import collect
 from flows.tasks.legged import LeggedPlan
 from learners.models.registry import PRESETS, build_network, preset
 from learners.models.spaces import SPACES
-from pipeline.progress import TerminalReporter
-from pipeline.tables import show, show_one
+from pipeline.bench.common import one_thread, seconds_of
+from pipeline.tables import show
 
 THREADS = 2
 ROBOTS = 256
@@ -35,42 +35,8 @@ STEPS = 60
 BATCH, WINDOW = 64, 64
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure everything, or one part beside its baselines; tables, and JSON in the folder."""
-    reporter = TerminalReporter()
-    if arguments.quick and arguments.what not in ("learners", "sim", "formats"):
-        raise ValueError("--quick is for `gaitforge bench learners`, `sim` and `formats` only")
-    if arguments.what == "learners":
-        from pipeline.bench.learners import QUICK, run_learner_bench, show_learner_bench
-
-        config = QUICK if arguments.quick else None
-        show_learner_bench(run_learner_bench(arguments.out, config, reporter), arguments.json)
-        return 0
-    if arguments.what == "sim":
-        from pipeline.bench.sim import QUICK, run_sim_bench, show_sim_bench
-
-        config = QUICK if arguments.quick else None
-        show_sim_bench(run_sim_bench(arguments.out, config, reporter), arguments.json)
-        return 0
-    if arguments.what == "formats":
-        from pipeline.bench.formats import QUICK, run_format_bench
-
-        show(
-            run_format_bench(arguments.out, QUICK if arguments.quick else None, reporter),
-            arguments.json,
-        )
-        return 0
-    if arguments.what == "flows":
-        from pipeline.bench.flows import FlowBenchConfig, run_flow_bench
-
-        config = FlowBenchConfig(recorded=arguments.recorded)
-        show_one(run_flow_bench(arguments.out, config, reporter), arguments.json)
-        return 0
-    if arguments.what == "store":
-        from pipeline.bench.store import run_store_bench
-
-        show_one(run_store_bench(arguments.out, reporter=reporter), arguments.json)
-        return 0
+def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
+    """Measure one figure per step of the pipeline; prints them and writes `bench.json`."""
     rows = _simulation(reporter)
     with tempfile.TemporaryDirectory() as folder:
         rows += _collection(Path(folder) / "legged.zarr", reporter)
@@ -78,7 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
     rows += _learners()
     write_record(arguments.out / "bench.json", {"rows": rows, **provenance()})
     show(rows, arguments.json)
-    return 0
 
 
 def _row(what: str, value: float, unit: str, note: str = "") -> dict[str, Any]:
@@ -86,13 +51,8 @@ def _row(what: str, value: float, unit: str, note: str = "") -> dict[str, Any]:
 
 
 def _rate(work: Callable[[], Any], units: int, repeats: int) -> float:
-    """Units a second: the median over repeats."""
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
-    return units / float(np.median(seconds))
+    """Units per second: the median over repeats."""
+    return units / float(np.median([seconds_of(work) for _ in range(repeats)]))
 
 
 class _TimedStep:
@@ -109,7 +69,7 @@ class _TimedStep:
 
 
 def _simulation(reporter: Reporter) -> list[dict[str, Any]]:
-    """Control steps a second with the expert in the loop, one simulator on two threads."""
+    """Control steps per second with the expert in the loop, one simulator on two threads."""
     expert = load_expert().policy
     env = LeggedEnvironment(expert.robot, ROBOTS, THREADS)
     rows = []
@@ -141,7 +101,7 @@ def _collection(path: Path, reporter: Reporter) -> list[dict[str, Any]]:
 
 
 def _store(path: Path) -> list[dict[str, Any]]:
-    """Query and stream; the floor of a stream is one copy of every float."""
+    """Query and stream, beside one copy of every float."""
     store = open_store(path)
     selection = store.select()
     condition = "friction < 0.6 and success"
@@ -167,7 +127,7 @@ def _drain(selection: Selection) -> None:
 
 
 def _copy_rate(selection: Selection) -> float:
-    """Steps a second of copying observations and actions within memory."""
+    """Steps per second of copying observations and actions within memory."""
     source = np.zeros((selection.steps, 82), dtype=np.float32)
     target = np.ones_like(source)
     return _rate(lambda: np.copyto(target, source), selection.steps, 5)
@@ -196,15 +156,12 @@ def _learners() -> list[dict[str, Any]]:
 
 def _control_us(network: Any, width: int) -> float:
     """Median microseconds of one recurrent step with one robot on one thread."""
-    torch.set_num_threads(1)
-    try:
-        with torch.inference_mode():
-            state, token = network.init_state(1), torch.randn(1, width)
-            seconds = []
-            for _ in range(600):
-                started = time.perf_counter()
-                _, state = network.step(token, state)
-                seconds.append(time.perf_counter() - started)
-    finally:
-        torch.set_num_threads(THREADS)
+    with one_thread():
+        state, token = network.init_state(1), torch.randn(1, width)
+
+        def step() -> None:
+            nonlocal state
+            _, state = network.step(token, state)
+
+        seconds = [seconds_of(step) for _ in range(600)]
     return float(np.median(seconds[100:])) * 1e6

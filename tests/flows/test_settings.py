@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.settings import override, setting_names
 from flows.stages.demo import DemoPlan
-from pipeline.cli.settings import override, setting_names
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,18 @@ def test_no_settings_change_nothing() -> None:
     ("setting", "complaint"),
     [
         ("seed", "--set needs NAME=VALUE, not 'seed'"),
-        ("sed=5", "unknown setting 'sed'; there are: inner, seed"),
-        ("inner.cuont=5", "unknown setting 'inner.cuont'; there are: count, flag, limit"),
-        ("inner=5", "'inner' is a group of settings; there are: inner.count, inner.rate"),
-        ("seed.low=5", "'seed' has no parts"),
+        ("sed=5", "unknown setting 'sed'; settings: inner, seed"),
+        ("inner.cuont=5", "unknown setting 'inner.cuont'; settings: count, flag, limit"),
+        ("inner=5", "'inner' is a group of settings: inner.count, inner.rate"),
+        ("seed.low=5", "'seed' has no settings of its own"),
         ("=5", "unknown setting ''"),
-        ("seed=five", "setting 'seed' needs a whole number, not 'five'"),
-        ("seed=1.5", "setting 'seed' needs a whole number, not '1.5'"),
-        ("inner.rate=fast", "needs a number, not 'fast'"),
-        ("inner.flag=1", "needs true or false, not '1'"),
-        ("inner.limit=much", "needs a number or none, not 'much'"),
-        ("inner.numbers=1,x", "needs a comma-separated list of a whole number, not '1,x'"),
-        ("inner.sizes={hidden", "needs JSON, not '{hidden'"),
+        ("seed=five", "setting 'seed': Input should be a valid integer"),
+        ("seed=1.5", "unable to parse string as an integer, not '1.5'"),
+        ("inner.rate=fast", "unable to parse string as a number, not 'fast'"),
+        ("inner.flag=maybe", "should be a valid boolean, unable to interpret input, not 'maybe'"),
+        ("inner.limit=much", "unable to parse string as a number, not 'much'"),
+        ("inner.numbers=1,x", "unable to parse string as an integer, not '1,x'"),
+        ("inner.sizes={hidden", "Invalid JSON: "),
         ("inner.count=-1", "count must not be negative, got -1"),
     ],
 )

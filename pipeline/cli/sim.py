@@ -1,4 +1,4 @@
-"""What the `gaitforge sim` commands do."""
+"""`gaitforge sim`: list and check simulators."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import asdict
 from collectors.physics import availability
 from collectors.physics.contract.checks import CHECKS, CheckResult, run_checks
 from collectors.simulators import BACKENDS
+from pipeline.cli.arguments import SHARED, Parser, add_actions, option, positive
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
 
@@ -15,14 +16,35 @@ FAILED = 1
 _NAME_WIDTH = max(len(name) for name in CHECKS)
 
 
-def list_them(arguments: argparse.Namespace) -> int:
-    """List the simulators."""
+def add_sim(parser: Parser) -> None:
+    """`gaitforge sim ACTION`."""
+    table = {
+        "list": (_add_list, "list the simulators, and what the unavailable ones lack"),
+        "check": (_add_check, "run the physics contract's checks on an installed simulator"),
+    }
+    add_actions(parser, "gaitforge sim check isaacgym", table)
+
+
+def _add_list(parser: Parser) -> None:
+    parser.take("--isaacgym-python", "--json")
+    parser.runs(_list, "gaitforge sim list --json")
+
+
+def _list(arguments: argparse.Namespace) -> int:
     show([asdict(availability(name)) for name in BACKENDS], arguments.json)
     return 0
 
 
-def check(arguments: argparse.Namespace) -> int:
-    """Check a simulator, a line a check as they end; 1 if any fails."""
+def _add_check(parser: Parser) -> None:
+    parser.add_argument("sim", **SHARED["--sim"])
+    option(parser, "--robots", "parallel robots when measuring the speed", positive, 256)
+    parser.take("--isaacgym-python", "--json")
+    parser.runs(
+        _check, "gaitforge sim check isaacgym --isaacgym-python ~/miniconda3/envs/gym/bin/python"
+    )
+
+
+def _check(arguments: argparse.Namespace) -> int:
     found = availability(arguments.sim)
     if not found.available:
         raise ValueError(f"simulator '{found.name}' is not available: {found.why_not}")
@@ -31,7 +53,7 @@ def check(arguments: argparse.Namespace) -> int:
         for result in run_checks(found.name, arguments.robots):
             results.append(result)
             if not arguments.json:
-                print(check_line(result), flush=True)
+                print(_check_line(result), flush=True)
             advance(1, result.name)
     failed = [result.name for result in results if not result.passed]
     if arguments.json:
@@ -45,8 +67,8 @@ def check(arguments: argparse.Namespace) -> int:
     return FAILED if failed else 0
 
 
-def check_line(result: CheckResult) -> str:
-    """A check in a line: whether it passed, seconds, what it promises and what was measured."""
+def _check_line(result: CheckResult) -> str:
+    """A check as one line: outcome, name, seconds, what it promises and what was measured."""
     passed = "passed" if result.passed else "FAILED"
     name = f"{result.name:<{_NAME_WIDTH}}"
     return f"{passed}  {name}  {result.seconds:6.1f} s  {result.what}: {result.found}"

@@ -1,0 +1,109 @@
+"""`gaitforge collect`: the missing parts of a plan, made by the runner that is chosen."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from datasets import open_store
+from flows.records.part_records import PartCollected, collection_rate, records_of_commits
+from flows.runners.registry import find_runner
+from flows.tasks.interface import CollectionPlan
+from flows.tasks.legged import legged_plan
+from pipeline.cli.arguments import CELLS, SIMULATION, SIMULATOR, Parser, numbers, option
+from pipeline.cli.runner_arguments import add_runner, runner_settings
+from pipeline.cli.running import show_submitted
+from pipeline.progress import TerminalReporter
+from pipeline.tables import show
+
+
+def add_collect(parser: Parser) -> None:
+    """`gaitforge collect STORE`."""
+    parser.take("store")
+    option(parser, "--preset", "size of the plan", default="demo", metavar="NAME")
+    option(parser, "--parts", "only these parts of the plan, e.g. 0-9", numbers)
+    parser.take("--expert", *SIMULATOR, *SIMULATION, *CELLS)
+    option(
+        parser,
+        "--state",
+        "store base pose and joint positions, for playback: a quarter more bytes",
+        action=argparse.BooleanOptionalAction,
+    )
+    for flag, what in (
+        ("--privileged", "store what the expert sees and a learner does not"),
+        ("--half", "store half-precision floats: half the size, no exact replay"),
+    ):
+        parser.add_argument(flag, action="store_true", default=None, help=what)
+    add_runner(parser)
+    parser.take("--set", "--json", settings="grid.episodes_per_part=100")
+    parser.runs(_collect, "gaitforge collect data/legged.zarr --preset legged-1m9")
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    plan = legged_plan(
+        arguments.preset,
+        {
+            "terrains": arguments.terrain,
+            "skills": arguments.skill,
+            "levels": arguments.level,
+            "seed": arguments.seed,
+        },
+        {name: getattr(arguments, name) for name in ("expert", "sim", "robots", "threads")},
+        arguments.settings,
+        {name: getattr(arguments, name) for name in ("state", "privileged", "half")},
+    )
+    ids = plan.part_ids()
+    if arguments.parts is not None:
+        outside = [k for k in arguments.parts if k >= len(ids)]
+        if outside:
+            raise ValueError(f"the plan has no part {outside[0]}, only parts 0-{len(ids) - 1}")
+        ids = [ids[k] for k in arguments.parts]
+    records = run_collection(arguments, plan, ids)
+    if records is not None:
+        show_parts(records, arguments.json)
+    return 0
+
+
+def run_collection(
+    arguments: argparse.Namespace, plan: CollectionPlan, parts: Sequence[str] | None = None
+) -> list[PartCollected] | None:
+    """Have the chosen runner collect the missing ones of a plan's parts (None: all).
+
+    Returns:
+        The records of the parts, or None where a job was submitted instead.
+    """
+    runner, settings = find_runner(arguments.runner), runner_settings(arguments)
+    made = runner(plan, arguments.store, TerminalReporter(), parts, settings)
+    if not isinstance(made, list):
+        show_submitted(made, arguments.json)
+        return None
+    return records_of_commits(
+        open_store(arguments.store), arguments.store, parts or list(plan.part_ids())
+    )
+
+
+def show_parts(records: Sequence[PartCollected], as_json: bool) -> None:
+    """Print a row per collected part."""
+    rows = [
+        {
+            "part": record.part,
+            "episodes": record.episodes,
+            "steps": record.steps,
+            "bytes": record.bytes,
+            "seconds": record.ended - record.started,
+            "write_s": record.write_s,
+        }
+        for record in records
+    ]
+    show_collected(rows, records, as_json)
+
+
+def show_collected(
+    rows: Sequence[dict[str, Any]], records: Sequence[PartCollected], as_json: bool
+) -> None:
+    """Print rows about a collection and, below a table, its speed where times are known."""
+    show(rows, as_json)
+    rate = collection_rate(records)
+    if rate and not as_json:
+        print(f"{rate:,.0f} steps/s: simulation, policy and writing")

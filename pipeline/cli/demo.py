@@ -1,0 +1,60 @@
+"""`gaitforge demo` and `gaitforge report`: a small pipeline end to end, and the page of a run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from flows.settings import override
+from pipeline.cli.arguments import Parser, flag, option
+from pipeline.progress import TerminalReporter
+from pipeline.tables import show, show_one
+
+
+def add_demo(parser: Parser) -> None:
+    """`gaitforge demo`."""
+    option(parser, "--out", "output folder", Path, Path("runs/demo"))
+    flag(parser, "--prefect", "run it as a Prefect flow")
+    parser.take("--set", "--json", settings="fcnet.config.steps=500")
+    parser.runs(_demo, "gaitforge demo --out runs/demo")
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from flows.stages.demo import DemoPlan, run_demo
+    from pipeline.report.demo import write_demo_report
+
+    plan = override(DemoPlan(), arguments.settings)
+    reporter = TerminalReporter()
+    if arguments.prefect:
+        from flows.records.records import to_tree
+        from flows.runners.prefect import run_from_a_program
+        from pipeline.serve.deployments import demo_report
+
+        with run_from_a_program(reporter):
+            summary, page = demo_report(str(arguments.out), [], to_tree(plan))
+    else:
+        summary = run_demo(plan, arguments.out, reporter)
+        page = write_demo_report(arguments.out, reporter)
+    if arguments.json:
+        show_one(summary, as_json=True)
+        return 0
+    policies = [{"policy": name, **record} for name, record in summary["policies"].items()]
+    show(policies, as_json=False)
+    rate = summary["collect"]["steps_per_s"]
+    print(f"\ncollected {summary['dataset']['steps']:,} steps at {rate:,.0f} steps/s; ", end="")
+    print(f"whole demo {summary['wall_s']:.0f} s")
+    print(f"report: {page}")
+    return 0
+
+
+def add_report(parser: Parser) -> None:
+    """`gaitforge report FOLDER`."""
+    option(parser, "folder", "output folder of gaitforge demo", Path)
+    parser.runs(_report, "gaitforge report runs/demo")
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from pipeline.report.report import write_report
+
+    print(write_report(arguments.folder))
+    return 0

@@ -1,0 +1,144 @@
+"""`gaitforge expert`: list, train, evaluate and film experts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from collectors.experts.expert import DEFAULT_EXPERT, EXPERTS, list_experts, load_expert
+from collectors.physics.contract.robot_check import check_robot
+from collectors.robots.robot import absolute_robot, load_robot
+from flows.settings import override, with_chosen
+from pipeline.cli.arguments import (
+    GRID,
+    SIMULATION,
+    SIMULATOR,
+    Parser,
+    add_actions,
+    given,
+    names,
+    option,
+    positive,
+    whole,
+)
+from pipeline.cli.train import show_evaluation
+from pipeline.progress import TerminalReporter
+from pipeline.tables import show
+
+
+def add_expert(parser: Parser) -> None:
+    """`gaitforge expert ACTION`."""
+    table = {
+        "list": (_add_list, "list the shipped experts"),
+        "train": (_add_train, "train a robot's expert or a Gymnasium task's policies, or resume"),
+        "evaluate": (_add_evaluate, "run an expert in closed loop on held-out episodes"),
+        "film": (_add_film, "draw an expert's skills as contact sheets and animations"),
+    }
+    add_actions(parser, "gaitforge expert list --json", table)
+
+
+def _add_list(parser: Parser) -> None:
+    parser.take("--json")
+    parser.runs(_list, "gaitforge expert list")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    rows = []
+    for name in list_experts():
+        expert = load_expert(name)
+        rows.append(
+            {
+                "name": name,
+                "file": str(EXPERTS / f"{name}.safetensors"),
+                "hash": expert.hash,
+                "skills": ",".join(expert.card["skills"]),
+                "terrains": ",".join(expert.card["terrains"]),
+                "steps": expert.card["steps"],
+            }
+        )
+    show(rows, arguments.json)
+    return 0
+
+
+def _add_train(parser: Parser) -> None:
+    option(parser, "--env", "a Gymnasium task instead of a robot: see gym list", metavar="TASK")
+    option(parser, "--steps", "environment steps in all", positive)
+    parser.take("--out", "--robot", *SIMULATION, "--set", settings="entropy=0.005")
+    parser.runs(
+        _train,
+        "gaitforge expert train --out runs/expert --steps 20000000 --robot my_robot\n"
+        "          gaitforge expert train --env Hopper-v5 --out runs/hopper",
+    )
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    if arguments.env is not None:
+        return _train_gym(arguments)
+    from collectors.experts.ppo import ExpertTrainingConfig
+    from flows.stages.expert import run_expert_training
+
+    config = ExpertTrainingConfig(**given(arguments, "steps", "robots", "seed", "threads"))
+    config = override(config, arguments.settings)
+    # The expert's card names the robot, and is read from other working directories.
+    config = with_chosen(config, {"robot": absolute_robot(config.robot)})
+    for warning in check_robot(load_robot(config.robot)).warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(run_expert_training(config, arguments.out, TerminalReporter()))
+    return 0
+
+
+def _train_gym(arguments: argparse.Namespace) -> int:
+    from collectors.gym.experts import RECIPE
+    from collectors.gym.training.recommended import recommended_training
+    from flows.stages.gym.training import run_gym_training
+
+    if arguments.robots is not None:
+        raise ValueError("--robots is not for --env: the task's settings say how many run")
+    config = recommended_training(arguments.env)
+    config = with_chosen(config, given(arguments, "steps", "seed", "threads"))
+    config = override(config, arguments.settings)
+    recipe = run_gym_training(config, arguments.out, TerminalReporter())
+    rows = [
+        {
+            "policy": name,
+            "step": recipe.get(f"{name}_step"),
+            "return": mean,
+            "std": recipe["return_std"][name],
+            "length": recipe["lengths"][name],
+        }
+        for name, mean in recipe["returns"].items()
+    ]
+    show(rows, as_json=False)
+    print(arguments.out / RECIPE)
+    return 0
+
+
+def _add_evaluate(parser: Parser) -> None:
+    parser.take("--expert", *SIMULATOR, *GRID, "--set", "--json", settings="robots=64")
+    parser.runs(_evaluate, "gaitforge expert evaluate --terrain flat --skill run,stand --level 0-9")
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    name = arguments.expert or DEFAULT_EXPERT
+    return show_evaluation(arguments, Path(name).stem, expert=name)
+
+
+def _add_film(parser: Parser) -> None:
+    parser.take("--expert", "--skill", "--seed")
+    option(parser, "--terrain", "terrains; a skill is shown on its hardest of them", names)
+    option(parser, "--level", "terrain level, 0-9 (default: 4)", whole)
+    option(parser, "--out", "output folder", Path, Path("runs/film"))
+    option(parser, "--format", "of gif, png, webp (default: gif,png)", names, ("gif", "png"))
+    parser.runs(_film, "gaitforge expert film --skill crawl,tilt --out runs/film --format png,webp")
+
+
+def _film(arguments: argparse.Namespace) -> int:
+    from pipeline.report.pictures import FilmPlan, make_films
+
+    chosen = {"skills": arguments.skill, "terrains": arguments.terrain}
+    plan = with_chosen(FilmPlan(), chosen | given(arguments, "level", "seed"))
+    expert = arguments.expert or DEFAULT_EXPERT
+    for path in make_films(expert, arguments.out, plan, arguments.format):
+        print(f"{path}  {path.stat().st_size / 1000:,.0f} kB")
+    return 0

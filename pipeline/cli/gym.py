@@ -1,0 +1,226 @@
+"""`gaitforge gym`: Gymnasium's MuJoCo and Adroit tasks."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collectors.gym.data import EXPERT, MEDIUM
+from collectors.gym.experts import QUALITIES, policies_folder, read_recipe
+from collectors.gym.tasks import TASKS
+from flows.settings import override, with_chosen
+from flows.tasks.gym import GymPlan, quality_summary
+from pipeline.cli.arguments import (
+    Parser,
+    add_actions,
+    flag,
+    given,
+    names,
+    numbers,
+    option,
+    positive,
+)
+from pipeline.cli.collect import run_collection, show_collected
+from pipeline.cli.runner_arguments import add_runner
+from pipeline.progress import TerminalReporter
+from pipeline.tables import show, show_one
+
+if TYPE_CHECKING:
+    from flows.stages.gym.comparison import GymComparisonPlan
+    from flows.stages.gym.evaluation import GymSource
+
+
+_POLICIES = "output of gaitforge expert train --env (default: the shipped policies)"
+_REFERENCES = "a task's policies, whose returns score 0 and 100 (default: POLICY's or the store's)"
+
+
+def add_gym(parser: Parser) -> None:
+    """`gaitforge gym ACTION`."""
+    table = {
+        "list": (_add_list, "list the tasks"),
+        "collect": (_add_collect, "collect episodes of trained policies, or their replay buffer"),
+        "evaluate": (_add_evaluate, "run a trained policy, an expert or a random policy"),
+        "compare": (_add_compare, "train return-conditioned models on a store, and evaluate"),
+    }
+    add_actions(parser, "gaitforge gym list", table)
+
+
+def _add_list(parser: Parser) -> None:
+    parser.take("--json")
+    parser.runs(_list, "gaitforge gym list")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    rows = [
+        {
+            "env": task.env_id,
+            "d4rl": task.name,
+            "horizon": task.facts.horizon,
+            "control_dt_s": task.facts.control_dt_s,
+            "package": task.package,
+            "installed": find_spec(task.package) is not None,
+            "expert_return": round(read_recipe(policies_folder(task.env_id)).expert_return),
+        }
+        for task in TASKS.values()
+    ]
+    show(rows, arguments.json)
+    return 0
+
+
+def _add_collect(parser: Parser) -> None:
+    parser.take("store")
+    option(parser, "--env", "a task, see gaitforge gym list", metavar="TASK", required=True)
+    option(parser, "--policies", _POLICIES, default="", metavar="FOLDER")
+    option(
+        parser,
+        "--quality",
+        "of random, medium, medium-replay, expert (default: all but random; of the shipped "
+        "policies, which have no replay buffer, medium,expert)",
+        names,
+    )
+    option(parser, "--steps", "minimum steps per quality (default: 1,000,000)", positive)
+    option(parser, "--part-steps", "minimum steps per part (default: 50,000)", positive)
+    flag(parser, "--physics", "store the simulator's positions and velocities")
+    option(parser, "--processes", "parallel simulators", positive, 1)
+    add_runner(parser)
+    parser.take("--seed", "--json")
+    parser.runs(
+        _collect, "gaitforge gym collect hopper.zarr --env Hopper-v5 --policies runs/hopper"
+    )
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    chosen = given(arguments, "steps", "part_steps", "seed")
+    if arguments.quality is not None:
+        chosen["qualities"] = arguments.quality
+    elif not arguments.policies:
+        chosen["qualities"] = (MEDIUM, EXPERT)
+    plan = GymPlan(
+        arguments.env,
+        arguments.policies,
+        **chosen,
+        physics=arguments.physics,
+        processes=arguments.processes,
+    )
+    records = run_collection(arguments, plan)
+    if records is not None:
+        rows = quality_summary(arguments.store, plan.part_ids())
+        show_collected(rows, records, arguments.json)
+    return 0
+
+
+def _add_evaluate(parser: Parser) -> None:
+    option(
+        parser,
+        "policy",
+        "folder of a training run or of a task's policies; medium or expert (shipped); random",
+    )
+    option(parser, "--env", "a task, e.g. Hopper-v5", metavar="TASK", required=True)
+    option(parser, "--policies", _REFERENCES, default="", metavar="FOLDER")
+    qualities = ("medium", "expert")
+    option(parser, "--quality", "of a folder of policies", default="expert", choices=qualities)
+    option(parser, "--episodes", "episodes to run (default: 100)", positive)
+    option(parser, "--return-target", "in units of the expert's return (default: 1)", float)
+    option(parser, "--out", "also write the result as JSON", Path, metavar="FILE")
+    parser.take("--seed", "--checkpoint", "--set", "--json", settings="environments=50")
+    parser.runs(_evaluate, "gaitforge gym evaluate runs/fcnet --env Hopper-v5 --return-target 1.15")
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from flows.stages.gym.evaluation import (
+        GymEvaluationPlan,
+        evaluate_gym,
+        evaluate_gym_once,
+        measured_references,
+    )
+
+    source = _source(arguments)
+    policies = arguments.policies or source.policies or policies_folder(arguments.env)
+    references = measured_references(policies, arguments.env)
+    chosen = given(arguments, "env", "episodes", "seed", "return_target")
+    plan = override(GymEvaluationPlan(**chosen, references=references), arguments.settings)
+    if plan.env != arguments.env:
+        raise ValueError(f"--env chooses the task, {arguments.env}: leave out --set env")
+    record = (
+        evaluate_gym(source, plan, TerminalReporter())
+        if arguments.out is None
+        else evaluate_gym_once(source, plan, arguments.out, TerminalReporter())
+    )
+    show_one(record if arguments.json else _shown(record), arguments.json)
+    return 0
+
+
+def _source(arguments: argparse.Namespace) -> GymSource:
+    from flows.stages.gym.evaluation import RANDOM, GymSource
+
+    policy, folder = arguments.policy, Path(arguments.policy)
+    if policy == RANDOM:
+        return GymSource(RANDOM)
+    if (folder / "config.json").is_file():
+        return GymSource(folder.resolve().name, run=folder, which=arguments.checkpoint)
+    if policy in QUALITIES and not folder.is_dir():
+        return GymSource(policy, policies=str(policies_folder(arguments.env)), quality=policy)
+    return GymSource(arguments.quality, policies=policy, quality=arguments.quality)
+
+
+def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record's numbers; a mean and its standard deviation are two."""
+    rows: dict[str, Any] = {name: record[name] for name in ("policy", "env", "episodes")}
+    for name in ("return", "length", "normalised", "d4rl_normalised"):
+        rows |= {name: record[name]["mean"], f"{name} std": record[name]["std"]}
+    return rows | {name: record[name] for name in ("success", "terminated", "steps_per_s")}
+
+
+def _add_compare(parser: Parser) -> None:
+    parser.take("store", "--out")
+    option(parser, "--env", "a task (default: Hopper-v5)", metavar="TASK")
+    option(parser, "--policies", _REFERENCES, metavar="FOLDER")
+    option(parser, "--models", "of this call (default: fcnet,dt)", names)
+    sets = "of this call (default: medium,medium-replay,medium-expert)"
+    option(parser, "--sets", sets, names, dest="only")
+    option(parser, "--seeds", "of this call, one run each (default: 0-2)", numbers)
+    option(parser, "--episodes", "episodes to evaluate a run on (default: 100)", positive)
+    own = """'own={"dt":{"model_overrides":{"context_len":20}}}'"""
+    parser.take("--steps", "--batch-size", "--device", "--set", "--json", settings=own)
+    parser.runs(
+        _compare,
+        "gaitforge gym compare hopper.zarr --env Hopper-v5 --steps 20000 --out runs/hopper-compare",
+    )
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from flows.stages.gym.comparison import run_gym_comparison
+    from pipeline.report.gym_comparison_page import result_rows, write_gym_comparison
+
+    record = run_gym_comparison(
+        _comparison_plan(arguments), arguments.store, arguments.out, TerminalReporter()
+    )
+    page = write_gym_comparison(arguments.out)
+    if arguments.json:
+        show_one(record, as_json=True)
+        return 0
+    show(result_rows(record), as_json=False)
+    if record["left_out"]:
+        print(f"\nleft out, their settings differ: {', '.join(record['left_out'])}")
+    print(f"\npage: {page}")
+    return 0
+
+
+def _comparison_plan(arguments: argparse.Namespace) -> GymComparisonPlan:
+    from flows.stages.gym.comparison import GymComparisonPlan
+
+    plan = GymComparisonPlan(**given(arguments, "env", "policies", "models", "seeds"))
+    shared = given(arguments, "steps", "batch_size", "device")
+    plan = with_chosen(
+        plan,
+        {
+            "config": with_chosen(plan.config, shared),
+            "evaluate": with_chosen(plan.evaluate, given(arguments, "episodes")),
+        },
+    )
+    # What names sets is checked against them, so they come first.
+    settings = sorted(arguments.settings, key=lambda setting: not setting.startswith("sets="))
+    return with_chosen(override(plan, settings), given(arguments, "only"))

@@ -1,0 +1,308 @@
+"""`gaitforge status`, `jobs` and `serve`: work that runs, here, on Slurm or by Prefect."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from flows.progress import Silent
+from flows.records.records import to_tree
+from flows.runners.slurm.jobs import (
+    Job,
+    TaskStatus,
+    cancel_job,
+    find_job,
+    find_jobs,
+    follow,
+    job_state,
+    states_of,
+    task_states,
+)
+from flows.runners.slurm.script import STOPPED
+from flows.stages.status import CollectionStatus, TrainingStatus, as_tree, status
+from pipeline.cli.arguments import Parser, add_actions, flag, option, positive, store_address, whole
+from pipeline.progress import TerminalReporter
+from pipeline.tables import show, show_one, table
+
+_WATCH_S = 2.0
+_MOST_FAILED = 5
+"""Failed parts that are shown; JSON has them all."""
+
+_CLEAR = "\x1b[H\x1b[J"
+
+
+def add_status(parser: Parser) -> None:
+    """`gaitforge status STORE|RUN`."""
+    option(
+        parser,
+        "place",
+        "a store, or the folder of a training run",
+        store_address,
+        metavar="STORE|RUN",
+    )
+    flag(parser, "--watch", "repeat every two seconds until the work has ended")
+    parser.take("--json")
+    parser.runs(_status, "gaitforge status data/legged.zarr --watch")
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    while True:
+        found = status(arguments.place)
+        if arguments.json:
+            indent = None if arguments.watch else 1
+            print(json.dumps(as_tree(found), indent=indent), flush=True)
+        else:
+            start = _CLEAR if arguments.watch and sys.stdout.isatty() else ""
+            collection = isinstance(found, CollectionStatus)
+            lines = _collection_lines(found) if collection else _training_lines(found)
+            print(start + "\n".join(lines), flush=True)
+        if not arguments.watch or found.state in ("complete", "stopped"):
+            return 0
+        time.sleep(_WATCH_S)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as 3 s, 4 min 05 s or 6 h 07 min; a dash if unknown."""
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def _collection_lines(found: CollectionStatus) -> list[str]:
+    share = f" ({found.done / found.planned:.0%})" if found.planned else ""
+    lines = [
+        f"{found.store}: {found.state}",
+        f"parts    {found.done:,} of {found.planned:,} planned{share}, {found.missing:,} missing"
+        + (f", {found.other:,} of no plan kept beside the store" if found.other else ""),
+        f"size     {found.steps:,} steps, {found.episodes:,} episodes, {found.bytes / 1e6:,.1f} MB",
+        f"rate     {found.steps_per_s:,.0f} steps/s over the last parts"
+        + (f", {found.working_steps_per_s:,.0f} now" if found.state == "working" else ""),
+    ]
+    if found.missing:
+        left = duration(found.remaining_s) if found.state == "working" else "nobody works on them"
+        lines.append(f"left     {found.remaining_steps:,} steps, {left}")
+    if found.active:
+        lines += ["", table([_active_row(vars(part)) for part in found.active])]
+    lines += _failed_lines(found)
+    return lines
+
+
+def _active_row(part: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "part in work": part["part"],
+        "host": part["host"],
+        "pid": str(part["pid"]),
+        "steps": part["steps"],
+        "of": part["total"],
+        "steps/s": round(part["steps_per_s"]),
+        "phase": "stale" if part["stale"] else part["phase"],
+        "heartbeat": f"{duration(part['heartbeat_age_s'])} ago",
+    }
+
+
+def _failed_lines(found: CollectionStatus) -> list[str]:
+    still = [part for part in found.failed if not part.made_since]
+    mended = len(found.failed) - len(still)
+    lines = [""] if found.failed else []
+    for part in still[-_MOST_FAILED:]:
+        lines.append(f"failed   {part.part}, {part.failures} times; last: {part.error}")
+    if len(still) > _MOST_FAILED:
+        lines.append(f"failed   {len(still) - _MOST_FAILED} more; --json lists them")
+    if mended:
+        lines.append(f"mended   {mended} parts failed at first and were made later")
+    return lines
+
+
+def _training_lines(found: TrainingStatus) -> list[str]:
+    share = f" ({found.step / found.steps:.0%})" if found.steps else ""
+    lines = [f"{found.run}: {found.state}"]
+    if found.state == "stopped":
+        lines[0] += f", wrote nothing for {duration(found.quiet_s)}"
+    lines.append(f"step     {found.step:,} of {found.steps:,}{share}, {found.model}")
+    if found.loss is not None:
+        held_out = found.validation_loss
+        beside = f", {held_out:.5f} on held-out episodes" if held_out is not None else ""
+        lines.append(f"loss     {found.loss:.5f}{beside}")
+    if found.steps_per_s is not None:
+        lines.append(f"rate     {found.steps_per_s:,.0f} control steps/s")
+    lines.append(f"time     {duration(found.elapsed_s)} so far, {duration(found.remaining_s)} left")
+    return lines
+
+
+_SETTLE_S = 15.0
+"""How long to wait for a cancelled job to end before showing it."""
+
+
+_JOB = "a job's folder or id, a store, a run, or a folder that holds them"
+
+
+def add_jobs(parser: Parser) -> None:
+    """`gaitforge jobs ACTION`."""
+    table = {
+        "list": (_add_list, "list jobs, or the tasks of one"),
+        "follow": (_add_follow, "print a job's log until the job ends; exit 1 if it failed"),
+        "cancel": (_add_cancel, "cancel a job; what it has saved stays"),
+        "run": (_add_run, "do a job's work in this process, as its script does"),
+    }
+    add_actions(parser, "gaitforge jobs list data/legged.zarr", table)
+
+
+def _add_list(parser: Parser) -> None:
+    option(parser, "job", _JOB, default=".", nargs="?", metavar="FOLDER|JOB")
+    parser.take("--json")
+    parser.runs(_list, "gaitforge jobs list runs/fcnet")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    name = arguments.job
+    jobs = [find_job(name)] if name.isdigit() else find_jobs(Path(name))
+    seen = list(zip(jobs, states_of(jobs), strict=True))
+    if arguments.json:
+        show([_record(job, tasks) for job, tasks in seen], as_json=True)
+    elif len(seen) == 1:
+        show_one(_row(*seen[0]), as_json=False)
+        print()
+        show([_task_row(task) for task in seen[0][1]], as_json=False)
+    else:
+        show([_row(job, tasks) for job, tasks in seen], as_json=False)
+    return 0
+
+
+def _add_follow(parser: Parser) -> None:
+    option(parser, "job", _JOB, metavar="FOLDER|JOB")
+    parser.runs(_follow, "gaitforge jobs follow 1234")
+
+
+def _follow(arguments: argparse.Namespace) -> int:
+    job = find_job(arguments.job)
+    for task, line in follow(job):
+        print(f"[{task}] {line}" if job.is_array else line, flush=True)
+    state = job_state(task_states(job))
+    print(f"job {job.id}: {state}")
+    return 0 if state == "done" else 1
+
+
+def _add_cancel(parser: Parser) -> None:
+    option(parser, "job", _JOB, metavar="FOLDER|JOB")
+    parser.take("--json")
+    parser.runs(_cancel, "gaitforge jobs cancel 1234")
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    job = find_job(arguments.job)
+    cancel_job(job)
+    deadline = time.monotonic() + _SETTLE_S
+    while job_state(task_states(job)) in ("running", "waiting") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    tasks = task_states(job)
+    show_one(_record(job, tasks) if arguments.json else _row(job, tasks), arguments.json)
+    return 0
+
+
+def _add_run(parser: Parser) -> None:
+    option(parser, "folder", "folder of the job", Path)
+    option(parser, "--task", "array task", whole, 0)
+    parser.runs(_run, "gaitforge jobs run data/legged.zarr.jobs/collect-20260131-120000 --task 3")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from flows.runners.slurm.runner import run_task
+
+    # Of several processes of one training, the first speaks.
+    reporter = TerminalReporter() if os.environ.get("RANK", "0") == "0" else Silent()
+    # An exception lets a part that is being written clean up. The trainer sets its own handler
+    # while it trains.
+    former = signal.signal(signal.SIGTERM, _leave)
+    try:
+        run_task(arguments.folder, arguments.task, reporter)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    return 0
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(STOPPED)
+
+
+def show_submitted(job: Job | str, as_json: bool) -> None:
+    """Show a submitted job, or the script of a dry run."""
+    if isinstance(job, str):
+        print(job)
+        return
+    waiting = [TaskStatus(task, "waiting", parts=parts) for task, parts in enumerate(job.tasks)]
+    show_one(_record(job, waiting) if as_json else _row(job, waiting), as_json)
+
+
+def _row(job: Job, tasks: list[TaskStatus]) -> dict[str, Any]:
+    states = [task.state for task in tasks]
+    return {
+        "job": job.id,
+        "kind": job.kind,
+        "state": job_state(tasks),
+        "tasks": len(tasks),
+        **{state: states.count(state) for state in ("waiting", "running", "done", "failed")},
+        "submitted": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.submitted)),
+        "folder": os.path.relpath(job.folder),
+    }
+
+
+def _task_row(task: TaskStatus) -> dict[str, Any]:
+    seconds = None
+    if task.ended is not None and task.started is not None:
+        seconds = task.ended - task.started
+    return {
+        "task": task.task,
+        "state": task.state,
+        "why": task.why or None,
+        "code": task.code,
+        "restarts": task.restarts,
+        "host": task.host or None,
+        "seconds": seconds,
+        "parts": " ".join(task.parts) or None,
+    }
+
+
+def _record(job: Job, tasks: list[TaskStatus]) -> dict[str, Any]:
+    return to_tree(job) | {"state": job_state(tasks), "tasks": [asdict(task) for task in tasks]}
+
+
+def add_serve(parser: Parser) -> None:
+    """`gaitforge serve`."""
+    option(parser, "--store", "the store to collect into", store_address)
+    option(parser, "--schedule", "when to collect, e.g. '0 2 * * *'", default="", metavar="CRON")
+    option(parser, "--timezone", "of the schedule", default="UTC")
+    flag(
+        parser,
+        "--new-every-day",
+        "the day is the seed, so every day adds new parts",
+    )
+    option(parser, "--preset", "size of the plan", default="demo", metavar="NAME")
+    option(parser, "--threads", "simulator threads", positive, 2)
+    parser.take("--set", settings="grid.parts=4")
+    server = parser.add_argument_group("server, unless PREFECT_API_URL names one")
+    option(server, "--host", "", default="127.0.0.1")
+    option(server, "--port", "0 for a free one", whole, 4200)
+    flag(server, "--expose", "allow a host that other machines can reach")
+    parser.runs(
+        _serve, 'gaitforge serve --store data/legged.zarr --schedule "0 2 * * *" --new-every-day'
+    )
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from pipeline.serve.serving import ServePlan, serve_flows
+
+    serve_flows(ServePlan(**{name: getattr(arguments, name) for name in ServePlan.__annotations__}))
+    return 0

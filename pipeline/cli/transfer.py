@@ -1,0 +1,191 @@
+"""`gaitforge export`, `import` and `formats`: policies for robots, and other projects' data.
+
+The number of names says what is exported: RUN DST is a policy, STORE FORMAT DST is data.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from datasets import DatasetError, open_store
+from datasets.formats import FORMATS, exporter_class, importer_class
+from datasets.formats.interface import Advance, Report
+from datasets.formats.transfer.exporting import export_selection
+from flows.settings import override, setting_names
+from flows.stages.importing import ImportPlan, run_import
+from pipeline.cli.arguments import (
+    CELLS,
+    SHARED,
+    Parser,
+    given,
+    names,
+    option,
+    positive,
+    store_address,
+)
+from pipeline.cli.store import chosen_episodes
+from pipeline.progress import TerminalReporter
+from pipeline.tables import show, show_one
+
+_OF_POLICY = ("formats", "checkpoint", "batch", "robot")
+_OF_DATA = ("terrain", "skill", "level", "where", "tag", "settings")
+
+
+def add_export(parser: Parser) -> None:
+    """`gaitforge export RUN DST` and `gaitforge export STORE FORMAT DST`."""
+    parser.usage = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [--batch N]
+                        [--robot ROBOT]
+       gaitforge export STORE FORMAT DST [--where CONDITION] [--terrain T] [--skill S] [--level L]
+                        [--tag NAME] [--set NAME=VALUE]"""
+    option(
+        parser,
+        "places",
+        "folder of a training run and the new folder; or a store, a format (see gaitforge "
+        "formats) and the new file or folder",
+        nargs="+",
+        metavar="RUN DST | STORE FORMAT DST",
+    )
+    policy = parser.add_argument_group("to export a policy")
+    option(policy, "--formats", "onnx, pt2 (default: both)", names)
+    option(policy, "--checkpoint", "(default: last)", choices=("last", "best"))
+    option(policy, "--batch", "robots per control step (default: 1)", positive)
+    option(policy, "--robot", "a name or path, if not the run's own robot")
+    data = parser.add_argument_group("to export data")
+    for name in (*CELLS, "--where", "--tag"):
+        data.add_argument(name, **SHARED[name])
+    parser.take("--set", "--json", settings="compression=none (d4rl)")
+    parser.runs(
+        _export,
+        "gaitforge export runs/fcnet exports/fcnet\n"
+        "          gaitforge export legged.zarr d4rl rough.hdf5 --where \"terrain = 'rough'\"",
+    )
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    places = arguments.places
+    if len(places) == 2:
+        _refuse(arguments, _OF_DATA, "data, and RUN DST names a policy: give STORE FORMAT DST")
+        return _export_policy(arguments)
+    if len(places) == 3:
+        _refuse(arguments, _OF_POLICY, "a policy, and STORE FORMAT DST names data: give RUN DST")
+        return _export_data(arguments)
+    raise ValueError(
+        f"export needs RUN DST (a policy) or STORE FORMAT DST (data), not {len(places)} names"
+    )
+
+
+def _refuse(arguments: argparse.Namespace, names: Iterable[str], reason: str) -> None:
+    for name in names:
+        if getattr(arguments, name):
+            raise ValueError(f"--{'set' if name == 'settings' else name} is for {reason}")
+
+
+def _export_policy(arguments: argparse.Namespace) -> int:
+    from flows.stages.export import ExportPlan, run_export
+    from learners.deploy.export import ExportOptions
+
+    options = ExportOptions(**given(arguments, "formats", "batch"))
+    plan = ExportPlan(options=options, **given(arguments, "checkpoint", "robot"))
+    run, destination = map(Path, arguments.places)
+    result = run_export(plan, run, destination, TerminalReporter())
+    record = {
+        "folder": str(result.folder),
+        "already_there": result.already_there,
+        "bytes": result.sizes,
+        "largest_error": result.errors,
+    }
+    show_one(record, arguments.json)
+    return 0
+
+
+def _export_data(arguments: argparse.Namespace) -> int:
+    place, name, destination = arguments.places
+    options = override(exporter_class(name).Options(), arguments.settings)
+    selection = chosen_episodes(open_store(store_address(place), tag=arguments.tag), arguments)
+    reporter = TerminalReporter()
+    with ExitStack() as stack:
+
+        def begin(total: int) -> Advance:
+            advance = stack.enter_context(reporter.step("export", total, "step"))
+            return lambda steps: advance(steps, "")
+
+        report = export_selection(name, selection, Path(destination), asdict(options), begin)
+    _show_report(report, arguments.json)
+    return 0
+
+
+def add_import(parser: Parser) -> None:
+    """`gaitforge import FORMAT SRC STORE`."""
+    option(parser, "format", "see gaitforge formats")
+    option(parser, "source", "file or folder of that format", metavar="SRC")
+    parser.take("store")
+    option(parser, "--workers", "threads that read and write parts", positive)
+    parser.take("--set", "--json", settings="horizon=1000 (d4rl)")
+    parser.runs(_import, "gaitforge import d4rl hopper_medium.hdf5 hopper.zarr")
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    options = override(importer_class(arguments.format).Options(), arguments.settings)
+    plan = ImportPlan(arguments.format, asdict(options), **given(arguments, "workers"))
+    report = run_import(plan, arguments.source, arguments.store, TerminalReporter())
+    _show_report(report, arguments.json)
+    return 0
+
+
+def _show_report(report: Report, as_json: bool) -> None:
+    """Print what an import or export carried over, and what not."""
+    tree = asdict(report)
+    if as_json:
+        show_one(tree, as_json=True)
+        return
+    carried = tree.pop("carried")
+    show_one(tree, as_json=False)
+    for title, lines in (
+        ("carried over", carried["kept"]),
+        ("not carried over", carried["left"]),
+        ("note", carried["notes"]),
+    ):
+        for line in lines:
+            print(f"{title}: {line}")
+    print(f"{report.bytes / 1e6:,.1f} MB in {report.seconds:.1f} s")
+
+
+def add_formats(parser: Parser) -> None:
+    """`gaitforge formats`."""
+    parser.take("--json")
+    parser.runs(_formats, "gaitforge formats --json")
+
+
+def _formats(arguments: argparse.Namespace) -> int:
+    show([_row(name, arguments.json) for name in FORMATS], arguments.json)
+    return 0
+
+
+def _row(name: str, with_options: bool) -> dict[str, Any]:
+    entry = FORMATS[name]
+    missing = entry.missing
+    row = {
+        "format": name,
+        "what": entry.summary,
+        "on_disk": entry.layout,
+        "available": not missing,
+        "install": f"pip install 'gaitforge[{entry.extra}]'" if missing else "",
+    }
+    if not with_options:
+        return row
+    return row | {
+        "import_options": _options(importer_class, name, missing),
+        "export_options": _options(exporter_class, name, missing),
+    }
+
+
+def _options(cls: Any, name: str, missing: Sequence[str]) -> list[str]:
+    try:
+        return [] if missing else setting_names(cls(name).Options())
+    except DatasetError:
+        return []

@@ -1,0 +1,75 @@
+"""The report's section on the expert: its contact sheets, and its card as a table."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass
+
+from pipeline.report.run_files import PICTURES, Record, RunFiles
+
+_RENDERERS = {
+    "mujoco": "Drawn by MuJoCo’s renderer.",
+    "side": "Drawn from the recorded poses, to scale, without a renderer.",
+}
+
+
+@dataclass(frozen=True)
+class SheetFigure:
+    """A contact sheet as a data URI, and what it shows in words."""
+
+    skill: str
+    uri: str
+    alt: str
+
+
+def sheet_figures(run: RunFiles) -> list[SheetFigure]:
+    """A figure a sheet, in the order of `pictures.json`; none where nothing was drawn."""
+    sheets = run.pictures["sheets"] if run.pictures else []
+    figures = []
+    for sheet in sheets:
+        content = (run.root / PICTURES / sheet["file"]).read_bytes()
+        alt = (
+            f"{sheet['skill']} on {sheet['terrain']}, level {sheet['level']}: {sheet['command']}; "
+            f"{'success' if sheet['success'] else 'no success'}, "
+            f"{sheet['succeeded']} of {sheet['episodes']} episodes succeed"
+        )
+        uri = "data:image/png;base64," + b64encode(content).decode("ascii")
+        figures.append(SheetFigure(sheet["skill"], uri, alt))
+    return figures
+
+
+def drawn_by(run: RunFiles) -> str:
+    """How the sheets were drawn, as a sentence."""
+    return _RENDERERS.get(run.pictures["renderer"], "") if run.pictures else ""
+
+
+def card_table(run: RunFiles) -> Record | None:
+    """The expert's card as a table; None where the run holds no card with an evaluation.
+
+    Returns:
+        ``levels``, ``middle_level``, ``episodes`` (of a cell), ``steps``, mean ``success`` and
+        ``survival``, and ``rows``: terrain, skill, success by level, and the cell of the middle
+        level.
+    """
+    card = run.expert or {}
+    cells = card.get("evaluation", {}).get("cells", [])
+    if not cells:
+        return None
+    levels = sorted({cell["level"] for cell in cells})
+    middle = levels[len(levels) // 2]
+    known = {(cell["terrain"], cell["skill"], cell["level"]): cell for cell in cells}
+    rows = [
+        {
+            "terrain": terrain,
+            "skill": skill,
+            "success": [known.get((terrain, skill, level), {}).get("success") for level in levels],
+            "middle": known.get((terrain, skill, middle), {}),
+        }
+        for terrain, skill in dict.fromkeys((cell["terrain"], cell["skill"]) for cell in cells)
+    ]
+    means = {
+        name: sum(cell[name] for cell in cells) / len(cells) for name in ("success", "survival")
+    }
+    episodes = min(cell["episodes"] for cell in cells)
+    shown = {"levels": levels, "middle_level": middle, "episodes": episodes, "rows": rows}
+    return shown | means | {"steps": int(card.get("steps", 0))}

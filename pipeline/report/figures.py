@@ -1,0 +1,150 @@
+"""Figures as inline SVG: their style, their axes and the colours of heat tables.
+
+The `<svg>` has no width and height, so that the page scales it; its natural size in CSS pixels is
+its viewBox. Text stays text and takes the page's font, which is narrower than the one that the
+layout is computed with. Colours are CSS variables with defaults, so that a page may have a dark
+mode. The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from pipeline.report.pages import short
+
+INK = "#1f2933"
+MUTED = "#5c6773"
+GRID = "#e3e8ee"
+EDGE = "#b8c2cc"
+ACCENT = "#0072b2"
+SECOND = "#d55e00"
+BAND = "#eef4f8"
+_VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", EDGE: "edge", ACCENT: "bar",
+              SECOND: "limit", BAND: "band"}  # fmt: skip
+"""Colour -> the page's CSS variable that may replace it."""
+
+_STYLE: dict[Any, Any] = {
+    "axes.edgecolor": EDGE,
+    "axes.labelcolor": MUTED,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 10.5,
+    "grid.color": GRID,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gaitforge",
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+}
+_POINTS_PER_INCH = 72
+TICK_STEPS = (1, 2, 2.5, 5, 10)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart with its title and what to read from it."""
+
+    title: str
+    svg: str
+    note: str = ""
+
+
+def heat_colours(value: float, low: float, high: float) -> tuple[str, str]:
+    """Background and text colour of `value` on a scale from pale (`low`) to dark blue (`high`)."""
+    span = high - low
+    share = min(max((value - low) / span, 0.0), 1.0) if span > 0 else 0.5
+    red, green, blue = mpl.colormaps["Blues"](0.06 + 0.84 * share)[:3]
+    # Relative luminance and the 0.179 at which black and white text contrast equally: WCAG 2.1.
+    luminance = sum(
+        weight * (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
+        for weight, part in ((0.2126, red), (0.7152, green), (0.0722, blue))
+    )
+    return to_hex((red, green, blue)), ("#000000" if luminance > 0.179 else "#ffffff")
+
+
+@contextmanager
+def drawing(width: float, height: float) -> Iterator[Axes]:
+    """One pair of axes, in a figure of this size in CSS pixels."""
+    size = (width / _POINTS_PER_INCH, height / _POINTS_PER_INCH)
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasSVG(figure)
+        yield figure.add_subplot()
+
+
+def legend(axes: Axes, handle_length: float) -> None:
+    """The labels above the axes."""
+    axes.get_figure().legend(  # type: ignore[union-attr]
+        loc="outside upper left", ncols=3, handlelength=handle_length, borderaxespad=0.2
+    )
+
+
+def label_rows(axes: Axes, labels: Sequence[str], left: float, right: float) -> None:
+    """Labels of horizontal bars, the first on top, over a logarithmic axis."""
+    axes.set_xscale("log")
+    axes.set_xlim(left, right)
+    plain_log_ticks(axes)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    axes.invert_yaxis()
+    axes.grid(axis="x")
+
+
+def plain_log_ticks(axes: Axes) -> None:
+    """Powers of ten written out; in between, 2 and 5 where the axis spans under two decades."""
+    axis = axes.yaxis if axes.get_yscale() == "log" else axes.xaxis
+    low, high = sorted(axis.get_view_interval())
+    subs = (1.0,) if high / low > 100 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def count_axis(axes: Axes) -> None:
+    """A grid and a few round ticks on the y axis."""
+    axes.grid(axis="y")
+    axes.yaxis.set_major_locator(MaxNLocator(3, steps=TICK_STEPS, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+
+
+def panel(axes: Axes, title: str, told: str, note: str = "") -> Panel:
+    """The axes' figure as an element that can stand in a page beside others of its kind."""
+    buffer = io.StringIO()
+    axes.get_figure().savefig(  # type: ignore[union-attr]
+        buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
+    )
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    # This rule would reach every element of the page, which states it for itself.
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
+    # Names repeat from chart to chart; only what something points at keeps one, and those are
+    # hashes of their content.
+    used = set(re.findall(r"#([\w.-]+)", text))
+    text = re.sub(r' id="([\w.-]+)"', lambda match: match[0] if match[1] in used else "", text)
+    text = re.sub(r"'?DejaVu Sans'?", "inherit", text)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(f": {colour}", f": var(--{variable}, {colour})")
+    opening, _, rest = text.partition(">")
+    box = re.search(r'viewBox="[^"]*"', opening)
+    assert box is not None, "matplotlib writes a viewBox"
+    alt = escape(f"{title}. {told}")
+    return Panel(title, f'<svg {box[0]} role="img" aria-label="{alt}">{rest}'.strip(), note)
