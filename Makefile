@@ -76,7 +76,7 @@ test-fast: $(DEV_STAMP) ## the tests without the slow ones
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(PYTEST)
 
 docs: $(DEV_STAMP) ## the documentation site: build/site
-	$(BIN)/mkdocs build --strict -q -d build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q -d build/site
 
 lint: $(DEV_STAMP) ## ruff, formatting, types
 	$(BIN)/ruff check .
