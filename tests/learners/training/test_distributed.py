@@ -170,7 +170,7 @@ def test_a_schedulers_notice_to_any_process_stops_all_with_a_checkpoint(
             each.kill()
     step = read_checkpoint(run_dir)[1]["progress"]["step"]
     said = [(tmp_path / f"stderr-{rank}").read_text() for rank in range(world_size)]
-    line = f"gaitforge: stopped by {number.name} after step {step}; run the same command again to resume"
+    line = f"gaitforge: stopped by {number.name} after step {step}; run the same command again"
     assert line in said[0].splitlines()[-1]
     assert not any(said[1:])
     assert [row["step"] for row in read_history(run_dir)] == list(range(1, step + 1))
