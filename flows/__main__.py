@@ -39,17 +39,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m flows", description=__doc__)
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
-    for name, (run, places) in PROGRAMS.items():
-        command = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
-        for place, text in places.items():
-            command.add_argument(place, help=text)
+    for name, (run, _, places) in PROGRAMS.items():
+        text = (run.__doc__ or "").splitlines()[0]
+        command = commands.add_parser(name, help=text, description=text)
+        for place in places:
+            kind, text = PLACES[place]
+            command.add_argument(place, help=text, type=kind)
         if name == "collect":
             command.add_argument("--parts", type=int, nargs="+", metavar="N", help="default: all")
             command.add_argument("--runner", default="local", help=", ".join(RUNNERS))
             command.add_argument("--task", help=f"of a plan without a record: {', '.join(TASKS)}")
     arguments = parser.parse_args(argv)
+    run, kind, places = PROGRAMS[arguments.name]
     try:
-        result = PROGRAMS[arguments.name][0](arguments)
+        if kind is None:
+            result = run(arguments)
+        else:
+            others = [getattr(arguments, place) for place in places if place != "plan"]
+            result = run(read_plan(kind, arguments.plan), *others, Silent())
     except (ValueError, OSError) as error:
         print(f"{parser.prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_INPUT
@@ -64,29 +71,25 @@ def read_plan(kind: type[Plan], path: str) -> Plan:
     Raises:
         ValueError: no such file, no JSON, or not this kind of plan.
     """
-    tree = _read(path)
-    return plan_from_tree(kind, tree["plan"] if _is_record(tree) else tree)
+    return plan_from_tree(kind, _read(path)[0])
 
 
-def _read(path: str) -> Any:
+def _read(path: str) -> tuple[Any, str | None]:
+    """A plan's values, and the task that its record names."""
     tree = read_record(Path(path))
     if tree is None:
         raise ValueError(f"no plan at {path}")
-    return tree
-
-
-def _is_record(tree: Any) -> bool:
-    return isinstance(tree, dict) and isinstance(tree.get("plan"), dict)
+    if isinstance(tree, dict) and isinstance(tree.get("plan"), dict):
+        return tree["plan"], tree.get("kind")
+    return tree, None
 
 
 def _collect(arguments: argparse.Namespace) -> Any:
     """Collect the missing parts of a task's plan."""
-    runner, tree = find_runner(arguments.runner), _read(arguments.plan)
+    runner, (tree, recorded) = find_runner(arguments.runner), _read(arguments.plan)
     # Older records name their task by their file: gym-*.json.
     by_file = PLAN_FILES.get(Path(arguments.plan).stem.split("-")[0], LEGGED)
-    named = tree.get("kind") if _is_record(tree) else None
-    kind = arguments.task or named or by_file
-    plan = collection_plan(kind, tree["plan"] if _is_record(tree) else tree)
+    plan = collection_plan(arguments.task or recorded or by_file, tree)
     names = plan.part_ids()
     outside = [k for k in arguments.parts or () if not 0 <= k < len(names)]
     if outside:
@@ -95,52 +98,29 @@ def _collect(arguments: argparse.Namespace) -> Any:
     return runner(plan, arguments.store, Silent(), parts, None)
 
 
-def _train(arguments: argparse.Namespace) -> Any:
-    """Train on a selection of a store, or resume the run."""
-    plan = read_plan(TrainPlan, arguments.plan)
-    return run_training(plan, arguments.store, Path(arguments.out), Silent())
-
-
 def _evaluate(arguments: argparse.Namespace) -> Any:
     """Evaluate a training run in closed loop."""
-    source, plan = run_source(Path(arguments.run)), read_plan(EvaluatePlan, arguments.plan)
-    return evaluate_once(source, plan, Path(arguments.out), Silent())
+    source, plan = run_source(arguments.run), read_plan(EvaluatePlan, arguments.plan)
+    return evaluate_once(source, plan, arguments.out, Silent())
 
 
-def _export(arguments: argparse.Namespace) -> Any:
-    """Export a training run's policy."""
-    plan = read_plan(ExportPlan, arguments.plan)
-    return run_export(plan, Path(arguments.run), Path(arguments.out), Silent())
-
-
-def _import(arguments: argparse.Namespace) -> Any:
-    """Import data of another project's format into a store."""
-    plan = read_plan(ImportPlan, arguments.plan)
-    return run_import(plan, arguments.source, arguments.store, Silent())
-
-
-def _compare(arguments: argparse.Namespace) -> Any:
-    """Compare models on the same episodes, or resume the comparison."""
-    plan = read_plan(ComparisonPlan, arguments.plan)
-    return run_comparison(plan, arguments.store, Path(arguments.out), Silent())
-
-
-def _demo(arguments: argparse.Namespace) -> Any:
-    """Run or resume the pipeline at small scale."""
-    return run_demo(read_plan(DemoPlan, arguments.plan), Path(arguments.out), Silent())
-
-
-_STORE, _PLAN, _RUN = "a folder, or s3://bucket/prefix", "a JSON file", "a training run's folder"
-PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace], Any], dict[str, str]]] = {
-    "collect": (_collect, {"store": _STORE, "plan": _PLAN}),
-    "train": (_train, {"store": _STORE, "plan": _PLAN, "out": "folder of the run"}),
-    "evaluate": (_evaluate, {"run": _RUN, "plan": _PLAN, "out": "file of the result"}),
-    "export": (_export, {"run": _RUN, "plan": _PLAN, "out": "folder"}),
-    "import": (_import, {"source": "a file or folder", "store": _STORE, "plan": _PLAN}),
-    "compare": (_compare, {"store": _STORE, "plan": _PLAN, "out": "folder"}),
-    "demo": (_demo, {"plan": _PLAN, "out": "folder"}),
+PLACES: dict[str, tuple[Callable[[str], Any], str]] = {
+    "store": (str, "a folder, or s3://bucket/prefix"),
+    "plan": (str, "a JSON file"),
+    "run": (Path, "a training run's folder"),
+    "source": (str, "a file or folder"),
+    "out": (Path, "folder of the result; of evaluate its file"),
 }
-"""Name -> the program and its arguments."""
+PROGRAMS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
+    "collect": (_collect, None, ("store", "plan")),
+    "train": (run_training, TrainPlan, ("store", "plan", "out")),
+    "evaluate": (_evaluate, None, ("run", "plan", "out")),
+    "export": (run_export, ExportPlan, ("run", "plan", "out")),
+    "import": (run_import, ImportPlan, ("source", "store", "plan")),
+    "compare": (run_comparison, ComparisonPlan, ("store", "plan", "out")),
+    "demo": (run_demo, DemoPlan, ("plan", "out")),
+}
+"""Name -> the stage, its plan's class (None: it reads the plan itself), and its arguments."""
 
 if __name__ == "__main__":
     sys.exit(main())

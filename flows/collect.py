@@ -35,10 +35,9 @@ from flows.forms import (
     Terrains,
     Threads,
     grid_values,
-    store_address,
 )
 from flows.progress import Interrupted, Reporter
-from flows.records.part_records import PartCollected, collection_rate
+from flows.records.part_records import PartCollected, collection_rate, store_address
 from flows.records.records import to_tree
 from flows.retrying import Retry
 from flows.runners.dask import make_part, run_parts
@@ -102,7 +101,7 @@ def collect_parts(
     Returns:
         The records of what was collected now.
     """
-    collection = stage.prepare(plan, store_address(str(store)), parts)
+    collection = stage.prepare(plan, store_address(store), parts)
     if dask is None and plan.parallelism == "processes" and plan.workers > 1:
         dask = DaskSettings(workers=plan.workers)
     missing = len(collection.missing)

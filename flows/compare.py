@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from prefect import flow
 
@@ -16,22 +15,15 @@ from flows.forms import (
     Settings,
     Skills,
     Terrains,
-    store_address,
 )
-from flows.progress import Reporter
+from flows.records.part_records import store_address
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
 from flows.settings import override, with_chosen
 from flows.stages.comparison import ComparisonPlan, comparison_grid, run_comparison
 from flows.stages.evaluate import EvaluatePlan
 from flows.stages.train import SelectPlan
 
-
-@retried_task("compare", "compare in {out.name}")
-def compare_models(
-    plan: ComparisonPlan, store: Path | str, out: Path, reporter: Reporter
-) -> dict[str, Any]:
-    """Train and evaluate all of a comparison's runs, or resume them."""
-    return run_comparison(plan, store, out, reporter)
+compare_models = retried_task("compare", "compare in {out.name}")(run_comparison)
 
 
 @flow(name="compare", flow_run_name=named_after("compare in", "out"), persist_result=False)

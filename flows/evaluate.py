@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from prefect import flow
 
@@ -20,18 +19,11 @@ from flows.forms import (
     Threads,
     grid_values,
 )
-from flows.progress import Reporter
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
 from flows.settings import override, with_chosen
-from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_once, run_source
+from flows.stages.evaluate import EvaluatePlan, evaluate_once, run_source
 
-
-@retried_task("evaluate", "evaluate {source.name}")
-def evaluate_policy(
-    source: PolicySource, plan: EvaluatePlan, path: Path, reporter: Reporter
-) -> dict[str, Any]:
-    """Evaluate a policy into the file `path`, unless it is there."""
-    return evaluate_once(source, plan, path, reporter)
+evaluate_policy = retried_task("evaluate", "evaluate {source.name}")(evaluate_once)
 
 
 @flow(name="evaluate", flow_run_name=named_after("evaluate", "run"), persist_result=False)

@@ -7,17 +7,12 @@ from pathlib import Path
 from prefect import flow
 
 from flows.forms import NONE, Checkpoint, Formats, Place, Settings
-from flows.progress import Reporter
 from flows.runners.prefect import last_name, named_after, retried_task, show_table, shown_progress
 from flows.settings import override
 from flows.stages.export import ExportPlan, run_export
-from learners.deploy.export import ExportOptions, ExportResult
+from learners.deploy.export import ExportOptions
 
-
-@retried_task("export", "export {run.name}")
-def export_run(plan: ExportPlan, run: Path, out: Path, reporter: Reporter) -> ExportResult:
-    """Export a run's policy into the folder `out`."""
-    return run_export(plan, run, out, reporter)
+export_run = retried_task("export", "export {run.name}")(run_export)
 
 
 @flow(name="export", flow_run_name=named_after("export", "run"), persist_result=False)

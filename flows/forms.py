@@ -7,7 +7,6 @@ the plan as the run begins.
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, WithJsonSchema
@@ -16,7 +15,6 @@ from collectors.legged.data import COLLECTION_PRESETS
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import N_LEVELS, TERRAINS
 from datasets.formats import FORMATS as DATA_FORMATS
-from datasets.storage.s3.bucket import is_bucket_url
 from flows.tasks.registry import TASKS
 from learners.checkpoint import KEPT
 from learners.deploy.export import FORMATS
@@ -70,8 +68,3 @@ def grid_values(
     found = {name: tuple(value) or None for name, value in lists.items()}
     kept = {name: value for name, value in values.items() if value or name == "seed"}
     return found | kept
-
-
-def store_address(store: str) -> Path | str:
-    """A store's address that holds in any working directory."""
-    return store if is_bucket_url(store) else Path(store).absolute()

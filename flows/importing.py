@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 from prefect import flow
 
 from datasets.formats import importer_class
-from datasets.formats.interface import Report
-from flows.forms import NONE, DataFormat, Place, Settings, store_address
-from flows.progress import Reporter
+from flows.forms import NONE, DataFormat, Place, Settings
+from flows.records.part_records import store_address
 from flows.runners.prefect import last_name, named_after, retried_task, show_table, shown_progress
 from flows.settings import override
 from flows.stages.importing import ImportPlan, run_import
 
-
-@retried_task("import", "import {source}")
-def import_source(plan: ImportPlan, source: str, store: Path | str, reporter: Reporter) -> Report:
-    """Import a source into a store."""
-    return run_import(plan, source, store, reporter)
+import_source = retried_task("import", "import {source}")(run_import)
 
 
 @flow(name="import", flow_run_name=named_after("import into", "store"), persist_result=False)

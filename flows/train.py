@@ -17,20 +17,14 @@ from flows.forms import (
     Skills,
     Steps,
     Terrains,
-    store_address,
 )
-from flows.progress import Reporter
+from flows.records.part_records import store_address
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
 from flows.settings import override
 from flows.stages.train import SelectPlan, TrainPlan, run_training
 from learners.training.config import TrainConfig
-from learners.training.train import TrainResult
 
-
-@retried_task("train", "train {out.name}")
-def train_run(plan: TrainPlan, store: Path | str, out: Path, reporter: Reporter) -> TrainResult:
-    """Train in the folder `out`, or resume the run there."""
-    return run_training(plan, store, out, reporter)
+train_run = retried_task("train", "train {out.name}")(run_training)
 
 
 @flow(name="train", flow_run_name=named_after("train", "out"), persist_result=False)

@@ -49,6 +49,11 @@ def records_folder(store: Path | str) -> Path:
     return place.with_name(f"{place.name}.records")
 
 
+def store_address(store: Path | str) -> Path | str:
+    """A store's address that holds in any working directory."""
+    return str(store) if is_bucket_url(store) else Path(store).absolute()
+
+
 def part_records(store_path: Path | str, parts: Sequence[str]) -> list[PartCollected]:
     """The records of the given parts of a store, in order; parts without one are left out."""
     folder = records_folder(store_path)

@@ -73,6 +73,27 @@ def provenance() -> dict[str, Any]:
     }
 
 
+def kept_evaluation(
+    path: Path | None,
+    plan: Any,
+    key: Mapping[str, Any],
+    fields: Collection[str],
+    evaluate: Callable[[], dict[str, Any]],
+) -> dict[str, Any]:
+    """The evaluation by a plan: that at `path`, if it is this one; made now without a path.
+
+    Args:
+        key: changes with whatever else changes the evaluation, such as the policy's weights.
+
+    Raises:
+        ValueError: as `kept_record`.
+    """
+    if path is None:
+        return evaluate()
+    known = {"plan": digest(plan), **key}
+    return kept_record(path, known, fields, lambda: {**evaluate(), "plan": to_tree(plan)})
+
+
 def kept_record(
     path: Path, key: Mapping[str, Any], fields: Collection[str], make: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:

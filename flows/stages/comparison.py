@@ -1,13 +1,13 @@
-"""A comparison of models: trained with one budget on the same episodes, evaluated on the same.
+"""A comparison of models on legged data: one training budget, the same episodes for all.
 
-Runs, their errors on the held-out episodes and their evaluations are kept: the next call resumes an
-interrupted comparison, or adds models and seeds to a finished one.
+Finished runs, tests and evaluations are kept: the next call resumes an interrupted comparison, or
+adds models and seeds to a finished one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,140 +22,41 @@ from collectors.scenarios.terrains import TERRAINS
 from datasets import Selection
 from flows.progress import Reporter
 from flows.records.records import kept_record, provenance, to_tree, write_record
+from flows.stages.compared_runs import COMPARISON, ComparedModels, ComparedRun, train_once
 from flows.stages.comparison_summary import summarise
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_once
-from flows.stages.train import SelectPlan, TrainPlan, run_training
+from flows.stages.train import SelectPlan
 from learners.checkpoint import load_policy
-from learners.models.registry import preset
-from learners.training.config import TrainConfig
 from learners.training.held_out import held_out_error, split_episodes
 
-COMPARISON = "comparison.json"
 GRID_EPISODES = 20
 
-# A model's own settings; the others are the budget, the data, or how they are counted.
-OWN_SETTINGS = (
-    "model_overrides",
-    "optimiser",
-    "peak_lr",
-    "warmup_fraction",
-    "schedule",
-    "weight_decay",
-    "betas",
-    "eps",
-    "grad_clip",
-    "precision",
-    "ema_decay",
-    "accumulate",
-)
-_SET_BY_THE_RUN = ("model", "seed", "model_overrides")
-
 
 @dataclass(frozen=True)
-class ComparedRun:
-    """One model with one seed, and all settings of its training."""
-
-    model: str
-    seed: int
-    config: TrainConfig
-
-    @property
-    def name(self) -> str:
-        """The name of the run and of its folder."""
-        return f"{self.model}-seed-{self.seed}"
-
-
-@dataclass(frozen=True)
-class ComparisonPlan:
+class ComparisonPlan(ComparedModels):
     """What is compared.
 
     Attributes:
-        select: the episodes to learn from, before some are held out.
-        models: presets, see `gaitforge models`.
-        seeds: of the weights and of the data's order; a run each. All runs hold out the same
-            episodes.
-        config: the settings that all runs share; not `model`, `model_overrides` and `seed`, which
-            `models`, `own` and `seeds` set.
-        own: `OWN_SETTINGS` of one model, e.g. {"transformer": {"peak_lr": 0.001}}.
+        select: the episodes to learn from, before some are held out (the same for all runs).
         evaluate: the closed-loop episodes.
         expert: a name or file; returns are given as fractions of its return.
 
     Raises:
-        ValueError: an unknown model or setting, or runs that could not be compared.
+        ValueError: as `ComparedModels`.
     """
 
     select: SelectPlan = field(default_factory=SelectPlan)
-    models: tuple[str, ...] = ("fcnet", "transformer", "history-mlp", "mlp")
-    seeds: tuple[int, ...] = (0, 1, 2)
-    config: TrainConfig = field(default_factory=lambda: TrainConfig(split_seed=0))
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     evaluate: EvaluatePlan = field(default_factory=EvaluatePlan)
     expert: str = DEFAULT_EXPERT
 
     def __post_init__(self) -> None:
-        check_runs(self.models, self.seeds)
-        check_unchanged(self.config, TrainConfig(), _SET_BY_THE_RUN, "config")
-        if self.config.split_seed is None or self.config.held_out_fraction == 0.0:
-            raise ValueError(
-                "compared runs need the same held-out episodes: a config.split_seed, and a "
-                "config.held_out_fraction above 0"
-            )
-        check_own(self.own, self.models, OWN_SETTINGS)
-        self.runs()
+        super().__post_init__()
+        if self.config.held_out_fraction == 0.0:
+            raise ValueError("compared runs need a config.held_out_fraction above 0")
 
     def runs(self) -> list[ComparedRun]:
         """All runs in their order: every model before the next seed."""
-        return [
-            ComparedRun(model, seed, run_config(self.config, self.own, model, seed))
-            for seed in self.seeds
-            for model in self.models
-        ]
-
-
-def check_runs(models: Sequence[str], seeds: Sequence[int]) -> None:
-    """Raise ValueError unless there are models and seeds, each once."""
-    for name, values in (("models", models), ("seeds", seeds)):
-        if not values or len(set(values)) < len(values):
-            raise ValueError(f"a comparison needs {name}, each once; got {list(values)}")
-
-
-def check_unchanged(given: Any, default: Any, names: Sequence[str], where: str) -> None:
-    """Raise ValueError if a field that the comparison itself sets was given."""
-    for name in names:
-        if getattr(given, name) != getattr(default, name):
-            raise ValueError(f"{where}.{name} is set by the comparison itself")
-
-
-def check_own(own: Any, models: Collection[str], settings: Sequence[str]) -> None:
-    """Raise ValueError unless `own` is {model: {setting: value}} of these models and settings."""
-    for each in (own, *(own.values() if isinstance(own, Mapping) else ())):
-        if not isinstance(each, Mapping):
-            raise ValueError('own must be like {"transformer": {"peak_lr": 0.001}}')
-    for model, given in own.items():
-        if model not in models:
-            raise ValueError(f"own: no model {model!r}; models: {', '.join(models)}")
-        for name in given:
-            if name not in settings:
-                raise ValueError(
-                    f"own: {model} cannot have its own {name}; settings: {', '.join(settings)}"
-                )
-
-
-def run_config(
-    shared: TrainConfig, own: Mapping[str, Mapping[str, Any]], model: str, seed: int, **fixed: Any
-) -> TrainConfig:
-    """The training of one run.
-
-    Raises:
-        ValueError: settings that do not exist.
-    """
-    given = own.get(model, {})
-    try:
-        config = replace(shared, model=model, seed=seed, **fixed, **given)
-        preset(model, config.model_overrides)
-    except TypeError as error:
-        raise ValueError(f"the own settings of {model}, {dict(given)}: {error}") from None
-    return config
+        return [ComparedRun(model, seed) for seed in self.seeds for model in self.models]
 
 
 def comparison_grid(selection: Selection, episodes: int = GRID_EPISODES) -> EvaluationGrid:
@@ -245,23 +146,12 @@ def _run(
     reporter: Reporter,
 ) -> dict[str, Any]:
     """Train, test and evaluate one run, as far as that is not done yet."""
-    folder = out / "train" / run.name
-    trained = run_training(TrainPlan(plan.select, run.config), store_path, folder, reporter)
-    source = PolicySource(run.name, folder)
-    tested = _test_once(source, held_out, out / "test" / f"{run.name}.json", reporter)
-    path = out / "evaluate" / f"{run.name}.json"
-    evaluated = evaluate_once(source, plan.evaluate, path, reporter)
-    return {
-        "run": run.name,
-        "model": run.model,
-        "seed": run.seed,
-        "parameters": trained.parameters,
-        "steps": trained.steps,
-        "control_steps": trained.control_steps,
-        "train_s": trained.train_s,
-        "test_mse": tested["mse"],
-        "evaluation": evaluated,
-    }
+    config = plan.train_config(run.model, run.seed)
+    row = train_once(run, config, plan.select, store_path, out, reporter)
+    source = PolicySource(run.name, run.folder(out))
+    tested = _test_once(source, held_out, run.record(out, "test"), reporter)
+    evaluated = evaluate_once(source, plan.evaluate, run.record(out, "evaluate"), reporter)
+    return {**row, "test_mse": tested["mse"], "evaluation": evaluated}
 
 
 def _test_once(

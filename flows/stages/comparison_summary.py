@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from statistics import fmean, stdev
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
+
+from flows.stages.compared_runs import Row, over_seeds
 
 GROUPINGS = {"cells": ("terrain", "skill", "level"), "terrains": ("terrain",), "skills": ("skill",)}
 _OUTCOMES = ("return", "success", "survival")
 _LATENCIES = ("latency_us_median", "latency_us_p99")
 _RUN_MEASURES = ("train_s", "test_mse", *_OUTCOMES, "return_fraction", *_LATENCIES)
-
-Row = dict[str, Any]
 
 
 def summarise(models: Sequence[str], runs: Sequence[Row], expert: Row) -> Row:
@@ -68,28 +67,16 @@ def _model_row(runs: Sequence[Row]) -> Row:
         "parameters": runs[0]["parameters"],
         "steps": runs[0]["steps"],
         "control_steps": fmean(run["control_steps"] for run in runs),
-        **_over_seeds(runs, _RUN_MEASURES),
+        **over_seeds(runs, _RUN_MEASURES),
     }
     for name, by in GROUPINGS.items():
         row[name] = [
             dict(zip(by, _key(group[0], by), strict=True))
             | {"episodes": group[0]["episodes"]}
-            | _over_seeds(group, (*_OUTCOMES, "return_fraction"))
+            | over_seeds(group, (*_OUTCOMES, "return_fraction"))
             for group in zip(*(run[name] for run in runs), strict=True)
         ]
     return row
-
-
-def _over_seeds(rows: Sequence[Row], measures: Iterable[str]) -> Row:
-    return {name: mean_and_std([row[name] for row in rows]) for name in measures}
-
-
-def mean_and_std(values: Sequence[float | None]) -> dict[str, float | None]:
-    """Mean and sample standard deviation; None where a value is missing, or for too few values."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known or len(known) < len(values):
-        return {"mean": None, "std": None}
-    return {"mean": fmean(known), "std": stdev(known) if len(known) > 1 else None}
 
 
 def _fraction(value: float, of: float) -> float | None:

@@ -17,7 +17,7 @@ from collectors.legged.observations import POLICY_SLICES
 from collectors.policies import Observation, Policy
 from collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
 from flows.progress import Reporter
-from flows.records.records import digest, kept_record, read_record, to_tree
+from flows.records.records import digest, kept_evaluation, read_record
 from flows.stages.train import PLAN
 from learners.checkpoint import checkpoint_path, load_policy
 from learners.deploy.control import LearnedPolicy
@@ -132,12 +132,10 @@ def evaluate_once(
     Raises:
         ValueError: as `evaluate_policy`, or `path` holds something else.
     """
-    key = {"plan": digest(plan), "weights": source.key()}
-
-    def make() -> dict[str, Any]:
-        return {**evaluate_policy(source, plan, reporter).as_record(), "plan": to_tree(plan)}
-
-    return kept_record(path, key, ("policy", "cells"), make)
+    key, fields = {"weights": source.key()}, ("policy", "cells")
+    return kept_evaluation(
+        path, plan, key, fields, lambda: evaluate_policy(source, plan, reporter).as_record()
+    )
 
 
 def run_source(run: Path) -> PolicySource:

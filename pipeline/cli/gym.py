@@ -133,7 +133,6 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from flows.stages.gym.evaluation import (
         GymEvaluationPlan,
         evaluate_gym,
-        evaluate_gym_once,
         measured_references,
     )
 
@@ -144,11 +143,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     plan = override(GymEvaluationPlan(**chosen, references=references), arguments.settings)
     if plan.env != arguments.env:
         raise ValueError(f"--env chooses the task, {arguments.env}: leave out --set env")
-    record = (
-        evaluate_gym(source, plan, TerminalReporter())
-        if arguments.out is None
-        else evaluate_gym_once(source, plan, arguments.out, TerminalReporter())
-    )
+    record = evaluate_gym(source, plan, TerminalReporter(), arguments.out)
     show_one(record if arguments.json else _shown(record), arguments.json)
     return 0
 

@@ -159,17 +159,12 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from flows.stages.humanoid.evaluation import (
         HumanoidEvaluationPlan,
         evaluate_humanoid,
-        evaluate_humanoid_once,
     )
 
     plan = HumanoidEvaluationPlan(str(arguments.reference), arguments.train, arguments.validation)
     plan = override(plan, arguments.settings)
     source = _source(arguments.policy, arguments.checkpoint)
-    record = (
-        evaluate_humanoid(source, plan, TerminalReporter())
-        if arguments.out is None
-        else evaluate_humanoid_once(source, plan, arguments.out, TerminalReporter())
-    )
+    record = evaluate_humanoid(source, plan, TerminalReporter(), arguments.out)
     means = [
         {"group": group, "snippet": "(mean)", **record[group]}
         for group in ("train", "validation")

@@ -13,9 +13,10 @@ from flows.compare import compare
 from flows.demo import demo
 from flows.evaluate import evaluate
 from flows.export import export
-from flows.forms import NONE, Levels, Place, Settings, Skills, Terrains, store_address
+from flows.forms import NONE, Levels, Place, Settings, Skills, Terrains
 from flows.importing import import_data
 from flows.progress import Reporter
+from flows.records.part_records import store_address
 from flows.runners.prefect import (
     last_name,
     named_after,

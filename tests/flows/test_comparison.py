@@ -19,8 +19,9 @@ from datasets import open_store
 from flows.progress import Silent
 from flows.records.records import to_tree
 from flows.stages.collect import collect
+from flows.stages.compared_runs import mean_and_std
 from flows.stages.comparison import ComparisonPlan, comparison_grid, run_comparison
-from flows.stages.comparison_summary import mean_and_std, summarise
+from flows.stages.comparison_summary import summarise
 from flows.stages.evaluate import EvaluatePlan, PolicySource
 from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
 from learners.training.config import TrainConfig

@@ -280,7 +280,7 @@ def test_data_that_do_not_fit_are_refused_before_anything_is_trained(
 
 def test_the_papers_sizes_can_be_asked_for() -> None:
     plan = GymComparisonPlan(models=("fcnet-d4rl-hopper", "dt"))
-    config = plan.train_config("fcnet-d4rl-hopper", 0, 3000.0)
+    config = plan.train_config("fcnet-d4rl-hopper", 0, return_scale=3000.0)
     assert preset(config.model, config.model_overrides).config.hidden_dim == 512
-    own = plan.train_config("dt", 0, 3000.0)
+    own = plan.train_config("dt", 0, return_scale=3000.0)
     assert preset(own.model, own.model_overrides).config.context_len == own.window_len == 20

@@ -16,7 +16,6 @@ from flows.stages.gym.evaluation import (
     GymSource,
     ReferenceReturns,
     evaluate_gym,
-    evaluate_gym_once,
     measured_references,
     stored_references,
 )
@@ -105,10 +104,10 @@ def test_the_target_is_in_units_of_the_experts_return(store: Path) -> None:
 
 def test_an_evaluation_is_kept_until_weights_or_plan_change(trained: Path, tmp_path: Path) -> None:
     source, path, counting = GymSource("fcnet", run=trained), tmp_path / "it.json", Counting()
-    first = evaluate_gym_once(source, PLAN, path, counting)
-    assert evaluate_gym_once(source, PLAN, path, counting) == first
+    first = evaluate_gym(source, PLAN, counting, path)
+    assert evaluate_gym(source, PLAN, counting, path) == first
     assert sum(counting.units.values()) == PLAN.episodes
-    other = evaluate_gym_once(source, replace(PLAN, seed=4), path, counting)
+    other = evaluate_gym(source, replace(PLAN, seed=4), counting, path)
     assert other["returns"] != first["returns"]
     assert sum(counting.units.values()) == 2 * PLAN.episodes
 
@@ -118,7 +117,7 @@ def test_what_is_no_evaluation_is_not_overwritten(content: str, tmp_path: Path) 
     path = tmp_path / "it.json"
     path.write_text(content)
     with pytest.raises(ValueError, match="holds something else than an evaluation"):
-        evaluate_gym_once(GymSource("random"), PLAN, path, Silent())
+        evaluate_gym(GymSource("random"), PLAN, Silent(), path)
     assert path.read_text() == content
 
 
@@ -126,9 +125,9 @@ def test_an_evaluation_in_another_simulation_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, source, counting = tmp_path / "it.json", GymSource("random"), Counting()
-    evaluate_gym_once(source, PLAN, path, Silent())
+    evaluate_gym(source, PLAN, Silent(), path)
     monkeypatch.setattr("flows.stages.gym.evaluation.package_version", lambda task: "gymnasium 9")
-    assert evaluate_gym_once(source, PLAN, path, counting)["simulation"] == "gymnasium 9"
+    assert evaluate_gym(source, PLAN, counting, path)["simulation"] == "gymnasium 9"
     assert sum(counting.units.values()) == PLAN.episodes
 
 

@@ -24,7 +24,6 @@ from flows.stages.humanoid.evaluation import (
     HumanoidSource,
     Rollouts,
     evaluate_humanoid,
-    evaluate_humanoid_once,
 )
 from flows.stages.humanoid.training import train_humanoid_expert
 from flows.stages.train import SelectPlan, TrainPlan, run_training
@@ -165,13 +164,13 @@ def test_an_evaluation_is_kept_for_the_same_weights_and_plan(
     plan = HumanoidEvaluationPlan(
         str(humanoid_reference), ("squat_00",), rollouts=Rollouts(max_steps=3)
     )
-    record = evaluate_humanoid_once(source, plan, path, Silent())
+    record = evaluate_humanoid(source, plan, Silent(), path)
     assert record["validation"] is None
     stamp = path.stat().st_mtime_ns
-    assert evaluate_humanoid_once(source, plan, path, Silent()) == record
+    assert evaluate_humanoid(source, plan, Silent(), path) == record
     assert path.stat().st_mtime_ns == stamp
     longer = replace(plan, rollouts=Rollouts(max_steps=4))
-    assert evaluate_humanoid_once(source, longer, path, Silent())["snippets"][0]["steps"] == 4
+    assert evaluate_humanoid(source, longer, Silent(), path)["snippets"][0]["steps"] == 4
 
 
 def test_data_of_a_trained_expert_hold_its_values(

@@ -16,46 +16,19 @@ from pathlib import Path
 
 TIMEOUT_S = 120.0
 _PREFIX = re.compile(r"^\w+: (error|fatal): ")
-LIVE = frozenset(
-    {
-        "PENDING",
-        "CONFIGURING",
-        "RUNNING",
-        "COMPLETING",
-        "SUSPENDED",
-        "STOPPED",
-        "RESIZING",
-        "SIGNALING",
-        "STAGE_OUT",
-        "REQUEUED",
-        "REQUEUE_FED",
-        "REQUEUE_HOLD",
-        "RESV_DEL_HOLD",
-        "SPECIAL_EXIT",
-    }
+LIVE = (
+    {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING"}
+    | {"SIGNALING", "STAGE_OUT", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"}
+    | {"SPECIAL_EXIT"}
 )
 """States of a task that has not ended; squeue(1), "job state codes"."""
 
 PASSED_ON = (
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "LD_LIBRARY_PATH",
-    "LOGNAME",
-    "MUJOCO_GL",
-    "OMP_NUM_THREADS",
-    "PATH",
-    "SLURM_CONF",
-    "TZ",
-    "USER",
-    "XDG_CACHE_HOME",
-    "AWS_CONFIG_FILE",
-    "AWS_ENDPOINT_URL",
-    "AWS_PROFILE",
-    "AWS_REGION",
-    "AWS_SHARED_CREDENTIALS_FILE",
+    {"HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "MUJOCO_GL", "OMP_NUM_THREADS"}
+    | {"PATH", "SLURM_CONF", "TZ", "USER", "XDG_CACHE_HOME", "AWS_CONFIG_FILE"}
+    | {"AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_REGION", "AWS_SHARED_CREDENTIALS_FILE"}
 )
-"""What a job sees of the submitter's environment beside the variables named; no secret."""
+"""The submitter's variables that a job gets, beside those named; no secret."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +57,7 @@ def has_slurm() -> bool:
 
 
 def job_environment(names: Sequence[str] = (), **values: str) -> dict[str, str]:
-    """The environment that a job is to see: `PASSED_ON`, further names, and given values.
+    """The environment of a job: `PASSED_ON`, further names, and given values.
 
     Raises:
         ValueError: a further name that is not set here.
@@ -97,21 +70,15 @@ def job_environment(names: Sequence[str] = (), **values: str) -> dict[str, str]:
 
 
 def submit_command(script: Path, output: Path) -> list[str]:
-    """The words that submit a script.
+    """The command that submits a script.
 
     Args:
         output: file of what it prints; its name may hold %a, the task's index in the array.
     """
-    # Elsewhere in the path a % is one.
+    # In the folder's path a % stands for itself.
     log = output.with_name("x").as_posix().replace("%", "%%")[:-1] + output.name
-    return [
-        "sbatch",
-        "--parsable",
-        "--export=ALL",
-        f"--chdir={Path.cwd()}",
-        f"--output={log}",
-        str(script),
-    ]
+    options = ["--parsable", "--export=ALL", f"--chdir={Path.cwd()}", f"--output={log}"]
+    return ["sbatch", *options, str(script)]
 
 
 def submit(command: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -172,13 +139,7 @@ def _call(words: Sequence[str], environment: Mapping[str, str] | None = None) ->
         )
     try:
         done = subprocess.run(
-            words,
-            check=False,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            timeout=TIMEOUT_S,
+            words, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
         raise ValueError(

@@ -107,15 +107,7 @@ def new_folder(place: Path, kind: str) -> Path:
 
 def write_job(job: Job) -> None:
     """Keep the record of a job that was submitted."""
-    record = {
-        "id": job.id,
-        "kind": job.kind,
-        "target": job.target,
-        "submitted": job.submitted,
-        "partition": job.partition,
-        "command": list(job.command),
-        "tasks": [list(parts) for parts in job.tasks],
-    }
+    record = {name: value for name, value in vars(job).items() if name != "folder"}
     write_record(job.folder / JOB, record)
 
 
@@ -129,16 +121,8 @@ def read_job(folder: Path) -> Job:
     if not isinstance(record, dict):
         raise ValueError(f"{folder} is no job folder: it holds no {JOB}")
     try:
-        return Job(
-            folder,
-            record["id"],
-            record["kind"],
-            record["target"],
-            record["submitted"],
-            record["partition"],
-            tuple(record["command"]),
-            tuple(tuple(parts) for parts in record["tasks"]),
-        )
+        tasks = tuple(tuple(parts) for parts in record["tasks"])
+        return Job(folder, **{**record, "command": tuple(record["command"]), "tasks": tasks})
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder / JOB} is damaged: {error!r}") from None
 
@@ -209,27 +193,24 @@ def states_of(jobs: Sequence[Job]) -> list[list[TaskStatus]]:
 
 
 def _task_state(job: Job, task: int, entry: QueueEntry | None) -> TaskStatus:
-    cancelled = (job.folder / CANCELLED).exists() or (
-        entry is not None and entry.state == "CANCELLED"
-    )
     ended = read_record(job.folder / EXIT / f"{task}.json")
     known: dict[str, Any] = {"task": task, "parts": job.tasks[task]}
     record = ended or _last_restart(job.folder, task)
     if record is not None:
         known |= {name: record[name] for name in ("code", "restarts", "host", "started", "ended")}
+    slurms = "" if entry is None else entry.state
     if entry is not None and entry.live:
-        waits = entry.state in ("PENDING", "CONFIGURING") or entry.state.startswith("REQUEUE")
-        state = "waiting" if waits else "running"
-        return TaskStatus(**known, state=state, why=entry.reason if waits else entry.state)
-    if ended is not None:
-        if ended["code"] == 0:
-            return TaskStatus(**known, state="done")
-        return TaskStatus(**known, state="cancelled" if cancelled else "failed")
-    if cancelled:
+        waits = slurms in ("PENDING", "CONFIGURING") or slurms.startswith("REQUEUE")
+        state, why = ("waiting", entry.reason) if waits else ("running", slurms)
+        return TaskStatus(**known, state=state, why=why)
+    if ended is not None and ended["code"] == 0:
+        return TaskStatus(**known, state="done")
+    if slurms == "CANCELLED" or (job.folder / CANCELLED).exists():
         return TaskStatus(**known, state="cancelled")
-    if entry is not None:
-        # Its script was killed before it could write a record.
-        return TaskStatus(**known, state="failed", why=entry.state)
+    if ended is not None:
+        return TaskStatus(**known, state="failed")
+    if entry is not None:  # its script was killed before it could write a record
+        return TaskStatus(**known, state="failed", why=slurms)
     return TaskStatus(**known, state="lost" if has_slurm() else "unknown")
 
 
@@ -265,39 +246,26 @@ def parts_in_work(place: Path) -> set[str]:
 
 def follow(job: Job) -> Iterator[tuple[int, str]]:
     """The lines of the job's logs as they grow, each with its task, until all tasks have ended."""
-    logs = [_Tail(job.folder / log_name(task), task) for task in range(len(job.tasks))]
-    asked = -_QUEUE_PERIOD_S
-    while True:
-        for log in logs:
-            yield from log.grown()
+    offsets, ended, asked = [0] * len(job.tasks), False, -_QUEUE_PERIOD_S
+    while not ended:
         if time.monotonic() - asked >= _QUEUE_PERIOD_S:
             asked = time.monotonic()
-            if all(task.state in ENDED for task in task_states(job)):
-                break
-        time.sleep(POLL_S)
-    for log in logs:
-        yield from log.grown(last=True)
+            ended = all(task.state in ENDED for task in task_states(job))
+        for task, offset in enumerate(offsets):
+            new = _read_from(job.folder / log_name(task), offset)
+            # A line without its end is shown once the job has ended.
+            size = len(new) if ended else new.rfind(b"\n") + 1
+            offsets[task] += size
+            for line in new[:size].removesuffix(b"\n").split(b"\n") if size else ():
+                yield task, line.decode(errors="replace")
+        if not ended:
+            time.sleep(POLL_S)
 
 
-class _Tail:
-    """A growing log file; gives whole lines, and the rest at the last call."""
-
-    def __init__(self, path: Path, task: int):
-        self._path = path
-        self._task = task
-        self._offset = 0
-        self._rest = b""
-
-    def grown(self, last: bool = False) -> Iterator[tuple[int, str]]:
-        try:
-            with self._path.open("rb") as stream:
-                stream.seek(self._offset)
-                new = stream.read()
-        except FileNotFoundError:
-            new = b""
-        self._offset += len(new)
-        *lines, self._rest = (self._rest + new).split(b"\n")
-        if last and self._rest:
-            lines, self._rest = [*lines, self._rest], b""
-        for line in lines:
-            yield self._task, line.decode(errors="replace")
+def _read_from(path: Path, offset: int) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            return stream.read()
+    except FileNotFoundError:
+        return b""

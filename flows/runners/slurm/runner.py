@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import flows
 from datasets import create_store
 from datasets.storage.s3.bucket import is_bucket_url
 from flows.progress import Reporter
-from flows.records.part_records import PartCollected, records_folder
+from flows.records.part_records import PartCollected, records_folder, store_address
 from flows.records.plans import plan_from_tree
 from flows.records.records import provenance, read_record, to_tree, write_record
 from flows.runners.slurm.commands import job_environment, submit, submit_command
@@ -50,18 +50,6 @@ MAX_TASKS = 1000
 COLLECT_REQUEUES, TRAIN_REQUEUES = 3, 100
 
 
-@dataclass(frozen=True)
-class _Draft:
-    """A job to submit."""
-
-    kind: str
-    target: str
-    store: str
-    plan: CollectionPlan | TrainPlan
-    tasks: tuple[tuple[str, ...], ...]
-    work: Work
-
-
 def run_slurm(
     plan: CollectionPlan,
     store_path: Path | str,
@@ -80,7 +68,7 @@ def run_slurm(
     settings = settings or SlurmSettings()
     if settings.nodes > 1 or settings.gpus:
         raise ValueError("a part is collected on the cores of one node: nodes 1 and gpus 0")
-    store = _address(store_path)
+    store = store_address(store_path)
     place = jobs_folder(store)
     missing = _missing(plan, store, parts)
     busy = set() if settings.dry_run else parts_in_work(place)
@@ -93,8 +81,8 @@ def run_slurm(
     tasks = tuple(tuple(wanted[k : k + size]) for k in range(0, len(wanted), size))
     plan = plan.with_workers(settings.cpus)
     work = Work("gaitforge-collect", len(tasks), True, True, COLLECT_REQUEUES)
-    draft = _Draft("collect", str(store), str(store), plan, tasks, work)
-    return _submit(draft, place, settings, lambda: prepare(plan, store, wanted))
+    draft = Job(place, "", "collect", str(store), 0.0, settings.partition, (), tasks)
+    return _submit(draft, plan, store, work, settings, lambda: prepare(plan, store, wanted))
 
 
 def run_training_on_slurm(
@@ -113,14 +101,14 @@ def run_training_on_slurm(
             reason to refuse; nothing is submitted.
     """
     settings = settings or SlurmSettings()
-    store = _address(store_path)
+    store = store_address(store_path)
     plan.select.select(store)
     place = out.absolute() / "jobs"
     if not settings.dry_run and _is_live(place):
         raise ValueError(f"a job that trains {out} is queued or running; see gaitforge jobs list")
     work = Work("gaitforge-train", 1, False, False, TRAIN_REQUEUES)
-    draft = _Draft("train", str(out.absolute()), str(store), plan, ((),), work)
-    return _submit(draft, place, settings, lambda: None)
+    draft = Job(place, "", "train", str(out.absolute()), 0.0, settings.partition, (), ((),))
+    return _submit(draft, plan, store, work, settings, lambda: None)
 
 
 def jobs_folder(store_path: Path | str) -> Path:
@@ -139,7 +127,7 @@ def run_task(folder: Path, task: int, reporter: Reporter) -> None:
     if not {"kind", "target", "store", "plan", "tasks"} <= tree.keys():
         raise ValueError(f"{folder} is no job folder: it holds no {PLAN} of a job")
     kind, plan, tasks = tree["kind"], tree["plan"], tree["tasks"]
-    store = _address(tree["store"])
+    store = store_address(tree["store"])
     if not 0 <= task < len(tasks):
         raise ValueError(f"{folder} has tasks 0-{len(tasks) - 1}, not {task}")
     if kind == "collect":
@@ -159,50 +147,50 @@ def _missing(
 
 
 def _submit(
-    draft: _Draft,
-    place: Path,
+    draft: Job,
+    plan: CollectionPlan | TrainPlan,
+    store: Path | str,
+    work: Work,
     settings: SlurmSettings,
     afterwards: Callable[[], Any],
 ) -> Job | str:
-    """Write the folder, submit the script, write the record; on failure nothing is left."""
+    """Write a job's folder, submit its script, write its record; on failure nothing is left.
+
+    Args:
+        draft: the job without an id; its folder is that of all jobs of the store or run.
+    """
+    place = draft.folder
     if settings.dry_run:
-        return batch_script(place / draft.kind, draft.work, settings)
-    values = {"PYTHONPATH": _python_path()}
+        return batch_script(place / draft.kind, work, settings)
+    root = str(Path(flows.__file__).resolve().parent.parent)  # for the job to run the same program
+    values = {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).strip(":")}
     if draft.kind == "train":
         # torch would use all cores of the node, not only the job's.
         values["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(settings.cpus))
     environment = job_environment(settings.pass_env, **values)
-    made = _first_absent(place)
+    made = [folder for folder in (place, *place.parents) if not folder.exists()]
     folder = new_folder(place, draft.kind)
-    script, output = folder / SCRIPT, folder / log_name("%a" if draft.work.array else 0)
+    command = submit_command(folder / SCRIPT, folder / log_name("%a" if work.array else 0))
     try:
         record = {
             "kind": draft.kind,
-            **({"task": draft.plan.kind} if isinstance(draft.plan, CollectionPlan) else {}),
+            **({"task": plan.kind} if isinstance(plan, CollectionPlan) else {}),
             "target": draft.target,
-            "store": draft.store,
-            "plan": to_tree(draft.plan),
+            "store": str(store),
+            "plan": to_tree(plan),
             "tasks": draft.tasks,
         }
         write_record(folder / PLAN, record | provenance())
-        script.write_text(batch_script(folder, draft.work, settings))
+        (folder / SCRIPT).write_text(batch_script(folder, work, settings))
         started = time.time()
-        command = submit_command(script, output)
         number = submit(command, environment)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
-        _remove_empty(place, made)
+        for empty in made:
+            with suppress(OSError):
+                empty.rmdir()
         raise
-    job = Job(
-        folder,
-        number,
-        draft.kind,
-        draft.target,
-        started,
-        settings.partition,
-        tuple(command),
-        draft.tasks,
-    )
+    job = replace(draft, folder=folder, id=number, submitted=started, command=tuple(command))
     try:
         write_job(job)
         afterwards()
@@ -212,33 +200,6 @@ def _submit(
     return job
 
 
-def _address(store_path: Path | str) -> Path | str:
-    """A store's address that holds in any working directory."""
-    return str(store_path) if is_bucket_url(store_path) else Path(store_path).absolute()
-
-
 def _is_live(place: Path) -> bool:
     jobs = find_jobs(place) if place.is_dir() else []
     return any(job_state(tasks) in ("waiting", "running") for tasks in states_of(jobs))
-
-
-def _python_path() -> str:
-    """The path of this program's packages, for the job to run the same."""
-    root = str(Path(flows.__file__).resolve().parent.parent)
-    return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
-def _first_absent(place: Path) -> Path | None:
-    """The highest folder of a path that does not exist yet."""
-    absent = None
-    while not place.exists():
-        absent, place = place, place.parent
-    return absent
-
-
-def _remove_empty(folder: Path, top: Path | None) -> None:
-    """Remove empty folders from `folder` up to `top`."""
-    while top is not None and folder.is_relative_to(top):
-        with suppress(OSError):
-            folder.rmdir()
-        folder = folder.parent

@@ -38,8 +38,8 @@ class SlurmSettings:
     Attributes:
         partition: empty for the cluster's default.
         nodes: of one task; gpus: of a node, 0 for none; cpus: of a process.
-        memory: of a node, as sbatch has it (8G); empty for the partition's default.
-        time: limit of one run, as sbatch has it: minutes, HH:MM:SS, D-HH:MM:SS.
+        memory: of a node, e.g. 8G; empty for the partition's default.
+        time: limit of one run: minutes, HH:MM:SS or D-HH:MM:SS.
         grace_s: seconds before the limit at which the work gets SIGTERM.
         max_parallel: parallel tasks of an array; 0 for as many as fit.
         parts_per_task: parts of one task, `cpus` at a time; 0 for as many as `cpus`.
@@ -102,12 +102,11 @@ def limit_s(time: str) -> int:
     days, *rest = match.groups()
     numbers = [int(number) for number in rest if number is not None]
     if days is not None:
-        hours, minutes, seconds = [*numbers, 0, 0][:3]
-        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
-    if len(numbers) == 1:
-        return numbers[0] * 60
-    hours, minutes, seconds = [0] * (3 - len(numbers)) + numbers
-    return (hours * 60 + minutes) * 60 + seconds
+        numbers = [int(days), *numbers, 0, 0][:4]
+    elif len(numbers) == 1:
+        numbers = [0, 0, *numbers, 0]
+    days, hours, minutes, seconds = [0] * (4 - len(numbers)) + numbers
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 @dataclass(frozen=True)
@@ -174,10 +173,10 @@ def _directives(work: Work, settings: SlurmSettings) -> list[str]:
         options.append(f"array=0-{work.tasks - 1}{at_once}")
     if settings.gpus:
         options.append(f"gpus-per-node={settings.gpus}")
-    for name in ("partition", "memory"):
-        value = getattr(settings, name)
-        if value:
-            options.append(f"{'mem' if name == 'memory' else name}={value}")
+    if settings.partition:
+        options.append(f"partition={settings.partition}")
+    if settings.memory:
+        options.append(f"mem={settings.memory}")
     return [*options, *settings.options]
 
 

@@ -8,7 +8,7 @@ time, and `comparison.json` is made from the runs that are there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
@@ -21,30 +21,28 @@ from datasets.files import exclusive_lock
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from flows.progress import Reporter
 from flows.records.records import digest, provenance, read_record, to_tree, write_record
-from flows.stages.comparison import (
-    OWN_SETTINGS,
-    check_own,
-    check_runs,
+from flows.stages.compared_runs import (
+    COMPARISON,
+    ComparedModels,
+    ComparedRun,
     check_unchanged,
-    run_config,
+    train_once,
 )
 from flows.stages.gym.comparison_summary import set_quality, summarise
 from flows.stages.gym.evaluation import (
     GymEvaluationPlan,
     GymSource,
     ReferenceReturns,
-    evaluate_gym_once,
+    evaluate_gym,
     measured_references,
     stored_references,
 )
-from flows.stages.train import SelectPlan, TrainPlan, run_training
+from flows.stages.train import SelectPlan
 from learners.models.registry import PRESETS
 from learners.training.config import TrainConfig
 from learners.training.objectives import OBJECTIVES
 
-COMPARISON = "comparison.json"
 RUNS = "runs"
-TRAIN = "train"
 COMPLETE = "terminated or truncated"
 """An episode that was cut off has no known return-to-go."""
 
@@ -65,23 +63,6 @@ OTHER_TARGET = 1.0
 OURS, FROM_D4RL, FROM_ELSEWHERE = "gymnasium", "d4rl", ""
 """The data's source, by the store's attribute `format`."""
 
-_OWN_SETTINGS = (*OWN_SETTINGS, "objective", "window_len")
-_SET_BY_THE_RUN = ("model", "seed", "model_overrides", "return_scale")
-
-
-@dataclass(frozen=True)
-class GymRun:
-    """One model on one set with one seed."""
-
-    set_name: str
-    model: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """The name of the run, its folder and its files."""
-        return f"{self.set_name}-{self.model}-seed-{self.seed}"
-
 
 def _shared_settings() -> TrainConfig:
     return TrainConfig(objective="return", steps=5000, validation_every=1000, split_seed=0)
@@ -93,56 +74,52 @@ def _own_settings() -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class GymComparisonPlan:
-    """What is compared.
+class GymComparisonPlan(ComparedModels):
+    """What is compared; a run learns from one of the sets.
 
     Attributes:
+        own: also "objective" and "window_len" (all models see as many windows, not steps).
         env: the task's environment.
         sets: set -> qualities of the store whose episodes it holds.
         return_targets: set -> return target in units of the expert's measured return; default
             `PUBLISHED_TARGETS`, else `OTHER_TARGET`.
-        config: the settings that all runs share; not `model`, `model_overrides`, `seed` and
-            `return_scale`.
-        own: settings of one model alone: `OWN_SETTINGS`, "objective" and "window_len" (the models
-            see as many windows, not as many steps).
         evaluate: the closed-loop episodes; not its `env`, `return_target` and `references`.
         policies: folder of the experts' training, whose measured returns normalise; empty for the
             store's own reference returns.
-        models, seeds: presets, and seeds of the weights and of the data's order; a run each.
         only: the sets to run in this call; empty for all.
 
     Raises:
-        ValueError: an unknown task, model or setting, or runs that could not be compared.
+        ValueError: as `ComparedModels`, or an unknown task or set.
     """
 
+    own_settings = (*ComparedModels.own_settings, "objective", "window_len")
+    set_by_run = (*ComparedModels.set_by_run, "return_scale")
+
+    models: tuple[str, ...] = ("fcnet", "dt")
+    config: TrainConfig = field(default_factory=_shared_settings)
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=_own_settings)
     env: str = "Hopper-v5"
     sets: Mapping[str, Sequence[str]] = field(default_factory=lambda: dict(D4RL_SETS))
     return_targets: Mapping[str, float] = field(default_factory=dict)
-    config: TrainConfig = field(default_factory=_shared_settings)
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=_own_settings)
     evaluate: GymEvaluationPlan = field(default_factory=GymEvaluationPlan)
     policies: str = ""
-    models: tuple[str, ...] = ("fcnet", "dt")
-    seeds: tuple[int, ...] = (0, 1, 2)
     only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         find_task(self.env)
-        check_runs(self.models, self.seeds)
+        super().__post_init__()
         self._check_sets()
-        check_unchanged(self.config, TrainConfig(), _SET_BY_THE_RUN, "config")
-        if self.config.split_seed is None:
-            raise ValueError("compared runs need the same held-out episodes: a config.split_seed")
         given = ("env", "return_target", "references")
         check_unchanged(self.evaluate, GymEvaluationPlan(), given, "evaluate")
-        check_own(self.own, PRESETS, _OWN_SETTINGS)
-        for model in self.models:
-            self.train_config(model, self.seeds[0], 1.0)
 
-    def runs(self) -> list[GymRun]:
+    def own_models(self) -> Collection[str]:
+        """See `ComparedModels.own_models`: any, as Decision Transformer has its own by default."""
+        return PRESETS
+
+    def runs(self) -> list[ComparedRun]:
         """The runs of this call in their order: every set and model before the next seed."""
         return [
-            GymRun(set_name, model, seed)
+            ComparedRun(model, seed, set_name)
             for seed in self.seeds
             for set_name in self.chosen()
             for model in self.models
@@ -168,10 +145,6 @@ class GymComparisonPlan:
             if name not in ("models", "seeds", "only", "policies")
         }
         return shared | {"return_targets": {name: self.return_target(name) for name in self.sets}}
-
-    def train_config(self, model: str, seed: int, expert_return: float) -> TrainConfig:
-        """All settings of one run's training."""
-        return run_config(self.config, self.own, model, seed, return_scale=expert_return)
 
     def _check_sets(self) -> None:
         example = '{"medium-expert": ["medium", "expert"]}'
@@ -241,9 +214,9 @@ def run_gym_comparison(
 
 
 @contextmanager
-def _alone(run: GymRun, out: Path, reporter: Reporter) -> Iterator[None]:
+def _alone(run: ComparedRun, out: Path, reporter: Reporter) -> Iterator[None]:
     """Hold the lock of a run's files; says so when another process holds it."""
-    lock = out / TRAIN / f".{run.name}.lock"
+    lock = run.folder(out).with_name(f".{run.name}.lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -302,47 +275,34 @@ def _check_qualities(selected: Selection, qualities: Sequence[str], name: str) -
 
 
 def _run(
-    run: GymRun, plan: GymComparisonPlan, data: _Data, out: Path, reporter: Reporter
+    run: ComparedRun, plan: GymComparisonPlan, data: _Data, out: Path, reporter: Reporter
 ) -> dict[str, Any]:
     """Train and evaluate one run, as far as that is not done yet."""
-    config = plan.train_config(run.model, run.seed, data.references.expert)
-    folder = out / TRAIN / run.name
-    trained = run_training(
-        TrainPlan(data.selects[run.set_name], config), data.store_path, folder, reporter
-    )
+    config = plan.train_config(run.model, run.seed, return_scale=data.references.expert)
+    row = train_once(run, config, data.selects[run.set_name], data.store_path, out, reporter)
     evaluation = replace(
         plan.evaluate,
         env=plan.env,
         return_target=plan.return_target(run.set_name),
         references=data.references,
     )
-    source = GymSource(run.name, folder)
-    path = out / "evaluate" / f"{run.name}.json"
-    evaluated = evaluate_gym_once(source, evaluation, path, reporter)
+    source = GymSource(run.name, run.folder(out))
+    evaluated = evaluate_gym(source, evaluation, reporter, run.record(out, "evaluate"))
     best, asked_best = data.quality[run.set_name]["return_best"], evaluated
     if OBJECTIVES[config.objective].tokens == "return":
         asking = replace(evaluation, return_target=best / data.references.expert)
-        path = out / "evaluate" / f"{run.name}-asked-best.json"
-        asked_best = evaluate_gym_once(source, asking, path, reporter)
+        path = run.record(out, "evaluate", "-asked-best")
+        asked_best = evaluate_gym(source, asking, reporter, path)
+    means = ("return", "length", "normalised", "d4rl_normalised")
     return {
-        "run": run.name,
+        **row,
         "set": run.set_name,
-        "model": run.model,
         "kind": PRESETS[run.model].kind,
-        "seed": run.seed,
         "objective": config.objective,
         "window_len": config.window_len,
-        "parameters": trained.parameters,
-        "steps": trained.steps,
-        "control_steps": trained.control_steps,
-        "train_s": trained.train_s,
-        "validation_loss": trained.validation_loss,
         "return_target": evaluation.return_target,
         "simulation": evaluated["simulation"],
-        **{
-            name: evaluated[name]["mean"]
-            for name in ("return", "length", "normalised", "d4rl_normalised")
-        },
+        **{name: evaluated[name]["mean"] for name in means},
         "normalised_asked_best": asked_best["normalised"]["mean"],
         "success": evaluated["success"],
         "return_std_over_episodes": evaluated["return"]["std"],

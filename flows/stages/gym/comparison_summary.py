@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
 from datasets import Selection
-from flows.stages.comparison_summary import mean_and_std
+from flows.stages.compared_runs import Row, over_seeds
 from flows.stages.gym.evaluation import ReferenceReturns
 
 _MEASURES = (
@@ -20,8 +19,6 @@ _MEASURES = (
     "success",
     "train_s",
 )
-
-Row = dict[str, Any]
 
 
 def set_quality(
@@ -83,5 +80,5 @@ def _result(runs: Sequence[Row]) -> Row:
     return {
         **{name: runs[0][name] for name in (*alike, "return_target")},
         "seeds": [run["seed"] for run in runs],
-        **{name: mean_and_std([run[name] for run in runs]) for name in _MEASURES},
+        **over_seeds(runs, _MEASURES),
     }

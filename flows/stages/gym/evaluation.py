@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from datasets.formats.d4rl.tasks import normalised_return
 from datasets.schema import Schema
 from flows.progress import Reporter
-from flows.records.records import digest, kept_record, read_record, to_tree
-from flows.stages.comparison_summary import mean_and_std
+from flows.records.records import kept_evaluation, read_record
+from flows.stages.compared_runs import mean_and_std
 from flows.stages.train import PLAN
 from learners.checkpoint import checkpoint_path, load_policy
 from learners.deploy.control import LearnedPolicy
@@ -168,8 +169,10 @@ class GymEvaluationPlan:
             )
 
 
-def evaluate_gym(source: GymSource, plan: GymEvaluationPlan, reporter: Reporter) -> dict[str, Any]:
-    """Run the plan's episodes under one policy.
+def evaluate_gym(
+    source: GymSource, plan: GymEvaluationPlan, reporter: Reporter, path: Path | None = None
+) -> dict[str, Any]:
+    """Run the plan's episodes under one policy, unless `path` already holds that evaluation.
 
     Returns:
         {"policy", "env", "episodes", "steps", "return", "length", "success", "terminated",
@@ -178,8 +181,15 @@ def evaluate_gym(source: GymSource, plan: GymEvaluationPlan, reporter: Reporter)
         reference returns.
 
     Raises:
-        ValueError: no such run or expert, one of another task, or the task's package is missing.
+        ValueError: no such run or expert, one of another task, the task's package is missing, or
+            `path` holds something else than an evaluation.
     """
+    key = {"weights": source.key(), "simulation": package_version(find_task(plan.env))}
+    work = partial(_evaluated, source, plan, reporter)
+    return kept_evaluation(path, plan, key, _OF_AN_EVALUATION, work)
+
+
+def _evaluated(source: GymSource, plan: GymEvaluationPlan, reporter: Reporter) -> dict[str, Any]:
     task = find_task(plan.env)
     seeds = evaluation_seeds(plan.episodes, plan.seed)
     batch = TaskBatch(task, min(plan.environments, plan.episodes))
@@ -191,26 +201,6 @@ def evaluate_gym(source: GymSource, plan: GymEvaluationPlan, reporter: Reporter)
     finally:
         batch.close()
     return _sum_up(source.name, task, plan, episodes, time.perf_counter() - started)
-
-
-def evaluate_gym_once(
-    source: GymSource, plan: GymEvaluationPlan, path: Path, reporter: Reporter
-) -> dict[str, Any]:
-    """Evaluate, unless `path` already holds the evaluation of these weights by this plan.
-
-    Raises:
-        ValueError: as `evaluate_gym`, or `path` holds something else than an evaluation.
-    """
-    key = {
-        "plan": digest(plan),
-        "weights": source.key(),
-        "simulation": package_version(find_task(plan.env)),
-    }
-
-    def make() -> dict[str, Any]:
-        return {**evaluate_gym(source, plan, reporter), "plan": to_tree(plan)}
-
-    return kept_record(path, key, _OF_AN_EVALUATION, make)
 
 
 def _sum_up(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from collectors.humanoid.policies import TrackingPolicy
 from collectors.humanoid.rollout import EpisodeSpec, run_episode
 from datasets.files import sha256_file
 from flows.progress import Reporter
-from flows.records.records import digest, kept_record, to_tree
+from flows.records.records import digest, kept_evaluation
 from learners.checkpoint import checkpoint_path, load_policy
 from learners.deploy.control import LearnedPolicy
 
@@ -191,14 +192,28 @@ def _score(
 
 
 def evaluate_humanoid(
-    source: HumanoidSource, plan: HumanoidEvaluationPlan, reporter: Reporter
+    source: HumanoidSource,
+    plan: HumanoidEvaluationPlan,
+    reporter: Reporter,
+    path: Path | None = None,
 ) -> dict[str, Any]:
-    """Every snippet's score, and their means over the clips of each group.
+    """Scores on every snippet, unless `path` already holds that evaluation.
 
     Returns:
         {"policy", "train", "validation", "snippets"}: a group is None without clips, else
-        {"normalised_return", "normalised_length", "early", "snippets"}.
+        {"normalised_return", "normalised_length", "early", "snippets"}, each snippet counting the
+        same.
     """
+    snippets = [snippet for group in plan.snippets().values() for snippet in group]
+    clips = {snippet.clip: clip_digest(Path(plan.reference), snippet.clip) for snippet in snippets}
+    key = {"clips": digest(clips), "weights": source.key(snippets)}
+    work = partial(_evaluated, source, plan, reporter)
+    return kept_evaluation(path, plan, key, ("policy", "snippets"), work)
+
+
+def _evaluated(
+    source: HumanoidSource, plan: HumanoidEvaluationPlan, reporter: Reporter
+) -> dict[str, Any]:
     groups = {group: found for group, found in plan.snippets().items() if found}
     scores = {
         group: evaluate_snippets(source, Path(plan.reference), found, plan.rollouts, reporter)
@@ -209,22 +224,7 @@ def evaluate_humanoid(
     return {"policy": source.name, **means, "snippets": rows}
 
 
-def evaluate_humanoid_once(
-    source: HumanoidSource, plan: HumanoidEvaluationPlan, path: Path, reporter: Reporter
-) -> dict[str, Any]:
-    """Evaluate, unless `path` already holds the evaluation of these weights by this plan."""
-    snippets = [snippet for group in plan.snippets().values() for snippet in group]
-    clips = {snippet.clip: clip_digest(Path(plan.reference), snippet.clip) for snippet in snippets}
-    key = {"plan": digest(plan), "clips": digest(clips), "weights": source.key(snippets)}
-
-    def make() -> dict[str, Any]:
-        return {**evaluate_humanoid(source, plan, reporter), "plan": to_tree(plan)}
-
-    return kept_record(path, key, ("policy", "snippets"), make)
-
-
 def _means(scores: Sequence[SnippetScore]) -> dict[str, float | int]:
-    """Each snippet counts the same."""
     names = ("normalised_return", "normalised_length", "early")
     means = {name: float(np.mean([getattr(each, name) for each in scores])) for name in names}
     return {**means, "snippets": len(scores)}
