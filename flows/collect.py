@@ -21,21 +21,7 @@ from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from collectors.experts.expert import DEFAULT_EXPERT
-from flows.forms import (
-    NONE,
-    Episodes,
-    Levels,
-    Parts,
-    Place,
-    Preset,
-    Seed,
-    Settings,
-    Skills,
-    Task,
-    Terrains,
-    Threads,
-    grid_values,
-)
+from flows import forms
 from flows.progress import Interrupted, Reporter
 from flows.records.part_records import PartCollected, collection_rate, store_address
 from flows.records.records import to_tree
@@ -147,18 +133,18 @@ def _in_tasks(
 
 @flow(name="collect", flow_run_name=named_after("collect into", "store"), persist_result=False)
 def collect(  # noqa: PLR0913, the fields of a form
-    store: Place,
-    preset: Preset = "demo",
-    terrains: Terrains = NONE,
-    skills: Skills = NONE,
-    levels: Levels = NONE,
-    parts: Parts = 0,
-    episodes_per_part: Episodes = 0,
-    seed: Seed = 0,
+    store: forms.Place,
+    preset: forms.Preset = "demo",
+    terrains: forms.Terrains = forms.NONE,
+    skills: forms.Skills = forms.NONE,
+    levels: forms.Levels = forms.NONE,
+    parts: forms.Parts = 0,
+    episodes_per_part: forms.Episodes = 0,
+    seed: forms.Seed = 0,
     new_every_day: bool = False,
     expert: str = DEFAULT_EXPERT,
-    threads: Threads = 2,
-    settings: Settings = NONE,
+    threads: forms.Threads = 2,
+    settings: forms.Settings = forms.NONE,
 ) -> State[None]:
     """Collect legged data: the missing parts of a preset, each a task.
 
@@ -179,7 +165,7 @@ def collect(  # noqa: PLR0913, the fields of a form
     """
     day = int(_scheduled().strftime("%Y%m%d")) if new_every_day else seed
     sizes = {"parts": parts, "episodes_per_part": episodes_per_part, "seed": day}
-    grid = grid_values(terrains, skills, levels, **sizes)
+    grid = forms.grid_values(terrains, skills, levels, **sizes)
     plan = legged_plan(preset, grid, {"expert": expert, "threads": threads}, settings)
     made = collect_parts(plan, store)
     _show(store, made)
@@ -189,8 +175,8 @@ def collect(  # noqa: PLR0913, the fields of a form
 
 @flow(name="collect-plan", flow_run_name=named_after("collect into", "store"), persist_result=False)
 def collect_plan(
-    store: Place,
-    task: Task,
+    store: forms.Place,
+    task: forms.Task,
     plan: dict[str, Any],
     parts: list[str] | None = None,
     dask: DaskSettings | None = None,

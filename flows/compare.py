@@ -6,16 +6,7 @@ from pathlib import Path
 
 from prefect import flow
 
-from flows.forms import (
-    NONE,
-    Levels,
-    Models,
-    Place,
-    Seed,
-    Settings,
-    Skills,
-    Terrains,
-)
+from flows import forms
 from flows.records.part_records import store_address
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
 from flows.settings import override, with_chosen
@@ -28,15 +19,15 @@ compare_models = retried_task("compare", "compare in {out.name}")(run_comparison
 
 @flow(name="compare", flow_run_name=named_after("compare in", "out"), persist_result=False)
 def compare(  # noqa: PLR0913, the fields of a form
-    store: Place,
-    out: Place,
-    models: Models = NONE,
-    seeds: list[Seed] = NONE,
-    terrains: Terrains = NONE,
-    skills: Skills = NONE,
-    levels: Levels = NONE,
+    store: forms.Place,
+    out: forms.Place,
+    models: forms.Models = forms.NONE,
+    seeds: list[forms.Seed] = forms.NONE,
+    terrains: forms.Terrains = forms.NONE,
+    skills: forms.Skills = forms.NONE,
+    levels: forms.Levels = forms.NONE,
     where: str = "",
-    settings: Settings = NONE,
+    settings: forms.Settings = forms.NONE,
 ) -> None:
     """Train models on the same episodes with the same budget, and evaluate them, or resume that.
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from prefect import flow
 
+from flows import forms
 from flows.collect import collect_parts
 from flows.evaluate import evaluate_policy
-from flows.forms import NONE, Place, Settings
 from flows.progress import Reporter
 from flows.records.part_records import PartCollected
 from flows.records.plans import plan_from_tree
@@ -32,7 +32,7 @@ TASKS = DemoStages(collect_store, describe_store, train_run, evaluate_policy)
 
 @flow(name="demo", flow_run_name=named_after("demo in", "out"), persist_result=False)
 def demo(
-    out: Place, settings: Settings = NONE, plan: dict[str, Any] | None = None
+    out: forms.Place, settings: forms.Settings = forms.NONE, plan: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Run the pipeline at small scale: collect, describe, train, evaluate.
 

@@ -7,18 +7,7 @@ from pathlib import Path
 from prefect import flow
 
 from collectors.legged.evaluation import EvaluationGrid
-from flows.forms import (
-    NONE,
-    Episodes,
-    Levels,
-    Place,
-    Seed,
-    Settings,
-    Skills,
-    Terrains,
-    Threads,
-    grid_values,
-)
+from flows import forms
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
 from flows.settings import override, with_chosen
 from flows.stages.evaluate import EvaluatePlan, evaluate_once, run_source
@@ -28,14 +17,14 @@ evaluate_policy = retried_task("evaluate", "evaluate {source.name}")(evaluate_on
 
 @flow(name="evaluate", flow_run_name=named_after("evaluate", "run"), persist_result=False)
 def evaluate(
-    run: Place,
-    terrains: Terrains = NONE,
-    skills: Skills = NONE,
-    levels: Levels = NONE,
-    episodes: Episodes = 0,
-    seed: Seed = EvaluationGrid.seed,
-    threads: Threads = 2,
-    settings: Settings = NONE,
+    run: forms.Place,
+    terrains: forms.Terrains = forms.NONE,
+    skills: forms.Skills = forms.NONE,
+    levels: forms.Levels = forms.NONE,
+    episodes: forms.Episodes = 0,
+    seed: forms.Seed = EvaluationGrid.seed,
+    threads: forms.Threads = 2,
+    settings: forms.Settings = forms.NONE,
 ) -> None:
     """Run a trained policy in closed loop on held-out episodes.
 
@@ -49,7 +38,7 @@ def evaluate(
         threads: that step the simulator.
         settings: any other settings of the plan, NAME=VALUE.
     """
-    grid = grid_values(terrains, skills, levels, episodes=episodes, seed=seed)
+    grid = forms.grid_values(terrains, skills, levels, episodes=episodes, seed=seed)
     plan = EvaluatePlan(grid=with_chosen(EvaluationGrid(), grid), threads=threads)
     plan = override(plan, settings)
     source = run_source(Path(run))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prefect import flow
 
-from flows.forms import NONE, Checkpoint, Formats, Place, Settings
+from flows import forms
 from flows.runners.prefect import last_name, named_after, retried_task, show_table, shown_progress
 from flows.settings import override
 from flows.stages.export import ExportPlan, run_export
@@ -17,11 +17,11 @@ export_run = retried_task("export", "export {run.name}")(run_export)
 
 @flow(name="export", flow_run_name=named_after("export", "run"), persist_result=False)
 def export(
-    run: Place,
-    out: Place,
-    formats: Formats = NONE,
-    checkpoint: Checkpoint = "last",
-    settings: Settings = NONE,
+    run: forms.Place,
+    out: forms.Place,
+    formats: forms.Formats = forms.NONE,
+    checkpoint: forms.Checkpoint = "last",
+    settings: forms.Settings = forms.NONE,
 ) -> None:
     """Write a trained policy as files for a robot's program.
 

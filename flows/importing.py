@@ -7,7 +7,7 @@ from dataclasses import asdict
 from prefect import flow
 
 from datasets.formats import importer_class
-from flows.forms import NONE, DataFormat, Place, Settings
+from flows import forms
 from flows.records.part_records import store_address
 from flows.runners.prefect import last_name, named_after, retried_task, show_table, shown_progress
 from flows.settings import override
@@ -17,7 +17,12 @@ import_source = retried_task("import", "import {source}")(run_import)
 
 
 @flow(name="import", flow_run_name=named_after("import into", "store"), persist_result=False)
-def import_data(format: DataFormat, source: Place, store: Place, settings: Settings = NONE) -> None:
+def import_data(
+    format: forms.DataFormat,
+    source: forms.Place,
+    store: forms.Place,
+    settings: forms.Settings = forms.NONE,
+) -> None:
     """Import data of another project's format into a store.
 
     Args:

@@ -6,18 +6,7 @@ from pathlib import Path
 
 from prefect import flow
 
-from flows.forms import (
-    NONE,
-    Levels,
-    Model,
-    Objective,
-    Place,
-    Seed,
-    Settings,
-    Skills,
-    Steps,
-    Terrains,
-)
+from flows import forms
 from flows.records.part_records import store_address
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
 from flows.settings import override
@@ -29,17 +18,17 @@ train_run = retried_task("train", "train {out.name}")(run_training)
 
 @flow(name="train", flow_run_name=named_after("train", "out"), persist_result=False)
 def train(  # noqa: PLR0913, the fields of a form
-    store: Place,
-    out: Place,
-    model: Model = "fcnet",
-    objective: Objective = "bc",
-    steps: Steps = TrainConfig.steps,
-    seed: Seed = 0,
-    terrains: Terrains = NONE,
-    skills: Skills = NONE,
-    levels: Levels = NONE,
+    store: forms.Place,
+    out: forms.Place,
+    model: forms.Model = "fcnet",
+    objective: forms.Objective = "bc",
+    steps: forms.Steps = TrainConfig.steps,
+    seed: forms.Seed = 0,
+    terrains: forms.Terrains = forms.NONE,
+    skills: forms.Skills = forms.NONE,
+    levels: forms.Levels = forms.NONE,
     where: str = "",
-    settings: Settings = NONE,
+    settings: forms.Settings = forms.NONE,
 ) -> None:
     """Train a model on a selection of a store, or resume the run that is there.
 

@@ -173,8 +173,6 @@ def _trees(folder: Path) -> list[dict[str, Any]]:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's process
-        return True
+    except OSError as error:  # PermissionError: another user's process
+        return not isinstance(error, ProcessLookupError)
     return True

@@ -18,14 +18,7 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-from prefect import get_run_logger, task
-from prefect.artifacts import (
-    create_link_artifact,
-    create_markdown_artifact,
-    create_progress_artifact,
-    create_table_artifact,
-    update_progress_artifact,
-)
+from prefect import artifacts, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectHTTPStatusError
@@ -191,14 +184,18 @@ class _ProgressBar:
 
     def _create(self, name: str) -> None:
         share = 100.0 * self._done / self._total
-        made = create_progress_artifact(min(share, 100.0), key=artifact_key(name), description=name)
+        made = artifacts.create_progress_artifact(
+            min(share, 100.0), key=artifact_key(name), description=name
+        )
         assert isinstance(made, UUID)
         self._id = made
 
     def _update(self, share: float) -> None:
         known = self._id
         if known is not None:
-            self._tell(lambda: update_progress_artifact(known, min(max(share, 0.0), 100.0)))
+            self._tell(
+                lambda: artifacts.update_progress_artifact(known, min(max(share, 0.0), 100.0))
+            )
 
     def _tell(self, tell: Callable[[], Any]) -> None:
         if not self._answers:
@@ -218,17 +215,17 @@ def artifact_key(name: str) -> str:
 def show_table(key: str, rows: Sequence[Mapping[str, Any]], description: str) -> None:
     """Rows as a table artifact."""
     table = [{name: _rounded(value) for name, value in row.items()} for row in rows]
-    create_table_artifact(table, key=artifact_key(key), description=description)
+    artifacts.create_table_artifact(table, key=artifact_key(key), description=description)
 
 
 def show_markdown(key: str, text: str, description: str) -> None:
     """A text as a Markdown artifact."""
-    create_markdown_artifact(text, key=artifact_key(key), description=description)
+    artifacts.create_markdown_artifact(text, key=artifact_key(key), description=description)
 
 
 def show_file(key: str, path: Path, description: str) -> None:
     """A link to a file; browsers follow it on the machine where the file is."""
-    create_link_artifact(
+    artifacts.create_link_artifact(
         path.absolute().as_uri(),
         link_text=str(path),
         key=artifact_key(key),

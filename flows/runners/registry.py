@@ -15,7 +15,7 @@ Runner = Callable[[CollectionPlan, Path | str, Reporter, Sequence[str] | None, A
 all); `settings` is the runner's own frozen dataclass, or None for its defaults."""
 
 RUNNERS = {
-    "local": "flows.stages.collect:run_local",
+    "local": "flows.stages.collect:collect",
     "dask": "flows.runners.dask:run_dask",
     "slurm": "flows.runners.slurm.runner:run_slurm",
     "prefect": "flows.collect:run_prefect",

@@ -1,17 +1,16 @@
-"""The collection engine: rolls out and commits the parts of a plan that a store lacks.
+"""The collection engine of all tasks: rolls out and commits the parts that a store lacks.
 
-It serves every task (`flows.tasks`). `collect_part` makes one part in any process; `collect` makes
-parts on this machine, and the other runners (`flows.runners`) hand `collect_part` to their workers.
-Committed parts are skipped, so running a plan again makes the missing ones.
+`collect_part` makes one part in any process; `collect` makes parts on this machine, and the other
+runners (`flows.runners`) give `collect_part` to their workers. Committed parts are skipped.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,13 +49,11 @@ class Collection:
     wanted: list[str]
     missing: list[str]
 
-    @contextmanager
-    def progress(self, reporter: Reporter) -> Iterator[Advance]:
+    def progress(self, reporter: Reporter) -> AbstractContextManager[Advance]:
         """Report the collection as a step of the wanted parts, the committed ones done."""
         total = sum(self.planned[part] for part in self.wanted)
         left = sum(self.planned[part] for part in self.missing)
-        with reporter.step("collect", total, "step", total - left) as advance:
-            yield advance
+        return reporter.step("collect", total, "step", total - left)
 
     def followed(self, advance: Advance) -> FollowedParts:
         """Progress of the missing parts, which other processes make."""
@@ -136,11 +133,12 @@ def collect(
     store_path: Path | str,
     reporter: Reporter,
     parts: Sequence[str] | None = None,
+    settings: None = None,
 ) -> list[PartCollected]:
     """Collect the missing ones of the given parts (None for all) on this machine.
 
-    Each of the plan's workers simulates a part of its own. Interrupted, the run loses the parts in
-    work and nothing else. The plan and a record of every part lie in `<store>.records`.
+    The runner "local", without settings: each of the plan's workers simulates a part of its own.
+    Interrupted, the run loses the parts in work alone.
 
     Returns:
         The records of what was collected now.
@@ -154,17 +152,6 @@ def collect(
             made = _collect_in_threads(collection, workers, advance)
     collection.finish()
     return made
-
-
-def run_local(
-    plan: CollectionPlan,
-    store_path: Path | str,
-    reporter: Reporter,
-    parts: Sequence[str] | None = None,
-    settings: None = None,
-) -> list[PartCollected]:
-    """`collect` as a runner; it has no settings beside the plan's workers."""
-    return collect(plan, store_path, reporter, parts)
 
 
 class _LastSimulation(threading.local):
@@ -240,28 +227,18 @@ def _collect_share(
         _last_simulation.close()
 
 
-class _Stoppable:
-    """Progress of several threads, which also stops them."""
-
-    def __init__(self, advance: Advance):
-        self._advance = advance
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def __call__(self, n: int, note: str) -> None:
-        if self._stopped.is_set():
-            raise Interrupted
-        with self._lock:
-            self._advance(n, note)
-
-
 def _collect_in_threads(
     collection: Collection, workers: int, advance: Advance
 ) -> list[PartCollected]:
-    plan, missing, shared = collection.plan, collection.missing, _Stoppable(advance)
+    plan, missing = collection.plan, collection.missing
+    lock, stopped = threading.Lock(), threading.Event()
+
+    def shared(n: int, note: str) -> None:
+        if stopped.is_set():
+            raise Interrupted
+        with lock:
+            advance(n, note)
+
     work = partial(_collect_share, plan, collection.store, plan.workers // workers)
     with ThreadPoolExecutor(workers) as pool:
         shares = [pool.submit(work, missing[k::workers], shared) for k in range(workers)]
@@ -271,7 +248,7 @@ def _collect_in_threads(
                 share.result()
             return [record for share in shares for record in share.result()]
         except BaseException:
-            shared.stop()
+            stopped.set()
             raise
 
 

@@ -30,7 +30,10 @@ STORE = "legged.zarr"
 SUMMARY = "summary.json"
 WALL = "wall.json"
 EXPERT_CARD = "expert.json"
-
+POLICY_MEASURES = (
+    *("return", "success", "survival", "parameters"),
+    *("latency_us_median", "latency_us_p99"),
+)
 
 # A window is a whole episode: every step is learned with the history that it has in control. Each
 # training takes a minute on two cores.
@@ -142,14 +145,9 @@ def _summary(
     expert_return = evaluations["expert"]["return"]
     policies = {
         name: {
-            "return": record["return"],
+            **{measure: record[measure] for measure in POLICY_MEASURES},
             "return_fraction": record["return"] / expert_return,
-            "success": record["success"],
-            "survival": record["survival"],
-            "parameters": record["parameters"],
             "train_s": train_s[name],
-            "latency_us_median": record["latency_us_median"],
-            "latency_us_p99": record["latency_us_p99"],
         }
         for name, record in evaluations.items()
     }

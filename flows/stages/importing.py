@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def run_import(
 
         def begin(total: int) -> Advance:
             advance = stack.enter_context(reporter.step("import", total, "step"))
-            return partial(_without_note, advance)
+            return lambda steps: advance(steps, "")
 
         report = import_source(
             plan.format, source, store, asdict(options), begin, workers=plan.workers
@@ -66,7 +65,3 @@ def run_import(
     write_record(records / f"import-{digest([plan, report.source])}.json", record)
     log_event(records, "info", "imported", format=plan.format, steps=report.steps)
     return report
-
-
-def _without_note(advance: Any, steps: int) -> None:
-    advance(steps, "")

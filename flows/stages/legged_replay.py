@@ -133,9 +133,8 @@ class _Batch:
             action = action + draws.action_noise[step]
         after = self._stored[i]["obs"][step + 1 :]
         known = after[0] if len(after) else self._stored[i]["final_obs"]
-        self._compare(
-            i, step, "action", np.clip(action, -MAX_ACTION, MAX_ACTION), known[_LAST_ACTION]
-        )
+        clipped = np.clip(action, -MAX_ACTION, MAX_ACTION)
+        self._compare(i, step, "action", clipped, known[_LAST_ACTION])
         return action
 
     def _check_draws(self, i: int, row: dict[str, Any]) -> None:
@@ -150,11 +149,5 @@ class _Batch:
 
 
 def _spec(row: dict[str, Any]) -> EpisodeSpec:
-    return EpisodeSpec(
-        row["episode"],
-        row["terrain"],
-        row["level"],
-        row["skill"],
-        row["seed"],
-        action_noise=row["action_noise"],
-    )
+    names = ("episode", "terrain", "level", "skill", "seed")
+    return EpisodeSpec(*(row[name] for name in names), action_noise=row["action_noise"])

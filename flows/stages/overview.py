@@ -54,17 +54,13 @@ def _spectra(selection: Selection) -> list[dict[str, Any]]:
     """Energy shares of the observation's blocks, averaged over a block's channels."""
     energy = selection.spectral_energy("obs", n=SPECTRUM_WINDOW)
     slices = selection.store.schema.field("obs").slices
-    found = []
-    for name, title, unit in _SPECTRA:
-        start, stop = slices[name]
-        share = energy.share[:, start:stop].mean(axis=1)
-        found.append(
-            {
-                "signal": title,
-                "unit": unit,
-                "frequency_hz": energy.frequency_hz.tolist(),
-                "energy_share": share.tolist(),
-                "channels": stop - start,
-            }
-        )
-    return found
+    return [
+        {
+            "signal": title,
+            "unit": unit,
+            "frequency_hz": energy.frequency_hz.tolist(),
+            "energy_share": energy.share[:, slice(*slices[name])].mean(axis=1).tolist(),
+            "channels": slices[name][1] - slices[name][0],
+        }
+        for name, title, unit in _SPECTRA
+    ]

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from datasets import Store, open_store
-from flows.progress import Reporter
+from flows.progress import Reporter, unheard
 from flows.records.part_records import plan_records
 from flows.stages.legged_replay import ReplayFault, replay_legged
-from flows.tasks.interface import CollectionPlan, PartData
+from flows.tasks.interface import PartData
 from flows.tasks.registry import LEGGED, recorded_plan
 
 
@@ -51,18 +51,15 @@ def replay(
         for part in np.random.default_rng(seed).permutation(made).tolist():
             if count <= 0:
                 break
-            data = _rolled_out(recorded_plan(plans[part]), store, part)
+            plan = recorded_plan(plans[part])
+            plan.listed_with(part)
+            with closing(plan.simulate()) as simulation:
+                data = simulation.roll_out(part, store.schema, unheard)
             faults += _differences(store, part, data)
             episodes = len(data.catalog["episode"])
             advance(min(count, episodes), "")
             count -= episodes
     return faults
-
-
-def _rolled_out(plan: CollectionPlan, store: Store, part: str) -> PartData:
-    plan.listed_with(part)
-    with closing(plan.simulate()) as simulation:
-        return simulation.roll_out(part, store.schema, lambda n, note: None)
 
 
 def _differences(store: Store, part: str, data: PartData) -> Iterator[ReplayFault]:
@@ -82,21 +79,17 @@ def _differences(store: Store, part: str, data: PartData) -> Iterator[ReplayFaul
         else:
             index = index_of[episode]
             row, again = table.slice(index, 1).to_pylist()[0], data.catalog
-            _check_version(store, row, again["simulator_version"][i])
+            if row["simulator_version"] != (version := again["simulator_version"][i]):
+                raise ValueError(
+                    f"{store.path} was made by {row['simulator']} {row['simulator_version']}; "
+                    f"version {version} cannot repeat it bit for bit"
+                )
             steps = {name: values[first:last] for name, values in data.steps.items()}
             steps |= {name: values[i] for name, values in data.per_episode.items()}
             columns = {name: again[name][i] for name in row.keys() & again.keys()}
             if what := _difference(selection.episode(index), row, steps, columns):
                 yield ReplayFault(part, episode, what)
         first = last
-
-
-def _check_version(store: Store, row: dict[str, Any], version: str) -> None:
-    if row["simulator_version"] != version:
-        raise ValueError(
-            f"{store.path} was made by {row['simulator']} {row['simulator_version']}; "
-            f"version {version} cannot repeat it bit for bit"
-        )
 
 
 def _difference(

@@ -1,14 +1,11 @@
-"""The status of a collection or a training run, from its files alone.
-
-The process that works is not asked, so the answer is the same while it works, when it stopped, and
-when it was killed.
-"""
+"""The status of a collection or a training run, read from its files alone."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,10 +25,10 @@ from flows.tasks.registry import recorded_plan
 from learners.training.records.history import HISTORY, read_history
 
 RECENT_PARTS = 10
-"""Parts whose rate is given; twice the parts in work, if that is more."""
+"""Parts that the rate is taken over; twice the parts in work, if that is more."""
 
 QUIET_S = 60.0
-"""A training run that wrote nothing for this long and for five of its usual pauses has stopped."""
+"""A training run that wrote nothing for this long, or for five history rows, has stopped."""
 
 RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
 
@@ -40,7 +37,7 @@ State = Literal["empty", "working", "stopped", "complete"]
 
 @dataclass(frozen=True)
 class ActivePart:
-    """A part in work; `stale` when its process died or has been silent for long."""
+    """A part in work; `stale`: its process died or has been silent for long."""
 
     part: str
     host: str
@@ -51,13 +48,6 @@ class ActivePart:
     steps_per_s: float
     heartbeat_age_s: float
     stale: bool
-
-    @classmethod
-    def of(cls, beat: Heartbeat, now: float) -> ActivePart:
-        """A heartbeat as it looks now."""
-        progress = beat.phase, beat.steps, beat.total, beat.rate
-        age_s = max(0.0, now - beat.updated)
-        return cls(beat.part, beat.host, beat.pid, *progress, age_s, beat.is_stale(now))
 
 
 @dataclass(frozen=True)
@@ -167,11 +157,14 @@ def collection_status(store_path: Path | str, now: float | None = None) -> Colle
     open_beats = [beat for beat in beats if beat.part not in committed]
     working = [beat for beat in open_beats if not beat.is_stale(now)]
     done = [part for part in planned if part in committed]
-    records_by_end = sorted(part_records(store_path, done), key=lambda record: record.ended)
-    rate = collection_rate(records_by_end[-max(RECENT_PARTS, 2 * len(working)) :])
+    by_end = sorted(part_records(store_path, done), key=lambda record: record.ended)
+    rate = collection_rate(by_end[-max(RECENT_PARTS, 2 * len(working)) :])
     live_rate = sum((beat.rate for beat in working), 0.0)
+    # Episodes end early: the missing parts are taken to be as full as the others.
+    most = sum(planned[part] for part in done)
+    fill = min(1.0, info["steps"] / most) if most else 1.0
     remaining = sum(missing.values()) - sum(beat.steps for beat in working)
-    remaining = round(max(0, remaining) * _share_of_full(info, planned, done))
+    remaining = round(max(0, remaining) * fill)
     pace = live_rate or rate
     state: State = "complete" if committed else "empty"
     if working or missing:
@@ -186,8 +179,8 @@ def collection_status(store_path: Path | str, now: float | None = None) -> Colle
         steps=info["steps"],
         episodes=info["episodes"],
         bytes=info["bytes"],
-        active=tuple(ActivePart.of(beat, now) for beat in open_beats),
-        failed=_failed(records, committed),
+        active=tuple(_active(beat, now) for beat in open_beats),
+        failed=tuple(_failed(records, committed)),
         steps_per_s=rate,
         working_steps_per_s=live_rate,
         remaining_steps=remaining,
@@ -207,13 +200,11 @@ def training_status(run_dir: Path, now: float | None = None) -> TrainingStatus:
     steps = int(config.get("steps", step))
     elapsed = float(max(last.get("elapsed_s", 0.0), saved.get("train_s", 0.0)))
     quiet = _quiet_s(run_dir, now)
-    state: State
+    state: State = "stopped" if step else "empty"
     if checkpoint.get("finished"):
         state = "complete"
     elif quiet is not None and quiet <= max(QUIET_S, 5 * elapsed / max(len(rows), 1)):
         state = "working"
-    else:
-        state = "stopped" if step else "empty"
     shown = {"step", "loss", "validation_loss", "steps_per_s", "elapsed_s"}
     validated = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
     return TrainingStatus(
@@ -230,6 +221,12 @@ def training_status(run_dir: Path, now: float | None = None) -> TrainingStatus:
         quiet_s=quiet,
         metrics={name: value for name, value in last.items() if name not in shown},
     )
+
+
+def _active(beat: Heartbeat, now: float) -> ActivePart:
+    progress = beat.phase, beat.steps, beat.total, beat.rate
+    age_s = max(0.0, now - beat.updated)
+    return ActivePart(beat.part, beat.host, beat.pid, *progress, age_s, beat.is_stale(now))
 
 
 def _planned(plans: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -249,24 +246,13 @@ def _parts(record: dict[str, Any]) -> dict[str, int]:
     return dict(zip(names, steps, strict=False))
 
 
-def _share_of_full(info: dict[str, Any], planned: dict[str, int], done: Sequence[str]) -> float:
-    """A part's steps over the expected ones, as episodes end early; 1 while none is known.
-
-    Parts of no plan are taken to be alike.
-    """
-    most = sum(planned[part] for part in done)
-    return min(1.0, info["steps"] / most) if most else 1.0
-
-
-def _failed(records: Path, committed: set[str]) -> tuple[FailedPart, ...]:
+def _failed(records: Path, committed: set[str]) -> Iterator[FailedPart]:
     """Each part that failed, with its last failure."""
-    by_part: dict[str, FailedPart] = {}
-    for failure in read_failures(records):
-        count = by_part[failure.part].failures if failure.part in by_part else 0
-        by_part[failure.part] = FailedPart(
-            failure.part, count + 1, failure.error, failure.time, failure.part in committed
-        )
-    return tuple(by_part.values())
+    failures = read_failures(records)
+    counts = Counter(failure.part for failure in failures)
+    last = {failure.part: failure for failure in failures}
+    for part, failure in last.items():
+        yield FailedPart(part, counts[part], failure.error, failure.time, part in committed)
 
 
 def _quiet_s(run_dir: Path, now: float) -> float | None:

@@ -10,12 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
 
 from collectors.gym.batch import TaskBatch
 from collectors.gym.data import (
@@ -213,8 +209,8 @@ class GymSimulation(Simulation):
         """See `Simulation.roll_out`."""
         plan, planned = self._plan, self._plan.only(part).parts()[part]
         recipe = plan.recipe()
-        episodes = self._episodes(planned, recipe, partial(_noted, advance, planned.quality))
         quality, expert = planned.quality, planned.expert_hash
+        episodes = self._episodes(planned, recipe, lambda steps: advance(steps, quality))
         catalog = part_catalog(episodes, plan.task, recipe, quality, expert, part)
         return PartData(*part_arrays(episodes, schema), catalog)
 
@@ -240,39 +236,25 @@ class GymSimulation(Simulation):
         return episodes
 
 
-def _noted(advance: Advance, note: str, steps: int) -> None:
-    advance(steps, note)
-
-
 def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[str, Any]]:
     """Sizes, mean returns and success of each quality over the given parts of a store.
 
     The success is None where it is unknown for an episode.
     """
     table = open_store(store_path).select(part=list(parts)).episodes()
-    found = np.array(table.column("quality").to_pylist())
-    rows = []
-    for quality in (name for name in QUALITIES if name in found):
-        episodes = table.filter(found == quality)
-        columns = {
-            name: episodes.column(name).to_numpy()
-            for name in ("length", "return", "normalised_return", "success")
+    measures = [("part", "count_distinct"), ("length", "count"), ("length", "sum")]
+    measures += [(name, "mean") for name in ("return", "normalised_return", "success")]
+    measures += [(SUCCESS_KNOWN, "all")] if SUCCESS_KNOWN in table.column_names else []
+    rows = table.group_by("quality").aggregate(measures).to_pylist()
+    return [
+        {
+            "quality": row["quality"],
+            "parts": row["part_count_distinct"],
+            "episodes": row["length_count"],
+            "steps": row["length_sum"],
+            "return": row["return_mean"],
+            "normalised_return": row["normalised_return_mean"],
+            "success": row["success_mean"] if row.get(f"{SUCCESS_KNOWN}_all", True) else None,
         }
-        rows.append(
-            {
-                "quality": quality,
-                "parts": len(set(episodes.column("part").to_pylist())),
-                "episodes": episodes.num_rows,
-                "steps": int(columns["length"].sum()),
-                "return": float(columns["return"].mean()),
-                "normalised_return": float(columns["normalised_return"].mean()),
-                "success": float(columns["success"].mean()) if _success_known(episodes) else None,
-            }
-        )
-    return rows
-
-
-def _success_known(episodes: pa.Table) -> bool:
-    if SUCCESS_KNOWN not in episodes.column_names:
-        return True
-    return False not in episodes.column(SUCCESS_KNOWN).to_pylist()
+        for row in sorted(rows, key=lambda row: QUALITIES.index(row["quality"]))
+    ]

@@ -1,8 +1,7 @@
-"""A comparison of return-conditioned models on D4RL's sets of a task, with several seeds.
+"""A comparison of return-conditioned models on D4RL's sets of a task.
 
-All runs have the same number of updates and windows and the same evaluation; a set says which
-episodes a run learns from. Several processes may work in one folder: each run is one process's at a
-time, and `comparison.json` is made from the runs that are there.
+All runs have the same number of updates and windows and the same evaluation. Several processes may
+work in one folder: a lock gives each run to one of them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.gym.tasks import find_task, package_version
-from datasets import Selection, open_store
+from datasets import open_store
 from datasets.files import exclusive_lock
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from flows.progress import Reporter
@@ -44,21 +43,17 @@ from learners.training.objectives import OBJECTIVES
 
 RUNS = "runs"
 COMPLETE = "terminated or truncated"
-"""An episode that was cut off has no known return-to-go."""
+"""Episodes that were cut off are left out: their return-to-go is unknown."""
 
 D4RL_SETS: Mapping[str, Sequence[str]] = {
     "medium": ("medium",),
     "medium-replay": ("medium-replay",),
     "medium-expert": ("medium", "expert"),
 }
-PUBLISHED_TARGETS: Mapping[str, float] = {
-    "medium": 1.0,
-    "medium-replay": 1.0,
-    "medium-expert": 1.15,
-}
+PUBLISHED_TARGETS = {"medium": 1.0, "medium-replay": 1.0, "medium-expert": 1.15}
 """Tan et al. 2024 (FCNet), Table 4, in units of the expert's return."""
 OTHER_TARGET = 1.0
-"""Of any other set: their target for all but one."""
+"""Of any other set."""
 
 OURS, FROM_D4RL, FROM_ELSEWHERE = "gymnasium", "d4rl", ""
 """The data's source, by the store's attribute `format`."""
@@ -131,19 +126,13 @@ class GymComparisonPlan(ComparedModels):
 
     def return_target(self, set_name: str) -> float:
         """The return target of a set."""
-        published = PUBLISHED_TARGETS.get(set_name, OTHER_TARGET)
-        return float(self.return_targets.get(set_name, published))
+        return float((PUBLISHED_TARGETS | dict(self.return_targets)).get(set_name, OTHER_TARGET))
 
     def shared(self) -> dict[str, Any]:
-        """What compared runs must have in common.
-
-        The folder of the experts is no part of it; their measured returns are, see `_Data`.
-        """
-        shared = {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in ("models", "seeds", "only", "policies")
-        }
+        """What compared runs must have in common, beside the data (`_Data`)."""
+        shared = asdict(self)
+        for name in ("models", "seeds", "only", "policies"):
+            del shared[name]
         return shared | {"return_targets": {name: self.return_target(name) for name in self.sets}}
 
     def _check_sets(self) -> None:
@@ -192,8 +181,7 @@ def run_gym_comparison(
 ) -> dict[str, Any]:
     """Run or resume the comparison in `out`; returns what `comparison.json` holds.
 
-    The file also has the runs of other calls with the same settings; runs with other settings are
-    named under `left_out`.
+    It also has the runs of other calls with the same settings; `left_out` names the other runs.
 
     Raises:
         ValueError: no store, nothing in a set, data of another task, no measured returns, or an
@@ -215,7 +203,7 @@ def run_gym_comparison(
 
 @contextmanager
 def _alone(run: ComparedRun, out: Path, reporter: Reporter) -> Iterator[None]:
-    """Hold the lock of a run's files; says so when another process holds it."""
+    """Hold the lock of a run's files; reports when another process holds it."""
     lock = run.folder(out).with_name(f".{run.name}.lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -246,32 +234,23 @@ def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
             "folder of the experts' training"
         )
     selects, quality = {}, {}
-    finished = store.select().where(COMPLETE)
+    column = store.schema.group_by[1]
+    found = set(store.select().where(COMPLETE).episodes().column(column).to_pylist())
     for name in plan.chosen():
-        _check_qualities(finished, plan.sets[name], name)
-        chosen = _of_qualities(store.schema.group_by[1], plan.sets[name])
-        every = SelectPlan(where=chosen)
+        if missing := [each for each in plan.sets[name] if each not in found]:
+            raise ValueError(f"set {name} has no finished episode of {column} {', '.join(missing)}")
+        quoted = ", ".join("'" + each.replace("'", "''") + "'" for each in plan.sets[name])
+        chosen = f'"{column}" in ({quoted})'
         selects[name] = SelectPlan(where=f"({COMPLETE}) and {chosen}")
-        selected = selects[name].select(store_path)
-        quality[name] = set_quality(every.select(store_path), selected, known, plan.sets[name])
+        every, selected = (
+            SelectPlan(where=chosen).select(store_path),
+            selects[name].select(store_path),
+        )
+        quality[name] = set_quality(every, selected, known, plan.sets[name])
     told = store.schema.attributes.get("format")
     recorded_by = told if told in (OURS, FROM_D4RL) else FROM_ELSEWHERE
     simulation = package_version(task)
     return _Data(store_path, selects, quality, known, store.info(), recorded_by, simulation)
-
-
-def _of_qualities(column: str, qualities: Sequence[str]) -> str:
-    """The SQL condition that the column has one of the qualities."""
-    quoted = ", ".join("'" + quality.replace("'", "''") + "'" for quality in qualities)
-    return f'"{column}" in ({quoted})'
-
-
-def _check_qualities(selected: Selection, qualities: Sequence[str], name: str) -> None:
-    column = selected.store.schema.group_by[1]
-    found = set(selected.episodes().column(column).to_pylist())
-    missing = [quality for quality in qualities if quality not in found]
-    if missing:
-        raise ValueError(f"set {name} has no finished episode of {column} {', '.join(missing)}")
 
 
 def _run(
