@@ -1,5 +1,5 @@
-"""Collection, training, evaluation and the pipeline of them.
+"""Collection, training, evaluation, and pipelines of them.
 
-`stages/` are plain functions, run by `python -m flows NAME`; the modules here are the same as
-Prefect flows. Each takes a frozen plan, leaves its results in files, and resumes from them.
+`stages/` has plain functions, run by `python -m flows NAME`; the modules here wrap them as Prefect
+flows. Each takes a frozen plan, writes its results to files, and resumes from them.
 """

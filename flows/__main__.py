@@ -20,7 +20,7 @@ from flows.records.records import read_record, to_tree
 from flows.runners.registry import RUNNERS, find_runner
 from flows.stages.comparison import ComparisonPlan, run_comparison
 from flows.stages.demo import DemoPlan, run_demo
-from flows.stages.evaluate import EvaluatePlan, evaluate_once, run_source
+from flows.stages.evaluate import EvaluatePlan, evaluate_policy, run_source
 from flows.stages.export import ExportPlan, run_export
 from flows.stages.importing import ImportPlan, run_import
 from flows.stages.train import TrainPlan, run_training
@@ -101,7 +101,7 @@ def _collect(arguments: argparse.Namespace) -> Any:
 def _evaluate(arguments: argparse.Namespace) -> Any:
     """Evaluate a training run in closed loop."""
     source, plan = run_source(arguments.run), read_plan(EvaluatePlan, arguments.plan)
-    return evaluate_once(source, plan, arguments.out, Silent())
+    return evaluate_policy(source, plan, Silent(), arguments.out)
 
 
 PLACES: dict[str, tuple[Callable[[str], Any], str]] = {

@@ -1,8 +1,7 @@
 """Collection as Prefect flows: each part is a task.
 
-`collect` is the legged form; `collect_plan` takes the plan of any task. Parts are made by threads
-of this process or on a Dask cluster, where each Prefect task waits for its Dask task: workers then
-need neither Prefect nor a connection to its server, and the cluster keeps its own keys.
+`collect` is the legged form; `collect_plan` takes the plan of any task. On a Dask cluster each
+Prefect task waits for a Dask task, so workers need neither Prefect nor its server.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,16 +74,14 @@ def collect_parts(
     parts: Sequence[str] | None = None,
     dask: DaskSettings | None = None,
 ) -> list[PartCollected]:
-    """Collect the missing parts, each as a task of the flow that calls this.
+    """Collect the missing parts, each as a task of the calling flow; returns their records.
 
     A part that fails for good, or an interrupt, stops the others; parts in work commit nothing.
 
     Args:
-        parts: None for all; dask: the cluster that makes them. Without it, threads of this process
-            do, or for a plan that needs processes, a cluster on this machine.
-
-    Returns:
-        The records of what was collected now.
+        parts: None for all.
+        dask: the cluster that makes them; None for threads of this process, or for a local cluster
+            where the plan needs processes.
     """
     collection = stage.prepare(plan, store_address(store), parts)
     if dask is None and plan.parallelism == "processes" and plan.workers > 1:
@@ -163,7 +159,7 @@ def collect(  # noqa: PLR0913, the fields of a form
         threads: parallel simulators.
         settings: any other settings of the plan, NAME=VALUE.
     """
-    day = int(_scheduled().strftime("%Y%m%d")) if new_every_day else seed
+    day = int(flow_run.scheduled_start_time.strftime("%Y%m%d")) if new_every_day else seed
     sizes = {"parts": parts, "episodes_per_part": episodes_per_part, "seed": day}
     grid = forms.grid_values(terrains, skills, levels, **sizes)
     plan = legged_plan(preset, grid, {"expert": expert, "threads": threads}, settings)
@@ -202,15 +198,12 @@ def run_prefect(
     parts: Sequence[str] | None = None,
     settings: DaskSettings | None = None,
 ) -> list[PartCollected]:
-    """The runner "prefect": one run of `collect_plan`.
+    """The runner "prefect": one run of `collect_plan`; returns what was collected now.
 
     The server is the one that PREFECT_API_URL names, or one on loopback for the time of the run.
 
     Args:
         settings: of a Dask cluster that makes the parts; None for this machine.
-
-    Returns:
-        The records of what was collected now.
 
     Raises:
         ValueError: no server, or what a part's `collect_part` raised.
@@ -228,8 +221,3 @@ def _show(store: str, made: Sequence[PartCollected]) -> None:
     if rows:
         rate = f"{collection_rate(made):,.0f} steps/s"
         show_table(f"collected {last_name(store)}", rows, f"parts collected now, at {rate}")
-
-
-def _scheduled() -> datetime:
-    """The scheduled start of this run."""
-    return flow_run.scheduled_start_time

@@ -10,9 +10,10 @@ from collectors.legged.evaluation import EvaluationGrid
 from flows import forms
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
 from flows.settings import override, with_chosen
-from flows.stages.evaluate import EvaluatePlan, evaluate_once, run_source
+from flows.stages import evaluate as stage
+from flows.stages.evaluate import EvaluatePlan, run_source
 
-evaluate_policy = retried_task("evaluate", "evaluate {source.name}")(evaluate_once)
+evaluate_policy = retried_task("evaluate", "evaluate {source.name}")(stage.evaluate_policy)
 
 
 @flow(name="evaluate", flow_run_name=named_after("evaluate", "run"), persist_result=False)
@@ -42,5 +43,5 @@ def evaluate(
     plan = EvaluatePlan(grid=with_chosen(EvaluationGrid(), grid), threads=threads)
     plan = override(plan, settings)
     source = run_source(Path(run))
-    record = evaluate_policy(source, plan, Path(run) / "evaluation.json", shown_progress())
+    record = evaluate_policy(source, plan, shown_progress(), Path(run) / "evaluation.json")
     show_table(f"evaluation {source.name}", record["cells"], "closed-loop evaluation")

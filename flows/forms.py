@@ -1,7 +1,6 @@
-"""Types of the flows' parameters: what a form offers, and what a server refuses.
+"""Types of the flows' parameters, from which Prefect makes a form and its checks.
 
-Prefect makes a form and its checks from these types. What depends on several values is checked by
-the plan as the run begins.
+What depends on several values is checked by the plan as the run begins.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Changes to a plan by name, as `--set grid.parts=4` makes them, checked against the dataclasses.
-
-They are what the command line's `--set` and the field `settings` of a flow's form take.
-"""
+"""Changes to a plan by name: the command line's `--set` and the field `settings` of a form."""
 
 from __future__ import annotations
 

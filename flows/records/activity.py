@@ -1,8 +1,7 @@
-"""Heartbeats and failures of the parts in work, as files of the process that works on them.
+"""Heartbeats and failures of the parts in work, as files.
 
 A heartbeat, `active/<part>.json`, is replaced about every two seconds and removed when the part
-ends; what a killed process leaves is stale. A failed attempt leaves `failed/<part>-<n>.json`.
-A write that fails is ignored: the catalog alone decides what is committed.
+ends. A failed attempt leaves `failed/<part>-<n>.json`. Writes that fail are ignored.
 """
 
 from __future__ import annotations

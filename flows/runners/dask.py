@@ -1,8 +1,7 @@
 """Collection on Dask: a task a part, each made by `flows.stages.collect.collect_part`.
 
-Dask hands out parts, and runs those of a worker that died again elsewhere. The catalog decides what
-is committed, so a part that two workers make is committed once. Results are records of a few
-numbers; the arrays go from the worker to the store.
+Dask repeats the parts of a worker that died. A part that two workers make is committed once. The
+arrays go from the worker to the store; a task returns a small record.
 """
 
 from __future__ import annotations
@@ -40,13 +39,9 @@ def run_dask(
     parts: Sequence[str] | None = None,
     settings: DaskSettings | None = None,
 ) -> list[PartCollected]:
-    """Collect the missing parts on the workers of a Dask cluster.
+    """Collect the missing parts on the workers of a Dask cluster; returns their records.
 
-    Interrupted, or once a part fails for good, parts in work are dropped; nothing of them is
-    committed.
-
-    Returns:
-        The records of what was collected now.
+    Interrupted, or once a part fails for good, parts in work are dropped without a commit.
 
     Raises:
         ValueError: as `dask_client`, what a part's `collect_part` raised, or the cluster was lost.

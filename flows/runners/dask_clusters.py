@@ -1,8 +1,6 @@
 """Dask clients: of workers on this machine, of an existing scheduler, or of jobs in a queue.
 
-A local cluster listens on loopback only, shows no dashboard unless asked to, and is encrypted with
-keys of its own. Workers in a job queue need a scheduler that other machines reach; it is encrypted
-in the same way.
+Clusters started here are encrypted with keys of their own; a local one listens on loopback only.
 """
 
 from __future__ import annotations
@@ -27,10 +25,8 @@ QUEUES = ("slurm",)
 LIFETIME_MARGIN_S = 300
 """Workers leave the queue's job this long before its limit, so that the scheduler notices."""
 
-CONFIG = {
-    # Samples the stack a hundred times a second.
-    "distributed.worker.profile.enabled": False,
-}
+CONFIG = {"distributed.worker.profile.enabled": False}
+"""The profiler samples the stack a hundred times a second."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What the Prefect flows share: retries, the server, and how progress and results are shown.
 
-Correctness does not depend on Prefect: tasks are idempotent by the files that they leave, so
-nothing is cached, and a run that died is resumed by running it again.
+Tasks are idempotent by the files that they write, so nothing is cached, and a run that died is
+resumed by running it again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import httpx
 from prefect import artifacts, get_run_logger, task
@@ -78,10 +77,10 @@ def last_name(place: str) -> str:
 
 @contextmanager
 def run_from_a_program(reporter: Reporter) -> Iterator[None]:
-    """Around the call of a flow by a program that reports to its user itself.
+    """The context in which a program calls a flow; `shown_progress` then reports to `reporter`.
 
-    Checks that a server answers, turns its loss into one line, and keeps Prefect's own output off
-    the terminal. `shown_progress` reports to `reporter`.
+    Checks that a server answers, turns its loss into one line, and silences Prefect on the
+    terminal.
 
     Raises:
         ValueError: no server answers, or it went away meanwhile.
@@ -160,15 +159,14 @@ class ProgressArtifacts:
 
 
 class _ProgressBar:
-    """A progress artifact. Once the server does not answer it is left as it is."""
+    """A progress artifact; no longer updated once the server does not answer."""
 
     def __init__(self, name: str, total: int, done: int):
         self._total, self._done = max(total, 1), done
-        self._lock = threading.Lock()
-        self._told = time.monotonic()
-        self._id: UUID | None = None
-        self._answers = True
-        self._tell(lambda: self._create(name))
+        self._lock, self._told = threading.Lock(), time.monotonic()
+        self._answers, key = True, artifact_key(name)
+        create = artifacts.create_progress_artifact
+        self._id = self._tell(lambda: create(self._share(), key=key, description=name))
 
     def advance(self, n: int) -> None:
         with self._lock:
@@ -176,35 +174,26 @@ class _ProgressBar:
             if time.monotonic() - self._told < PROGRESS_PERIOD_S:
                 return
             self._told = time.monotonic()
-        self._update(100.0 * self._done / self._total)
+        self._update(self._share())
 
     def finish(self) -> None:
         # Episodes may end early: fewer steps than expected are a finished step too.
         self._update(100.0)
 
-    def _create(self, name: str) -> None:
-        share = 100.0 * self._done / self._total
-        made = artifacts.create_progress_artifact(
-            min(share, 100.0), key=artifact_key(name), description=name
-        )
-        assert isinstance(made, UUID)
-        self._id = made
+    def _share(self) -> float:
+        return min(max(100.0 * self._done / self._total, 0.0), 100.0)
 
     def _update(self, share: float) -> None:
-        known = self._id
-        if known is not None:
-            self._tell(
-                lambda: artifacts.update_progress_artifact(known, min(max(share, 0.0), 100.0))
-            )
+        if self._id is not None:
+            self._tell(lambda: artifacts.update_progress_artifact(self._id, share))
 
-    def _tell(self, tell: Callable[[], Any]) -> None:
-        if not self._answers:
-            return
-        try:
-            tell()
-        except _NO_SERVER:
-            # The work continues; the loss is reported to the flow's caller.
-            self._answers = False
+    def _tell(self, tell: Callable[[], Any]) -> Any:
+        if self._answers:
+            try:
+                return tell()
+            except _NO_SERVER:
+                self._answers = False  # the loss is reported to the flow's caller
+        return None
 
 
 def artifact_key(name: str) -> str:

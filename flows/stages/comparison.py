@@ -24,7 +24,7 @@ from flows.progress import Reporter
 from flows.records.records import kept_record, provenance, to_tree, write_record
 from flows.stages.compared_runs import COMPARISON, ComparedModels, ComparedRun, train_once
 from flows.stages.comparison_summary import summarise
-from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_once
+from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
 from flows.stages.train import SelectPlan
 from learners.checkpoint import load_policy
 from learners.training.held_out import held_out_error, split_episodes
@@ -93,12 +93,8 @@ def run_comparison(
     held_out = episodes.held_out
     assert held_out is not None, "a plan holds some episodes out"
     # First: it takes no training, and shows whatever is wrong with the evaluation.
-    expert = evaluate_once(
-        PolicySource("expert", expert=plan.expert),
-        plan.evaluate,
-        out / "evaluate" / "expert.json",
-        reporter,
-    )
+    expert_source, path = PolicySource("expert", expert=plan.expert), out / "evaluate/expert.json"
+    expert = evaluate_policy(expert_source, plan.evaluate, reporter, path)
     runs = [_run(run, plan, store_path, held_out, out, reporter) for run in plan.runs()]
     record = {
         "plan": asdict(plan),
@@ -150,7 +146,7 @@ def _run(
     row = train_once(run, config, plan.select, store_path, out, reporter)
     source = PolicySource(run.name, run.folder(out))
     tested = _test_once(source, held_out, run.record(out, "test"), reporter)
-    evaluated = evaluate_once(source, plan.evaluate, run.record(out, "evaluate"), reporter)
+    evaluated = evaluate_policy(source, plan.evaluate, reporter, run.record(out, "evaluate"))
     return {**row, "test_mse": tested["mse"], "evaluation": evaluated}
 
 

@@ -19,7 +19,7 @@ from flows.progress import Reporter
 from flows.records.part_records import collection_rate, part_records
 from flows.records.records import provenance, read_record, to_tree, write_record
 from flows.stages.collect import collect
-from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_once
+from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
 from flows.stages.overview import dataset_overview
 from flows.stages.train import SelectPlan, TrainPlan, run_training
 from flows.tasks.legged import LeggedPlan
@@ -81,7 +81,9 @@ class DemoStages:
     collect: Callable[[LeggedPlan, Path, Reporter], Any] = collect
     describe: Callable[[Path, Path], dict[str, Any]] = describe
     train: Callable[[TrainPlan, Path, Path, Reporter], TrainResult] = run_training
-    evaluate: Callable[[PolicySource, EvaluatePlan, Path, Reporter], dict[str, Any]] = evaluate_once
+    evaluate: Callable[[PolicySource, EvaluatePlan, Reporter, Path], dict[str, Any]] = (
+        evaluate_policy
+    )
 
 
 def run_demo(
@@ -110,7 +112,7 @@ def run_demo(
     for source in sources:
         path = out / "evaluate" / f"{source.name}.json"
         with _timed(out, f"evaluate {source.name}"):
-            evaluations[source.name] = stages.evaluate(source, plan.evaluate, path, reporter)
+            evaluations[source.name] = stages.evaluate(source, plan.evaluate, reporter, path)
     summary = _summary(plan, store, overview, trained, evaluations)
     summary |= {
         "wall_s": sum(entry["seconds"] for entry in read_record(out / WALL) or []),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from collectors.experts.expert import load_expert
 from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.evaluation import CellResult, EvaluationGrid, evaluate
+from collectors.legged.evaluation import EvaluationGrid, evaluate
 from collectors.legged.observations import POLICY_SLICES
 from collectors.policies import Observation, Policy
 from collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
@@ -66,44 +67,25 @@ class PolicySource:
         return digest(checkpoint_path(self.run, self.which).read_bytes().hex())
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """A policy's cells and their means, its size, and its latency with one robot on one thread."""
+def evaluate_policy(
+    source: PolicySource, plan: EvaluatePlan, reporter: Reporter, path: Path | None = None
+) -> dict[str, Any]:
+    """Run every episode of the plan's grid, unless `path` already holds that evaluation.
 
-    policy: str
-    cells: list[CellResult]
-    parameters: int
-    latency_us_median: float
-    latency_us_p99: float
-    wall_s: float
-    steps_per_s: float
-
-    def mean(self, key: str) -> float:
-        """Mean of a number over the cells; every cell has the same weight."""
-        return float(np.mean([getattr(cell, key) for cell in self.cells]))
-
-    def as_record(self) -> dict[str, Any]:
-        """The evaluation as its file holds it."""
-        return {
-            "policy": self.policy,
-            "return": self.mean("episode_return"),
-            "success": self.mean("success"),
-            "survival": self.mean("survival"),
-            "parameters": self.parameters,
-            "latency_us_median": self.latency_us_median,
-            "latency_us_p99": self.latency_us_p99,
-            "wall_s": self.wall_s,
-            "steps_per_s": self.steps_per_s,
-            "cells": [cell.as_record() for cell in self.cells],
-        }
-
-
-def evaluate_policy(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> Evaluation:
-    """Run every episode of the plan's grid under one policy.
+    Returns:
+        {"policy", "cells", "return", "success", "survival", "parameters", "latency_us_median",
+        "latency_us_p99", ...}: means over the cells, each with the same weight; the latency is that
+        of one robot on one thread.
 
     Raises:
-        ValueError: no such expert or run, or a run trained on another observation.
+        ValueError: no such expert or run, a run trained on another observation, or `path` holds
+            something else.
     """
+    key, work = {"weights": source.key()}, partial(_evaluated, source, plan, reporter)
+    return kept_evaluation(path, plan, key, ("policy", "cells"), work)
+
+
+def _evaluated(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> dict[str, Any]:
     specs = plan.grid.specs()
     robots = min(plan.robots, len(specs))
     policy, parameters, robot = _load(source, robots, plan)
@@ -118,24 +100,18 @@ def evaluate_policy(source: PolicySource, plan: EvaluatePlan, reporter: Reporter
         median, p99 = control_latency(single, robot_observations(plan, robot))
     finally:
         env.close()
-    return Evaluation(source.name, cells, parameters, median, p99, wall_s, total / wall_s)
-
-
-def evaluate_once(
-    source: PolicySource, plan: EvaluatePlan, path: Path, reporter: Reporter
-) -> dict[str, Any]:
-    """Evaluate, unless `path` already holds the evaluation of these weights by this plan.
-
-    Returns:
-        The evaluation's record.
-
-    Raises:
-        ValueError: as `evaluate_policy`, or `path` holds something else.
-    """
-    key, fields = {"weights": source.key()}, ("policy", "cells")
-    return kept_evaluation(
-        path, plan, key, fields, lambda: evaluate_policy(source, plan, reporter).as_record()
-    )
+    return {
+        "policy": source.name,
+        "return": float(np.mean([cell.episode_return for cell in cells])),
+        "success": float(np.mean([cell.success for cell in cells])),
+        "survival": float(np.mean([cell.survival for cell in cells])),
+        "parameters": parameters,
+        "latency_us_median": median,
+        "latency_us_p99": p99,
+        "wall_s": wall_s,
+        "steps_per_s": total / wall_s,
+        "cells": [cell.as_record() for cell in cells],
+    }
 
 
 def run_source(run: Path) -> PolicySource:

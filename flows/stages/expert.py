@@ -54,7 +54,7 @@ def run_expert_training(
     write_record(path, card | provenance())
     plan = EvaluatePlan(grid=grid, threads=config.threads)
     evaluation = evaluate_policy(PolicySource("expert", expert=str(weights)), plan, reporter)
-    write_record(path, card | provenance() | {"evaluation": evaluation.as_record()})
+    write_record(path, card | provenance() | {"evaluation": evaluation})
     return weights
 
 

@@ -16,6 +16,7 @@ from collectors.timing import CONTROL_DT_S, DECIMATION
 from datasets.files import sha256_file
 from flows.progress import Reporter
 from flows.records.records import provenance, read_record
+from flows.stages.evaluate import run_source
 from flows.stages.train import PLAN
 from learners.checkpoint import KEPT, policy_from, read_checkpoint
 from learners.deploy.export import ExportOptions, ExportResult, export_policy
@@ -42,8 +43,7 @@ def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> Ex
         ValueError: no run, no usable checkpoint, another robot's policy, missing packages, or a
             `dst` that holds something else.
     """
-    if not run.is_dir():
-        raise ValueError(f"no training run at {run}; `gaitforge train` makes one")
+    run_source(run)  # raises
     policy, card, sha256 = _read(run, plan.checkpoint)
     progress = card.get("progress") or {}
     if not card.get("finished", True) and plan.checkpoint == "last":

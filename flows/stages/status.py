@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +19,7 @@ from flows.records.part_records import (
     plan_records,
     records_folder,
 )
-from flows.records.records import read_record
+from flows.records.records import read_record, to_tree
 from flows.tasks.registry import recorded_plan
 from learners.training.records.history import HISTORY, read_history
 
@@ -141,7 +140,7 @@ def status(place: Path | str) -> CollectionStatus | TrainingStatus:
 def as_tree(found: CollectionStatus | TrainingStatus) -> dict[str, Any]:
     """A status as JSON values; `kind` is "store" or "run"."""
     kind = "store" if isinstance(found, CollectionStatus) else "run"
-    return {"kind": kind, **json.loads(json.dumps(asdict(found)))}
+    return {"kind": kind, **to_tree(found)}
 
 
 def collection_status(store_path: Path | str, now: float | None = None) -> CollectionStatus:

@@ -22,9 +22,8 @@ PLAN = "plan.json"
 class SelectPlan:
     """Which episodes of a store; empty means all.
 
-    `where` is a boolean SQL expression over the catalog's columns. `saved` is a file of
-    `Selection.save`, instead of terrain, skill and level: the same episodes even after more parts
-    were added.
+    `where` is a boolean SQL expression over the catalog's columns; `saved` a file of
+    `Selection.save`, instead of terrain, skill and level.
     """
 
     terrain: tuple[str, ...] = ()
@@ -44,15 +43,13 @@ class SelectPlan:
             raise ValueError(
                 "a saved selection has its terrains, skills and levels; only --where narrows it"
             )
-        selection = (
-            Selection.load(store, self.saved)
-            if self.saved
-            else store.select(
-                terrain=list(self.terrain) or None,
-                skill=list(self.skill) or None,
-                level=list(self.level) or None,
-            )
+        terrain, skill, level = (
+            list(each) or None for each in (self.terrain, self.skill, self.level)
         )
+        if self.saved:
+            selection = Selection.load(store, self.saved)
+        else:
+            selection = store.select(terrain=terrain, skill=skill, level=level)
         if self.where:
             selection = selection.where(self.where)
         if len(selection) == 0:

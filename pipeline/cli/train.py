@@ -119,7 +119,7 @@ def show_evaluation(arguments: argparse.Namespace, name: str, **source: Any) -> 
     plan = with_chosen(plan, {"threads": arguments.threads, "sim": arguments.sim})
     plan = override(plan, arguments.settings)
     evaluation = evaluate_policy(PolicySource(name, **source), plan, TerminalReporter())
-    show([cell.as_record() for cell in evaluation.cells], arguments.json)
+    show(evaluation["cells"], arguments.json)
     return 0
 
 

@@ -66,9 +66,8 @@ def test_the_exported_policy_does_in_the_simulator_what_the_run_does(
         evaluate_policy(PolicySource("it", run=folder), plan, Silent())
         for folder in (run, tmp_path / "out")
     )
-    assert exported.parameters == trained.parameters
-    for one, other in zip(trained.cells, exported.cells, strict=True):
-        expected, found = one.as_record(), other.as_record()
+    assert exported["parameters"] == trained["parameters"]
+    for expected, found in zip(trained["cells"], exported["cells"], strict=True):
         labels = ("policy", "terrain", "skill")
         assert [found.pop(name) for name in labels] == [expected.pop(name) for name in labels]
         assert found == pytest.approx(expected, rel=1e-3, abs=1e-3)

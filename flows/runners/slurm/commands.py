@@ -1,7 +1,6 @@
-"""Slurm's own commands, called as programs: submit, ask for states, cancel.
+"""Slurm's commands as functions: `sbatch`, `squeue`, `scancel`.
 
-Only `sbatch`, `squeue` and `scancel` are needed. Many clusters have no accounting (`sacct`), and
-a job's exit records outlive the minutes for which the controller remembers it.
+`sacct` is not used: many clusters have no accounting.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Collection and training as Slurm jobs.
 
-A collection is an array over the missing parts, a training one job; both run their job folder's
-`plan.json` through `run_task`. Slurm may run any task again at any time: committed parts are
-skipped, and a training resumes from its checkpoint. The same command submits what is left.
+A collection is an array over the missing parts, a training one job; both run `run_task` on their
+job folder. Slurm may repeat any task: committed parts are skipped, a training resumes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """The batch script of a Slurm job: its requests, its work, and how it ends.
 
-A script rather than submitit, which pickles the call, ignores SIGTERM, and guesses from the wall
-time whether a signal meant the time limit. The script can be read, and run by hand.
-
 Slurm sends USR2 to the script `grace_s` before the time limit (up to a minute earlier, sbatch(1));
 the script sends SIGTERM to the work, which saves its state and ends, and requeues the job. torchrun
-kills what has not ended 30 s after SIGTERM.
+kills what has not ended 30 s after SIGTERM. Why not submitit: docs/decisions/slurm-scripts.md.
 """
 
 from __future__ import annotations

@@ -58,7 +58,10 @@ def _finished(config: GymTrainingConfig, out: Path) -> dict[str, Any] | None:
 
 def _train(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str, Any]:
     if config.demonstrations:
-        _demonstrate(config, out, reporter)
+        with closing(open_demonstrations(config, out)) as plans:
+            done = plans.episodes - plans.episodes_left
+            with reporter.step(f"plan {config.env}", plans.episodes, "episode", done) as advance:
+                demonstrate(plans, advance)
     done, note = trained_gym_steps(out), ""
     with reporter.step(f"train {config.env}", config.steps, "step", done) as advance:
 
@@ -69,11 +72,3 @@ def _train(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str
         train_gym(config, out, report, lambda steps: advance(steps, note))
     with reporter.step("measure policies", total_episodes(), "episode") as advance:
         return choose_policies(out, provenance(), lambda episodes: advance(episodes, ""))
-
-
-def _demonstrate(config: GymTrainingConfig, out: Path, reporter: Reporter) -> None:
-    with closing(open_demonstrations(config, out)) as demonstrations:
-        episodes = demonstrations.episodes
-        done = episodes - demonstrations.episodes_left
-        with reporter.step(f"plan {config.env}", episodes, "episode", done) as advance:
-            demonstrate(demonstrations, advance)
