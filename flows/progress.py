@@ -32,6 +32,17 @@ def unheard(n: int, note: str) -> None:
     """An `Advance` that does nothing."""
 
 
+def from_totals(advance: Advance, done: int = 0) -> Advance:
+    """An `Advance` that takes the units done in all instead of those done since."""
+
+    def report(total: int, note: str) -> None:
+        nonlocal done
+        advance(total - done, note)
+        done = total
+
+    return report
+
+
 class Silent:
     """A reporter that shows nothing."""
 

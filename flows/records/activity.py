@@ -14,7 +14,6 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from flows.progress import Interrupted
@@ -91,12 +90,7 @@ class PartActivity:
         log_event(self._records, "info", "part started", part=self._beat.part)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
         known = {"part": self._beat.part, "steps": self._beat.steps}

@@ -80,14 +80,7 @@ def kept_evaluation(
     fields: Collection[str],
     evaluate: Callable[[], dict[str, Any]],
 ) -> dict[str, Any]:
-    """The evaluation by a plan: that at `path`, if it is this one; made now without a path.
-
-    Args:
-        key: changes with whatever else changes the evaluation, such as the policy's weights.
-
-    Raises:
-        ValueError: as `kept_record`.
-    """
+    """`kept_record` of an evaluation by a plan; just `evaluate()` without a path."""
     if path is None:
         return evaluate()
     known = {"plan": digest(plan), **key}
@@ -100,7 +93,7 @@ def kept_record(
     """The record at `path` if it was made with this key; else what `make` returns, written there.
 
     Args:
-        key: changes with whatever changes the record; fields: some that every such record has.
+        key: changes with whatever changes the record; fields: some of the record's.
 
     Raises:
         ValueError: `path` holds something else than such a record, and what `make` raises.

@@ -71,10 +71,7 @@ class Collection:
 def prepare(
     plan: CollectionPlan, store_path: Path | str, parts: Sequence[str] | None = None
 ) -> Collection:
-    """Create the store and the record of the plan, before any part is made.
-
-    Args:
-        store_path: a folder, or `s3://bucket/prefix`; parts: None for all of the plan.
+    """Create the store and the record of the plan, before any part (None: all) is made.
 
     Raises:
         ValueError: a part that is not the plan's, no such expert, another schema is there, or the
@@ -101,18 +98,16 @@ def collect_part(
     threads: int = 1,
     retry: Retry | None = None,
 ) -> PartCollected:
-    """Make one part in this process and return its record; a committed part is not made again.
+    """Make one part in this process, unless it is committed; returns its record.
 
-    The store must exist (`prepare`). Transient system errors are retried. Parts of one plan in one
-    thread share a simulator.
+    The store must exist (`prepare`). Parts of one plan in one thread share a simulator.
 
     Args:
         advance: called after every step; it stops the work by raising.
-        threads: of the simulator; retry: None for three attempts.
+        threads: of the simulator; retry: of transient system errors; None for three attempts.
 
     Raises:
-        ValueError: the part is not the plan's, also because the expert's file changed since the
-            part was named; there is no store; or it refuses the part.
+        ValueError: the part is not the plan's, there is no store, or it refuses the part.
     """
     planned = plan.listed_with(part)
     store = open_store(store_path)
@@ -138,10 +133,7 @@ def collect(
     """Collect the missing ones of the given parts (None for all) on this machine.
 
     The runner "local", without settings: each of the plan's workers simulates a part of its own.
-    Interrupted, the run loses the parts in work alone.
-
-    Returns:
-        The records of what was collected now.
+    Interrupted, the run loses the parts in work alone. Returns what was collected now.
     """
     collection = prepare(plan, store_path, parts)
     workers = max(1, min(plan.workers, len(collection.missing)))
@@ -185,11 +177,7 @@ def _attempt(
     part: str,
     advance: Advance,
 ) -> PartCollected:
-    """Roll out and commit a part, with its heartbeat and its record.
-
-    The store writes under the part's lock and looks again: a part that another process committed
-    meanwhile stays as it is.
-    """
+    """Roll out and commit a part (a no-op if another process committed it meanwhile)."""
     with PartActivity(records_folder(store_path), part, expected) as activity:
 
         def heard(n: int, note: str) -> None:

@@ -54,9 +54,6 @@ class ComparedModels:
         seeds: of the weights and of the data's order; a run each.
         config: the settings that all runs share.
         own: settings of one model, e.g. {"transformer": {"peak_lr": 0.001}}.
-
-    Raises:
-        ValueError: an unknown model or setting, or runs that could not be compared.
     """
 
     own_settings: ClassVar[tuple[str, ...]] = (

@@ -40,9 +40,6 @@ class ComparisonPlan(ComparedModels):
         select: the episodes to learn from, before some are held out (the same for all runs).
         evaluate: the closed-loop episodes.
         expert: a name or file; returns are given as fractions of its return.
-
-    Raises:
-        ValueError: as `ComparedModels`.
     """
 
     select: SelectPlan = field(default_factory=SelectPlan)

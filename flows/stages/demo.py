@@ -35,8 +35,7 @@ POLICY_MEASURES = (
     *("latency_us_median", "latency_us_p99"),
 )
 
-# A window is a whole episode: every step is learned with the history that it has in control. Each
-# training takes a minute on two cores.
+# A window is a whole episode, so every step has its full history. A training takes a minute.
 _FCNET_BUDGET = {"steps": 3000, "batch_size": 8, "window_len": EPISODE_STEPS, "peak_lr": 8e-3}
 _BOT_BUDGET = {"steps": 600, "batch_size": 6, "window_len": EPISODE_STEPS, "peak_lr": 5e-3}
 

@@ -12,7 +12,7 @@ from collectors.experts.ppo_checkpoint import trained_steps
 from collectors.legged.evaluation import EvaluationGrid
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
-from flows.progress import Reporter
+from flows.progress import Reporter, from_totals
 from flows.records.records import provenance, write_record
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
 
@@ -31,17 +31,15 @@ def run_expert_training(
     The card lies beside the weights; `history.jsonl` has a line for each update.
     """
     out.mkdir(parents=True, exist_ok=True)
-    shown = trained_steps(out)
-    table = _SuccessTable()
-    with reporter.step("train expert", config.steps, "step", done=shown) as advance:
+    done, table = trained_steps(out), _SuccessTable()
+    with reporter.step("train expert", config.steps, "step", done) as advance:
+        show = from_totals(advance, done)
 
         def report(summary: dict[str, Any]) -> None:
-            nonlocal shown
             note = ""
             if summary["return"] is not None:
                 note = f"return {summary['return']:.2f}, success {summary['success']:.2f}"
-            advance(summary["steps"] - shown, note)
-            shown = summary["steps"]
+            show(summary["steps"], note)
             table.add(summary["cells"])
             if summary["iteration"] % TABLE_EVERY == 0:
                 reporter.say(table.take(summary))

@@ -23,6 +23,11 @@ from learners.deploy.export import ExportOptions, ExportResult, export_policy
 from learners.deploy.export_metadata import CommandFacts, FieldFacts, RobotFacts
 from learners.policy.policy_network import PolicyNetwork
 
+JOINT_ARRAYS = (
+    *("default_joint_pos_rad", "joint_lower_rad", "joint_upper_rad"),
+    *("kp_nm_per_rad", "kd_nms_per_rad", "torque_limit_nm"),
+)
+
 
 @dataclass(frozen=True)
 class ExportPlan:
@@ -74,12 +79,7 @@ def robot_facts(robot: RobotCard) -> RobotFacts:
     return RobotFacts(
         robot=robot.name,
         joint_names=robot.joint_names,
-        default_joint_pos_rad=tuple(robot.default_joint_pos_rad.tolist()),
-        joint_lower_rad=tuple(robot.joint_lower_rad.tolist()),
-        joint_upper_rad=tuple(robot.joint_upper_rad.tolist()),
-        kp_nm_per_rad=tuple(robot.kp_nm_per_rad.tolist()),
-        kd_nms_per_rad=tuple(robot.kd_nms_per_rad.tolist()),
-        torque_limit_nm=tuple(robot.torque_limit_nm.tolist()),
+        **{name: tuple(getattr(robot, name).tolist()) for name in JOINT_ARRAYS},
         action_scale_rad=robot.action_scale_rad,
         action_limit=MAX_ACTION,
         target_margin_rad=TARGET_MARGIN_RAD,

@@ -14,7 +14,7 @@ from flows.progress import Advance, Interrupted
 
 POLL_S = 0.5
 END_S = 10.0
-"""How long a process may take to end after it was told to."""
+"""How long a process may take to end after SIGTERM."""
 
 Work = Callable[[Sequence[str], Advance], Any]
 
@@ -22,8 +22,7 @@ Work = Callable[[Sequence[str], Advance], Any]
 def run_in_processes(work: Work, shares: Sequence[Sequence[str]], look: Callable[[], None]) -> bool:
     """Do each share of the work in a process of its own; True if all succeed.
 
-    If one process fails, or this one is interrupted, the others are ended. The processes end with
-    this one, also when it is killed.
+    If one fails, or this process is interrupted or killed, the others end.
 
     Args:
         work: `work(share, advance)`, at the top of a module; `advance` stops it by raising.

@@ -27,7 +27,7 @@ def replay(
     """Simulate random episodes of a store again and compare every step.
 
     Args:
-        count: episodes; in whole parts, so at least, unless they are legged.
+        count: episodes (at least: whole parts, unless they are legged).
         seed: which episodes; robot: of a legged store, a name or path; empty for the store's own.
 
     Raises:
@@ -63,11 +63,7 @@ def replay(
 
 
 def _differences(store: Store, part: str, data: PartData) -> Iterator[ReplayFault]:
-    """A fault for each episode that did not repeat.
-
-    Raises:
-        ValueError: the part was made by another version of the simulator.
-    """
+    """A fault for each episode that did not repeat; ValueError for another simulator version."""
     selection = store.select()
     table = selection.episodes()
     index_of = {episode: k for k, episode in enumerate(table.column("episode").to_pylist())}

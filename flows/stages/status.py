@@ -70,7 +70,7 @@ class CollectionStatus:
         steps, episodes, bytes: of the store.
         active: parts in work, stale ones included; failed: parts that failed at some time.
         steps_per_s: over the last parts; working_steps_per_s: of the parts in work.
-        remaining_steps: of the missing parts; remaining_s: None unless parts are in work.
+        remaining_steps: of the missing parts; remaining_s: None unless it is working.
     """
 
     store: str
@@ -98,8 +98,7 @@ class TrainingStatus:
         state: "empty" (no step yet), "working" (it wrote a moment ago), "stopped", "complete".
         step, steps: optimiser steps done, and in all; loss, validation_loss: the last ones.
         steps_per_s: control steps a second; elapsed_s: training seconds over all resumes.
-        remaining_s: None unless it is working; quiet_s: seconds since it last wrote.
-        metrics: the other values of the history's last row.
+        quiet_s: seconds since it last wrote; metrics: other values of the history's last row.
     """
 
     run: str

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from datasets import Selection, open_store
-from flows.progress import Reporter
+from flows.progress import Reporter, from_totals
 from flows.records.records import provenance, write_record
 from learners.models.registry import preset
 from learners.training.config import TrainConfig
@@ -87,15 +86,9 @@ def run_training(
         }
         write_record(out / PLAN, record | provenance())
     with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
-        return train(plan.config, selection, out, _as_progress(advance))
+        show = from_totals(advance)
 
+        def report(done: int, total: int, info: dict[str, Any]) -> None:
+            show(done, f"loss {info['loss']:.4f}, {info['steps_per_s']:,.0f} steps/s")
 
-def _as_progress(advance: Callable[[int, str], None]) -> Callable[[int, int, dict[str, Any]], None]:
-    shown = 0
-
-    def progress(done: int, total: int, info: dict[str, Any]) -> None:
-        nonlocal shown
-        advance(done - shown, f"loss {info['loss']:.4f}, {info['steps_per_s']:,.0f} steps/s")
-        shown = done
-
-    return progress
+        return train(plan.config, selection, out, report)

@@ -1,9 +1,8 @@
-"""Gymnasium's tasks: collecting the sets of D4RL with policies and a replay buffer of our own.
+"""Gymnasium's tasks: D4RL's sets, collected with our own policies and replay buffer.
 
-D4RL's recipe (Fu et al. 2020): medium and expert sets are drawn from a partially and a fully
-trained policy, medium-replay is everything that the training saw up to the medium policy, and
-medium-expert is the selection of both. Deviation: a set of drawn episodes ends with the first whole
-episode past its steps, where D4RL's cut the last one.
+D4RL (Fu et al. 2020): medium and expert sets are drawn from a partially and a fully trained policy;
+medium-replay is all that the training saw up to the medium policy. Deviation: a set ends with the
+first whole episode past its steps, where D4RL's cut the last one.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ from flows.records.records import digest
 from flows.tasks.interface import CollectionPlan, PartData, Simulation
 
 REPLAY_PART_STEPS = 50_000
-"""Steps after which a part of a replay buffer ends with its episode: the same in every plan, so
-that no two of them store an episode twice."""
+"""Minimum steps of a replay buffer's part; one for all plans, so that no two share an episode."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class GymPart:
     """One part of a plan.
 
     Attributes:
-        quality: one of `QUALITIES`; number: of the part within it.
+        number: of the part within its quality.
         expert_hash: of the acting policy; for medium-replay of the medium one.
         steps: minimum; for medium-replay exact.
         first, stop: range of the replay buffer's episodes.
@@ -77,10 +75,6 @@ class GymPlan(CollectionPlan):
         seed: random seed.
         physics: store the simulator's state too, which medium-replay has none of.
         processes: of a local run.
-
-    Raises:
-        ValueError: an unknown task or quality, none or one twice, numbers that are too small, or
-            physics with medium-replay.
     """
 
     kind = "gym"
@@ -122,21 +116,14 @@ class GymPlan(CollectionPlan):
         return policies_folder(self.env, self.policies)
 
     def recipe(self) -> Recipe:
-        """The record of the policies' training.
-
-        Raises:
-            ValueError: no finished training there, or one in another environment.
-        """
+        """The record of the policies' training. Raises ValueError if it is another or none."""
         recipe = read_recipe(self.folder)
         if recipe.env != self.env:
             raise ValueError(f"{self.folder} holds policies of {recipe.env}, not of {self.env}")
         return recipe
 
     def parts(self) -> dict[str, GymPart]:
-        """The parts by name, in the plan's order.
-
-        More steps or qualities leave the other parts as they are. No two parts share an episode,
-        also those of plans with other steps.
+        """The parts by name, in the plan's order; more steps or qualities leave the others alone.
 
         Raises:
             ValueError: as `recipe`, or a policy is missing.
@@ -169,11 +156,7 @@ class GymPlan(CollectionPlan):
         return replace(self, qualities=(quality,)) if quality in self.qualities else self
 
     def schema(self) -> Schema:
-        """See `CollectionPlan.schema`.
-
-        Raises:
-            ValueError: as `recipe`, or the task's package is not installed.
-        """
+        """See `CollectionPlan.schema`."""
         env = TaskBatch(self.task, 1)
         try:
             return gym_schema(env, self.recipe(), self.physics)

@@ -47,7 +47,7 @@ class Simulation(ABC):
 
 
 class CollectionPlan(ABC):
-    """What to collect; the plans are frozen dataclasses that survive JSON.
+    """What to collect: a frozen dataclass that survives JSON and refuses bad values (ValueError).
 
     Attributes:
         kind: the task's name in `flows.tasks.registry`.

@@ -9,8 +9,7 @@
       exit/<k>-<n>.json   how its run n (from 0) ended, before it was queued again
       cancelled.json      there if `cancel_job` cancelled it
 
-A task's state is Slurm's while Slurm knows it, then that of its exit record: Slurm forgets a job
-within minutes. Nothing of the environment is written here.
+A task's state is Slurm's while Slurm knows it (for minutes), then that of its exit record.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _QUEUE_PERIOD_S = 2.0
 _SEARCH_DEPTH = 4
 
 ENDED = ("done", "failed", "cancelled", "lost")
-"""Final task states. "lost": unknown to Slurm and without an exit record, as when its node died;
-"unknown": without one, and there is no Slurm here."""
+"""Final task states. "lost": unknown to Slurm and without an exit record; "unknown": the same where
+there is no Slurm."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class TaskStatus:
     """The state of one task of a job.
 
     Attributes:
-        state: "waiting", "running", "unknown" or one of `ENDED`; why: Slurm's reason or last word.
+        state: "waiting", "running", "unknown" or one of `ENDED`; why: Slurm's reason or state.
         code: exit code of its last run, if that left a record; restarts: runs before that one.
         started, ended: of that run, seconds since the epoch.
     """

@@ -23,20 +23,8 @@ from flows.progress import Reporter
 from flows.records.part_records import PartCollected, records_folder, store_address
 from flows.records.plans import plan_from_tree
 from flows.records.records import provenance, read_record, to_tree, write_record
+from flows.runners.slurm import jobs
 from flows.runners.slurm.commands import job_environment, submit, submit_command
-from flows.runners.slurm.jobs import (
-    PLAN,
-    SCRIPT,
-    Job,
-    cancel_job,
-    find_jobs,
-    job_state,
-    log_name,
-    new_folder,
-    parts_in_work,
-    states_of,
-    write_job,
-)
 from flows.runners.slurm.script import SlurmSettings, Work, batch_script
 from flows.stages.collect import collect, prepare
 from flows.stages.train import TrainPlan, run_training
@@ -55,14 +43,14 @@ def run_slurm(
     reporter: Reporter,
     parts: Sequence[str] | None = None,
     settings: SlurmSettings | None = None,
-) -> Job | str | list[PartCollected]:
-    """Submit an array over the parts that are neither committed nor in a live job.
+) -> jobs.Job | str | list[PartCollected]:
+    """The runner "slurm": an array over the parts that are neither committed nor in a live job.
 
     Returns:
         The job; with `dry_run` its script; an empty list if there is nothing to submit.
 
     Raises:
-        ValueError: no Slurm, or its reason to refuse; nothing is submitted and nothing left behind.
+        ValueError: no Slurm, or its reason to refuse; nothing is left behind.
     """
     settings = settings or SlurmSettings()
     if settings.nodes > 1 or settings.gpus:
@@ -70,7 +58,7 @@ def run_slurm(
     store = store_address(store_path)
     place = jobs_folder(store)
     missing = _missing(plan, store, parts)
-    busy = set() if settings.dry_run else parts_in_work(place)
+    busy = set() if settings.dry_run else jobs.parts_in_work(place)
     wanted = [part for part in missing if part not in busy]
     if not wanted:
         given = f"; {len(missing)} are in work in jobs of {place}" if missing else ""
@@ -80,7 +68,7 @@ def run_slurm(
     tasks = tuple(tuple(wanted[k : k + size]) for k in range(0, len(wanted), size))
     plan = plan.with_workers(settings.cpus)
     work = Work("gaitforge-collect", len(tasks), True, True, COLLECT_REQUEUES)
-    draft = Job(place, "", "collect", str(store), 0.0, settings.partition, (), tasks)
+    draft = jobs.Job(place, "", "collect", str(store), 0.0, settings.partition, (), tasks)
     return _submit(draft, plan, store, work, settings, lambda: prepare(plan, store, wanted))
 
 
@@ -89,15 +77,12 @@ def run_training_on_slurm(
     store_path: Path | str,
     out: Path,
     settings: SlurmSettings | None = None,
-) -> Job | str:
-    """Submit a training in `out`; its job resumes from the checkpoint whenever it is started.
-
-    Returns:
-        The job; with `dry_run` its script.
+) -> jobs.Job | str:
+    """Submit a training in `out`; returns the job, or with `dry_run` its script.
 
     Raises:
-        ValueError: nothing is selected, the run is being trained by a live job, no Slurm, or its
-            reason to refuse; nothing is submitted.
+        ValueError: nothing is selected, a live job trains in `out`, no Slurm, or its reason to
+            refuse; nothing is submitted.
     """
     settings = settings or SlurmSettings()
     store = store_address(store_path)
@@ -106,7 +91,7 @@ def run_training_on_slurm(
     if not settings.dry_run and _is_live(place):
         raise ValueError(f"a job that trains {out} is queued or running; see gaitforge jobs list")
     work = Work("gaitforge-train", 1, False, False, TRAIN_REQUEUES)
-    draft = Job(place, "", "train", str(out.absolute()), 0.0, settings.partition, (), ((),))
+    draft = jobs.Job(place, "", "train", str(out.absolute()), 0.0, settings.partition, (), ((),))
     return _submit(draft, plan, store, work, settings, lambda: None)
 
 
@@ -122,9 +107,9 @@ def run_task(folder: Path, task: int, reporter: Reporter) -> None:
     Raises:
         ValueError: no such task, a damaged plan, or what collection and training raise.
     """
-    tree = read_record(folder / PLAN) or {}
+    tree = read_record(folder / jobs.PLAN) or {}
     if not {"kind", "target", "store", "plan", "tasks"} <= tree.keys():
-        raise ValueError(f"{folder} is no job folder: it holds no {PLAN} of a job")
+        raise ValueError(f"{folder} is no job folder: it holds no {jobs.PLAN} of a job")
     kind, plan, tasks = tree["kind"], tree["plan"], tree["tasks"]
     store = store_address(tree["store"])
     if not 0 <= task < len(tasks):
@@ -146,13 +131,13 @@ def _missing(
 
 
 def _submit(
-    draft: Job,
+    draft: jobs.Job,
     plan: CollectionPlan | TrainPlan,
     store: Path | str,
     work: Work,
     settings: SlurmSettings,
     afterwards: Callable[[], Any],
-) -> Job | str:
+) -> jobs.Job | str:
     """Write a job's folder, submit its script, write its record; on failure nothing is left.
 
     Args:
@@ -168,8 +153,10 @@ def _submit(
         values["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(settings.cpus))
     environment = job_environment(settings.pass_env, **values)
     made = [folder for folder in (place, *place.parents) if not folder.exists()]
-    folder = new_folder(place, draft.kind)
-    command = submit_command(folder / SCRIPT, folder / log_name("%a" if work.array else 0))
+    folder = jobs.new_folder(place, draft.kind)
+    command = submit_command(
+        folder / jobs.SCRIPT, folder / jobs.log_name("%a" if work.array else 0)
+    )
     try:
         record = {
             "kind": draft.kind,
@@ -179,8 +166,8 @@ def _submit(
             "plan": to_tree(plan),
             "tasks": draft.tasks,
         }
-        write_record(folder / PLAN, record | provenance())
-        (folder / SCRIPT).write_text(batch_script(folder, work, settings))
+        write_record(folder / jobs.PLAN, record | provenance())
+        (folder / jobs.SCRIPT).write_text(batch_script(folder, work, settings))
         started = time.time()
         number = submit(command, environment)
     except BaseException:
@@ -191,14 +178,14 @@ def _submit(
         raise
     job = replace(draft, folder=folder, id=number, submitted=started, command=tuple(command))
     try:
-        write_job(job)
+        jobs.write_job(job)
         afterwards()
     except BaseException:
-        cancel_job(job)
+        jobs.cancel_job(job)
         raise
     return job
 
 
 def _is_live(place: Path) -> bool:
-    jobs = find_jobs(place) if place.is_dir() else []
-    return any(job_state(tasks) in ("waiting", "running") for tasks in states_of(jobs))
+    found = jobs.find_jobs(place) if place.is_dir() else []
+    return any(jobs.job_state(tasks) in ("waiting", "running") for tasks in jobs.states_of(found))

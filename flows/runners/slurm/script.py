@@ -44,9 +44,6 @@ class SlurmSettings:
         options: further options of sbatch, "name=value" or "name".
         pass_env: names of further environment variables for the job; never written to a file.
         dry_run: show the script and submit nothing.
-
-    Raises:
-        ValueError: a value that sbatch could not take.
     """
 
     partition: str = ""

@@ -82,9 +82,6 @@ class GymComparisonPlan(ComparedModels):
         policies: folder of the experts' training, whose measured returns normalise; empty for the
             store's own reference returns.
         only: the sets to run in this call; empty for all.
-
-    Raises:
-        ValueError: as `ComparedModels`, or an unknown task or set.
     """
 
     own_settings = (*ComparedModels.own_settings, "objective", "window_len")

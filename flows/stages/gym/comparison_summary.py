@@ -11,13 +11,8 @@ from flows.stages.compared_runs import Row, over_seeds
 from flows.stages.gym.evaluation import ReferenceReturns
 
 _MEASURES = (
-    "normalised",
-    "normalised_asked_best",
-    "d4rl_normalised",
-    "return",
-    "length",
-    "success",
-    "train_s",
+    *("normalised", "normalised_asked_best", "d4rl_normalised"),
+    *("return", "length", "success", "train_s"),
 )
 
 

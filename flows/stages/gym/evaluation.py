@@ -1,9 +1,7 @@
-"""Evaluation on Gymnasium's tasks: returns, and scores normalised by measured returns.
+"""Evaluation on Gymnasium's tasks: returns, and D4RL's score (Fu et al. 2020).
 
-D4RL's score is 100 x (return - random) / (expert - random). Its reference returns belong to its own
-policies on older environments, so `normalised` takes the measured returns of our expert and of a
-random policy; `d4rl_normalised` takes D4RL's.
-
+The score is 100 x (return - random) / (expert - random). `d4rl_normalised` takes D4RL's reference
+returns, measured on older environments; `normalised` those of our own expert and random policy.
 A return-conditioned policy sees return-to-go over the expert's return; nothing is subtracted.
 """
 
@@ -46,11 +44,7 @@ _OF_AN_EVALUATION = ("plan", "policy", "env", "returns", "lengths", "d4rl_normal
 
 @dataclass(frozen=True)
 class ReferenceReturns:
-    """Mean returns that score 0 and 100, and their source.
-
-    Raises:
-        ValueError: the expert's is not above the random policy's.
-    """
+    """Mean returns that score 0 and 100, and their source."""
 
     random: float
     expert: float
@@ -94,9 +88,7 @@ class GymSource:
     """A policy: of a training run, an expert, or (with neither) uniformly random actions.
 
     Attributes:
-        name: in tables.
-        run: folder of a training run; which: its "last" checkpoint, or the "best" by validation
-            loss.
+        run: folder of a training run; which: its "last" or "best" (validation loss) checkpoint.
         policies: folder of a task's policies; quality: "medium" or "expert".
     """
 
@@ -142,9 +134,6 @@ class GymEvaluationPlan:
         return_target: of a return-conditioned policy, in units of the expert's return in
             `references`, or of the run's own return scale without them.
         references: the returns to normalise by.
-
-    Raises:
-        ValueError: an unknown task, a number out of its range, or references of another kind.
     """
 
     env: str = "Hopper-v5"

@@ -43,11 +43,7 @@ class HumanoidSource:
     which: str = "last"
 
     def load(self, snippets: Sequence[Snippet]) -> list[TrackingPolicy]:
-        """The policy for each of the snippets, one humanoid at a time.
-
-        Raises:
-            ValueError: no such run or expert, or one that reads another observation.
-        """
+        """A policy for each snippet; ValueError if there is none or it reads other observations."""
         if self.run is None:
             return [load_expert(self.expert, snippet).policy for snippet in snippets]
         network = load_policy(self.run, obs_slices=OBSERVATION_SLICES, which=self.which)
@@ -68,9 +64,6 @@ class Rollouts:
         episodes: a snippet; more than one makes sense only with noise.
         action_noise: standard deviation of the noise on executed actions; seed: of it.
         max_steps: of an episode; 0 for all of the snippet.
-
-    Raises:
-        ValueError: a number out of its range.
     """
 
     episodes: int = 1
@@ -99,9 +92,6 @@ class HumanoidEvaluationPlan:
         train, validation: clips (the whole clip), or snippets as CLIP-START-END. Deviation: the
             published evaluation stops at the end of a clip's first snippet.
         rollouts: the episodes of each.
-
-    Raises:
-        ValueError: no clip, or one twice.
     """
 
     reference: str

@@ -12,7 +12,7 @@ from collectors.humanoid.clips.reference import read_clip
 from collectors.humanoid.clips.snippets import Snippet
 from collectors.humanoid.experts.experts import PD
 from collectors.humanoid.experts.training import ResidualTrainingConfig, train_residual
-from flows.progress import Reporter
+from flows.progress import Reporter, from_totals
 from flows.records.records import provenance, write_record
 from flows.stages.humanoid.evaluation import HumanoidSource, Rollouts, evaluate_snippets
 
@@ -20,26 +20,22 @@ from flows.stages.humanoid.evaluation import HumanoidSource, Rollouts, evaluate_
 def train_humanoid_expert(
     config: ResidualTrainingConfig, reference: Path, snippet: Snippet, out: Path, reporter: Reporter
 ) -> dict[str, Any]:
-    """Train a snippet's expert in `out/<snippet>`, or resume the training there.
+    """Train a snippet's expert in `out/<snippet>`, or resume that; returns its card.
 
     `HumanoidPlan.expert = out` then finds the weights and their card, which has the evaluations of
     PD and expert from the snippet's start.
-
-    Returns:
-        The card.
     """
     folder = out / snippet.name
-    shown = trained_steps(folder)
+    done = trained_steps(folder)
     clip = read_clip(reference, snippet.clip)
-    with reporter.step(f"train {snippet.name}", config.steps, "step", done=shown) as advance:
+    with reporter.step(f"train {snippet.name}", config.steps, "step", done) as advance:
+        show = from_totals(advance, done)
 
         def report(summary: dict[str, Any]) -> None:
-            nonlocal shown
             note = ""
             if summary["normalised_return"] is not None:
                 note = f"normalised return {summary['normalised_return']:.3f}"
-            advance(summary["steps"] - shown, note)
-            shown = summary["steps"]
+            show(summary["steps"], note)
             with open(folder / "history.jsonl", "a") as file:
                 file.write(json.dumps(summary) + "\n")
 
