@@ -12,20 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from collectors.gym import data
 from collectors.gym.batch import TaskBatch
-from collectors.gym.data import (
-    EXPERT,
-    MEDIUM,
-    MEDIUM_REPLAY,
-    QUALITIES,
-    SUCCESS_KNOWN,
-    gym_schema,
-    open_replay,
-    part_arrays,
-    part_catalog,
-    quality_actor,
-    replayed_episodes,
-)
 from collectors.gym.experts import Recipe, policies_folder, read_recipe
 from collectors.gym.rollout import Episode, run_episode
 from collectors.gym.tasks import GymTask, find_task
@@ -82,7 +70,7 @@ class GymPlan(CollectionPlan):
 
     env: str
     policies: str = ""
-    qualities: tuple[str, ...] = (MEDIUM, MEDIUM_REPLAY, EXPERT)
+    qualities: tuple[str, ...] = (data.MEDIUM, data.MEDIUM_REPLAY, data.EXPERT)
     steps: int = 1_000_000
     part_steps: int = 50_000
     seed: int = 0
@@ -91,18 +79,18 @@ class GymPlan(CollectionPlan):
 
     def __post_init__(self) -> None:
         find_task(self.env)
-        if unknown := [name for name in self.qualities if name not in QUALITIES]:
-            raise ValueError(f"unknown quality '{unknown[0]}'; there are {listed(QUALITIES)}")
+        if unknown := [name for name in self.qualities if name not in data.QUALITIES]:
+            raise ValueError(f"unknown quality '{unknown[0]}'; there are {listed(data.QUALITIES)}")
         if not self.qualities or len(set(self.qualities)) != len(self.qualities):
             raise ValueError("a plan needs at least one quality, each of them once")
         if min(self.steps, self.part_steps, self.processes) < 1 or self.seed < 0:
             raise ValueError(
                 "steps, part_steps and processes must be at least 1, and seed not negative"
             )
-        if self.physics and MEDIUM_REPLAY in self.qualities:
+        if self.physics and data.MEDIUM_REPLAY in self.qualities:
             raise ValueError(
-                f"{MEDIUM_REPLAY} has no simulator state to keep: collect the others with it into "
-                "a store of their own"
+                f"{data.MEDIUM_REPLAY} has no simulator state to keep: collect the others with it "
+                "into a store of their own"
             )
 
     @property
@@ -131,14 +119,16 @@ class GymPlan(CollectionPlan):
         recipe = self.recipe()
         found: dict[str, GymPart] = {}
         for quality in self.qualities:
-            made_by = quality_actor(self.folder, quality)
-            cut = self._replay_parts(recipe) if quality == MEDIUM_REPLAY else self._drawn_parts()
+            made_by = data.quality_actor(self.folder, quality)
+            cut = (
+                self._replay_parts(recipe) if quality == data.MEDIUM_REPLAY else self._drawn_parts()
+            )
             for number, (steps, first, stop) in enumerate(cut):
                 content = {
                     "env": self.env,
                     "quality": quality,
                     "policy": made_by.hash,
-                    "seed": 0 if quality == MEDIUM_REPLAY else self.seed,
+                    "seed": 0 if quality == data.MEDIUM_REPLAY else self.seed,
                     "physics": self.physics,
                     "part": (number, steps, first, stop),
                 }
@@ -159,7 +149,7 @@ class GymPlan(CollectionPlan):
         """See `CollectionPlan.schema`."""
         env = TaskBatch(self.task, 1)
         try:
-            return gym_schema(env, self.recipe(), self.physics)
+            return data.gym_schema(env, self.recipe(), self.physics)
         finally:
             env.close()
 
@@ -172,7 +162,7 @@ class GymPlan(CollectionPlan):
             yield min(self.part_steps, self.steps - done), 0, 0
 
     def _replay_parts(self, recipe: Recipe) -> Iterator[tuple[int, int, int]]:
-        reader = open_replay(self.folder, recipe)
+        reader = data.open_replay(self.folder, recipe)
         lengths = reader.episodes(reader.rows).lengths
         first = steps = 0
         for episode, length in enumerate(lengths.tolist(), start=1):
@@ -194,8 +184,8 @@ class GymSimulation(Simulation):
         recipe = plan.recipe()
         quality, expert = planned.quality, planned.expert_hash
         episodes = self._episodes(planned, recipe, lambda steps: advance(steps, quality))
-        catalog = part_catalog(episodes, plan.task, recipe, quality, expert, part)
-        return PartData(*part_arrays(episodes, schema), catalog)
+        catalog = data.part_catalog(episodes, plan.task, recipe, quality, expert, part)
+        return PartData(*data.part_arrays(episodes, schema), catalog)
 
     def close(self) -> None:
         """See `Simulation.close`."""
@@ -205,13 +195,15 @@ class GymSimulation(Simulation):
         self, part: GymPart, recipe: Recipe, advance: Callable[[int], None]
     ) -> list[Episode]:
         folder = self._plan.folder
-        if part.quality == MEDIUM_REPLAY:
-            episodes = replayed_episodes(open_replay(folder, recipe), part.first, part.stop)
+        if part.quality == data.MEDIUM_REPLAY:
+            episodes = data.replayed_episodes(
+                data.open_replay(folder, recipe), part.first, part.stop
+            )
             advance(part.steps)
             return episodes
-        actor = quality_actor(folder, part.quality)
+        actor = data.quality_actor(folder, part.quality)
         episodes, steps = [], 0
-        drawn = self._plan.seed, QUALITIES.index(part.quality), part.number, part.steps
+        drawn = self._plan.seed, data.QUALITIES.index(part.quality), part.number, part.steps
         while steps < part.steps:
             seed = int(hashed(*drawn, len(episodes))) >> 2
             episodes.append(run_episode(self._env, actor, seed, advance))
@@ -227,7 +219,7 @@ def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[s
     table = open_store(store_path).select(part=list(parts)).episodes()
     measures = [("part", "count_distinct"), ("length", "count"), ("length", "sum")]
     measures += [(name, "mean") for name in ("return", "normalised_return", "success")]
-    measures += [(SUCCESS_KNOWN, "all")] if SUCCESS_KNOWN in table.column_names else []
+    measures += [(data.SUCCESS_KNOWN, "all")] if data.SUCCESS_KNOWN in table.column_names else []
     rows = table.group_by("quality").aggregate(measures).to_pylist()
     return [
         {
@@ -237,7 +229,7 @@ def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[s
             "steps": row["length_sum"],
             "return": row["return_mean"],
             "normalised_return": row["normalised_return_mean"],
-            "success": row["success_mean"] if row.get(f"{SUCCESS_KNOWN}_all", True) else None,
+            "success": row["success_mean"] if row.get(f"{data.SUCCESS_KNOWN}_all", True) else None,
         }
-        for row in sorted(rows, key=lambda row: QUALITIES.index(row["quality"]))
+        for row in sorted(rows, key=lambda row: data.QUALITIES.index(row["quality"]))
     ]

@@ -8,14 +8,7 @@ from math import ceil
 from typing import Any
 
 from collectors.experts.expert import DEFAULT_EXPERT, load_expert
-from collectors.legged.data import (
-    COLLECTION_PRESETS,
-    CollectionGrid,
-    StoredForm,
-    legged_schema,
-    part_arrays,
-    part_catalog,
-)
+from collectors.legged import data
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.rollout import run_episodes
 from collectors.policies import Policy
@@ -41,8 +34,8 @@ class LeggedPlan(CollectionPlan):
     kind = "legged"
     parallelism = "threads"
 
-    grid: CollectionGrid = field(default_factory=CollectionGrid)
-    form: StoredForm = field(default_factory=StoredForm)
+    grid: data.CollectionGrid = field(default_factory=data.CollectionGrid)
+    form: data.StoredForm = field(default_factory=data.StoredForm)
     expert: str = DEFAULT_EXPERT
     sim: str = "mujoco"
     robots: int = 320
@@ -68,7 +61,7 @@ class LeggedPlan(CollectionPlan):
 
     def schema(self) -> Schema:
         """See `CollectionPlan.schema`."""
-        return legged_schema(load_expert(self.expert).policy.robot, self.form)
+        return data.legged_schema(load_expert(self.expert).policy.robot, self.form)
 
     def simulate(self, threads: int = 1) -> LeggedSimulation:
         """See `CollectionPlan.simulate`."""
@@ -103,8 +96,8 @@ class LeggedSimulation(Simulation):
         )
         results = list(episodes)
         simulator, expert = (physics.name, physics.version), (policy.name, self._expert.hash)
-        catalog = part_catalog(results, self.env.robot, simulator, expert)
-        return PartData(*part_arrays(results, schema), catalog)
+        catalog = data.part_catalog(results, self.env.robot, simulator, expert)
+        return PartData(*data.part_arrays(results, schema), catalog)
 
     def close(self) -> None:
         """See `Simulation.close`."""
@@ -127,8 +120,10 @@ def legged_plan(
     Raises:
         ValueError: no such preset, or values that the plan refuses.
     """
-    if preset not in COLLECTION_PRESETS:
-        raise ValueError(f"unknown preset '{preset}'; presets: {', '.join(COLLECTION_PRESETS)}")
-    chosen = with_chosen(COLLECTION_PRESETS[preset], grid)
-    plan = LeggedPlan(grid=chosen, form=with_chosen(StoredForm(), form or {}))
+    if preset not in data.COLLECTION_PRESETS:
+        raise ValueError(
+            f"unknown preset '{preset}'; presets: {', '.join(data.COLLECTION_PRESETS)}"
+        )
+    chosen = with_chosen(data.COLLECTION_PRESETS[preset], grid)
+    plan = LeggedPlan(grid=chosen, form=with_chosen(data.StoredForm(), form or {}))
     return override(with_chosen(plan, top), settings)

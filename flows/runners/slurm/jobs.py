@@ -91,9 +91,9 @@ def new_folder(place: Path, kind: str) -> Path:
     Raises:
         ValueError: it cannot be made.
     """
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    name = f"{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     for number in range(1000):
-        folder = place.absolute() / (f"{kind}-{stamp}" + (f"-{number}" if number else ""))
+        folder = place.absolute() / (f"{name}-{number}" if number else name)
         try:
             folder.mkdir(parents=True)
             return folder

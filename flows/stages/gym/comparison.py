@@ -133,27 +133,22 @@ class GymComparisonPlan(ComparedModels):
         return shared | {"return_targets": {name: self.return_target(name) for name in self.sets}}
 
     def _check_sets(self) -> None:
-        example = '{"medium-expert": ["medium", "expert"]}'
+        like = 'sets must be like {"medium-expert": ["medium", "expert"]}'
         if not isinstance(self.sets, Mapping) or not self.sets:
-            raise ValueError(f"sets must be like {example}; got {self.sets}")
+            raise ValueError(f"{like}; got {self.sets}")
         for name, qualities in self.sets.items():
             if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
-                raise ValueError(
-                    f"a set's name is letters, digits, '_', '-' and '.', for it names files; "
-                    f"got {name!r}"
-                )
-            listed = isinstance(qualities, Sequence) and not isinstance(qualities, str)
-            if not listed or not qualities or not all(isinstance(q, str) for q in qualities):
-                raise ValueError(f"sets must be like {example}; see {name}")
+                raise ValueError(f"a set's name is letters, digits, '_', '-' and '.'; got {name!r}")
+            listed = isinstance(qualities, list | tuple) and len(qualities) > 0
+            if not listed or not all(isinstance(quality, str) for quality in qualities):
+                raise ValueError(f"{like}; see {name}")
         targets = self.return_targets
         if not isinstance(targets, Mapping):
             raise ValueError(f'return_targets must be like {{"medium": 1.0}}; got {targets}')
         for name, target in targets.items():
-            number = isinstance(target, int | float) and not isinstance(target, bool)
-            if not number or not isfinite(target):
+            if type(target) not in (int, float) or not isfinite(target):
                 raise ValueError(f"return_targets needs a finite number for {name}, not {target}")
-        unknown = [name for name in (*targets, *self.only) if name not in self.sets]
-        if unknown:
+        if unknown := [name for name in (*targets, *self.only) if name not in self.sets]:
             raise ValueError(f"no set {', '.join(unknown)}; there are {', '.join(self.sets)}")
 
 
@@ -220,11 +215,9 @@ def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
     store, task = open_store(store_path), find_task(plan.env)
     if store.schema.robot in D4RL_TASKS and store.schema.robot != task.name:
         raise ValueError(f"{store_path} is of {store.schema.robot}, but {plan.env} is {task.name}")
-    known = (
-        measured_references(plan.policies, plan.env)
-        if plan.policies
-        else stored_references(store.schema)
-    )
+    known = stored_references(store.schema)
+    if plan.policies:
+        known = measured_references(plan.policies, plan.env)
     if known is None:
         raise ValueError(
             f"{store_path} has no reference returns of a random policy and an expert; give the "
@@ -239,9 +232,8 @@ def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
         quoted = ", ".join("'" + each.replace("'", "''") + "'" for each in plan.sets[name])
         chosen = f'"{column}" in ({quoted})'
         selects[name] = SelectPlan(where=f"({COMPLETE}) and {chosen}")
-        every, selected = (
-            SelectPlan(where=chosen).select(store_path),
-            selects[name].select(store_path),
+        selected, every = (
+            select.select(store_path) for select in (selects[name], SelectPlan(where=chosen))
         )
         quality[name] = set_quality(every, selected, known, plan.sets[name])
     told = store.schema.attributes.get("format")
@@ -256,12 +248,9 @@ def _run(
     """Train and evaluate one run, as far as that is not done yet."""
     config = plan.train_config(run.model, run.seed, return_scale=data.references.expert)
     row = train_once(run, config, data.selects[run.set_name], data.store_path, out, reporter)
-    evaluation = replace(
-        plan.evaluate,
-        env=plan.env,
-        return_target=plan.return_target(run.set_name),
-        references=data.references,
-    )
+    target = plan.return_target(run.set_name)
+    known = {"env": plan.env, "return_target": target, "references": data.references}
+    evaluation = replace(plan.evaluate, **known)
     source = GymSource(run.name, run.folder(out))
     evaluated = evaluate_gym(source, evaluation, reporter, run.record(out, "evaluate"))
     best, asked_best = data.quality[run.set_name]["return_best"], evaluated
@@ -276,7 +265,7 @@ def _run(
         "kind": PRESETS[run.model].kind,
         "objective": config.objective,
         "window_len": config.window_len,
-        "return_target": evaluation.return_target,
+        "return_target": target,
         "simulation": evaluated["simulation"],
         **{name: evaluated[name]["mean"] for name in means},
         "normalised_asked_best": asked_best["normalised"]["mean"],
