@@ -28,7 +28,7 @@ class Reporter(Protocol):
         ...
 
 
-def unheard(n: int, note: str) -> None:
+def no_progress(n: int, note: str) -> None:
     """An `Advance` that does nothing."""
 
 
@@ -49,7 +49,7 @@ class Silent:
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
         """See `Reporter.step`."""
-        yield unheard
+        yield no_progress
 
     def say(self, text: str) -> None:
         """See `Reporter.say`."""

@@ -24,7 +24,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.runtime import flow_run
 from prefect.tasks import exponential_backoff
 
-from flows.progress import Advance, Reporter, unheard
+from flows.progress import Advance, Reporter, no_progress
 from flows.records.logs import redacted
 from flows.retrying import is_passing
 
@@ -127,7 +127,7 @@ class RunLog:
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
         """See `flows.progress.Reporter.step`."""
         self.say(f"{name}: {total - done:,} of {total:,} {unit}s are left")
-        yield unheard
+        yield no_progress
 
     def say(self, text: str) -> None:
         """See `flows.progress.Reporter.say`."""
@@ -163,17 +163,17 @@ class _ProgressBar:
 
     def __init__(self, name: str, total: int, done: int):
         self._total, self._done = max(total, 1), done
-        self._lock, self._told = threading.Lock(), time.monotonic()
+        self._lock, self._updated = threading.Lock(), time.monotonic()
         self._answers, key = True, artifact_key(name)
         create = artifacts.create_progress_artifact
-        self._id = self._tell(lambda: create(self._share(), key=key, description=name))
+        self._id = self._try(lambda: create(self._share(), key=key, description=name))
 
     def advance(self, n: int) -> None:
         with self._lock:
             self._done += n
-            if time.monotonic() - self._told < PROGRESS_PERIOD_S:
+            if time.monotonic() - self._updated < PROGRESS_PERIOD_S:
                 return
-            self._told = time.monotonic()
+            self._updated = time.monotonic()
         self._update(self._share())
 
     def finish(self) -> None:
@@ -185,12 +185,12 @@ class _ProgressBar:
 
     def _update(self, share: float) -> None:
         if self._id is not None:
-            self._tell(lambda: artifacts.update_progress_artifact(self._id, share))
+            self._try(lambda: artifacts.update_progress_artifact(self._id, share))
 
-    def _tell(self, tell: Callable[[], Any]) -> Any:
+    def _try(self, request: Callable[[], Any]) -> Any:
         if self._answers:
             try:
-                return tell()
+                return request()
             except _NO_SERVER:
                 self._answers = False  # the loss is reported to the flow's caller
         return None

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from datasets import DatasetError, Store, create_store, open_store
-from flows.progress import Advance, Interrupted, Reporter, unheard
+from flows.progress import Advance, Interrupted, Reporter, no_progress
 from flows.records.activity import PartActivity, last_line, read_failures
 from flows.records.following import FollowedParts
 from flows.records.logs import log_event
@@ -94,7 +94,7 @@ def collect_part(
     plan: CollectionPlan,
     store_path: Path | str,
     part: str,
-    advance: Advance = unheard,
+    advance: Advance = no_progress,
     threads: int = 1,
     retry: Retry | None = None,
 ) -> PartCollected:
@@ -180,13 +180,13 @@ def _attempt(
     """Roll out and commit a part (a no-op if another process committed it meanwhile)."""
     with PartActivity(records_folder(store_path), part, expected) as activity:
 
-        def heard(n: int, note: str) -> None:
+        def report(n: int, note: str) -> None:
             activity.advance(n)
             advance(n, note)
 
         started = time.time()
         try:
-            data = simulation.roll_out(part, store.schema, heard)
+            data = simulation.roll_out(part, store.schema, report)
             rolled_out = time.time()
             activity.writing()
             made = store.write_part(part, data.steps, data.catalog, data.per_episode)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from datasets import Store, open_store
-from flows.progress import Reporter, unheard
+from flows.progress import Reporter, no_progress
 from flows.records.part_records import plan_records
 from flows.stages.legged_replay import ReplayFault, replay_legged
 from flows.tasks.interface import PartData
@@ -54,7 +54,7 @@ def replay(
             plan = recorded_plan(plans[part])
             plan.listed_with(part)
             with closing(plan.simulate()) as simulation:
-                data = simulation.roll_out(part, store.schema, unheard)
+                data = simulation.roll_out(part, store.schema, no_progress)
             faults += _differences(store, part, data)
             episodes = len(data.catalog["episode"])
             advance(min(count, episodes), "")

@@ -20,7 +20,7 @@ from collectors.legged import environment
 from collectors.physics.mujoco.backend import MujocoBackend
 from collectors.policies import Observation, Policy
 from datasets import open_store
-from flows.progress import Advance, unheard
+from flows.progress import Advance, no_progress
 from flows.stages.collect import prepare
 from flows.tasks.legged import LeggedPlan
 
@@ -83,7 +83,7 @@ class StageClock:
 
 
 def measure_collection(
-    plan: LeggedPlan, rounds: int, folder: Path, advance: Advance = unheard
+    plan: LeggedPlan, rounds: int, folder: Path, advance: Advance = no_progress
 ) -> dict[str, Any]:
     """Collect every part of a plan, a simulator and a thread each, and repeat its physics alone.
 
@@ -178,7 +178,7 @@ class _Worker:
         """Collect the part into a store that lacks it."""
         opened = open_store(store)
         with self.clock.stage(RECORDING):
-            data = self.simulation.roll_out(self._part_id, opened.schema, unheard)
+            data = self.simulation.roll_out(self._part_id, opened.schema, no_progress)
         with self.clock.stage(WRITING):
             opened.write_part(self._part_id, data.steps, data.catalog, data.per_episode)
 

@@ -13,7 +13,7 @@ import pytest
 
 from collectors.humanoid.data import SnippetGrid
 from datasets import create_store, open_store
-from flows.progress import Silent, unheard
+from flows.progress import Silent, no_progress
 from flows.records.part_records import plan_records, records_folder
 from flows.records.records import to_tree, write_record
 from flows.runners.dask import run_dask
@@ -122,7 +122,7 @@ def test_a_changed_number_is_found_and_named(made: Made, tmp_path: Path, field: 
         pytest.skip("see test_replay")
     part, schema = plan.part_ids()[0], open_store(store).schema
     with closing(plan.simulate()) as simulation:
-        data = simulation.roll_out(part, schema, unheard)
+        data = simulation.roll_out(part, schema, no_progress)
     catalog = {name: list(values) for name, values in data.catalog.items()}
     arrays = {name: np.array(values) for name, values in (data.steps | data.per_episode).items()}
     if field == "return":

@@ -236,7 +236,7 @@ trap 'tell limit' USR2
 trap 'tell end' TERM
 
 record() {
-    # The work has ended, so that nobody is left to be told; what `tell` says would be written here.
+    # The work has ended: a signal's message would be written into the record.
     trap '' USR2 TERM
     local new="$folder/exit/.$1.$$"
     {

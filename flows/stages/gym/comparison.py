@@ -236,8 +236,8 @@ def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
             select.select(store_path) for select in (selects[name], SelectPlan(where=chosen))
         )
         quality[name] = set_quality(every, selected, known, plan.sets[name])
-    told = store.schema.attributes.get("format")
-    recorded_by = told if told in (OURS, FROM_D4RL) else FROM_ELSEWHERE
+    source = store.schema.attributes.get("format")
+    recorded_by = source if source in (OURS, FROM_D4RL) else FROM_ELSEWHERE
     simulation = package_version(task)
     return _Data(store_path, selects, quality, known, store.info(), recorded_by, simulation)
 

@@ -23,15 +23,12 @@ def run_gym_training(config: GymTrainingConfig, out: Path, reporter: Reporter) -
     """Train in `out`, or resume the training there, and choose and measure its policies.
 
     A finished training with enough steps returns at once; with more steps it is resumed, and its
-    policies are chosen again. `history.jsonl` has a line for each evaluation. Demonstrations, where
-    asked for, are planned first.
-
-    Returns:
-        What `recipe.json` holds.
+    policies are chosen again. `history.jsonl` has a line for each evaluation. Demonstrations, if
+    the config has any, are planned first. Returns what `recipe.json` holds.
 
     Raises:
         ValueError: the task's package is not installed, another process trains in `out`, another
-            training is there, or this one never got better than random or left the finite numbers.
+            training is there, or this one diverged or never got better than random.
     """
     out.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(out / LOCK, wait=False) as alone:
