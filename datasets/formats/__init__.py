@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from datasets.errors import DatasetError, listed
 from datasets.formats.interface import Exporter, Importer
@@ -132,8 +132,11 @@ def options_of(cls: type[Any], given: Mapping[str, Any] | None) -> Any:
     Raises:
         DatasetError: an unknown option, or a value that is not allowed.
     """
-    known = list(cls.__dataclass_fields__)
-    for name in given or {}:
-        if name not in known:
-            raise DatasetError(f"unknown option '{name}'; options: {listed(known)}")
+    kinds = get_type_hints(cls)
+    for name, value in (given or {}).items():
+        if name not in kinds:
+            raise DatasetError(f"unknown option '{name}'; options: {listed(kinds)}")
+        allowed = get_args(kinds[name]) if get_origin(kinds[name]) is Literal else (value,)
+        if value not in allowed:
+            raise DatasetError(f"option {name} must be one of {listed(allowed)}")
     return cls(**(given or {}))

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.sources import episode_returns, refuse
+from datasets.formats.checks import refuse
+from datasets.formats.sources import episode_returns
 
 
 def check_notes(

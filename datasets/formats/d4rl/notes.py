@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.errors import listed
+from datasets.formats.checks import refuse
 from datasets.formats.d4rl import schema as keys
 from datasets.formats.notes import check_notes
-from datasets.formats.sources import refuse, stored_dtype
+from datasets.formats.sources import stored_dtype
 from datasets.schema import Schema
 
 REMEDY = f"delete the group {keys.NOTES} to use the arrays"

@@ -15,34 +15,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import DatasetError, listed
+from datasets.errors import listed
+from datasets.formats.checks import check_option, damage_named, refuse
 from datasets.formats.d4rl import schema as keys
 from datasets.formats.d4rl.notes import REMEDY, keys_of_notes, lengths_of_notes, refuse_options
 from datasets.formats.d4rl.schema import INFOS, NEXT, NOTES, OBSERVATIONS, TERMINALS, TIMEOUTS
 from datasets.formats.d4rl.tasks import TASKS, named_dataset, obs_slices
 from datasets.formats.hdf5 import dataset_at, datasets_of, open_hdf5, read_notes, read_rows
-from datasets.formats.interface import Carried, PartInput
+from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.notes import check_notes
 from datasets.formats.sources import (
     Parts,
     catalog_columns,
     check_episodes_fit,
-    check_option,
-    damage_named,
     episode_returns,
     identity,
-    refuse,
     stored_dtype,
 )
 from datasets.schema import TASK_AND_QUALITY, Field, Schema
 
-EARLY_TIMEOUTS = ("cut_off", "truncated")
 _UNKNOWN_DT_S = 0.02
 _LAST_STEP = 1
 """A time-out counts as the horizon up to one step early, as some files end there."""
@@ -69,18 +66,16 @@ class D4rlOptions:
     quality: str = ""
     horizon: int = 0
     control_dt_s: float = 0.0
-    early_timeouts: str = "cut_off"
+    early_timeouts: Literal["cut_off", "truncated"] = "cut_off"
     keep_next: bool = False
     infos: bool = True
 
     def __post_init__(self) -> None:
-        if self.early_timeouts not in EARLY_TIMEOUTS:
-            raise DatasetError(f"option early_timeouts must be one of {listed(EARLY_TIMEOUTS)}")
         check_option("horizon", self.horizon, "steps", int)
         check_option("control_dt_s", self.control_dt_s, "seconds")
 
 
-class D4rlImporter:
+class D4rlImporter(Importer):
     """See ``interface.Importer``."""
 
     Options = D4rlOptions

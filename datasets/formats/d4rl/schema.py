@@ -9,9 +9,10 @@ import h5py
 import numpy as np
 
 from datasets.errors import listed
+from datasets.formats.checks import refuse
 from datasets.formats.d4rl.tasks import TASKS, normalised_return
 from datasets.formats.hdf5 import read_rows
-from datasets.formats.sources import field_name, refuse, stored_dtype
+from datasets.formats.sources import field_name, stored_dtype
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
 TERMINALS, TIMEOUTS, NEXT = "terminals", "timeouts", "next_observations"

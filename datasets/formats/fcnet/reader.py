@@ -13,18 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from datasets.errors import DatasetError
+from datasets.formats.checks import check_finite, check_option, refuse, refuse_unreadable
 from datasets.formats.fcnet import schema as layout
-from datasets.formats.interface import Carried, PartInput
+from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.sources import (
     Parts,
     catalog_columns,
     check_episodes_fit,
-    check_finite,
-    check_option,
     consecutive_slices,
     identity,
-    refuse,
-    refuse_unreadable,
 )
 
 _KINDS = ("src", "tgt", "meta")
@@ -50,7 +47,7 @@ class FcnetOptions:
             raise DatasetError("option robot needs a name")
 
 
-class FcnetImporter:
+class FcnetImporter(Importer):
     """See ``interface.Importer``."""
 
     Options = FcnetOptions
@@ -132,9 +129,6 @@ class FcnetImporter:
         values = values.reshape(-1, width)
         check_finite(self._paths[kind], kind, values, rows.start)
         return values
-
-    def close(self) -> None:
-        """See ``interface.Importer``."""
 
 
 def _check_lengths(path: Path, lengths: np.ndarray, rows: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,7 +12,7 @@ import numpy as np
 from datasets.errors import DatasetError, listed
 from datasets.formats.blocks import blocks, check_fields
 from datasets.formats.fcnet import schema as layout
-from datasets.formats.interface import Advance, Carried
+from datasets.formats.interface import Advance, Carried, Exporter
 from datasets.schema import Field, Schema
 from datasets.selection.selection import Selection
 
@@ -21,18 +20,8 @@ _EXACT = ("float16", "float32")
 _MAX_LENGTH = np.iinfo(np.int32).max
 
 
-@dataclass(frozen=True)
-class FcnetExportOptions:
-    """No options."""
-
-
-class FcnetExporter:
+class FcnetExporter(Exporter):
     """See ``interface.Exporter``."""
-
-    Options = FcnetExportOptions
-
-    def __init__(self, options: FcnetExportOptions) -> None:
-        self._options = options
 
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""

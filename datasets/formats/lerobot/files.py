@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from datasets.formats.checks import read_json, refuse
 from datasets.formats.lerobot.info import place_in, read_info
 from datasets.formats.lerobot.schema import INFO, STATS, TASKS
 from datasets.formats.parquet_rows import ParquetRows, to_rows
-from datasets.formats.sources import read_json, refuse
 
 _NUMBERS = (
     "episode_index",

@@ -3,44 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from datasets.errors import DatasetError
-from datasets.formats.interface import Carried, PartInput
+from datasets.formats.checks import read_json, refuse
+from datasets.formats.interface import Carried, Importer, NoOptions, PartInput
 from datasets.formats.lerobot import schema as layout
 from datasets.formats.lerobot.files import LerobotFolder
 from datasets.formats.lerobot.schema import DONE, NOTES, SUCCESS, TERMINATED, TRUNCATED, feature_of
 from datasets.formats.notes import check_notes
 from datasets.formats.parquet_rows import ParquetRows, is_list, to_rows
-from datasets.formats.sources import (
-    Parts,
-    catalog_columns,
-    episode_returns,
-    field_name,
-    identity,
-    read_json,
-    refuse,
-)
+from datasets.formats.sources import Parts, catalog_columns, episode_returns, field_name, identity
 from datasets.schema import DTYPES, STREAM_KEYS, Field, Schema
 
 _FLAGS = (*layout.ENDINGS, SUCCESS)
 
 
-@dataclass(frozen=True)
-class LerobotOptions:
-    """No options."""
-
-
-class LerobotImporter:
+class LerobotImporter(Importer):
     """See ``interface.Importer``."""
 
-    Options: ClassVar[type[Any]] = LerobotOptions
-
-    def __init__(self, source: str, options: LerobotOptions) -> None:
+    def __init__(self, source: str, options: NoOptions) -> None:
         root = Path(source)
         self._folder = folder = LerobotFolder(root)
         self.files = folder.files

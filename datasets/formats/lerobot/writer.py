@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from datasets.errors import DatasetError
 from datasets.formats.blocks import Block, blocks
-from datasets.formats.interface import Advance, Carried
+from datasets.formats.interface import Advance, Carried, Exporter
 from datasets.formats.lerobot import schema as layout
 from datasets.formats.lerobot.schema import NOTES, feature_of
 from datasets.formats.lerobot.statistics import Stats, episode_stats, field_stats, scalar_stats
@@ -39,16 +39,15 @@ class LerobotExportOptions:
     episode_stats: bool = True
     file_mb: int = layout.FILE_MB
 
+    def __post_init__(self) -> None:
+        if self.file_mb < 1:
+            raise DatasetError(f"option file_mb must be 1 or more, not {self.file_mb}")
 
-class LerobotExporter:
+
+class LerobotExporter(Exporter):
     """See ``interface.Exporter``."""
 
-    Options: ClassVar[type[Any]] = LerobotExportOptions
-
-    def __init__(self, options: LerobotExportOptions) -> None:
-        if options.file_mb < 1:
-            raise DatasetError(f"option file_mb must be 1 or more, not {options.file_mb}")
-        self._options = options
+    Options = LerobotExportOptions
 
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from datasets.errors import DatasetError, listed
+from datasets.formats.checks import read_json, refuse
 from datasets.formats.minari.schema import METADATA_FILE, NOTES, most_steps
-from datasets.formats.sources import read_json, refuse
 
 SEED, LARGE_SEED = "seed", "minari_seed"
 STEPS, EPISODES = "total_steps", "total_episodes"

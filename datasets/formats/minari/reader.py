@@ -14,19 +14,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.interface import Carried, PartInput
+from datasets.formats.checks import check_finite, damage_named, refuse
+from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.minari import metadata as meta
 from datasets.formats.minari import schema as layout
 from datasets.formats.notes import check_notes
 from datasets.formats.sources import (
     Parts,
     catalog_columns,
-    check_finite,
-    damage_named,
     episode_returns,
     field_name,
     identity,
-    refuse,
     stored_dtype,
 )
 from datasets.schema import TASK_AND_QUALITY, Field, Schema
@@ -56,7 +54,7 @@ class MinariOptions:
     infos: bool = True
 
 
-class MinariImporter:
+class MinariImporter(Importer):
     """See ``interface.Importer``."""
 
     Options = MinariOptions
@@ -333,9 +331,6 @@ class MinariImporter:
         if values.dtype != np.dtype(field.dtype):
             refuse(self._path, key, f"has dtype {values.dtype}, the first episode {field.dtype}")
         check_finite(self._path, key, values if field.per == "step" else values[None])
-
-    def close(self) -> None:
-        """See ``interface.Importer``."""
 
 
 def _stored(values: Any) -> np.ndarray:

@@ -10,17 +10,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from datasets.catalog.catalog import STORE_COLUMNS
-from datasets.errors import DatasetError, listed
+from datasets.errors import DatasetError
 from datasets.formats.blocks import blocks, check_fields, check_room
-from datasets.formats.interface import Advance, Carried
+from datasets.formats.interface import Advance, Carried, Exporter
 from datasets.formats.minari.metadata import LARGE_SEED, catalog_seed
-from datasets.formats.minari.schema import FORMATS, NOTES, most_steps, schema_note
+from datasets.formats.minari.schema import NOTES, most_steps, schema_note
 from datasets.schema import Field
 from datasets.selection.selection import Selection
 
@@ -41,22 +41,20 @@ class MinariExportOptions:
             same store; other readers ignore them.
     """
 
-    storage: str = "hdf5"
+    storage: Literal["hdf5", "arrow", "parquet"] = "hdf5"
     dataset_id: str = ""
     author: str = ""
     description: str = ""
     notes: bool = True
 
 
-class MinariExporter:
+class MinariExporter(Exporter):
     """See ``interface.Exporter``."""
 
     Options = MinariExportOptions
 
     def __init__(self, options: MinariExportOptions) -> None:
-        if options.storage not in FORMATS:
-            raise DatasetError(f"option storage must be one of {listed(FORMATS)}")
-        self._options = options
+        super().__init__(options)
         self._id = ""
 
     def check(self, selection: Selection, destination: Path) -> None:

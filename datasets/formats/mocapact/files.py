@@ -10,9 +10,9 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
+from datasets.formats.checks import check_finite, damage_named, first_line, refuse
 from datasets.formats.hdf5 import open_hdf5, read_notes
 from datasets.formats.mocapact import schema as layout
-from datasets.formats.sources import check_finite, damage_named, first_line, refuse
 from datasets.schema import Schema
 
 _KNOWN = (

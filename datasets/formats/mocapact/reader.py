@@ -6,15 +6,16 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Literal
 
 import h5py
 import numpy as np
 import pyarrow as pa
 
 from datasets.errors import DatasetError, listed
+from datasets.formats.checks import damage_named, refuse
 from datasets.formats.hdf5 import open_hdf5
-from datasets.formats.interface import Carried, PartInput
+from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.mocapact.files import FileContents, Rollouts, read_contents, read_float32
 from datasets.formats.mocapact.schema import (
     BODY_OBSERVABLES,
@@ -32,14 +33,11 @@ from datasets.formats.sources import (
     catalog_columns,
     check_episodes_fit,
     content_digests,
-    damage_named,
     joint_identity,
-    refuse,
 )
 from datasets.schema import TERRAIN_AND_SKILL, Schema
 
 SUFFIXES = (".hdf5", ".h5")
-OBSERVABLES = ("body", "all")
 _ROLLOUT_BITS = 20
 """Bits of an episode's id that count the rollouts of a snippet."""
 
@@ -58,22 +56,18 @@ class MocapactOptions:
             catalog's column ``split``; all others get "train".
     """
 
-    observables: str = "body"
+    observables: Literal["body", "all"] = "body"
     validation_clips: str = ""
 
-    def __post_init__(self) -> None:
-        if self.observables not in OBSERVABLES:
-            raise DatasetError(f"option observables must be one of {listed(OBSERVABLES)}")
 
-
-class MocapactImporter:
+class MocapactImporter(Importer):
     """Reads one file or a folder of them; see ``interface.Importer``.
 
     The lengths of the rollouts come from the metrics of their snippets; ``read_part`` checks the
     arrays against them.
     """
 
-    Options: ClassVar[type[Any]] = MocapactOptions
+    Options = MocapactOptions
 
     def __init__(self, source: str, options: MocapactOptions) -> None:
         self.files = _files(Path(source))
@@ -95,9 +89,6 @@ class MocapactImporter:
         self.parts = Parts(lengths, self.schema.fields)
         self._first_rollouts = np.cumsum([0, *map(len, self._rollouts)])
         self.carried = self._carried()
-
-    def close(self) -> None:
-        """See ``interface.Importer``: files are open only while a part is read."""
 
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -13,7 +12,7 @@ import pyarrow as pa
 from datasets.errors import DatasetError, listed
 from datasets.formats.blocks import Block, blocks, check_fields, check_room
 from datasets.formats.hdf5 import write_notes
-from datasets.formats.interface import Advance, Carried
+from datasets.formats.interface import Advance, Carried, Exporter
 from datasets.formats.mocapact import schema as layout_of
 from datasets.formats.mocapact.schema import (
     METRICS,
@@ -46,13 +45,13 @@ class MocapactExportOptions:
     notes: bool = True
 
 
-class MocapactExporter:
+class MocapactExporter(Exporter):
     """Writes one file, if the destination ends in .hdf5 or .h5, or a folder with a file a clip.
 
     See ``interface.Exporter``.
     """
 
-    Options: ClassVar[type[Any]] = MocapactExportOptions
+    Options = MocapactExportOptions
 
     def __init__(self, options: MocapactExportOptions) -> None:
         self._options = options

@@ -28,8 +28,8 @@ from datasets.dataset import Store, create_store, open_store
 from datasets.errors import DatasetError, StorageError, listed
 from datasets.files import exclusive_lock, replace_durably, write_bytes_durably
 from datasets.formats import importer_class, options_of
+from datasets.formats.checks import refuse
 from datasets.formats.interface import Advance, Begin, Importer, Report, no_progress
-from datasets.formats.sources import refuse
 from datasets.formats.transfer import staging
 from datasets.formats.transfer.imported import ImportedSource
 from datasets.layout import CATALOG, PARTS

@@ -8,7 +8,7 @@ accidents and much cheaper than decoding.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,9 @@ from datasets.errors import DatasetError, listed
 from datasets.formats import importer_class, options_of
 from datasets.formats.blocks import blocks
 from datasets.formats.interface import Exporter, Importer
-from datasets.schema import Field, Schema
+from datasets.schema import Field
 from datasets.selection.selection import Selection
 
-AsRead = Callable[[Schema, Mapping[str, np.ndarray], np.ndarray], Mapping[str, np.ndarray]]
 Arrays = Mapping[str, np.ndarray]
 Sums = dict[str, np.ndarray]
 """Field -> (E,) uint32: a checksum of each episode's values."""
@@ -49,7 +48,7 @@ def verify_export(
         DatasetError: it cannot be read, or differs; names what differs.
     """
     cls = importer_class(name)
-    reading = {} if notes else getattr(exporter, "reading", {})
+    reading = {} if notes else exporter.reading
     importer = cls(str(written), options_of(cls.Options, reading))
     try:
         found = importer.parts.n_episodes, importer.parts.n_steps
@@ -63,8 +62,7 @@ def verify_export(
     finally:
         importer.close()
     fields = {each.name: each for each in importer.schema.fields}
-    as_read = getattr(exporter, "as_read", lambda schema, steps, lengths: steps)
-    ours = _checksums(_selected(selection, fields, as_read))
+    ours = _checksums(_selected(selection, fields, exporter))
     theirs = {field: theirs[field] for field in ours}
     if notes:
         ids = np.concatenate([table.column("episode").to_numpy() for table in tables])
@@ -92,7 +90,7 @@ def _read_parts(
 
 
 def _selected(
-    selection: Selection, fields: Mapping[str, Field], as_read: AsRead
+    selection: Selection, fields: Mapping[str, Field], exporter: Exporter
 ) -> Iterator[tuple[Arrays, Arrays, np.ndarray]]:
     """The same of the selection, for the reader's fields whose dtype holds ours exactly."""
     schema = selection.store.schema
@@ -109,7 +107,7 @@ def _selected(
         for per in ("step", "episode")
     )
     for block in blocks(selection):
-        read = as_read(schema, block.read(steps), block.lengths)
+        read = exporter.as_read(schema, block.read(steps), block.lengths)
         yield as_stored(read), as_stored(block.read(per_episode)), block.lengths
 
 
