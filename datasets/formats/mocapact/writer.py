@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from datasets.formats.mocapact.schema import (
     NOTES,
     PROPRIOCEPTIVE,
     STEP_KEYS,
+    SUFFIXES,
     ObservableLayout,
     Snippet,
     clip_name,
@@ -28,7 +30,6 @@ from datasets.formats.mocapact.schema import (
 from datasets.schema import Schema
 from datasets.selection.selection import Selection
 
-FILE_SUFFIXES = (".hdf5", ".h5")
 CLIP_COLUMNS = ("clip", "snippet_start", "snippet_end", "random_start")
 _DIMENSIONS = {"obs": 1, "action": 1, "reward": 0, "final_obs": 1}
 
@@ -53,13 +54,9 @@ class MocapactExporter(Exporter):
 
     Options = MocapactExportOptions
 
-    def __init__(self, options: MocapactExportOptions) -> None:
-        self._options = options
-        self._one_file = True
-
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
-        self._one_file = destination.suffix in FILE_SUFFIXES
+        self._one_file = destination.suffix in SUFFIXES
         schema = selection.store.schema
         check_fields(selection, "a MoCapAct file", tuple(_DIMENSIONS))
         for name, dimensions in _DIMENSIONS.items():
@@ -78,40 +75,31 @@ class MocapactExporter(Exporter):
         content, plan = _Content(selection.store.schema), _Plan(selection)
         if not self._one_file:
             temporary.mkdir()
-        files = _Files(temporary, self._one_file, content)
-        try:
+        with _Files(temporary, self._one_file, content, plan) as files:
             for block in blocks(selection):
-                files.write(plan, block)
+                files.write(block)
                 advance(block.n_steps)
             for name in files.sums:
                 everything = np.arange(len(selection))
                 chosen = everything if self._one_file else everything[plan.clips == name]
-                files.finish(name, plan, chosen)
+                files.finish(name, chosen)
                 if self._options.notes:
                     _write_notes(files.open(name).create_group(NOTES), selection, plan, chosen)
-        finally:
-            files.close()
         return self._carried(content, plan)
 
     def _carried(self, content: _Content, plan: _Plan) -> Carried:
-        names, keys = content.schema.names(), content.keys
+        keys, lacking = content.keys, set(STEP_KEYS.values()) - {*content.keys}
         fields = ", ".join(content.layout.fields)
         kept = [f"{fields} and the final observation -> {PROPRIOCEPTIVE}"]
         kept += [f"{name} -> {key}" for name, key in keys.items()]
-        left = [
-            f"{name}: MoCapAct has no array of this kind"
-            for name in names
-            if name not in content.fields
-        ]
-        left += [
-            f"{key}: the store has no {name} in float32"
-            for key, name in STEP_KEYS.items()
-            if name not in keys
-        ]
+        others = [name for name in content.schema.names() if name not in content.fields]
+        left = [f"{name}: MoCapAct has no array of this kind" for name in others]
+        absent = [(key, name) for key, name in STEP_KEYS.items() if name in lacking]
+        left += [f"{key}: the store has no {name} in float32" for key, name in absent]
         left += [
             f"{key} of some snippets: not all of their rollouts have a {column}"
             for key, column in METRICS.items()
-            if column in plan.columns and np.isnan(plan.columns[column]).any()
+            if 0 < np.isnan(plan.columns[column]).sum() < len(plan.snippets)
         ]
         notes = [
             *plan.notes,
@@ -169,13 +157,9 @@ class _Plan:
         self.snippets, random, self.notes = _snippets(selection, table)
         for each in set(self.snippets):
             if Snippet.parse(each.name) != each:
-                frames = f"{each.start} to {each.end}"
-                raise DatasetError(
-                    f"clip {clip_of(each.clip)}: no frames are {frames}; count from 0"
-                )
+                problem = f"no frames are {each.start} to {each.end}; count from 0"
+                raise DatasetError(f"clip {clip_of(each.clip)}: {problem}")
         order = _numbers(table, "rollout")
-        if order is None:
-            order = np.full(len(self.snippets), np.nan)
         self.numbers = _numbered(self.snippets, random, order)
         if (self.numbers != order)[np.isfinite(order)].any():
             problem = "some of their snippets' rollouts were not selected"
@@ -185,10 +169,7 @@ class _Plan:
             "random_start": random,
             "terminated": table.column("terminated").to_numpy().astype(bool),
         }
-        for column in METRICS.values():
-            values = _numbers(table, column)
-            if values is not None:
-                self.columns[column] = values
+        self.columns |= {column: _numbers(table, column) for column in METRICS.values()}
         self.clips = np.array([each.clip for each in self.snippets], object)
 
     def rollout(self, episode: int) -> str:
@@ -201,16 +182,14 @@ def _snippets(selection: Selection, table: pa.Table) -> tuple[list[Snippet], np.
 
     Episodes without these columns in the catalog go by their skill.
     """
-    count = len(selection)
+    nothing = pa.nulls(len(table))
     columns = {
-        name: table.column(name).to_pylist() if name in table.column_names else [None] * count
+        name: (table.column(name) if name in table.column_names else nothing).to_pylist()
         for name in CLIP_COLUMNS
     }
     rows = list(zip(*columns.values(), strict=True))
-    skills, lengths = (
-        table.column(selection.store.schema.group_by[1]).to_pylist(),
-        selection.lengths.tolist(),
-    )
+    skills = table.column(selection.store.schema.group_by[1]).to_pylist()
+    lengths = selection.lengths.tolist()
     unknown = [episode for episode, row in enumerate(rows) if None in row]
     longest: dict[str, int] = {}
     for episode in unknown:
@@ -221,21 +200,19 @@ def _snippets(selection: Selection, table: pa.Table) -> tuple[list[Snippet], np.
     if unknown:
         lacking = [name for name, values in columns.items() if None in values]
         notes.append(
-            f"{len(unknown)} of {count} episodes have no {listed(lacking)} in the catalog: their "
-            "skill is taken as their clip, whose snippet is as long as the longest of them and "
-            "where all of them start"
+            f"{len(unknown)} of {len(rows)} episodes have no {listed(lacking)} in the catalog: "
+            "their skill is taken as their clip, whose snippet is as long as the longest of them "
+            "and where all of them start"
         )
     snippets = [Snippet(clip_name(str(clip)), start, end) for clip, start, end, _ in rows]
     return snippets, np.array([bool(row[3]) for row in rows]), notes
 
 
-def _numbers(table: pa.Table, name: str) -> np.ndarray | None:
-    """A numeric column as float64 with NaN for missing values; None without such a column."""
-    if name not in table.column_names:
-        return None
-    kind = table.column(name).type
+def _numbers(table: pa.Table, name: str) -> np.ndarray:
+    """A numeric column as float64 with NaN for missing values, or where there is none."""
+    kind = table.schema.field(name).type if name in table.column_names else pa.null()
     if not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
-        return None
+        return np.full(len(table), np.nan)
     values = table.column(name).cast(pa.float64()).to_numpy()
     return np.where(np.isfinite(values), values, np.nan)
 
@@ -273,30 +250,26 @@ class _Sums:
         stats.create_dataset("count", data=np.int64(self.count))
 
 
-class _Files:
+class _Files(ExitStack):
     """The files, one open at a time; ``sums`` holds those of each by its name."""
 
-    def __init__(self, place: Path, one_file: bool, content: _Content) -> None:
-        self._place, self._one_file, self._content = place, one_file, content
-        self._name, self._file = "", None
+    def __init__(self, place: Path, one_file: bool, content: _Content, plan: _Plan) -> None:
+        super().__init__()
+        self._place, self._one_file, self._content, self._plan = place, one_file, content, plan
+        self._name: str | None = None
         self.sums: dict[str, _Sums] = {}
 
     def open(self, name: str) -> h5py.File:
         """The file of a clip, or the only one."""
-        if self._file is None or name != self._name:
+        if name != self._name:
             self.close()
             path = self._place if self._one_file else self._place / f"{name}.hdf5"
-            self._file, self._name = h5py.File(path, "a"), name
+            self._file, self._name = self.enter_context(h5py.File(path, "a")), name
         return self._file
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def write(self, plan: _Plan, block: Block) -> None:
+    def write(self, block: Block) -> None:
         """Write the rollouts of a block."""
-        content, arrays = self._content, block.read(self._content.fields)
+        plan, content, arrays = self._plan, self._content, block.read(self._content.fields)
         for number, (length, stop) in enumerate(zip(block.lengths, block.stops, strict=True)):
             rows, episode = slice(stop - length, stop), block.unit.first + number
             file_name = "" if self._one_file else plan.clips[episode]
@@ -315,10 +288,10 @@ class _Files:
             if "mean_action" in content.keys:
                 sums.add("mean_act", arrays["mean_action"][rows])
 
-    def finish(self, name: str, plan: _Plan, chosen: np.ndarray) -> None:
+    def finish(self, name: str, chosen: np.ndarray) -> None:
         """Write what a file says of all its rollouts, the ``chosen`` episodes."""
         file, schema = self.open(name), self._content.schema
-        _write_metrics(file, plan, chosen)
+        _write_metrics(file, self._plan, chosen)
         for observable, bounds in self._content.layout.slices.items():
             columns = np.arange(*bounds, dtype=np.int64)
             file.create_dataset(f"{layout_of.INDICES}/{observable}", data=columns)
@@ -351,7 +324,7 @@ def _write_metrics(file: h5py.File, plan: _Plan, chosen: np.ndarray) -> None:
             metrics = group.create_group(where)
             metrics.create_dataset("episode_lengths", data=plan.columns["length"][those])
             for key, column in METRICS.items():
-                if column in plan.columns and not np.isnan(plan.columns[column][ordered]).any():
+                if not np.isnan(plan.columns[column][ordered]).any():
                     values = plan.columns[column][those]
                     metrics.create_dataset(key, data=_as_published(key, values))
     file.create_dataset("n_start_rollouts", data=np.int64(most[False]))
