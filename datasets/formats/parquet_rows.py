@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -63,12 +64,11 @@ class ParquetRows:
         if stop > self.num_rows:
             refuse(self.path, "", f"rows {first} to {stop - 1} are wanted of {self.num_rows}")
         try:
-            cursor = self._take(tuple(columns), first)
-            try:
+            with ExitStack() as undo:
+                cursor = self._take(tuple(columns), first)
+                undo.callback(cursor.close)
                 table = cursor.read(first, stop)
-            except BaseException:
-                cursor.close()
-                raise
+                undo.pop_all()
         except (OSError, pa.ArrowException) as error:
             refuse_unreadable(self.path, "Parquet", error)
         self._keep(cursor)
@@ -147,13 +147,9 @@ def to_rows(
     dtype: str,
     first: int = 0,
 ) -> np.ndarray:
-    """A column as (N, *shape); lists may be of fixed size or not.
+    """A column as (N, *shape) of NumPy's ``dtype``; lists may be of fixed size or not.
 
-    Args:
-        path, key: what messages name.
-        column: the values.
-        shape: of a row; dtype: NumPy's name.
-        first: number of the first row in the file, for messages.
+    Messages name ``path`` and ``key``; ``first`` is the number of the first row in the file.
     """
     rows = len(column)
     values: pa.Array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([])
@@ -182,9 +178,8 @@ def to_rows(
 
 def is_list(kind: pa.DataType) -> bool:
     """Whether values of a type are lists."""
-    return (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
+    types = pa.types
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
 def arrow_dtype(kind: pa.DataType) -> str:

@@ -90,33 +90,24 @@ def check_episodes_fit(
 ) -> None:
     """Refuse, before any value is read, an episode of more than ``EPISODE_BYTES``.
 
-    Args:
-        source, key: what the message names.
-        lengths: (E,) steps of each episode.
-        fields: of the store.
-        advice: ends the message: how to get shorter episodes.
+    The message names source and key, and ends with the ``advice`` how to get shorter episodes.
     """
     longest = int(np.argmax(lengths))
-    needed = int(lengths[longest]) * step_bytes(fields)
-    if needed > EPISODE_BYTES:
-        refuse(
-            source,
-            key,
-            f"episode {longest} of {lengths[longest]} steps takes {needed / 1e6:,.0f} MB, and at "
-            f"most {EPISODE_BYTES / 1e6:,.0f} MB are read at once; {advice}",
-        )
+    needed, most = int(lengths[longest]) * step_bytes(fields) / 1e6, EPISODE_BYTES / 1e6
+    if needed > most:
+        problem = f"episode {longest} of {lengths[longest]} steps takes {needed:,.0f} MB"
+        refuse(source, key, f"{problem}, and at most {most:,.0f} MB are read at once; {advice}")
 
 
 def pack_episodes(lengths: np.ndarray, row_bytes: int) -> list[np.ndarray]:
     """Group episodes (E,), in order, to at most ``PART_BYTES`` and one shard; lengths per group."""
     most_steps = max(1, min(SHARD_STEPS, PART_BYTES // max(1, row_bytes)))
     ends = np.cumsum(lengths, dtype=np.int64)
-    parts, first = [], 0
+    parts, first, before = [], 0, 0
     while first < len(lengths):
-        before = int(ends[first - 1]) if first else 0
         stop = max(first + 1, int(np.searchsorted(ends, before + most_steps, side="right")))
         parts.append(np.asarray(lengths[first:stop], np.int64))
-        first = stop
+        first, before = stop, int(ends[stop - 1])
     return parts
 
 
@@ -184,14 +175,12 @@ def catalog_columns(
     group_by: Sequence[str] = TERRAIN_AND_SKILL,
     **columns: Any,
 ) -> dict[str, Any]:
-    """The catalog's columns for imported episodes.
+    """The catalog's columns for imported episodes of ``lengths`` (E,).
 
     Args:
         first: number of the part's first episode in the source.
-        lengths: (E,).
         source_identity: an ``identity``. Episode ids come from its content digits: they differ
             from those of other sources and do not depend on the source's name or the options.
-        group_by: the schema's.
         **columns: values, or one value for all; the others get "unknown" (seed -1, level 0).
     """
     count = len(lengths)

@@ -13,7 +13,9 @@ cut off, because the sum of their rewards is not a return. Where a file has no t
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +28,7 @@ from datasets.formats.checks import check_option, damage_named, refuse
 from datasets.formats.d4rl import schema as keys
 from datasets.formats.d4rl.notes import REMEDY, keys_of_notes, lengths_of_notes, refuse_options
 from datasets.formats.d4rl.schema import INFOS, NEXT, NOTES, OBSERVATIONS, TERMINALS, TIMEOUTS
-from datasets.formats.d4rl.tasks import TASKS, named_dataset, obs_slices
+from datasets.formats.d4rl.tasks import TASKS, named_dataset, normalised_return, obs_slices
 from datasets.formats.hdf5 import dataset_at, datasets_of, open_hdf5, read_notes, read_rows
 from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.notes import check_notes
@@ -83,15 +85,13 @@ class D4rlImporter(Importer):
     def __init__(self, source: str, options: D4rlOptions) -> None:
         self._path = path = Path(source)
         self._options = options
+        task, quality = named_dataset(path)
+        self._task, self._quality = options.task or task, options.quality or quality
         self._file = open_hdf5(path)
-        try:
-            task, quality = named_dataset(path)
-            self._task, self._quality = options.task or task, options.quality or quality
-            with damage_named(path):
-                self._open()
-        except BaseException:
-            self._file.close()
-            raise
+        with ExitStack() as undo, damage_named(path):
+            undo.callback(self._file.close)
+            self._open()
+            undo.pop_all()
 
     def _open(self) -> None:
         found = datasets_of(self._file)
@@ -100,13 +100,12 @@ class D4rlImporter(Importer):
         self._table: pa.Table | None = None
         if isinstance(notes, h5py.Group):
             refuse_options(self._path, self._options)
-            self.schema, table = read_notes(self._path, notes)
+            self.schema, self._table = noted = read_notes(self._path, notes)
             self.carried = Carried(kept=("everything that gaitforge wrote",))
             self._keys, self._episode_keys = keys_of_notes(
-                self._path, self._file, self.schema, self._rows, table.num_rows
+                self._path, self._file, noted[0], self._rows, len(noted[1])
             )
-            lengths = lengths_of_notes(self._path, found, table, self._rows)
-            self._table = table
+            lengths = lengths_of_notes(self._path, found, noted[1], self._rows)
         else:
             self._describe(found)
             lengths = self._cut_episodes(found)
@@ -194,12 +193,8 @@ class D4rlImporter(Importer):
         marked = TIMEOUTS in found and not (options.horizon and len(timeouts) == 0)
         stops = np.union1d(np.union1d(terminals, timeouts) + 1, [self._rows])
         if not marked and not horizon:
-            refuse(
-                path,
-                TIMEOUTS,
-                "the key is missing, so episodes end by the environment's horizon: give it with "
-                f"horizon=N, or a task of {listed(TASKS)}",
-            )
+            problem = "the key is missing, so episodes end by the environment's horizon"
+            refuse(path, TIMEOUTS, f"{problem}: give horizon=N, or a task of {listed(TASKS)}")
         if not marked:
             stops = keys.cut_long(stops, horizon)
         lengths = np.diff(stops, prepend=0)
@@ -226,35 +221,37 @@ class D4rlImporter(Importer):
 
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
-        with damage_named(self._path):
-            return self._read_part(number)
-
-    def _read_part(self, number: int) -> PartInput:
         rows, episodes = self.parts.steps(number), self.parts.episodes(number)
         lengths = self.parts.lengths[number]
-        steps = {name: self._read(key, rows) for name, key in self._keys.items()}
-        steps["reward"] = rewards = steps["reward"].reshape(-1)
-        per_episode = {
-            name: self._final_obs(steps, lengths, rows)
-            if key == NEXT
-            else self._read(key, episodes)
-            for name, key in self._episode_keys.items()
-        }
+        with damage_named(self._path):
+            steps = {name: self._read(key, rows) for name, key in self._keys.items()}
+            steps["reward"] = rewards = steps["reward"].reshape(-1)
+            finals = partial(self._final_obs, steps, lengths, rows)
+            per_episode = {
+                name: finals() if key == NEXT else self._read(key, episodes)
+                for name, key in self._episode_keys.items()
+            }
         if self._table is not None:
             table = self._table.slice(episodes.start, len(lengths))
             first = episodes.start
             check_notes(self._path, NOTES, table, first, lengths, remedy=REMEDY, rewards=rewards)
             return PartInput(steps, table, per_episode)
-        columns = keys.episode_columns(
-            self._task,
-            self._quality,
-            episode_returns(rewards, lengths),
-            self._terminated[episodes],
-            self._truncated[episodes],
-        )
-        columns = catalog_columns(
-            episodes.start, lengths, self.identity, TASK_AND_QUALITY, **columns
-        )
+        returns, terminated = episode_returns(rewards, lengths), self._terminated[episodes]
+        columns: dict[str, Any] = {
+            "task": self._task or "unknown",
+            "quality": self._quality,
+            "robot": self._task or "unknown",
+            "expert": self._quality,
+            "return": returns,
+            "success": ~terminated,
+            "terminated": terminated,
+            "truncated": self._truncated[episodes],
+        }
+        if self._task in TASKS:
+            columns["simulator"] = "mujoco"
+            columns["normalised_return"] = normalised_return(self._task, returns)
+        first, group_by = episodes.start, TASK_AND_QUALITY
+        columns = catalog_columns(first, lengths, self.identity, group_by, **columns)
         return PartInput(steps, columns, per_episode)
 
     def _final_obs(

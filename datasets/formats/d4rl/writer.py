@@ -43,10 +43,8 @@ class D4rlExporter(Exporter):
         check_fields(selection, "a D4RL file", ("obs", "action", "reward"))
         schema = selection.store.schema
         if truths := [name for name in ("obs", "reward") if schema.field(name).dtype == "bool"]:
-            raise DatasetError(
-                f"a D4RL file needs numbers for {listed(truths)}; in {selection.store.address} the "
-                "dtype is bool"
-            )
+            problem = f"in {selection.store.address} the dtype is bool"
+            raise DatasetError(f"a D4RL file needs numbers for {listed(truths)}; {problem}")
         keys = [key_of(name) for name in schema.names("step")]
         if len(set(keys)) < len(keys):
             raise DatasetError(f"two fields would have one key in a D4RL file: {listed(keys)}")

@@ -20,7 +20,6 @@ from datasets.formats.sources import (
     Parts,
     catalog_columns,
     check_episodes_fit,
-    consecutive_slices,
     identity,
 )
 
@@ -77,17 +76,13 @@ class FcnetImporter(Importer):
 
     def _check_shapes(self, shapes: dict[str, tuple[int, ...]]) -> None:
         steps = shapes["src"][0]
-        wanted = {
-            "src": (steps, layout.STATE_DIM),
-            "tgt": (steps, layout.ACTION_DIM),
-            "meta": shapes["meta"][:1],
-        }
-        for kind in _KINDS:
+        state, action = (steps, layout.STATE_DIM), (steps, layout.ACTION_DIM)
+        for kind, wanted in zip(_KINDS, (state, action, shapes["meta"][:1]), strict=True):
             path, shape = self._paths[kind], shapes[kind]
             if shape[0] == 0:
                 refuse(path, kind, "has no rows")
-            if shape != wanted[kind]:
-                refuse(path, kind, f"shape {shape} in its name must be {wanted[kind]}")
+            if shape != wanted:
+                refuse(path, kind, f"shape {shape} in its name must be {wanted}")
             size, expected = path.stat().st_size, _ITEM_BYTES * int(np.prod(shape))
             if size != expected:
                 problem = f"it has {size} bytes, its name says {expected}"
@@ -96,16 +91,9 @@ class FcnetImporter(Importer):
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
         lengths, rows = self.parts.lengths[number], self.parts.steps(number)
-        state, action = (
-            self._rows("src", rows, layout.STATE_DIM),
-            self._rows("tgt", rows, layout.ACTION_DIM),
-        )
-        obs = np.empty((len(state), layout.OBS_DIM), np.float32)
-        for name, (start, stop) in consecutive_slices(layout.STATE).items():
-            obs[:, slice(*layout.OBS_SLICES[name])] = state[:, start:stop]
-        obs[:, slice(*layout.OBS_SLICES[layout.LAST_ACTION])] = layout.previous_actions(
-            action, lengths
-        )
+        state = self._rows("src", rows, layout.STATE_DIM)
+        action = self._rows("tgt", rows, layout.ACTION_DIM)
+        obs = layout.observation(state, layout.STATE_SLICES, action, lengths)
         failed = lengths < self._horizon
         columns = catalog_columns(
             self.parts.episodes(number).start,

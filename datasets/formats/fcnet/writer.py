@@ -33,10 +33,8 @@ class FcnetExporter(Exporter):
         for name, size in layout.STATE.items():
             start, stop = obs.slices.get(name, (0, 0))
             if stop - start != size:
-                raise DatasetError(
-                    f"FCNet's maps need the slice {name} of {size} channels in obs; {address} has "
-                    f"slices {listed(obs.slices)}"
-                )
+                wanted, found = f"the slice {name} of {size} channels in obs", listed(obs.slices)
+                raise DatasetError(f"FCNet's maps need {wanted}; {address} has slices {found}")
         if action.shape != (layout.ACTION_DIM,):
             raise DatasetError(f"FCNet's maps need {layout.ACTION_DIM} actions, not {action.shape}")
         for field in (obs, action):
@@ -73,12 +71,7 @@ class FcnetExporter(Exporter):
     ) -> dict[str, np.ndarray]:
         """See ``interface.Exporter``: channels in the paper's order, last actions rebuilt."""
         slices, action = schema.field("obs").slices, steps["action"].astype(np.float32)
-        obs = np.empty((len(action), layout.OBS_DIM), np.float32)
-        for name in layout.STATE:
-            obs[:, slice(*layout.OBS_SLICES[name])] = steps["obs"][:, slice(*slices[name])]
-        obs[:, slice(*layout.OBS_SLICES[layout.LAST_ACTION])] = layout.previous_actions(
-            action, lengths
-        )
+        obs = layout.observation(steps["obs"], slices, action, lengths)
         return {"obs": obs, "action": action}
 
 
@@ -100,16 +93,12 @@ def _carried(schema: Schema, differing: int) -> Carried:
     extra = [name for name in schema.names() if name not in ("obs", "action")]
     left = [f"{name}: the layout has no place for it" for name in extra]
     left.append("the catalog: the layout has only the episodes' lengths")
-    others = [
-        name
-        for name in schema.field("obs").slices
-        if name not in (*layout.STATE, layout.LAST_ACTION)
-    ]
-    if others:
+    known = (*layout.STATE, layout.LAST_ACTION)
+    if others := [name for name in schema.field("obs").slices if name not in known]:
         left.append(f"slices {listed(others)} of obs: not in FCNet's state")
     if differing:
-        left.append(
-            f"last_action of {differing} episodes: an import rebuilds it from the actions, but the "
-            "executed ones had noise or limits"
+        problem = (
+            "an import rebuilds it from the actions, but the executed ones had noise or limits"
         )
+        left.append(f"last_action of {differing} episodes: {problem}")
     return Carried(kept=("obs -> src, by the channels' names", "action -> tgt"), left=tuple(left))

@@ -79,7 +79,7 @@ class MinariImporter(Importer):
         self._info_keys: frozenset[str] | None = None  # of every episode; None for any
         first = next(iter(self._episodes([0])))
         describe = self._describe_notes if layout.NOTES in self._metadata else self._describe
-        describe(first, layout.flat_infos(first[layout.INFOS]), episode_keys)
+        describe(first, episode_keys)
         self.files = sorted(path for path in self._path.rglob("*") if path.is_file())
         self.identity = identity(self.files, options)
         self.parts = Parts(lengths, self.schema.fields)
@@ -100,10 +100,9 @@ class MinariImporter(Importer):
         meta.check_totals(self._path, self._metadata, found, following)
         return found, keys
 
-    def _describe(
-        self, first: Mapping[str, Any], infos: Mapping[str, Any], episode_keys: Iterable[str]
-    ) -> None:
+    def _describe(self, first: Mapping[str, Any], episode_keys: Iterable[str]) -> None:
         """Set the schema, the infos that become fields, and what is converted."""
+        infos = layout.flat_infos(first[layout.INFOS])
         if self._options.infos:
             self._info_keys = frozenset(infos)
         obs = layout.leaves_field("obs", self._spaces["observation"], layout.OBSERVATIONS)
@@ -123,16 +122,14 @@ class MinariImporter(Importer):
             f"{layout.OBSERVATIONS} -> obs and final_obs",
             f"{layout.ACTIONS} -> action",
             "rewards -> reward",
+            "seed, terminations and truncations -> the catalog",
         ]
-        kept += ["seed, terminations and truncations -> the catalog"]
         left, steps = [], len(first[layout.REWARDS])
         for key, values in infos.items():
             name, rows = field_name(f"info_{key}"), np.asarray(values)
-            problem = self._info_problem(rows, steps)
-            if problem or name in self._infos:
-                left.append(
-                    f"{layout.INFOS}/{key}: {problem or 'another has this name in lower case'}"
-                )
+            problem = self._info_problem(name, rows, steps)
+            if problem:
+                left.append(f"{layout.INFOS}/{key}: {problem}")
                 continue
             self._infos[name] = key
             field = Field(name, rows.shape[1:], stored_dtype(rows.dtype))
@@ -153,9 +150,7 @@ class MinariImporter(Importer):
         )
         self.carried = Carried(tuple(kept), tuple(left), notes)
 
-    def _describe_notes(
-        self, first: Mapping[str, Any], infos: Mapping[str, Any], episode_keys: Iterable[str]
-    ) -> None:
+    def _describe_notes(self, first: Mapping[str, Any], episode_keys: Iterable[str]) -> None:
         """The same by the notes of an export."""
         self.schema, self._types = layout.read_schema_note(self._path, self._metadata[layout.NOTES])
         names = self.schema.names("step")
@@ -163,18 +158,20 @@ class MinariImporter(Importer):
         possible = {*_KEYS, *names, *(f"final_{name}" for name in self._infos)}
         if not {*_KEYS} - {"final_obs"} <= {*names} or not {*self.schema.names()} <= possible:
             refuse(self._path, layout.NOTES, f"its fields are not those of an export; {_REMEDY}")
-        left = [
-            f"{layout.INFOS}/{key}: was added to the export" for key in infos if key not in names
-        ]
+        infos = layout.flat_infos(first[layout.INFOS])
+        added = [key for key in infos if key not in names]
+        left = [f"{layout.INFOS}/{key}: was added to the export" for key in added]
         left += meta.unused(self._metadata, episode_keys, ())
         self.carried = Carried(("everything that gaitforge wrote",), tuple(left))
 
-    def _info_problem(self, rows: np.ndarray, steps: int) -> str:
+    def _info_problem(self, name: str, rows: np.ndarray, steps: int) -> str:
         if not self._options.infos:
             return "left out as asked"
         if not stored_dtype(rows.dtype) or 0 in rows.shape:
             return "not numbers"
-        return "" if rows.shape[:1] in ((steps,), (steps + 1,)) else "not a row a step"
+        if rows.shape[:1] not in ((steps,), (steps + 1,)):
+            return "not a row a step"
+        return "another has this name in lower case" if name in self._infos else ""
 
     def _task(self) -> str:
         """The environment's id, or the dataset's."""
@@ -216,21 +213,13 @@ class MinariImporter(Importer):
     def _catalog(
         self, first: int, lengths: np.ndarray, ends: np.ndarray, rewards: np.ndarray
     ) -> pa.Table | dict[str, Any]:
-        """Catalog rows of a part.
-
-        Args:
-            first: number of its first episode.
-            lengths: (E,).
-            ends: (E, 2) terminated and truncated.
-            rewards: (T,).
-        """
+        """Catalog rows of a part; ``ends`` (E, 2) are terminated and truncated."""
         about = list(self._about(range(first, first + len(lengths))))
         seeds = [meta.episode_seed(self._path, first + i, each) for i, each in enumerate(about)]
         flags = {"terminated": ends[:, 0], "truncated": ends[:, 1]}
         if self._types is not None:
-            table = layout.rows_of_notes(
-                self._path, [each.get(layout.NOTES) for each in about], self._types
-            )
+            notes = [each.get(layout.NOTES) for each in about]
+            table = layout.rows_of_notes(self._path, notes, self._types)
             given: dict[str, Any] = {"remedy": _REMEDY, "rewards": rewards, **flags}
             check_notes(self._path, layout.NOTES, table, first, lengths, **given)
             self._check_seeds(table, first, seeds)
@@ -259,10 +248,8 @@ class MinariImporter(Importer):
         for number, (seed, *row) in enumerate(zip(seeds, *columns, strict=True), first):
             noted = None if row[0] is None else meta.catalog_seed(*row)
             if noted != seed:
-                problem = (
-                    f"seed of episode {number} is {noted} in the notes, but {seed} beside them"
-                )
-                refuse(self._path, layout.NOTES, f"{problem}; {_REMEDY}")
+                problem = f"seed of episode {number} is {noted} in the notes, but {seed}"
+                refuse(self._path, layout.NOTES, f"{problem} beside them; {_REMEDY}")
 
     def _episode(
         self, number: int, episode: Mapping[str, Any], length: int
@@ -281,7 +268,7 @@ class MinariImporter(Importer):
             )
             given = {"obs": obs[:-1], "final_obs": obs[-1], "action": action}
             given["reward"] = _stored(episode[layout.REWARDS])
-            given |= self._episode_infos(at, layout.flat_infos(episode[layout.INFOS]), length)
+            given |= self._infos_of(at, layout.flat_infos(episode[layout.INFOS]), length)
             terminated, truncated = (
                 self._end(f"{at}/{key}", np.asarray(episode[key]), length)
                 for key in (layout.TERMINATIONS, layout.TRUNCATIONS)
@@ -291,16 +278,13 @@ class MinariImporter(Importer):
             self._check(at, length, name, values)
         return found, (terminated, truncated)
 
-    def _episode_infos(
-        self, at: str, infos: Mapping[str, Any], length: int
-    ) -> dict[str, np.ndarray]:
+    def _infos_of(self, at: str, infos: Mapping[str, Any], length: int) -> dict[str, np.ndarray]:
         """The fields of an episode's infos, whose keys must be those of the first episode."""
         if self._info_keys is not None and (differ := self._info_keys ^ infos.keys()):
             key = min(differ)
-            missing = "the key is missing"
-            problem = "the first episode has no such infos" if key in infos else missing
-            advice = "with infos=false none are imported"
-            refuse(self._path, f"{at}/{layout.INFOS}/{key}", f"{problem}; {advice}")
+            added, key = key in infos, f"{at}/{layout.INFOS}/{key}"
+            problem = "the first episode has no such infos" if added else "the key is missing"
+            refuse(self._path, key, f"{problem}; with infos=false none are imported")
         found: dict[str, np.ndarray] = {}
         for name, key in self._infos.items():
             rows, final = _stored(infos[key]), f"final_{name}"
@@ -314,11 +298,11 @@ class MinariImporter(Importer):
     def _end(self, key: str, flags: np.ndarray, length: int) -> bool:
         """The flag at an episode's last step; no other may be set."""
         if flags.shape != (length,) or flags.dtype.kind not in "biu":
-            problem = f"has shape {flags.shape} and dtype {flags.dtype}, not ({length},) of bool"
-            refuse(self._path, key, problem)
+            found = f"shape {flags.shape} and dtype {flags.dtype}"
+            refuse(self._path, key, f"has {found}, not ({length},) of bool")
         if (set_early := np.flatnonzero(flags[:-1])).size:
-            problem = f"is set at step {set_early[0]} of {length}; an episode ends at its last step"
-            refuse(self._path, key, problem)
+            problem = f"is set at step {set_early[0]} of {length}"
+            refuse(self._path, key, f"{problem}; an episode ends at its last step")
         return bool(flags[-1])
 
     def _check(self, at: str, length: int, name: str, values: np.ndarray) -> None:

@@ -7,7 +7,7 @@ To load it, give ``load_dataset`` its id, with the folder above it as MINARI_DAT
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -108,14 +108,11 @@ class MinariExporter(Exporter):
             "dataset_id": self._id,
             "minari_version": minari.__version__,
             "dataset_size": float(measure()),
+            "author": {options.author} if options.author else None,
+            "description": options.description,
+            NOTES: schema_note(writer.kept_schema, writer.columns) if options.notes else None,
         }
-        if options.author:
-            metadata["author"] = {options.author}
-        if options.description:
-            metadata["description"] = options.description
-        if options.notes:
-            metadata[NOTES] = schema_note(writer.kept_schema, writer.columns)
-        storage.update_metadata(metadata)
+        storage.update_metadata({key: value for key, value in metadata.items() if value})
         return self._carried(writer)
 
     def _carried(self, writer: _Episodes) -> Carried:
@@ -126,11 +123,9 @@ class MinariExporter(Exporter):
             *(f"{name} -> infos/{name}" for name in writer.infos),
             "seed, terminated and truncated -> Minari's own",
         ]
-        left = [
-            f"{name}: Minari has no place for a field an episode"
-            for name in writer.schema.names()
-            if name not in writer.kept_schema.names()
-        ]
+        held = writer.kept_schema.names()
+        others = [name for name in writer.schema.names() if name not in held]
+        left = [f"{name}: Minari has no place for a field an episode" for name in others]
         notes = ["observation and action spaces are unbounded: a store does not know bounds"]
         if "final_obs" not in writer.finals:
             notes.append("the final observation is unknown: the last one is repeated")
@@ -158,13 +153,14 @@ class _Episodes:
         )
         self.schema = schema = selection.store.schema
         self.infos = [name for name in schema.names("step") if name not in NEEDED]
+        rows = {name: schema.field(name) for name in schema.names("step")}
         last_of = {"final_obs": "obs"} | {f"final_{name}": name for name in self.infos}
         self.finals = [
             each.name
             for each in schema.fields
             if each.per == "episode"
-            and each.name in last_of
-            and _alike(each, schema.field(last_of[each.name]))
+            and (step := rows.get(last_of.get(each.name, "")))
+            and (each.shape, each.dtype) == (step.shape, step.dtype)
         ]
         kept = [each for each in schema.fields if each.per == "step" or each.name in self.finals]
         self.kept_schema = replace(schema, fields=tuple(kept))
@@ -180,40 +176,33 @@ class _Episodes:
             seeds = _seeds(self._selection, rows[block.episodes])
             for number, seed in enumerate(seeds):
                 length, stop = int(block.lengths[number]), int(block.stops[number])
-                steps = slice(stop - length, stop)
-                infos = {
-                    name: _listed(self._extended(name, arrays, steps, number))
-                    for name in self.infos
+                places = dict.fromkeys(self.finals, number)
+                found = {
+                    name: rows[places.get(name, slice(stop - length, stop))]
+                    for name, rows in arrays.items()
                 }
+                for name in ("obs", *self.infos):  # and the row after the last step
+                    final = f"final_{name}"
+                    last = found[final] if final in self.finals else found[name][-1]
+                    found[name] = np.concatenate([found[name], np.asarray(last)[None]])
                 flags = np.zeros((2, length), bool)
                 flags[:, -1] = [each[block.unit.first + number] for each in ends]
                 values: dict[str, Any] = {
-                    "observations": _in_space(self._extended("obs", arrays, steps, number)),
-                    "actions": _in_space(arrays["action"][steps]),
-                    "rewards": arrays["reward"][steps],
+                    "observations": _in_space(found["obs"]),
+                    "actions": _in_space(found["action"]),
+                    "rewards": found["reward"],
                     "terminations": flags[0],
                     "truncations": flags[1],
+                    "infos": {name: _listed(found[name]) for name in self.infos} or None,
                 }
-                yield EpisodeBuffer(seed=seed, infos=infos or None, **values)
+                yield EpisodeBuffer(seed=seed, **values)
                 self._advance(length)
-
-    def _extended(
-        self, name: str, arrays: Mapping[str, np.ndarray], steps: slice, number: int
-    ) -> np.ndarray:
-        """(T + 1, ...) the rows and the one after the last step, or the last one again."""
-        key, rows = f"final_{name}", arrays[name][steps]
-        last = arrays[key][number] if key in self.finals else rows[-1]
-        return np.concatenate([rows, np.asarray(last)[None]])
 
     def notes(self, with_rows: bool) -> Iterator[dict[str, Any]]:
         """The metadata of each episode beside Minari's own."""
         for table in _catalog_rows(self._selection, self._selection.rows, self.columns.names):
             for row in table.to_pylist():
                 yield {NOTES: json.dumps(row)} if with_rows else {}
-
-
-def _alike(one: Field, other: Field) -> bool:
-    return (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
 def _catalog_rows(

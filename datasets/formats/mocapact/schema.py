@@ -134,8 +134,7 @@ class ObservableLayout:
     """Where the observables are in the file's observation and in the store's fields.
 
     Attributes:
-        widths: name -> how many numbers, in the file's order.
-        fields: field -> names of its observables, in the file's order.
+        widths: name -> how many numbers; fields: field -> its observables; in the file's order.
     """
 
     widths: Mapping[str, int]

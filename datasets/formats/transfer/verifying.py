@@ -32,17 +32,10 @@ Sums = dict[str, np.ndarray]
 def verify_export(
     name: str, exporter: Exporter, notes: bool, selection: Selection, written: Path
 ) -> None:
-    """Compare an export with the selection, as far as the format holds it.
+    """Compare what the ``exporter`` of format ``name`` has written with the selection.
 
-    Episodes, steps, the values of every field that comes back under its name, and with notes the
-    catalog.
-
-    Args:
-        name: of the format.
-        exporter: that wrote it.
-        notes: whether it embedded the catalog, so that episodes come back with their ids.
-        selection: what was to be written.
-        written: the file or folder.
+    Compares episodes, steps, the values of every field that comes back under its name, and with
+    ``notes`` the catalog.
 
     Raises:
         DatasetError: it cannot be read, or differs; names what differs.
@@ -52,11 +45,9 @@ def verify_export(
     importer = cls(str(written), options_of(cls.Options, reading))
     try:
         found = importer.parts.n_episodes, importer.parts.n_steps
-        if found != (len(selection), selection.steps):
-            raise DatasetError(
-                f"it has {found[0]} episodes of {found[1]} steps, not {len(selection)} of "
-                f"{selection.steps}"
-            )
+        if found != (wanted := (len(selection), selection.steps)):
+            problem = "it has {} episodes of {} steps, not {} of {}"
+            raise DatasetError(problem.format(*found, *wanted))
         tables: list[pa.Table] = []
         theirs = _checksums(_read_parts(importer, tables if notes else None))
     finally:
@@ -73,9 +64,8 @@ def verify_export(
     else:
         differing = _differing_fields(ours, theirs)
     if differing:
-        raise DatasetError(
-            f"{listed(differing)} of some episodes are not what {selection.store.address} holds"
-        )
+        held = f"not what {selection.store.address} holds"
+        raise DatasetError(f"{listed(differing)} of some episodes are {held}")
 
 
 def _read_parts(
