@@ -35,12 +35,12 @@ class ParquetRows:
             refuse(path, "", "no such file")
         try:
             with pq.ParquetFile(path) as file:
-                self._metadata = file.metadata
+                self.metadata = file.metadata
                 self.schema: pa.Schema = file.schema_arrow
         except (OSError, UnicodeDecodeError, pa.ArrowException) as error:  # also of column names
             refuse_unreadable(path, "Parquet", error)
-        groups = range(self._metadata.num_row_groups)
-        rows = [self._metadata.row_group(group).num_rows for group in groups]
+        groups = range(self.metadata.num_row_groups)
+        rows = [self.metadata.row_group(group).num_rows for group in groups]
         self._ends = np.cumsum([0, *rows])
         self._cursors: list[_Cursor] = []
         self._changing = threading.Lock()
@@ -90,7 +90,7 @@ class ParquetRows:
                 nearest = max(usable, key=lambda each: each.row)
                 self._cursors.remove(nearest)
                 return nearest
-        return _Cursor(self.path, self._metadata, columns, group, start)
+        return _Cursor(self, columns, group, start)
 
     def _keep(self, cursor: _Cursor) -> None:
         with self._changing:
@@ -105,17 +105,10 @@ class ParquetRows:
 class _Cursor:
     """A position in a Parquet file: ``row`` of ``columns`` is decoded next."""
 
-    def __init__(
-        self,
-        path: Path,
-        metadata: pq.FileMetaData,
-        columns: tuple[str, ...],
-        group: int,
-        row: int,
-    ) -> None:
+    def __init__(self, rows: ParquetRows, columns: tuple[str, ...], group: int, row: int) -> None:
         self.columns, self.row = columns, row
-        self._file = pq.ParquetFile(path, metadata=metadata, buffer_size=_BUFFER_BYTES)
-        groups = list(range(group, metadata.num_row_groups))
+        self._file = pq.ParquetFile(rows.path, metadata=rows.metadata, buffer_size=_BUFFER_BYTES)
+        groups = list(range(group, rows.metadata.num_row_groups))
         self._batches = self._file.iter_batches(BATCH_ROWS, groups, list(columns))
         schema = self._file.schema_arrow
         self._schema = pa.schema([schema.field(name) for name in columns])

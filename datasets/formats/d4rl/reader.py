@@ -211,10 +211,8 @@ class D4rlImporter(Importer):
     def _report_endings(self, lengths: np.ndarray, horizon: int) -> None:
         notes = list(self.carried.notes)
         if cut_off := int(np.count_nonzero(~self._terminated & ~self._truncated)):
-            notes.append(
-                f"{cut_off} of {len(lengths)} episodes were cut off: recording stopped before they "
-                "ended, so their return-to-go is unknown"
-            )
+            problem = "recording stopped before they ended, so their return-to-go is unknown"
+            notes.append(f"{cut_off} of {len(lengths)} episodes were cut off: {problem}")
         if horizon and (longer := int(np.count_nonzero(lengths > horizon))):
             notes.append(f"{longer} episodes are longer than the horizon of {horizon} steps")
         self.carried = replace(self.carried, notes=tuple(notes))

@@ -102,21 +102,16 @@ Returns = TypeVar("Returns", float, np.ndarray)
 
 
 def normalised_return(task: str, returns: Returns) -> Returns:
-    """D4RL's normalised score, 100 x (return - random) / (expert - random); also of returns-to-go.
+    """D4RL's normalised score, 100 x (return - random) / (expert - random), of a task in ``TASKS``.
 
-    Args:
-        task: one of ``TASKS``.
-        returns: undiscounted sums of rewards.
+    Also of returns-to-go; returns are undiscounted sums of rewards.
     """
     facts = TASKS[task]
     return 100.0 * (returns - facts.random_score) / (facts.expert_score - facts.random_score)
 
 
 def obs_slices(task: str, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
-    """Names for an observation of this shape: the task's if the width fits, else ``state``.
-
-    An observation of several axes has no names.
-    """
+    """Names for an observation of one axis: the task's if the width fits, else ``state``."""
     if len(shape) != 1:
         return {}
     widths = TASKS[task].obs_widths if task in TASKS else {}
@@ -125,10 +120,7 @@ def obs_slices(task: str, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
 
 
 def named_dataset(path: Path | str) -> tuple[str, str]:
-    """Task and quality from a file's name, such as ("hopper", "medium-replay").
-
-    The task is empty if the name begins with none of ``TASKS``.
-    """
+    """Task, "" for none of ``TASKS``, and quality by a file's name: ("hopper", "medium-replay")."""
     name = _VERSION.sub("", Path(path).stem.lower().replace("_", "-"))
     if name.startswith(_OTHER_TASKS):
         return "", name

@@ -40,14 +40,10 @@ def scalar_stats(blocks: Callable[[], Iterable[np.ndarray]], dtype: str, rows: i
 
 
 def episode_stats(rows: np.ndarray, lengths: np.ndarray) -> Stats:
-    """Statistics of each of consecutive episodes; those of one length are computed together.
+    """Statistics of consecutive episodes of ``rows`` (T, *shape).
 
-    Args:
-        rows: (T, *shape), the episodes' rows end to end.
-        lengths: (E,).
-
-    Returns:
-        Name -> (E, *shape), or (E, 1) for scalars and for the count.
+    Gives name -> (E, *shape), or (E, 1) for scalars and for the count. Episodes of one length are
+    computed together.
     """
     shape = rows.shape[1:] or (1,)
     found: Stats = {name: np.empty((len(lengths), *shape)) for name in NAMES}

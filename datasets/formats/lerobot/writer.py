@@ -54,10 +54,8 @@ class LerobotExporter(Exporter):
         """See ``interface.Exporter``."""
         for each in selection.store.schema.fields:
             if each.per == "step" and len(each.shape) > layout.MOST_AXES:
-                raise DatasetError(
-                    f"field {each.name}: a LeRobot feature has at most {layout.MOST_AXES} axes, "
-                    f"not {len(each.shape)}"
-                )
+                most = f"a LeRobot feature has at most {layout.MOST_AXES} axes"
+                raise DatasetError(f"field {each.name}: {most}, not {len(each.shape)}")
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""

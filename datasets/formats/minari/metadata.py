@@ -95,10 +95,8 @@ def catalog_seed(seed: int, large: str | None = None) -> int | None:
     if large is None:
         return None if seed < 0 else seed
     if not (large.isascii() and large.isdecimal()) or not _LARGE <= int(large) < _SEED_STOP:
-        raise DatasetError(
-            f"the column {LARGE_SEED} must be empty or hold a whole number from {_LARGE} to "
-            f"{_SEED_STOP - 1}, not {large!r:.40}"
-        )
+        wanted = f"be empty or hold a whole number from {_LARGE} to {_SEED_STOP - 1}"
+        raise DatasetError(f"the column {LARGE_SEED} must {wanted}, not {large!r:.40}")
     return int(large)
 
 

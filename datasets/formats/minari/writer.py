@@ -68,17 +68,14 @@ class MinariExporter(Exporter):
         name = destination.name if "-v" in destination.name else f"{destination.name}-v0"
         self._id = self._options.dataset_id or name.replace(".", "-")
         if not DATASET_ID_RE.fullmatch(self._id):
-            raise DatasetError(
-                f"'{self._id}' is no id of a Minari dataset; give dataset_id=NAMESPACE/NAME-v0"
-            )
+            problem = "is no id of a Minari dataset; give dataset_id=NAMESPACE/NAME-v0"
+            raise DatasetError(f"'{self._id}' {problem}")
         if storage == "hdf5":
             check_room(selection, destination, ", or with storage=arrow")
         most, longest = most_steps(storage), int(selection.lengths.max())
         if most is not None and longest > most:
-            raise DatasetError(
-                f"Minari reads back {most:,} steps of an episode from its {storage} storage, and "
-                f"one here has {longest:,}; export with storage=hdf5"
-            )
+            limit = f"Minari reads back {most:,} steps of an episode from its {storage} storage"
+            raise DatasetError(f"{limit}, and one has {longest:,}; export with storage=hdf5")
         for _ in _seeds(selection, selection.rows):
             pass
 

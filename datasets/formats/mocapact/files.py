@@ -47,11 +47,9 @@ class FileContents:
     Attributes:
         widths: observable -> how many numbers, in order.
         keys: those of ``STEP_KEYS`` that its rollouts have.
-        action_dim: size of an action.
         ref_steps: control steps ahead of the observed references; None if unknown.
         rollouts: of each snippet, in order of clip and frames.
-        notes: the store's schema and catalog rows, or None.
-        left: what else there is.
+        notes: the store's schema and catalog rows; left: what else there is.
     """
 
     path: Path

@@ -16,19 +16,9 @@ from datasets.errors import DatasetError, listed
 from datasets.formats.checks import damage_named, refuse
 from datasets.formats.hdf5 import open_hdf5
 from datasets.formats.interface import Carried, Importer, PartInput
+from datasets.formats.mocapact import schema as keys
 from datasets.formats.mocapact.files import FileContents, Rollouts, read_contents, read_float32
-from datasets.formats.mocapact.schema import (
-    BODY_OBSERVABLES,
-    PROPRIOCEPTIVE,
-    ROBOT,
-    STEP_KEYS,
-    SUFFIXES,
-    ObservableLayout,
-    Snippet,
-    clip_of,
-    final_name,
-    store_schema,
-)
+from datasets.formats.mocapact.schema import ObservableLayout, clip_of, final_name
 from datasets.formats.sources import (
     Parts,
     catalog_columns,
@@ -133,11 +123,11 @@ class MocapactImporter(Importer):
     ) -> None:
         """Read a rollout's fields into ``out``; ``buffer`` takes its observations."""
         path, group = rollouts.path, f"{rollouts.snippet.name}/{number}"
-        for key, name in STEP_KEYS.items():
+        for key, name in keys.STEP_KEYS.items():
             if name in out:
                 read_float32(path, file, f"{group}/{key}", out[name])
         seen = buffer[: len(out["reward"]) + 1]
-        read_float32(path, file, f"{group}/{PROPRIOCEPTIVE}", seen)
+        read_float32(path, file, f"{group}/{keys.PROPRIOCEPTIVE}", seen)
         for name, columns in self._layout.columns.items():
             out[name][:] = seen[:-1, columns]
             out[final_name(name)][:] = seen[-1, columns]
@@ -163,7 +153,7 @@ class MocapactImporter(Importer):
                 episode=_first_id(self._identities[rollouts.path], snippet) + numbers,
                 terrain="flat",
                 skill=clip,
-                robot=ROBOT,
+                robot=keys.ROBOT,
                 simulator="dm_control",
                 expert=snippet.name,
                 success=~known["terminated"],
@@ -183,11 +173,12 @@ class MocapactImporter(Importer):
 
     def _carried(self) -> Carried:
         steps = self.schema.names("step")
+        source = keys.PROPRIOCEPTIVE
         kept = [
-            f"{PROPRIOCEPTIVE} ({listed(seen, 40)}) -> {field}; its last row -> {final_name(field)}"
-            for field, seen in self._layout.fields.items()
+            f"{source} ({listed(seen, 40)}) -> {name}; its last row -> {final_name(name)}"
+            for name, seen in self._layout.fields.items()
         ]
-        kept += [f"{key} -> {name}" for key, name in STEP_KEYS.items() if name in steps]
+        kept += [f"{key} -> {name}" for key, name in keys.STEP_KEYS.items() if name in steps]
         kept.append(
             "everything else that gaitforge wrote"
             if self._tables
@@ -204,7 +195,7 @@ class MocapactImporter(Importer):
         return Carried(tuple(kept), tuple(left), notes)
 
 
-def _first_id(file_identity: str, snippet: Snippet) -> int:
+def _first_id(file_identity: str, snippet: keys.Snippet) -> int:
     """The id of a snippet's first rollout, independent of the other files.
 
     So no file is imported twice when a folder has grown since its import.
@@ -216,9 +207,9 @@ def _first_id(file_identity: str, snippet: Snippet) -> int:
 def _files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
-    found = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
+    found = sorted(path for path in source.iterdir() if path.suffix in keys.SUFFIXES)
     if not found:
-        refuse(source, "", f"no file ending in {' or '.join(SUFFIXES)} in this folder")
+        refuse(source, "", f"no file ending in {' or '.join(keys.SUFFIXES)} in this folder")
     return found
 
 
@@ -238,17 +229,17 @@ def _common_schema(
             refuse(found.path, "", f"gaitforge's notes {problem} {first.path}")
     if first.notes:
         return _schema_of_notes(first, first.notes[0])
-    chosen = [name for name in first.widths if name in BODY_OBSERVABLES]
+    chosen = [name for name in first.widths if name in keys.BODY_OBSERVABLES]
     if observables == "all" or not chosen:
         chosen = list(first.widths)
     layout = ObservableLayout.of_file(first.widths, chosen)
-    return layout, store_schema(layout, first.action_dim, first.keys, first.ref_steps)
+    return layout, keys.store_schema(layout, first.action_dim, first.keys, first.ref_steps)
 
 
 def _schema_of_notes(found: FileContents, noted: Schema) -> tuple[ObservableLayout, Schema]:
     """The schema in the notes, less the fields that the format does not hold."""
     layout = ObservableLayout.of_schema(noted)
-    fresh = store_schema(layout, found.action_dim, found.keys, found.ref_steps)
+    fresh = keys.store_schema(layout, found.action_dim, found.keys, found.ref_steps)
     held = {(each.name, each.shape, each.dtype, each.per) for each in fresh.fields}
     fields = tuple(
         each for each in noted.fields if (each.name, each.shape, each.dtype, each.per) in held

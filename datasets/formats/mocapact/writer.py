@@ -14,13 +14,8 @@ from datasets.errors import DatasetError, listed
 from datasets.formats.blocks import Block, blocks, check_fields, check_room
 from datasets.formats.hdf5 import write_notes
 from datasets.formats.interface import Advance, Carried, Exporter
-from datasets.formats.mocapact import schema as layout_of
+from datasets.formats.mocapact import schema as keys
 from datasets.formats.mocapact.schema import (
-    METRICS,
-    NOTES,
-    PROPRIOCEPTIVE,
-    STEP_KEYS,
-    SUFFIXES,
     ObservableLayout,
     Snippet,
     clip_name,
@@ -56,16 +51,16 @@ class MocapactExporter(Exporter):
 
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
-        self._one_file = destination.suffix in SUFFIXES
+        self._one_file = destination.suffix in keys.SUFFIXES
         schema = selection.store.schema
         check_fields(selection, "a MoCapAct file", tuple(_DIMENSIONS))
         for name, dimensions in _DIMENSIONS.items():
             each = schema.field(name)
             if each.dtype != "float32" or len(each.shape) != dimensions:
-                raise DatasetError(
-                    f"a MoCapAct file needs {name} in float32 with {dimensions} dimensions a row; "
-                    f"here it is {each.dtype} with shape {each.shape}"
+                wanted = (
+                    f"a MoCapAct file needs {name} in float32 with {dimensions} dimensions a row"
                 )
+                raise DatasetError(f"{wanted}; here it is {each.dtype} with shape {each.shape}")
         _Content(schema)
         _Plan(selection)
         check_room(selection, destination)
@@ -84,21 +79,21 @@ class MocapactExporter(Exporter):
                 chosen = everything if self._one_file else everything[plan.clips == name]
                 files.finish(name, chosen)
                 if self._options.notes:
-                    _write_notes(files.open(name).create_group(NOTES), selection, plan, chosen)
+                    _write_notes(files.open(name).create_group(keys.NOTES), selection, plan, chosen)
         return self._carried(content, plan)
 
     def _carried(self, content: _Content, plan: _Plan) -> Carried:
-        keys, lacking = content.keys, set(STEP_KEYS.values()) - {*content.keys}
+        own = content.keys
         fields = ", ".join(content.layout.fields)
-        kept = [f"{fields} and the final observation -> {PROPRIOCEPTIVE}"]
-        kept += [f"{name} -> {key}" for name, key in keys.items()]
+        kept = [f"{fields} and the final observation -> {keys.PROPRIOCEPTIVE}"]
+        kept += [f"{name} -> {key}" for name, key in own.items()]
         others = [name for name in content.schema.names() if name not in content.fields]
         left = [f"{name}: MoCapAct has no array of this kind" for name in others]
-        absent = [(key, name) for key, name in STEP_KEYS.items() if name in lacking]
+        absent = [(key, name) for key, name in keys.STEP_KEYS.items() if name not in own]
         left += [f"{key}: the store has no {name} in float32" for key, name in absent]
         left += [
             f"{key} of some snippets: not all of their rollouts have a {column}"
-            for key, column in METRICS.items()
+            for key, column in keys.METRICS.items()
             if 0 < np.isnan(plan.columns[column]).sum() < len(plan.snippets)
         ]
         notes = [
@@ -107,7 +102,7 @@ class MocapactExporter(Exporter):
             "observations, which is larger by one an episode",
         ]
         if self._options.notes:
-            kept.append(f"the catalog and schema -> {NOTES}")
+            kept.append(f"the catalog and schema -> {keys.NOTES}")
         else:
             left.append("columns of the catalog beside clip, snippet, start and metrics")
         return Carried(tuple(kept), tuple(left), tuple(notes))
@@ -128,15 +123,13 @@ class _Content:
         for name in observed:
             final = final_name(name)
             if final not in schema.names("episode"):
-                raise DatasetError(
-                    f"a MoCapAct file needs the last observation, too: field {final}"
-                )
+                raise DatasetError(f"a MoCapAct file needs the last observation in field {final}")
             if schema.field(final).shape != schema.field(name).shape or name not in usable:
                 raise DatasetError(f"field {name} must be float32 and of the shape of {final}")
         action = schema.field("action").shape
         self.keys = {
             name: key
-            for key, name in STEP_KEYS.items()
+            for key, name in keys.STEP_KEYS.items()
             if name in usable and schema.field(name).shape == (action if "actions" in key else ())
         }
         self.fields = [*self.keys, *observed, *map(final_name, observed)]
@@ -169,7 +162,7 @@ class _Plan:
             "random_start": random,
             "terminated": table.column("terminated").to_numpy().astype(bool),
         }
-        self.columns |= {column: _numbers(table, column) for column in METRICS.values()}
+        self.columns |= {column: _numbers(table, column) for column in keys.METRICS.values()}
         self.clips = np.array([each.clip for each in self.snippets], object)
 
     def rollout(self, episode: int) -> str:
@@ -281,7 +274,7 @@ class _Files(ExitStack):
             for name, columns in content.layout.columns.items():
                 seen[:-1, columns] = arrays[name][rows]
                 seen[-1, columns] = arrays[final_name(name)][number]
-            group.create_dataset(PROPRIOCEPTIVE, data=seen)
+            group.create_dataset(keys.PROPRIOCEPTIVE, data=seen)
             sums.count += len(seen)
             sums.add("proprio", seen)
             sums.add("act", arrays["action"][rows])
@@ -294,8 +287,8 @@ class _Files(ExitStack):
         _write_metrics(file, self._plan, chosen)
         for observable, bounds in self._content.layout.slices.items():
             columns = np.arange(*bounds, dtype=np.int64)
-            file.create_dataset(f"{layout_of.INDICES}/{observable}", data=columns)
-        steps = schema.attributes.get(layout_of.ATTRIBUTE, {}).get("ref_steps")
+            file.create_dataset(f"{keys.INDICES}/{observable}", data=columns)
+        steps = schema.attributes.get(keys.ATTRIBUTE, {}).get("ref_steps")
         if steps is not None:
             file.create_dataset("ref_steps", data=np.array(steps, np.int64))
         self.sums[name].write(file)
@@ -304,7 +297,7 @@ class _Files(ExitStack):
 def _write_notes(group: h5py.Group, selection: Selection, plan: _Plan, chosen: np.ndarray) -> None:
     write_notes(group, Selection(selection.store, selection.catalog, selection.rows[chosen]))
     names = np.array([plan.rollout(episode).encode() for episode in chosen], "S")
-    group.create_dataset(layout_of.NOTES_ROLLOUTS, data=names)
+    group.create_dataset(keys.NOTES_ROLLOUTS, data=names)
 
 
 def _write_metrics(file: h5py.File, plan: _Plan, chosen: np.ndarray) -> None:
@@ -312,18 +305,18 @@ def _write_metrics(file: h5py.File, plan: _Plan, chosen: np.ndarray) -> None:
     of_snippet: dict[Snippet, list[int]] = {}
     for episode in chosen.tolist():
         of_snippet.setdefault(plan.snippets[episode], []).append(episode)
-    starts = {False: layout_of.START_METRICS, True: layout_of.RANDOM_METRICS}
+    starts = {False: keys.START_METRICS, True: keys.RANDOM_METRICS}
     most = {False: 0, True: 0}
     for snippet, members in of_snippet.items():
         ordered = np.array(members)[np.argsort(plan.numbers[members])]
         group = file.require_group(snippet.name)
-        group.create_dataset(layout_of.EARLY, data=plan.columns["terminated"][ordered])
+        group.create_dataset(keys.EARLY, data=plan.columns["terminated"][ordered])
         for random, where in starts.items():
             those = ordered[plan.columns["random_start"][ordered] == random]
             most[random] = max(most[random], len(those))
             metrics = group.create_group(where)
             metrics.create_dataset("episode_lengths", data=plan.columns["length"][those])
-            for key, column in METRICS.items():
+            for key, column in keys.METRICS.items():
                 if not np.isnan(plan.columns[column][ordered]).any():
                     values = plan.columns[column][those]
                     metrics.create_dataset(key, data=_as_published(key, values))

@@ -53,11 +53,10 @@ def import_source(
     """Import a source of another project's format into a store; repeating it changes nothing.
 
     Args:
-        name: one of ``formats.FORMATS``.
+        name: one of ``formats.FORMATS``; options: of its reader.
         source: a file, a folder, or what else the format's reader takes.
         store: a folder or ``s3://bucket/prefix``, created if absent. An existing store must have
             the schema of the source.
-        options: of the format's reader.
         begin: reports the steps of each part, including those of an earlier call.
         workers: threads that read and write parts; each holds a few times ``sources.PART_BYTES``.
 
@@ -104,13 +103,11 @@ def _existing(address: str | os.PathLike[str], importer: Importer) -> Store | No
     store = open_store(address)
     if store.schema == importer.schema:
         return store
-    ours = {each.name: each for each in store.schema.fields}
-    theirs = {each.name: each for each in importer.schema.fields}
-    differing = [key for key in (ours | theirs) if ours.get(key) != theirs.get(key)]
+    pair = [{each.name: each for each in one.schema.fields} for one in (store, importer)]
+    differing = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
     what = f"in its fields {listed(differing)}" if differing else "in its robot or attributes"
-    raise DatasetError(
-        f"store {store.address} has another schema than the source gives, {what}; give a new path"
-    )
+    problem = f"has another schema than the source gives, {what}; give a new path"
+    raise DatasetError(f"store {store.address} {problem}")
 
 
 @dataclass(frozen=True)
@@ -144,8 +141,8 @@ class _Import:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(staging.lock_path(folder), wait=False) as held:
             if not held:
-                problem = f"is being imported into {self.address} by another process"
-                raise DatasetError(f"{self.source} {problem}")
+                place = f"into {self.address} by another process"
+                raise DatasetError(f"{self.source} is being imported {place}")
             staging.remove_leftovers(self.address, self.origin)
             try:
                 staged = self._staged_store(folder)
@@ -203,13 +200,10 @@ class _Import:
         if (counts > 1).any():
             ids = listed(found[counts > 1], 4)
             refuse(self.source, "", f"episode ids {ids} are there more than once")
-        if self.target is None:
-            return
-        if len(repeated := np.intersect1d(found, self.target.catalog().numbers("episode"))):
-            raise DatasetError(
-                f"episode ids {listed(repeated, 4)} of the source are in store "
-                f"{self.target.address} already; import it into a store of its own"
-            )
+        theirs = self.target.catalog().numbers("episode") if self.target else found[:0]
+        if len(repeated := np.intersect1d(found, theirs)):
+            problem = f"are in store {self.address} already; import it into a store of its own"
+            raise DatasetError(f"episode ids {listed(repeated, 4)} of the source {problem}")
 
     def _publish(self, staged: Store) -> None:
         address, target = self.address, self.target
