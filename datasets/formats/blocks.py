@@ -19,9 +19,7 @@ from datasets.selection.selection import Selection, Unit
 class Block:
     """Consecutive episodes of a selection, few enough that all their fields fit in memory.
 
-    Attributes:
-        unit: the episodes, as ``Selection.read_unit`` takes them.
-        first_step: number of the block's first step in the selection.
+    ``first_step`` is the number of the block's first step in the selection.
     """
 
     selection: Selection

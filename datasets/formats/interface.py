@@ -38,9 +38,8 @@ class PartInput:
     """The content of one part, as ``Store.write_part`` takes it.
 
     Attributes:
-        steps: field -> (T, *shape).
+        steps: field -> (T, *shape); per_episode: field -> (E, *shape).
         episodes: catalog column -> (E,) values, or a table of them.
-        per_episode: field -> (E, *shape).
     """
 
     steps: Mapping[str, np.ndarray]
@@ -50,12 +49,9 @@ class PartInput:
 
 @dataclass(frozen=True)
 class Carried:
-    """What was converted and what was not, as lines for people.
+    """What was ``kept`` ("observations -> obs") and ``left`` (with the reason), for people.
 
-    Attributes:
-        kept: such as "observations -> obs".
-        left: what the other side cannot hold, with the reason.
-        notes: assumptions and decisions.
+    ``notes`` are assumptions and decisions.
     """
 
     kept: tuple[str, ...] = ()
@@ -65,12 +61,9 @@ class Carried:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of an import or export.
+    """The result of an import or export, including parts that an earlier call imported.
 
-    Attributes:
-        episodes, steps, parts: totals, including parts that an earlier call imported.
-        bytes: uncompressed bytes of all fields.
-        seconds: duration of this call.
+    ``bytes`` are uncompressed bytes of all fields; ``seconds`` is the duration of this call.
     """
 
     format: str

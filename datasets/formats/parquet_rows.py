@@ -157,8 +157,8 @@ def to_rows(
             if pa.types.is_fixed_size_list(values.type)
             else np.diff(values.offsets.to_numpy())
         )
-        if len(values) and not (lengths == size).all():
-            refuse(path, key, f"a row holds {int(lengths[lengths != size][0])} values, not {size}")
+        if len(values) and (wrong := lengths[lengths != size]).size:
+            refuse(path, key, f"a row holds {wrong[0]} values, not {size}")
         values = inner
     if values.null_count:
         refuse(path, key, "a value is missing")

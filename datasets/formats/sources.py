@@ -85,20 +85,6 @@ def step_bytes(fields: Iterable[Field]) -> int:
     return sum(each.row_bytes for each in fields if each.per == "step")
 
 
-def check_episodes_fit(
-    source: Path | str, key: str, lengths: np.ndarray, fields: Iterable[Field], advice: str
-) -> None:
-    """Refuse, before any value is read, an episode of more than ``EPISODE_BYTES``.
-
-    The message names source and key, and ends with the ``advice`` how to get shorter episodes.
-    """
-    longest = int(np.argmax(lengths))
-    needed, most = int(lengths[longest]) * step_bytes(fields) / 1e6, EPISODE_BYTES / 1e6
-    if needed > most:
-        problem = f"episode {longest} of {lengths[longest]} steps takes {needed:,.0f} MB"
-        refuse(source, key, f"{problem}, and at most {most:,.0f} MB are read at once; {advice}")
-
-
 def pack_episodes(lengths: np.ndarray, row_bytes: int) -> list[np.ndarray]:
     """Group episodes (E,), in order, to at most ``PART_BYTES`` and one shard; lengths per group."""
     most_steps = max(1, min(SHARD_STEPS, PART_BYTES // max(1, row_bytes)))
@@ -122,6 +108,21 @@ class Parts:
         self.lengths = pack_episodes(lengths, step_bytes(fields))
         self._episodes = list(accumulate(map(len, self.lengths), initial=0))
         self._steps = list(accumulate((int(each.sum()) for each in self.lengths), initial=0))
+
+    @classmethod
+    def checked(
+        cls, source: Path | str, key: str, lengths: np.ndarray, fields: Sequence[Field], advice: str
+    ) -> Parts:
+        """The same, but for an episode of more than ``EPISODE_BYTES``, before any value is read.
+
+        DatasetError names source and key, and ends with the ``advice`` how to get shorter episodes.
+        """
+        longest = int(np.argmax(lengths))
+        needed, most = int(lengths[longest]) * step_bytes(fields) / 1e6, EPISODE_BYTES / 1e6
+        if needed > most:
+            problem = f"episode {longest} of {lengths[longest]} steps takes {needed:,.0f} MB"
+            refuse(source, key, f"{problem}, and at most {most:,.0f} MB are read at once; {advice}")
+        return cls(lengths, fields)
 
     def __len__(self) -> int:
         return len(self.lengths)

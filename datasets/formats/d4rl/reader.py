@@ -32,14 +32,7 @@ from datasets.formats.d4rl.tasks import TASKS, named_dataset, normalised_return,
 from datasets.formats.hdf5 import dataset_at, datasets_of, open_hdf5, read_notes, read_rows
 from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.notes import check_notes
-from datasets.formats.sources import (
-    Parts,
-    catalog_columns,
-    check_episodes_fit,
-    episode_returns,
-    identity,
-    stored_dtype,
-)
+from datasets.formats.sources import Parts, catalog_columns, episode_returns, identity, stored_dtype
 from datasets.schema import TASK_AND_QUALITY, Field, Schema
 
 _UNKNOWN_DT_S = 0.02
@@ -102,19 +95,17 @@ class D4rlImporter(Importer):
             refuse_options(self._path, self._options)
             self.schema, self._table = noted = read_notes(self._path, notes)
             self.carried = Carried(kept=("everything that gaitforge wrote",))
-            self._keys, self._episode_keys = keys_of_notes(
-                self._path, self._file, noted[0], self._rows, len(noted[1])
-            )
+            args = noted[0], self._rows, len(noted[1])
+            self._keys, self._episode_keys = keys_of_notes(self._path, self._file, *args)
             lengths = lengths_of_notes(self._path, found, noted[1], self._rows)
         else:
             self._describe(found)
             lengths = self._cut_episodes(found)
         advice = f"mark more ends in {TIMEOUTS}, or if none is marked there give horizon=N"
-        check_episodes_fit(self._path, TERMINALS, lengths, self.schema.fields, advice)
+        self.parts = Parts.checked(self._path, TERMINALS, lengths, self.schema.fields, advice)
         self.files = [self._path]
         read_as = replace(self._options, task=self._task, quality=self._quality)
         self.identity = identity(self.files, read_as if self._table is None else None)
-        self.parts = Parts(lengths, self.schema.fields)
 
     def _describe(self, found: dict[str, h5py.Dataset]) -> None:
         """Set the schema, the keys of its fields, and what is converted."""
@@ -173,9 +164,9 @@ class D4rlImporter(Importer):
         """Whether the next observations have the observations' shape and dtype."""
         if NEXT not in found:
             return False
+        pair = found[NEXT], found[OBSERVATIONS]
         following, obs = (
-            f"shape {found[key].shape} and dtype {stored_dtype(found[key].dtype)}"
-            for key in (NEXT, OBSERVATIONS)
+            f"shape {each.shape} and dtype {stored_dtype(each.dtype)}" for each in pair
         )
         if following != obs and not self._options.keep_next:
             problem = f"has {following}, but {OBSERVATIONS} have {obs}"

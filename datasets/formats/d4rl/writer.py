@@ -97,10 +97,8 @@ class D4rlExporter(Exporter):
             left += [f"{name}: D4RL has no place for a field an episode" for name in others]
             left += ["the catalog: D4RL has no place for it", "the schema's units and names"]
         if cut_off:
-            notes.append(
-                f"{cut_off} cut-off episodes are marked by a time-out, D4RL's only mark for an end "
-                "that is not terminal"
-            )
+            mark = "a time-out, D4RL's only mark for an end that is not terminal"
+            notes.append(f"{cut_off} cut-off episodes are marked by {mark}")
         return Carried(tuple(kept), tuple(left), tuple(notes))
 
 

@@ -16,12 +16,7 @@ from datasets.errors import DatasetError
 from datasets.formats.checks import check_finite, check_option, refuse, refuse_unreadable
 from datasets.formats.fcnet import schema as layout
 from datasets.formats.interface import Carried, Importer, PartInput
-from datasets.formats.sources import (
-    Parts,
-    catalog_columns,
-    check_episodes_fit,
-    identity,
-)
+from datasets.formats.sources import Parts, catalog_columns, identity
 
 _KINDS = ("src", "tgt", "meta")
 _NAME = re.compile(r"(src|tgt|meta)((?:_\d+)+)\.dat")
@@ -63,8 +58,7 @@ class FcnetImporter(Importer):
         self.files = [self._paths[kind] for kind in _KINDS]
         self.identity = identity(self.files, options)
         advice = "cut it into several in meta"
-        check_episodes_fit(meta, "meta", lengths, self.schema.fields, advice)
-        self.parts = Parts(lengths, self.schema.fields)
+        self.parts = Parts.checked(meta, "meta", lengths, self.schema.fields, advice)
         self.carried = Carried(
             kept=("src -> obs, by the channels' names", "tgt -> action, and last_action of obs"),
             notes=(

@@ -16,14 +16,8 @@ from datasets.formats.lerobot.info import place_in, read_info
 from datasets.formats.lerobot.schema import INFO, STATS, TASKS
 from datasets.formats.parquet_rows import ParquetRows, to_rows
 
-_NUMBERS = (
-    "episode_index",
-    "length",
-    "data/chunk_index",
-    "data/file_index",
-    "dataset_from_index",
-    "dataset_to_index",
-)
+_PLACES = ("data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
+_NUMBERS = ("episode_index", "length", *_PLACES)
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,12 +30,8 @@ from datasets.formats.sources import (
 from datasets.schema import TASK_AND_QUALITY, Field, Schema
 
 UNKNOWN_DT_S = 0.02
-_KEYS = {
-    "obs": layout.OBSERVATIONS,
-    "final_obs": layout.OBSERVATIONS,
-    "action": layout.ACTIONS,
-    "reward": layout.REWARDS,
-}
+_IN_SPACES = {"obs": layout.OBSERVATIONS, "action": layout.ACTIONS}
+_KEYS = {**_IN_SPACES, "final_obs": layout.OBSERVATIONS, "reward": layout.REWARDS}
 """Field -> its key in an episode."""
 
 _REMEDY = f"delete the key {layout.NOTES} of metadata.json to use the arrays"
@@ -67,12 +63,11 @@ class MinariImporter(Importer):
         self._metadata = meta.read_metadata(self._path)
         with damage_named(self._path, "", "cannot be read as a Minari dataset"):
             self._storage = minari.MinariDataset(self._path).storage
-            self._spaces = {
-                name: layout.leaves_of(
-                    self._path, f"{name}_space", getattr(self._storage, f"{name}_space")
-                )
-                for name in ("observation", "action")
-            }
+            spaces = self._storage.observation_space, self._storage.action_space
+            self._spaces = [
+                layout.leaves_of(self._path, f"{name}_space", space)
+                for name, space in zip(("observation", "action"), spaces, strict=True)
+            ]
             lengths, episode_keys = self._survey()
         self._types: Mapping[str, pa.DataType] | None = None  # of the notes' catalog columns
         self._infos: dict[str, str] = {}  # field a step -> key of the infos
@@ -105,7 +100,10 @@ class MinariImporter(Importer):
         infos = layout.flat_infos(first[layout.INFOS])
         if self._options.infos:
             self._info_keys = frozenset(infos)
-        obs = layout.leaves_field("obs", self._spaces["observation"], layout.OBSERVATIONS)
+        obs, action = (
+            layout.leaves_field(name, leaves, key)
+            for (name, key), leaves in zip(_IN_SPACES.items(), self._spaces, strict=True)
+        )
         if not obs.slices and len(obs.shape) == 1:
             obs = replace(obs, slices={"state": (0, obs.shape[0])})
         rewards = np.asarray(first[layout.REWARDS])
@@ -114,7 +112,7 @@ class MinariImporter(Importer):
             refuse(self._path, key, f"dtype {rewards.dtype} is not one of numbers")
         fields = [
             obs,
-            layout.leaves_field("action", self._spaces["action"], layout.ACTIONS),
+            action,
             Field("reward", (), reward_dtype),
             Field("final_obs", obs.shape, obs.dtype, slices=obs.slices, per="episode"),
         ]
@@ -140,7 +138,7 @@ class MinariImporter(Importer):
         self.schema = Schema(
             tuple(fields), self._options.control_dt_s, self._task(), names, TASK_AND_QUALITY
         )
-        for name, leaves in self._spaces.items():
+        for name, leaves in zip(("observation", "action"), self._spaces, strict=True):
             left += [f"bounds of {name}_space"] if any(leaf.bounded for leaf in leaves) else []
         used = ("dataset_id", "algorithm_name", "env_spec")
         left += meta.unused(self._metadata, episode_keys, used)
@@ -259,12 +257,7 @@ class MinariImporter(Importer):
         with damage_named(path, at):
             obs, action = (
                 layout.joined(path, f"{at}/{key}", leaves, episode[key], schema.field(name))
-                for name, key, leaves in zip(
-                    ("obs", "action"),
-                    (layout.OBSERVATIONS, layout.ACTIONS),
-                    self._spaces.values(),
-                    strict=True,
-                )
+                for (name, key), leaves in zip(_IN_SPACES.items(), self._spaces, strict=True)
             )
             given = {"obs": obs[:-1], "final_obs": obs[-1], "action": action}
             given["reward"] = _stored(episode[layout.REWARDS])

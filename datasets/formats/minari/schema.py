@@ -38,11 +38,10 @@ def most_steps(data_format: str) -> int | None:
 
 @dataclass(frozen=True)
 class Leaf:
-    """One numeric array in a space.
+    """One numeric array in a space; shape and dtype are those of one step.
 
     Attributes:
         path: keys from the space down to it.
-        shape, dtype: of one step.
         bounded: whether the space limits the numbers further than its dtype does.
     """
 

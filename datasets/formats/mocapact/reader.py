@@ -19,13 +19,7 @@ from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.mocapact import schema as keys
 from datasets.formats.mocapact.files import FileContents, Rollouts, read_contents, read_float32
 from datasets.formats.mocapact.schema import ObservableLayout, clip_of, final_name
-from datasets.formats.sources import (
-    Parts,
-    catalog_columns,
-    check_episodes_fit,
-    content_digests,
-    joint_identity,
-)
+from datasets.formats.sources import Parts, catalog_columns, content_digests, joint_identity
 from datasets.schema import Schema
 
 _ROLLOUT_BITS = 20
@@ -75,8 +69,7 @@ class MocapactImporter(Importer):
         self.identity = joint_identity(self._identities.values(), (options.observables, clips))
         lengths = np.concatenate([each.columns["length"] for each in self._rollouts])
         advice, fields = "is the file damaged?", self.schema.fields
-        check_episodes_fit(source, "episode_lengths", lengths, fields, advice)
-        self.parts = Parts(lengths, self.schema.fields)
+        self.parts = Parts.checked(source, "episode_lengths", lengths, fields, advice)
         self._first_rollouts = np.cumsum([0, *map(len, self._rollouts)])
         self.carried = self._carried()
 

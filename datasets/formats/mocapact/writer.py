@@ -57,10 +57,9 @@ class MocapactExporter(Exporter):
         for name, dimensions in _DIMENSIONS.items():
             each = schema.field(name)
             if each.dtype != "float32" or len(each.shape) != dimensions:
-                wanted = (
-                    f"a MoCapAct file needs {name} in float32 with {dimensions} dimensions a row"
-                )
-                raise DatasetError(f"{wanted}; here it is {each.dtype} with shape {each.shape}")
+                wanted = f"{name} in float32 with {dimensions} dimensions a row"
+                found = f"here it is {each.dtype} with shape {each.shape}"
+                raise DatasetError(f"a MoCapAct file needs {wanted}; {found}")
         _Content(schema)
         _Plan(selection)
         check_room(selection, destination)
@@ -194,8 +193,7 @@ def _snippets(selection: Selection, table: pa.Table) -> tuple[list[Snippet], np.
         lacking = [name for name, values in columns.items() if None in values]
         notes.append(
             f"{len(unknown)} of {len(rows)} episodes have no {listed(lacking)} in the catalog: "
-            "their skill is taken as their clip, whose snippet is as long as the longest of them "
-            "and where all of them start"
+            "their skill is taken as their clip, of one snippet as long as the longest of them"
         )
     snippets = [Snippet(clip_name(str(clip)), start, end) for clip, start, end, _ in rows]
     return snippets, np.array([bool(row[3]) for row in rows]), notes

@@ -249,10 +249,9 @@ def _verify_part(staged: Store) -> Callable[[str], None]:
             with staged.array_reader(catalog, part_id, field.name) as reader:
                 reader.read_runs([(0, rows)], stored)
             if array_digest(stored) != manifest.arrays[field.name]:
-                raise DatasetError(
-                    f"part {part_id}, field {field.name}: the stored values do not read back as "
-                    "they were; check the disk and import again"
-                )
+                problem = "the stored values do not read back as they were"
+                where = f"part {part_id}, field {field.name}"
+                raise DatasetError(f"{where}: {problem}; check the disk and import again")
 
     return check
 
