@@ -75,7 +75,7 @@ class MinariExporter(Exporter):
         most, longest = most_steps(storage), int(selection.lengths.max())
         if most is not None and longest > most:
             limit = f"Minari reads back {most:,} steps of an episode from its {storage} storage"
-            raise DatasetError(f"{limit}, and one has {longest:,}; export with storage=hdf5")
+            raise DatasetError(f"{limit}, and one here has {longest:,}; export with storage=hdf5")
         for _ in _seeds(selection, selection.rows):
             pass
 
