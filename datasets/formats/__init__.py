@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from datasets.errors import DatasetError, listed
 from datasets.formats.interface import Exporter, Importer
@@ -47,72 +47,53 @@ class FormatEntry:
         return [name for name in self.needs if find_spec(name) is None]
 
 
+def _own(name: str, summary: str, layout: str, **packages: Any) -> FormatEntry:
+    reader, writer = f"datasets.formats.{name}.reader", f"datasets.formats.{name}.writer"
+    prefix = name.capitalize()
+    classes = f"{reader}:{prefix}Importer", f"{writer}:{prefix}Exporter"
+    return FormatEntry(summary, layout, *classes, **packages)
+
+
+_HDF5: dict[str, Any] = {"needs": ("h5py",), "extra": "hdf5"}
+
 FORMATS: dict[str, FormatEntry] = {
-    "d4rl": FormatEntry(
-        "D4RL's flat HDF5, v0 to v2",
-        "file.hdf5",
-        "datasets.formats.d4rl.reader:D4rlImporter",
-        "datasets.formats.d4rl.writer:D4rlExporter",
-        ("h5py",),
-        "hdf5",
-    ),
-    "fcnet": FormatEntry(
+    "d4rl": _own("d4rl", "D4RL's flat HDF5, v0 to v2", "file.hdf5", **_HDF5),
+    "fcnet": _own(
+        "fcnet",
         "FCNet's three memory maps of quadruped trajectories",
         "folder of src_*.dat, tgt_*.dat, meta_*.dat",
-        "datasets.formats.fcnet.reader:FcnetImporter",
-        "datasets.formats.fcnet.writer:FcnetExporter",
     ),
-    "minari": FormatEntry(
+    "minari": _own(
+        "minari",
         "Minari datasets, HDF5 or Arrow, through the minari library",
         "folder, or the id of a local dataset",
-        "datasets.formats.minari.reader:MinariImporter",
-        "datasets.formats.minari.writer:MinariExporter",
-        ("minari", "gymnasium"),
-        "minari",
+        needs=("minari", "gymnasium"),
+        extra="minari",
     ),
-    "mocapact": FormatEntry(
+    "mocapact": _own(
+        "mocapact",
         "MoCapAct's HDF5 of humanoid rollouts",
         "file.hdf5, or a folder of them",
-        "datasets.formats.mocapact.reader:MocapactImporter",
-        "datasets.formats.mocapact.writer:MocapactExporter",
-        ("h5py",),
-        "hdf5",
+        **_HDF5,
     ),
-    "lerobot": FormatEntry(
-        "LeRobot v3 (Parquet)",
-        "folder",
-        "datasets.formats.lerobot.reader:LerobotImporter",
-        "datasets.formats.lerobot.writer:LerobotExporter",
-    ),
+    "lerobot": _own("lerobot", "LeRobot v3 (Parquet)", "folder"),
 }
 
 
 def find_format(name: str) -> FormatEntry:
-    """The entry of a format.
-
-    Raises:
-        DatasetError: no such format.
-    """
+    """The entry of a format; DatasetError if there is none."""
     if name not in FORMATS:
         raise DatasetError(f"unknown format '{name}'; formats: {listed(FORMATS)}")
     return FORMATS[name]
 
 
 def importer_class(name: str) -> type[Importer]:
-    """The class that reads a format.
-
-    Raises:
-        DatasetError: no such format, or its packages are not installed.
-    """
+    """The class that reads a format; DatasetError if it needs packages that are not installed."""
     return _load(name, find_format(name).importer)
 
 
 def exporter_class(name: str) -> type[Exporter]:
-    """The class that writes a format.
-
-    Raises:
-        DatasetError: no such format, or its packages are not installed.
-    """
+    """The class that writes a format; DatasetError if it needs packages that are not installed."""
     return _load(name, find_format(name).exporter)
 
 
@@ -127,13 +108,12 @@ def _load(name: str, path: str) -> Any:
 
 
 def options_of(cls: type[Any], given: Mapping[str, Any] | None) -> Any:
-    """An instance of the options ``cls`` with the given values, else the defaults.
-
-    Raises:
-        DatasetError: an unknown option, or a value that is not allowed.
-    """
-    known = list(cls.__dataclass_fields__)
-    for name in given or {}:
-        if name not in known:
-            raise DatasetError(f"unknown option '{name}'; options: {listed(known)}")
+    """The options ``cls`` with the given values; DatasetError for an unknown or refused one."""
+    kinds = get_type_hints(cls)
+    for name, value in (given or {}).items():
+        if name not in kinds:
+            raise DatasetError(f"unknown option '{name}'; options: {listed(kinds)}")
+        allowed = get_args(kinds[name]) if get_origin(kinds[name]) is Literal else (value,)
+        if value not in allowed:
+            raise DatasetError(f"option {name} must be one of {listed(allowed)}")
     return cls(**(given or {}))

@@ -19,9 +19,7 @@ from datasets.selection.selection import Selection, Unit
 class Block:
     """Consecutive episodes of a selection, few enough that all their fields fit in memory.
 
-    Attributes:
-        unit: the episodes, as ``Selection.read_unit`` takes them.
-        first_step: number of the block's first step in the selection.
+    ``first_step`` is the number of the block's first step in the selection.
     """
 
     selection: Selection
@@ -72,14 +70,13 @@ def blocks(selection: Selection) -> Iterator[Block]:
 def check_fields(selection: Selection, what: str, needed: Sequence[str]) -> None:
     """Refuse a store without the needed fields, or with a reward that is not one number.
 
-    Args:
-        what: names the format in messages: "a D4RL file".
-        needed: those named ``final_*`` an episode, all others a step.
+    Fields named ``final_*`` are needed an episode; ``what`` names the format: "a D4RL file".
     """
     schema, address = selection.store.schema, selection.store.address
     held = {(each.name, each.per) for each in schema.fields}
     per = {name: "episode" if name.startswith("final_") else "step" for name in needed}
-    if missing := [name for name in needed if (name, per[name]) not in held]:
+    missing = [name for name in needed if (name, per[name]) not in held]
+    if missing:
         raise DatasetError(
             f"{what} needs the fields {listed(needed)}; {address} lacks {listed(missing)}"
         )
@@ -90,15 +87,10 @@ def check_fields(selection: Selection, what: str, needed: Sequence[str]) -> None
 def check_room(selection: Selection, destination: Path, advice: str = "") -> None:
     """Refuse a disk without room for the selection's uncompressed values.
 
-    HDF5 can crash the process when the disk fills up.
-
-    Args:
-        advice: ends the message.
+    HDF5 can crash the process when the disk fills up. ``advice`` ends the message.
     """
     needed = selection.steps * step_bytes(selection.store.schema.fields)
     free = shutil.disk_usage(next(each for each in destination.parents if each.is_dir())).free
     if free < needed:
-        raise DatasetError(
-            f"cannot write {destination}: it may take {needed / 1e6:,.1f} MB and "
-            f"{free / 1e6:,.1f} MB are free; export to another disk{advice}"
-        )
+        sizes = f"it may take {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free"
+        raise DatasetError(f"cannot write {destination}: {sizes}; export to another disk{advice}")

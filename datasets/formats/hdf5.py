@@ -12,14 +12,9 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
+from datasets.formats.checks import check_finite, first_line, refuse, refuse_unreadable
 from datasets.formats.hdf5_chunks import inflated_rows
-from datasets.formats.sources import (
-    check_finite,
-    first_line,
-    refuse,
-    refuse_unreadable,
-    stored_dtype,
-)
+from datasets.formats.sources import stored_dtype
 from datasets.schema import Schema
 from datasets.selection.selection import Selection
 

@@ -1,4 +1,4 @@
-"""The protocols of a format's reader and writer.
+"""The base classes of a format's reader and writer.
 
 A reader (``Importer``) inspects its source when it is made: which schema the store gets and how the
 episodes are cut into parts. Then it reads any part by its number, in any order and from several
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,9 +38,8 @@ class PartInput:
     """The content of one part, as ``Store.write_part`` takes it.
 
     Attributes:
-        steps: field -> (T, *shape).
+        steps: field -> (T, *shape); per_episode: field -> (E, *shape).
         episodes: catalog column -> (E,) values, or a table of them.
-        per_episode: field -> (E, *shape).
     """
 
     steps: Mapping[str, np.ndarray]
@@ -50,12 +49,9 @@ class PartInput:
 
 @dataclass(frozen=True)
 class Carried:
-    """What was converted and what was not, as lines for people.
+    """What was ``kept`` ("observations -> obs") and ``left`` (with the reason), for people.
 
-    Attributes:
-        kept: such as "observations -> obs".
-        left: what the other side cannot hold, with the reason.
-        notes: assumptions and decisions.
+    ``notes`` are assumptions and decisions.
     """
 
     kept: tuple[str, ...] = ()
@@ -65,12 +61,9 @@ class Carried:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of an import or export.
+    """The result of an import or export, including parts that an earlier call imported.
 
-    Attributes:
-        episodes, steps, parts: totals, including parts that an earlier call imported.
-        bytes: uncompressed bytes of all fields.
-        seconds: duration of this call.
+    ``bytes`` are uncompressed bytes of all fields; ``seconds`` is the duration of this call.
     """
 
     format: str
@@ -84,7 +77,12 @@ class Report:
     carried: Carried
 
 
-class Importer(Protocol):
+@dataclass(frozen=True)
+class NoOptions:
+    """No options."""
+
+
+class Importer:
     """Reads one source; constructed as ``cls(source, options)``.
 
     The constructor checks what it can without reading all values, ``read_part`` checks the values
@@ -99,49 +97,53 @@ class Importer(Protocol):
         carried: what is converted and what is not.
     """
 
-    Options: ClassVar[type[Any]]
+    Options: ClassVar[type[Any]] = NoOptions
     schema: Schema
     identity: str
     files: Sequence[Path]
     parts: Parts
     carried: Carried
 
-    def __init__(self, source: str, options: Any) -> None: ...
+    def __init__(self, source: str, options: Any) -> None:
+        raise NotImplementedError
 
     def read_part(self, number: int) -> PartInput:
         """The content of a part; called from several threads."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release the source."""
-        ...
 
 
-class Exporter(Protocol):
+class Exporter:
     """Writes selections; constructed as ``cls(options)``.
 
-    Every export is read back by the format's importer and compared before it appears. Two optional
-    members say where that does not give equal fields under equal names:
-
-    - ``reading``: options for that importer, to get back the most from an export without notes;
-    - ``as_read(schema, steps, lengths)``: the fields a step that the importer gives for these.
+    Every export is read back by the format's importer and compared before it appears.
 
     Attributes:
         Options: frozen dataclass with a default for every option. Its ``notes``, if it has one,
             says whether gaitforge's schema and catalog are embedded (``notes.py``).
+        reading: options for the importer, to get back the most from an export without notes.
     """
 
-    Options: ClassVar[type[Any]]
+    Options: ClassVar[type[Any]] = NoOptions
+    reading: ClassVar[Mapping[str, Any]] = {}
 
-    def __init__(self, options: Any) -> None: ...
+    def __init__(self, options: Any) -> None:
+        self._options = options
 
     def check(self, selection: Selection, destination: Path) -> None:
         """Raise DatasetError if the format cannot hold the selection; nothing is written yet."""
-        ...
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """Write a new file or folder ``temporary``, which the driver renames.
 
         ``blocks.blocks`` bounds the memory.
         """
-        ...
+        raise NotImplementedError
+
+    def as_read(
+        self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
+    ) -> Mapping[str, np.ndarray]:
+        """The fields a step that the importer gives for these, where they are not the same."""
+        return steps

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.sources import episode_returns, refuse
+from datasets.formats.checks import refuse
+from datasets.formats.sources import episode_returns
 
 
 def check_notes(
@@ -26,12 +27,11 @@ def check_notes(
     rewards: np.ndarray | None = None,
     **flags: np.ndarray | None,
 ) -> None:
-    """Refuse catalog rows that contradict the arrays beside them.
+    """Refuse catalog rows (E,) from the notes that contradict the arrays beside them.
 
     Args:
         source, key: what messages name: the file or folder, and where its notes are.
-        rows: (E,) catalog rows from the notes.
-        first: number of their first episode in the source.
+        rows, first: the rows, and the number of their first episode in the source.
         lengths: (E,) steps of each episode by the arrays.
         remedy: ends the message, such as "delete the group to use the arrays".
         rewards: (T,) of these episodes, end to end; None where there is no scalar reward.

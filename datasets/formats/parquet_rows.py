@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasets.formats.sources import check_finite, refuse, refuse_unreadable
+from datasets.formats.checks import check_finite, refuse, refuse_unreadable
 
 BATCH_ROWS = 4096
 """Rows that are decoded at a time."""
@@ -34,12 +35,12 @@ class ParquetRows:
             refuse(path, "", "no such file")
         try:
             with pq.ParquetFile(path) as file:
-                self._metadata = file.metadata
+                self.metadata = file.metadata
                 self.schema: pa.Schema = file.schema_arrow
         except (OSError, UnicodeDecodeError, pa.ArrowException) as error:  # also of column names
             refuse_unreadable(path, "Parquet", error)
-        groups = range(self._metadata.num_row_groups)
-        rows = [self._metadata.row_group(group).num_rows for group in groups]
+        groups = range(self.metadata.num_row_groups)
+        rows = [self.metadata.row_group(group).num_rows for group in groups]
         self._ends = np.cumsum([0, *rows])
         self._cursors: list[_Cursor] = []
         self._changing = threading.Lock()
@@ -63,12 +64,11 @@ class ParquetRows:
         if stop > self.num_rows:
             refuse(self.path, "", f"rows {first} to {stop - 1} are wanted of {self.num_rows}")
         try:
-            cursor = self._take(tuple(columns), first)
-            try:
+            with ExitStack() as undo:
+                cursor = self._take(tuple(columns), first)
+                undo.callback(cursor.close)
                 table = cursor.read(first, stop)
-            except BaseException:
-                cursor.close()
-                raise
+                undo.pop_all()
         except (OSError, pa.ArrowException) as error:
             refuse_unreadable(self.path, "Parquet", error)
         self._keep(cursor)
@@ -90,7 +90,7 @@ class ParquetRows:
                 nearest = max(usable, key=lambda each: each.row)
                 self._cursors.remove(nearest)
                 return nearest
-        return _Cursor(self.path, self._metadata, columns, group, start)
+        return _Cursor(self, columns, group, start)
 
     def _keep(self, cursor: _Cursor) -> None:
         with self._changing:
@@ -105,17 +105,10 @@ class ParquetRows:
 class _Cursor:
     """A position in a Parquet file: ``row`` of ``columns`` is decoded next."""
 
-    def __init__(
-        self,
-        path: Path,
-        metadata: pq.FileMetaData,
-        columns: tuple[str, ...],
-        group: int,
-        row: int,
-    ) -> None:
+    def __init__(self, rows: ParquetRows, columns: tuple[str, ...], group: int, row: int) -> None:
         self.columns, self.row = columns, row
-        self._file = pq.ParquetFile(path, metadata=metadata, buffer_size=_BUFFER_BYTES)
-        groups = list(range(group, metadata.num_row_groups))
+        self._file = pq.ParquetFile(rows.path, metadata=rows.metadata, buffer_size=_BUFFER_BYTES)
+        groups = list(range(group, rows.metadata.num_row_groups))
         self._batches = self._file.iter_batches(BATCH_ROWS, groups, list(columns))
         schema = self._file.schema_arrow
         self._schema = pa.schema([schema.field(name) for name in columns])
@@ -147,13 +140,9 @@ def to_rows(
     dtype: str,
     first: int = 0,
 ) -> np.ndarray:
-    """A column as (N, *shape); lists may be of fixed size or not.
+    """A column as (N, *shape) of NumPy's ``dtype``; lists may be of fixed size or not.
 
-    Args:
-        path, key: what messages name.
-        column: the values.
-        shape: of a row; dtype: NumPy's name.
-        first: number of the first row in the file, for messages.
+    Messages name ``path`` and ``key``; ``first`` is the number of the first row in the file.
     """
     rows = len(column)
     values: pa.Array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([])
@@ -168,8 +157,8 @@ def to_rows(
             if pa.types.is_fixed_size_list(values.type)
             else np.diff(values.offsets.to_numpy())
         )
-        if len(values) and not (lengths == size).all():
-            refuse(path, key, f"a row holds {int(lengths[lengths != size][0])} values, not {size}")
+        if len(values) and (wrong := lengths[lengths != size]).size:
+            refuse(path, key, f"a row holds {wrong[0]} values, not {size}")
         values = inner
     if values.null_count:
         refuse(path, key, "a value is missing")
@@ -182,9 +171,8 @@ def to_rows(
 
 def is_list(kind: pa.DataType) -> bool:
     """Whether values of a type are lists."""
-    return (
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
+    types = pa.types
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
 
 
 def arrow_dtype(kind: pa.DataType) -> str:

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.errors import listed
+from datasets.formats.checks import refuse
 from datasets.formats.d4rl import schema as keys
 from datasets.formats.notes import check_notes
-from datasets.formats.sources import refuse, stored_dtype
+from datasets.formats.sources import stored_dtype
 from datasets.schema import Schema
 
 REMEDY = f"delete the group {keys.NOTES} to use the arrays"
@@ -59,12 +60,11 @@ def lengths_of_notes(
     """
     columns = table.column_names
     lengths = table.column("length").to_numpy() if "length" in columns else np.array([0])
-    ended, timed_out = (
-        keys.marked_rows(path, found[key], key) for key in (keys.TERMINALS, keys.TIMEOUTS)
-    )
+    marks = (keys.TERMINALS, keys.TIMEOUTS)
+    ended, timed_out = (keys.marked_rows(path, found[key], key) for key in marks)
     stops = np.union1d(np.concatenate([ended, timed_out]) + 1, [rows])
     if not np.array_equal(np.cumsum(lengths), stops):
-        problem = f"the lengths in the notes are not those of {keys.TERMINALS} and {keys.TIMEOUTS}"
+        problem = f"the lengths in the notes are not those of {' and '.join(marks)}"
         refuse(path, keys.NOTES, f"{problem}; {REMEDY}")
     terminated, truncated = np.isin(stops - 1, ended), np.isin(stops - 1, timed_out)
     if "truncated" in columns:

@@ -13,36 +13,28 @@ cut off, because the sum of their rewards is not a return. Where a file has no t
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import DatasetError, listed
+from datasets.errors import listed
+from datasets.formats.checks import check_option, damage_named, refuse
 from datasets.formats.d4rl import schema as keys
 from datasets.formats.d4rl.notes import REMEDY, keys_of_notes, lengths_of_notes, refuse_options
 from datasets.formats.d4rl.schema import INFOS, NEXT, NOTES, OBSERVATIONS, TERMINALS, TIMEOUTS
-from datasets.formats.d4rl.tasks import TASKS, named_dataset, obs_slices
+from datasets.formats.d4rl.tasks import TASKS, named_dataset, normalised_return, obs_slices
 from datasets.formats.hdf5 import dataset_at, datasets_of, open_hdf5, read_notes, read_rows
-from datasets.formats.interface import Carried, PartInput
+from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.notes import check_notes
-from datasets.formats.sources import (
-    Parts,
-    catalog_columns,
-    check_episodes_fit,
-    check_option,
-    damage_named,
-    episode_returns,
-    identity,
-    refuse,
-    stored_dtype,
-)
+from datasets.formats.sources import Parts, catalog_columns, episode_returns, identity, stored_dtype
 from datasets.schema import TASK_AND_QUALITY, Field, Schema
 
-EARLY_TIMEOUTS = ("cut_off", "truncated")
 _UNKNOWN_DT_S = 0.02
 _LAST_STEP = 1
 """A time-out counts as the horizon up to one step early, as some files end there."""
@@ -69,18 +61,16 @@ class D4rlOptions:
     quality: str = ""
     horizon: int = 0
     control_dt_s: float = 0.0
-    early_timeouts: str = "cut_off"
+    early_timeouts: Literal["cut_off", "truncated"] = "cut_off"
     keep_next: bool = False
     infos: bool = True
 
     def __post_init__(self) -> None:
-        if self.early_timeouts not in EARLY_TIMEOUTS:
-            raise DatasetError(f"option early_timeouts must be one of {listed(EARLY_TIMEOUTS)}")
         check_option("horizon", self.horizon, "steps", int)
         check_option("control_dt_s", self.control_dt_s, "seconds")
 
 
-class D4rlImporter:
+class D4rlImporter(Importer):
     """See ``interface.Importer``."""
 
     Options = D4rlOptions
@@ -88,15 +78,13 @@ class D4rlImporter:
     def __init__(self, source: str, options: D4rlOptions) -> None:
         self._path = path = Path(source)
         self._options = options
+        task, quality = named_dataset(path)
+        self._task, self._quality = options.task or task, options.quality or quality
         self._file = open_hdf5(path)
-        try:
-            task, quality = named_dataset(path)
-            self._task, self._quality = options.task or task, options.quality or quality
-            with damage_named(path):
-                self._open()
-        except BaseException:
-            self._file.close()
-            raise
+        with ExitStack() as undo, damage_named(path):
+            undo.callback(self._file.close)
+            self._open()
+            undo.pop_all()
 
     def _open(self) -> None:
         found = datasets_of(self._file)
@@ -105,22 +93,19 @@ class D4rlImporter:
         self._table: pa.Table | None = None
         if isinstance(notes, h5py.Group):
             refuse_options(self._path, self._options)
-            self.schema, table = read_notes(self._path, notes)
+            self.schema, self._table = noted = read_notes(self._path, notes)
             self.carried = Carried(kept=("everything that gaitforge wrote",))
-            self._keys, self._episode_keys = keys_of_notes(
-                self._path, self._file, self.schema, self._rows, table.num_rows
-            )
-            lengths = lengths_of_notes(self._path, found, table, self._rows)
-            self._table = table
+            args = noted[0], self._rows, len(noted[1])
+            self._keys, self._episode_keys = keys_of_notes(self._path, self._file, *args)
+            lengths = lengths_of_notes(self._path, found, noted[1], self._rows)
         else:
             self._describe(found)
             lengths = self._cut_episodes(found)
         advice = f"mark more ends in {TIMEOUTS}, or if none is marked there give horizon=N"
-        check_episodes_fit(self._path, TERMINALS, lengths, self.schema.fields, advice)
+        self.parts = Parts.checked(self._path, TERMINALS, lengths, self.schema.fields, advice)
         self.files = [self._path]
         read_as = replace(self._options, task=self._task, quality=self._quality)
         self.identity = identity(self.files, read_as if self._table is None else None)
-        self.parts = Parts(lengths, self.schema.fields)
 
     def _describe(self, found: dict[str, h5py.Dataset]) -> None:
         """Set the schema, the keys of its fields, and what is converted."""
@@ -179,9 +164,9 @@ class D4rlImporter:
         """Whether the next observations have the observations' shape and dtype."""
         if NEXT not in found:
             return False
+        pair = found[NEXT], found[OBSERVATIONS]
         following, obs = (
-            f"shape {found[key].shape} and dtype {stored_dtype(found[key].dtype)}"
-            for key in (NEXT, OBSERVATIONS)
+            f"shape {each.shape} and dtype {stored_dtype(each.dtype)}" for each in pair
         )
         if following != obs and not self._options.keep_next:
             problem = f"has {following}, but {OBSERVATIONS} have {obs}"
@@ -199,12 +184,8 @@ class D4rlImporter:
         marked = TIMEOUTS in found and not (options.horizon and len(timeouts) == 0)
         stops = np.union1d(np.union1d(terminals, timeouts) + 1, [self._rows])
         if not marked and not horizon:
-            refuse(
-                path,
-                TIMEOUTS,
-                "the key is missing, so episodes end by the environment's horizon: give it with "
-                f"horizon=N, or a task of {listed(TASKS)}",
-            )
+            problem = "the key is missing, so episodes end by the environment's horizon"
+            refuse(path, TIMEOUTS, f"{problem}: give horizon=N, or a task of {listed(TASKS)}")
         if not marked:
             stops = keys.cut_long(stops, horizon)
         lengths = np.diff(stops, prepend=0)
@@ -221,45 +202,45 @@ class D4rlImporter:
     def _report_endings(self, lengths: np.ndarray, horizon: int) -> None:
         notes = list(self.carried.notes)
         if cut_off := int(np.count_nonzero(~self._terminated & ~self._truncated)):
-            notes.append(
-                f"{cut_off} of {len(lengths)} episodes were cut off: recording stopped before they "
-                "ended, so their return-to-go is unknown"
-            )
+            problem = "recording stopped before they ended, so their return-to-go is unknown"
+            notes.append(f"{cut_off} of {len(lengths)} episodes were cut off: {problem}")
         if horizon and (longer := int(np.count_nonzero(lengths > horizon))):
             notes.append(f"{longer} episodes are longer than the horizon of {horizon} steps")
         self.carried = replace(self.carried, notes=tuple(notes))
 
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
-        with damage_named(self._path):
-            return self._read_part(number)
-
-    def _read_part(self, number: int) -> PartInput:
         rows, episodes = self.parts.steps(number), self.parts.episodes(number)
         lengths = self.parts.lengths[number]
-        steps = {name: self._read(key, rows) for name, key in self._keys.items()}
-        steps["reward"] = rewards = steps["reward"].reshape(-1)
-        per_episode = {
-            name: self._final_obs(steps, lengths, rows)
-            if key == NEXT
-            else self._read(key, episodes)
-            for name, key in self._episode_keys.items()
-        }
+        with damage_named(self._path):
+            steps = {name: self._read(key, rows) for name, key in self._keys.items()}
+            steps["reward"] = rewards = steps["reward"].reshape(-1)
+            finals = partial(self._final_obs, steps, lengths, rows)
+            per_episode = {
+                name: finals() if key == NEXT else self._read(key, episodes)
+                for name, key in self._episode_keys.items()
+            }
         if self._table is not None:
             table = self._table.slice(episodes.start, len(lengths))
             first = episodes.start
             check_notes(self._path, NOTES, table, first, lengths, remedy=REMEDY, rewards=rewards)
             return PartInput(steps, table, per_episode)
-        columns = keys.episode_columns(
-            self._task,
-            self._quality,
-            episode_returns(rewards, lengths),
-            self._terminated[episodes],
-            self._truncated[episodes],
-        )
-        columns = catalog_columns(
-            episodes.start, lengths, self.identity, TASK_AND_QUALITY, **columns
-        )
+        returns, terminated = episode_returns(rewards, lengths), self._terminated[episodes]
+        columns: dict[str, Any] = {
+            "task": self._task or "unknown",
+            "quality": self._quality,
+            "robot": self._task or "unknown",
+            "expert": self._quality,
+            "return": returns,
+            "success": ~terminated,
+            "terminated": terminated,
+            "truncated": self._truncated[episodes],
+        }
+        if self._task in TASKS:
+            columns["simulator"] = "mujoco"
+            columns["normalised_return"] = normalised_return(self._task, returns)
+        first, group_by = episodes.start, TASK_AND_QUALITY
+        columns = catalog_columns(first, lengths, self.identity, group_by, **columns)
         return PartInput(steps, columns, per_episode)
 
     def _final_obs(

@@ -1,17 +1,16 @@
-"""The keys of a D4RL file, the checks on them, and the catalog columns of its episodes."""
+"""The keys of a D4RL file and the checks on them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 
 from datasets.errors import listed
-from datasets.formats.d4rl.tasks import TASKS, normalised_return
+from datasets.formats.checks import refuse
 from datasets.formats.hdf5 import read_rows
-from datasets.formats.sources import field_name, refuse, stored_dtype
+from datasets.formats.sources import field_name, stored_dtype
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
 TERMINALS, TIMEOUTS, NEXT = "terminals", "timeouts", "next_observations"
@@ -30,28 +29,6 @@ _FLAG_BLOCK = 1 << 22
 def key_of(name: str) -> str:
     """The key in the file of a field a step."""
     return MAIN_KEYS.get(name, f"{INFOS}/{name.removeprefix('info_')}")
-
-
-def episode_columns(
-    task: str, quality: str, returns: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-) -> dict[str, Any]:
-    """Catalog columns of episodes (E,); "simulator" and normalised returns for known tasks only."""
-    columns: dict[str, Any] = {
-        "task": task or "unknown",
-        "quality": quality,
-        "robot": task or "unknown",
-        "expert": quality,
-        "return": returns,
-        "success": ~terminated,
-        "terminated": terminated,
-        "truncated": truncated,
-    }
-    if task in TASKS:
-        columns |= {
-            "simulator": "mujoco",
-            "normalised_return": normalised_return(task, returns),
-        }
-    return columns
 
 
 def check_keys(path: Path, found: dict[str, h5py.Dataset]) -> int:

@@ -47,77 +47,41 @@ class D4rlTask:
         return consecutive_slices(self.obs_widths)
 
 
-_TWO_LEGS = {"root_pos": 2, "joint_pos": 6, "root_vel": 3, "joint_vel": 6}
-"""Height and pitch, six joints, and the velocities of both, with the forward velocity."""
+_OBSERVATIONS = {
+    "hopper": "root_pos 2, joint_pos 3, root_vel 3, joint_vel 3",
+    "halfcheetah": "root_pos 2, joint_pos 6, root_vel 3, joint_vel 6",
+    "walker2d": "root_pos 2, joint_pos 6, root_vel 3, joint_vel 6",
+    "pen": "joint_pos 24, object_pos 3, object_vel 6, object_rot 3, target_rot 3, "
+    "object_to_target_pos 3, object_to_target_rot 3",
+    "hammer": "joint_pos 26, nail_displacement 1, hammer_vel 6, palm_pos 3, hammer_pos 3, "
+    "hammer_rot 3, nail_pos 3, nail_impact 1",
+    "door": "joint_pos 27, latch_pos 1, door_hinge_pos 1, palm_pos 3, handle_pos 3, "
+    "palm_to_handle 3, door_open 1",
+    "relocate": "joint_pos 30, palm_to_ball 3, palm_to_target 3, ball_to_target 3",
+}
+"""Fields of the observation and their widths; root_pos is height and pitch."""
+
+
+def _widths(task: str) -> dict[str, int]:
+    pairs = (each.split() for each in _OBSERVATIONS.get(task, "").split(", ") if each)
+    return {name: int(width) for name, width in pairs}
+
+
+_SCORES = {
+    "halfcheetah": (-280.178953, 12135.0, 1000, 0.05),
+    "hopper": (-20.272305, 3234.3, 1000, 0.008),
+    "walker2d": (1.629008, 4592.3, 1000, 0.008),
+    "ant": (-325.6, 3879.7, 1000, 0.05),
+    "pen": (96.262799, 3076.8331017826877, 100, 0.01),
+    "hammer": (-274.856578, 12794.134825156867, 200, 0.01),
+    "door": (-56.512833, 2880.5693087298737, 200, 0.01),
+    "relocate": (-6.425911, 4233.877797728884, 200, 0.01),
+}
+_MUJOCO = ("halfcheetah", "hopper", "walker2d", "ant")
 
 TASKS: dict[str, D4rlTask] = {
-    "halfcheetah": D4rlTask(-280.178953, 12135.0, 1000, 0.05, obs_widths=_TWO_LEGS),
-    "hopper": D4rlTask(
-        -20.272305,
-        3234.3,
-        1000,
-        0.008,
-        obs_widths={"root_pos": 2, "joint_pos": 3, "root_vel": 3, "joint_vel": 3},
-    ),
-    "walker2d": D4rlTask(1.629008, 4592.3, 1000, 0.008, obs_widths=_TWO_LEGS),
-    "ant": D4rlTask(-325.6, 3879.7, 1000, 0.05),
-    "pen": D4rlTask(
-        96.262799,
-        3076.8331017826877,
-        100,
-        0.01,
-        ends_at_horizon=False,
-        obs_widths={
-            "joint_pos": 24,
-            "object_pos": 3,
-            "object_vel": 6,
-            "object_rot": 3,
-            "target_rot": 3,
-            "object_to_target_pos": 3,
-            "object_to_target_rot": 3,
-        },
-    ),
-    "hammer": D4rlTask(
-        -274.856578,
-        12794.134825156867,
-        200,
-        0.01,
-        ends_at_horizon=False,
-        obs_widths={
-            "joint_pos": 26,
-            "nail_displacement": 1,
-            "hammer_vel": 6,
-            "palm_pos": 3,
-            "hammer_pos": 3,
-            "hammer_rot": 3,
-            "nail_pos": 3,
-            "nail_impact": 1,
-        },
-    ),
-    "door": D4rlTask(
-        -56.512833,
-        2880.5693087298737,
-        200,
-        0.01,
-        ends_at_horizon=False,
-        obs_widths={
-            "joint_pos": 27,
-            "latch_pos": 1,
-            "door_hinge_pos": 1,
-            "palm_pos": 3,
-            "handle_pos": 3,
-            "palm_to_handle": 3,
-            "door_open": 1,
-        },
-    ),
-    "relocate": D4rlTask(
-        -6.425911,
-        4233.877797728884,
-        200,
-        0.01,
-        ends_at_horizon=False,
-        obs_widths={"joint_pos": 30, "palm_to_ball": 3, "palm_to_target": 3, "ball_to_target": 3},
-    ),
+    name: D4rlTask(*facts, ends_at_horizon=name in _MUJOCO, obs_widths=_widths(name))
+    for name, facts in _SCORES.items()
 }
 
 _TASK_ALIASES = {"walker": "walker2d"}
@@ -138,21 +102,16 @@ Returns = TypeVar("Returns", float, np.ndarray)
 
 
 def normalised_return(task: str, returns: Returns) -> Returns:
-    """D4RL's normalised score, 100 x (return - random) / (expert - random); also of returns-to-go.
+    """D4RL's normalised score, 100 x (return - random) / (expert - random), of a task in ``TASKS``.
 
-    Args:
-        task: one of ``TASKS``.
-        returns: undiscounted sums of rewards.
+    Also of returns-to-go; returns are undiscounted sums of rewards.
     """
     facts = TASKS[task]
     return 100.0 * (returns - facts.random_score) / (facts.expert_score - facts.random_score)
 
 
 def obs_slices(task: str, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
-    """Names for an observation of this shape: the task's if the width fits, else ``state``.
-
-    An observation of several axes has no names.
-    """
+    """Names for an observation of one axis: the task's if the width fits, else ``state``."""
     if len(shape) != 1:
         return {}
     widths = TASKS[task].obs_widths if task in TASKS else {}
@@ -161,10 +120,7 @@ def obs_slices(task: str, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
 
 
 def named_dataset(path: Path | str) -> tuple[str, str]:
-    """Task and quality from a file's name, such as ("hopper", "medium-replay").
-
-    The task is empty if the name begins with none of ``TASKS``.
-    """
+    """Task, "" for none of ``TASKS``, and quality by a file's name: ("hopper", "medium-replay")."""
     name = _VERSION.sub("", Path(path).stem.lower().replace("_", "-"))
     if name.startswith(_OTHER_TASKS):
         return "", name

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import h5py
 import numpy as np
@@ -14,11 +13,9 @@ from datasets.errors import DatasetError, listed
 from datasets.formats.blocks import blocks, check_fields, check_room
 from datasets.formats.d4rl.schema import NEXT, NOTES, NOTES_FIELDS, TERMINALS, TIMEOUTS, key_of
 from datasets.formats.hdf5 import dataset_at, write_notes
-from datasets.formats.interface import Advance, Carried
+from datasets.formats.interface import Advance, Carried, Exporter
 from datasets.schema import Schema
 from datasets.selection.selection import Selection
-
-COMPRESSIONS = ("gzip", "lzf", "none")
 
 
 @dataclass(frozen=True)
@@ -31,31 +28,23 @@ class D4rlExportOptions:
             back the same store; other readers ignore them.
     """
 
-    compression: str = "gzip"
+    compression: Literal["gzip", "lzf", "none"] = "gzip"
     notes: bool = True
 
 
-class D4rlExporter:
+class D4rlExporter(Exporter):
     """See ``interface.Exporter``."""
 
     Options = D4rlExportOptions
-    reading: ClassVar[Mapping[str, Any]] = {"keep_next": True}
-
-    def __init__(self, options: D4rlExportOptions) -> None:
-        if options.compression not in COMPRESSIONS:
-            raise DatasetError(f"option compression must be one of {listed(COMPRESSIONS)}")
-        self._compression = None if options.compression == "none" else options.compression
-        self._notes = options.notes
+    reading: ClassVar = {"keep_next": True}
 
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
         check_fields(selection, "a D4RL file", ("obs", "action", "reward"))
         schema = selection.store.schema
         if truths := [name for name in ("obs", "reward") if schema.field(name).dtype == "bool"]:
-            raise DatasetError(
-                f"a D4RL file needs numbers for {listed(truths)}; in {selection.store.address} the "
-                "dtype is bool"
-            )
+            problem = f"in {selection.store.address} the dtype is bool"
+            raise DatasetError(f"a D4RL file needs numbers for {listed(truths)}; {problem}")
         keys = [key_of(name) for name in schema.names("step")]
         if len(set(keys)) < len(keys):
             raise DatasetError(f"two fields would have one key in a D4RL file: {listed(keys)}")
@@ -65,7 +54,7 @@ class D4rlExporter:
         """See ``interface.Exporter``."""
         schema, ends = selection.store.schema, _end_flags(selection)
         final = _final_obs_in_next(schema)
-        others = _other_episode_fields(schema) if self._notes else []
+        others = _other_episode_fields(schema) if self._options.notes else []
         with h5py.File(temporary, "w") as file:
             for block in blocks(selection):
                 values = block.read(schema.names("step"))
@@ -83,7 +72,7 @@ class D4rlExporter:
                     key = f"{NOTES_FIELDS}/{name}"
                     self._put(file, key, rows, block.episodes, len(selection))
                 advance(block.n_steps)
-            if self._notes:
+            if self._options.notes:
                 write_notes(file.require_group(NOTES), selection)
         timeouts = ends[TIMEOUTS] & ~selection.episodes().column("truncated").to_numpy()
         return self._carried(schema, int(timeouts.sum()))
@@ -91,8 +80,9 @@ class D4rlExporter:
     def _put(self, file: h5py.File, key: str, values: np.ndarray, rows: slice, total: int) -> None:
         """Write rows of the dataset at a key, which the first ones create."""
         if key not in file:
-            shape = (total, *values.shape[1:])
-            file.create_dataset(key, shape, values.dtype, compression=self._compression)
+            shape, packing = (total, *values.shape[1:]), self._options.compression
+            packing = None if packing == "none" else packing
+            file.create_dataset(key, shape, values.dtype, compression=packing)
         dataset_at(file, key)[rows] = values
 
     def _carried(self, schema: Schema, cut_off: int) -> Carried:
@@ -100,17 +90,15 @@ class D4rlExporter:
         if _final_obs_in_next(schema):
             kept.append(f"final_obs -> {NEXT}")
         others, left, notes = _other_episode_fields(schema), [], []
-        if self._notes:
+        if self._options.notes:
             kept += [f"{name} -> {NOTES_FIELDS}" for name in others]
             kept.append(f"the catalog and schema -> {NOTES}")
         else:
             left += [f"{name}: D4RL has no place for a field an episode" for name in others]
             left += ["the catalog: D4RL has no place for it", "the schema's units and names"]
         if cut_off:
-            notes.append(
-                f"{cut_off} cut-off episodes are marked by a time-out, D4RL's only mark for an end "
-                "that is not terminal"
-            )
+            mark = "a time-out, D4RL's only mark for an end that is not terminal"
+            notes.append(f"{cut_off} cut-off episodes are marked by {mark}")
         return Carried(tuple(kept), tuple(left), tuple(notes))
 
 

@@ -13,19 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from datasets.errors import DatasetError
+from datasets.formats.checks import check_finite, check_option, refuse, refuse_unreadable
 from datasets.formats.fcnet import schema as layout
-from datasets.formats.interface import Carried, PartInput
-from datasets.formats.sources import (
-    Parts,
-    catalog_columns,
-    check_episodes_fit,
-    check_finite,
-    check_option,
-    consecutive_slices,
-    identity,
-    refuse,
-    refuse_unreadable,
-)
+from datasets.formats.interface import Carried, Importer, PartInput
+from datasets.formats.sources import Parts, catalog_columns, identity
 
 _KINDS = ("src", "tgt", "meta")
 _NAME = re.compile(r"(src|tgt|meta)((?:_\d+)+)\.dat")
@@ -50,7 +41,7 @@ class FcnetOptions:
             raise DatasetError("option robot needs a name")
 
 
-class FcnetImporter:
+class FcnetImporter(Importer):
     """See ``interface.Importer``."""
 
     Options = FcnetOptions
@@ -67,8 +58,7 @@ class FcnetImporter:
         self.files = [self._paths[kind] for kind in _KINDS]
         self.identity = identity(self.files, options)
         advice = "cut it into several in meta"
-        check_episodes_fit(meta, "meta", lengths, self.schema.fields, advice)
-        self.parts = Parts(lengths, self.schema.fields)
+        self.parts = Parts.checked(meta, "meta", lengths, self.schema.fields, advice)
         self.carried = Carried(
             kept=("src -> obs, by the channels' names", "tgt -> action, and last_action of obs"),
             notes=(
@@ -80,17 +70,13 @@ class FcnetImporter:
 
     def _check_shapes(self, shapes: dict[str, tuple[int, ...]]) -> None:
         steps = shapes["src"][0]
-        wanted = {
-            "src": (steps, layout.STATE_DIM),
-            "tgt": (steps, layout.ACTION_DIM),
-            "meta": shapes["meta"][:1],
-        }
-        for kind in _KINDS:
+        state, action = (steps, layout.STATE_DIM), (steps, layout.ACTION_DIM)
+        for kind, wanted in zip(_KINDS, (state, action, shapes["meta"][:1]), strict=True):
             path, shape = self._paths[kind], shapes[kind]
             if shape[0] == 0:
                 refuse(path, kind, "has no rows")
-            if shape != wanted[kind]:
-                refuse(path, kind, f"shape {shape} in its name must be {wanted[kind]}")
+            if shape != wanted:
+                refuse(path, kind, f"shape {shape} in its name must be {wanted}")
             size, expected = path.stat().st_size, _ITEM_BYTES * int(np.prod(shape))
             if size != expected:
                 problem = f"it has {size} bytes, its name says {expected}"
@@ -99,16 +85,9 @@ class FcnetImporter:
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
         lengths, rows = self.parts.lengths[number], self.parts.steps(number)
-        state, action = (
-            self._rows("src", rows, layout.STATE_DIM),
-            self._rows("tgt", rows, layout.ACTION_DIM),
-        )
-        obs = np.empty((len(state), layout.OBS_DIM), np.float32)
-        for name, (start, stop) in consecutive_slices(layout.STATE).items():
-            obs[:, slice(*layout.OBS_SLICES[name])] = state[:, start:stop]
-        obs[:, slice(*layout.OBS_SLICES[layout.LAST_ACTION])] = layout.previous_actions(
-            action, lengths
-        )
+        state = self._rows("src", rows, layout.STATE_DIM)
+        action = self._rows("tgt", rows, layout.ACTION_DIM)
+        obs = layout.observation(state, layout.STATE_SLICES, action, lengths)
         failed = lengths < self._horizon
         columns = catalog_columns(
             self.parts.episodes(number).start,
@@ -132,9 +111,6 @@ class FcnetImporter:
         values = values.reshape(-1, width)
         check_finite(self._paths[kind], kind, values, rows.start)
         return values
-
-    def close(self) -> None:
-        """See ``interface.Importer``."""
 
 
 def _check_lengths(path: Path, lengths: np.ndarray, rows: int) -> None:

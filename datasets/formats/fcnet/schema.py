@@ -9,6 +9,8 @@ The names hold the shapes. There are no rewards, final observations or endings.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from datasets.formats.sources import consecutive_slices
@@ -28,6 +30,8 @@ LAST_ACTION, COMMAND = "last_action", "command"
 STATE_DIM, ACTION_DIM = sum(STATE.values()), 12
 OBS_DIM = STATE_DIM + ACTION_DIM
 
+Slices = Mapping[str, tuple[int, int]]
+STATE_SLICES = consecutive_slices(STATE)
 _SENSED = {name: size for name, size in STATE.items() if name != COMMAND}
 OBS_SLICES = consecutive_slices({**_SENSED, LAST_ACTION: ACTION_DIM, COMMAND: STATE[COMMAND]})
 """Name -> (start, stop) in the imported observation: the paper's order, last action before the
@@ -42,6 +46,20 @@ def store_schema(robot: str) -> Schema:
     obs = Field("obs", (OBS_DIM,), unit=unit, description=text, slices=OBS_SLICES)
     action = Field("action", (ACTION_DIM,), unit=unit, description="expert's action")
     return Schema((obs, action), CONTROL_DT_S, robot, {"format": "fcnet"})
+
+
+def observation(
+    state: np.ndarray, slices: Slices, action: np.ndarray, lengths: np.ndarray
+) -> np.ndarray:
+    """(T, OBS_DIM) the imported observation, with the last actions of episodes of ``lengths``.
+
+    ``state`` (T, D) holds the channels of ``STATE`` at ``slices``; ``action`` is (T, ACTION_DIM).
+    """
+    obs = np.empty((len(state), OBS_DIM), np.float32)
+    for name in STATE:
+        obs[:, slice(*OBS_SLICES[name])] = state[:, slice(*slices[name])]
+    obs[:, slice(*OBS_SLICES[LAST_ACTION])] = previous_actions(action, lengths)
+    return obs
 
 
 def previous_actions(action: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,7 +12,7 @@ import numpy as np
 from datasets.errors import DatasetError, listed
 from datasets.formats.blocks import blocks, check_fields
 from datasets.formats.fcnet import schema as layout
-from datasets.formats.interface import Advance, Carried
+from datasets.formats.interface import Advance, Carried, Exporter
 from datasets.schema import Field, Schema
 from datasets.selection.selection import Selection
 
@@ -21,18 +20,8 @@ _EXACT = ("float16", "float32")
 _MAX_LENGTH = np.iinfo(np.int32).max
 
 
-@dataclass(frozen=True)
-class FcnetExportOptions:
-    """No options."""
-
-
-class FcnetExporter:
+class FcnetExporter(Exporter):
     """See ``interface.Exporter``."""
-
-    Options = FcnetExportOptions
-
-    def __init__(self, options: FcnetExportOptions) -> None:
-        self._options = options
 
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
@@ -44,10 +33,8 @@ class FcnetExporter:
         for name, size in layout.STATE.items():
             start, stop = obs.slices.get(name, (0, 0))
             if stop - start != size:
-                raise DatasetError(
-                    f"FCNet's maps need the slice {name} of {size} channels in obs; {address} has "
-                    f"slices {listed(obs.slices)}"
-                )
+                wanted, found = f"the slice {name} of {size} channels in obs", listed(obs.slices)
+                raise DatasetError(f"FCNet's maps need {wanted}; {address} has slices {found}")
         if action.shape != (layout.ACTION_DIM,):
             raise DatasetError(f"FCNet's maps need {layout.ACTION_DIM} actions, not {action.shape}")
         for field in (obs, action):
@@ -84,12 +71,7 @@ class FcnetExporter:
     ) -> dict[str, np.ndarray]:
         """See ``interface.Exporter``: channels in the paper's order, last actions rebuilt."""
         slices, action = schema.field("obs").slices, steps["action"].astype(np.float32)
-        obs = np.empty((len(action), layout.OBS_DIM), np.float32)
-        for name in layout.STATE:
-            obs[:, slice(*layout.OBS_SLICES[name])] = steps["obs"][:, slice(*slices[name])]
-        obs[:, slice(*layout.OBS_SLICES[layout.LAST_ACTION])] = layout.previous_actions(
-            action, lengths
-        )
+        obs = layout.observation(steps["obs"], slices, action, lengths)
         return {"obs": obs, "action": action}
 
 
@@ -111,16 +93,12 @@ def _carried(schema: Schema, differing: int) -> Carried:
     extra = [name for name in schema.names() if name not in ("obs", "action")]
     left = [f"{name}: the layout has no place for it" for name in extra]
     left.append("the catalog: the layout has only the episodes' lengths")
-    others = [
-        name
-        for name in schema.field("obs").slices
-        if name not in (*layout.STATE, layout.LAST_ACTION)
-    ]
-    if others:
+    known = (*layout.STATE, layout.LAST_ACTION)
+    if others := [name for name in schema.field("obs").slices if name not in known]:
         left.append(f"slices {listed(others)} of obs: not in FCNet's state")
     if differing:
-        left.append(
-            f"last_action of {differing} episodes: an import rebuilds it from the actions, but the "
-            "executed ones had noise or limits"
+        problem = (
+            "an import rebuilds it from the actions, but the executed ones had noise or limits"
         )
+        left.append(f"last_action of {differing} episodes: {problem}")
     return Carried(kept=("obs -> src, by the channels' names", "action -> tgt"), left=tuple(left))

@@ -11,19 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from datasets.formats.checks import read_json, refuse
 from datasets.formats.lerobot.info import place_in, read_info
 from datasets.formats.lerobot.schema import INFO, STATS, TASKS
 from datasets.formats.parquet_rows import ParquetRows, to_rows
-from datasets.formats.sources import read_json, refuse
 
-_NUMBERS = (
-    "episode_index",
-    "length",
-    "data/chunk_index",
-    "data/file_index",
-    "dataset_from_index",
-    "dataset_to_index",
-)
+_PLACES = ("data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
+_NUMBERS = ("episode_index", "length", *_PLACES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +65,7 @@ class LerobotFolder:
         self._data = [(self._data_file(*each), each) for each in pairwise(bounds)]
         self.files = [root / INFO, *described, *(file.path for file, _ in self._data)]
         self.tasks = _read_tasks(root / TASKS)
-        for name in (STATS, TASKS):
-            self.files += [root / name] if (root / name).is_file() else []
+        self.files += [root / name for name in (STATS, TASKS) if (root / name).is_file()]
         if (root / STATS).is_file():
             read_json(root / STATS, "LeRobot dataset")
 
@@ -95,8 +88,6 @@ class LerobotFolder:
 
     def read(self, rows: FileRows, names: list[str]) -> pa.Table:
         """Columns of frames; DatasetError if their counters are not those of the episodes."""
-        counters = ["episode_index", "frame_index"]
-        table = rows.file.read([*names, *counters], rows.first, rows.stop)
         low, high = rows.episodes
         lengths = self.lengths[low:high]
         starts = np.cumsum(lengths) - lengths
@@ -104,20 +95,19 @@ class LerobotFolder:
             "episode_index": np.repeat(np.arange(low, high), lengths),
             "frame_index": np.arange(lengths.sum()) - np.repeat(starts, lengths),
         }
-        for name in counters:
+        table = rows.file.read([*names, *expected], rows.first, rows.stop)
+        for name, wanted in expected.items():
             values = to_rows(rows.file.path, name, table.column(name), (), "int64")
-            if not np.array_equal(values, expected[name]):
-                at = int(np.flatnonzero(values != expected[name])[0])
-                problem = f"row {rows.first + at} is {values[at]}, not {expected[name][at]}"
+            if (differ := values != wanted).any():
+                at = int(np.argmax(differ))
+                problem = f"row {rows.first + at} is {values[at]}, not {wanted[at]}"
                 refuse(rows.file.path, name, f"{problem} as by the episodes' lengths")
         return table
 
     def _data_file(self, begin: int, end: int) -> ParquetRows:
         """The file with the frames of episodes begin .. end - 1."""
-        chunk, number = (
-            int(self._numbers[f"data/{key}_index"][begin]) for key in ("chunk", "file")
-        )
-        file = ParquetRows(self._root / place_in(self.info["data_path"], chunk, number))
+        place = (int(self._numbers[f"data/{key}_index"][begin]) for key in ("chunk", "file"))
+        file = ParquetRows(self._root / place_in(self.info["data_path"], *place))
         wanted = int(self.lengths[begin:end].sum())
         if file.num_rows != wanted:
             refuse(file.path, "", f"has {file.num_rows} rows, but its episodes {wanted} frames")
@@ -150,11 +140,8 @@ def _splits(path: Path, info: Mapping[str, Any], episodes: int) -> np.ndarray | 
 
 def _read_episodes(paths: list[Path]) -> dict[str, np.ndarray]:
     """Column -> (E,) of all episodes, which must lie end to end in the order of their indices."""
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in _NUMBERS}
-    for path in paths:
-        for name, values in ParquetRows(path).read_integers(_NUMBERS).items():
-            parts[name].append(values)
-    numbers = {name: np.concatenate(each) for name, each in parts.items()}
+    parts = [ParquetRows(path).read_integers(_NUMBERS) for path in paths]
+    numbers = {name: np.concatenate([part[name] for part in parts]) for name in _NUMBERS}
     order = np.argsort(numbers["episode_index"], kind="stable")
     numbers = {name: each[order] for name, each in numbers.items()}
     lengths = numbers["length"]
@@ -168,8 +155,8 @@ def _read_episodes(paths: list[Path]) -> dict[str, np.ndarray]:
         "dataset_to_index": stops,
     }
     for name, values in expected.items():
-        if not np.array_equal(numbers[name], values):
-            at = int(np.flatnonzero(numbers[name] != values)[0])
+        if (differ := numbers[name] != values).any():
+            at = int(np.argmax(differ))
             problem = f"episode {at} has {numbers[name][at]}, not {values[at]}"
             refuse(paths[0].parents[1], name, f"{problem}: episodes lie end to end")
     return numbers

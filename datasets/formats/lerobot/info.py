@@ -7,8 +7,8 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from datasets.formats.checks import read_json, refuse
 from datasets.formats.lerobot.schema import MOST_AXES
-from datasets.formats.sources import read_json, refuse
 
 _NEEDED = ("codebase_version", "fps", "features", "data_path")
 _PLACE = re.compile(r"\{(chunk|file)_index(?::(?:0([1-9]))?d)?\}")
@@ -18,12 +18,9 @@ _MOST_NUMBERS = 2**31 - 1
 
 
 def read_info(path: Path) -> dict[str, Any]:
-    """The content of ``meta/info.json``.
+    """The content of ``meta/info.json``, with ``splits`` parsed: name -> (first, stop).
 
-    Returns:
-        Its tree, of which these keys are checked: ``codebase_version``; ``fps``, whose inverse is a
-        positive number; ``features``, each with dtype, shape and names; ``data_path`` (see
-        ``place_in``); ``robot_type``, a string or None; ``splits``, parsed: name -> (first, stop).
+    Of ``fps``, the inverse is a positive number; see ``place_in`` for ``data_path``.
     """
     info = read_json(path, "LeRobot dataset")
     for key in _NEEDED:

@@ -3,55 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from datasets.errors import DatasetError
-from datasets.formats.interface import Carried, PartInput
+from datasets.formats.checks import read_json, refuse
+from datasets.formats.interface import Carried, Importer, NoOptions, PartInput
 from datasets.formats.lerobot import schema as layout
 from datasets.formats.lerobot.files import LerobotFolder
 from datasets.formats.lerobot.schema import DONE, NOTES, SUCCESS, TERMINATED, TRUNCATED, feature_of
 from datasets.formats.notes import check_notes
 from datasets.formats.parquet_rows import ParquetRows, is_list, to_rows
-from datasets.formats.sources import (
-    Parts,
-    catalog_columns,
-    episode_returns,
-    field_name,
-    identity,
-    read_json,
-    refuse,
-)
+from datasets.formats.sources import Parts, catalog_columns, episode_returns, field_name, identity
 from datasets.schema import DTYPES, STREAM_KEYS, Field, Schema
 
 _FLAGS = (*layout.ENDINGS, SUCCESS)
 
 
-@dataclass(frozen=True)
-class LerobotOptions:
-    """No options."""
-
-
-class LerobotImporter:
+class LerobotImporter(Importer):
     """See ``interface.Importer``."""
 
-    Options: ClassVar[type[Any]] = LerobotOptions
-
-    def __init__(self, source: str, options: LerobotOptions) -> None:
+    def __init__(self, source: str, options: NoOptions) -> None:
         root = Path(source)
         self._folder = folder = LerobotFolder(root)
         self.files = folder.files
         self._notes: ParquetRows | None = None
         if (root / layout.SCHEMA_NOTE).is_file():
-            self._notes = ParquetRows(root / layout.EPISODES_NOTE)
-            self.files = [*self.files, root / layout.SCHEMA_NOTE, self._notes.path]
+            self._notes = notes = ParquetRows(root / layout.EPISODES_NOTE)
+            self.files = [*self.files, root / layout.SCHEMA_NOTE, notes.path]
             self.schema = _schema_of_notes(root / layout.SCHEMA_NOTE, folder)
             self._features = {name: feature_of(name) for name in self.schema.names("step")}
             self.carried = Carried(kept=("everything that gaitforge wrote",))
-            self._check_lengths(self._notes)
+            if not np.array_equal(notes.read_integers(["length"])["length"], folder.lengths):
+                problem = f"not the dataset's episodes; delete the folder {NOTES}"
+                refuse(notes.path, "length", problem)
         else:
             self._features, self.schema, self.carried = _described(folder)
         flags = (TERMINATED, TRUNCATED) if self._notes else _FLAGS
@@ -92,11 +79,6 @@ class LerobotImporter:
             ends["success"] = np.logical_or.reduceat(arrays[SUCCESS], firsts)
         return PartInput(steps, self._columns(steps, ends, arrays.get("task_index"), episodes), {})
 
-    def _check_lengths(self, notes: ParquetRows) -> None:
-        lengths = notes.read_integers(["length"])["length"]
-        if not np.array_equal(lengths, self._folder.lengths):
-            refuse(notes.path, "length", f"not the dataset's episodes; delete the folder {NOTES}")
-
     def _with_notes(
         self,
         notes: ParquetRows,
@@ -104,28 +86,19 @@ class LerobotImporter:
         ends: Mapping[str, np.ndarray],
         episodes: slice,
     ) -> PartInput:
-        table = notes.read(notes.schema.names, episodes.start, episodes.stop)
-        remedy, rewards = f"delete the folder {NOTES} to use the arrays", steps.get("reward")
-        check_notes(
-            notes.path,
-            "",
-            table,
-            episodes.start,
-            self._folder.lengths[episodes],
-            remedy=remedy,
-            rewards=rewards if rewards is not None and rewards.ndim == 1 else None,
-            **ends,
-        )
+        first, path = episodes.start, notes.path
+        table = notes.read(notes.schema.names, first, episodes.stop)
+        given: dict[str, Any] = {"remedy": f"delete the folder {NOTES} to use the arrays", **ends}
+        if "reward" in steps and steps["reward"].ndim == 1:
+            given["rewards"] = steps["reward"]
+        check_notes(path, "", table, first, self._folder.lengths[episodes], **given)
         per_episode = {}
         for name in self.schema.names("episode"):
             key, field = f"{layout.NOTES_FIELD}{name}", self.schema.field(name)
             if key not in table.column_names:
-                refuse(notes.path, key, "the column is missing")
-            column = table.column(key)
-            per_episode[name] = to_rows(
-                notes.path, key, column, field.shape, field.dtype, episodes.start
-            )
-            table = table.drop_columns([key])
+                refuse(path, key, "the column is missing")
+            values = to_rows(path, key, table.column(key), field.shape, field.dtype, first)
+            per_episode[name], table = values, table.drop_columns([key])
         return PartInput(steps, table, per_episode)
 
     def _columns(
@@ -177,11 +150,11 @@ def _described(folder: LerobotFolder) -> tuple[dict[str, str], Schema, Carried]:
         if feature in (*layout.COUNTERS, *_FLAGS):
             continue
         name, field = _field_of(feature, given[feature])
-        if isinstance(field, str) or name in fields:
+        if isinstance(field, Field) and name not in fields:
+            fields[name], names[name] = field, feature
+            kept.append(f"{feature} -> {name}")
+        else:
             left.append(f"{feature}: {field if isinstance(field, str) else f'{name} is taken'}")
-            continue
-        fields[name], names[name] = field, feature
-        kept.append(f"{feature} -> {name}")
     if not fields:
         refuse(folder.files[0], "features", "none of them is one of numbers")
     if flags := [name for name in _FLAGS if name in given]:
@@ -195,11 +168,8 @@ def _described(folder: LerobotFolder) -> tuple[dict[str, str], Schema, Carried]:
         )
     if folder.tasks:
         kept.append("the task of an episode's first frame -> skill and task")
-    channels = {
-        name: given[feature]["names"]
-        for name, feature in names.items()
-        if given[feature].get("names")
-    }
+    channels = {name: given[feature].get("names") for name, feature in names.items()}
+    channels = {name: each for name, each in channels.items() if each}
     attributes = {"format": "lerobot", "channel_names": channels}
     robot = str(info.get("robot_type") or "unknown")
     schema = Schema(tuple(fields.values()), 1.0 / info["fps"], robot, attributes)

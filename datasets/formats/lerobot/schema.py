@@ -64,16 +64,15 @@ def feature_shape(field: Field) -> tuple[int, ...]:
 
 def features(schema: Schema) -> dict[str, dict[str, Any]]:
     """``features`` of ``info.json``."""
-    found: dict[str, dict[str, Any]] = {}
-    for name in schema.names("step"):
-        each = schema.field(name)
-        found[feature_of(name)] = {
-            "dtype": each.dtype,
-            "shape": list(feature_shape(each)),
-            "names": _channel_names(each),
-        }
-    return found | {
-        name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in OWN_FEATURES.items()
+    found = {
+        feature_of(each.name): (each.dtype, feature_shape(each), _channel_names(each))
+        for each in schema.fields
+        if each.per == "step"
+    }
+    found |= {name: (dtype, (1,), None) for name, dtype in OWN_FEATURES.items()}
+    return {
+        name: {"dtype": dtype, "shape": list(shape), "names": names}
+        for name, (dtype, shape, names) in found.items()
     }
 
 
@@ -100,26 +99,20 @@ def own_columns(
     episodes: Mapping[str, np.ndarray],
     fps: float,
 ) -> dict[str, np.ndarray]:
-    """The features of ``OWN_FEATURES`` for consecutive episodes.
+    """The features of ``OWN_FEATURES`` for consecutive episodes, from these numbers on.
 
     Args:
-        first_row, first_episode: numbers of the first frame and episode in the dataset.
-        lengths: (E,).
         episodes: terminated, truncated and task_index, (E,) each.
     """
     total = int(lengths.sum())
-    lasts = np.cumsum(lengths) - 1
-    frames = np.arange(total) - np.repeat(lasts + 1 - lengths, lengths)
+    frames = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     endings = {
         DONE: episodes["terminated"] | episodes["truncated"],
         TERMINATED: episodes["terminated"],
         TRUNCATED: episodes["truncated"],
     }
-    columns: dict[str, np.ndarray] = {}
-    for name, ended in endings.items():
-        columns[name] = np.zeros(total, bool)
-        columns[name][lasts[ended]] = True
-    return columns | {
+    is_last = frames == np.repeat(lengths - 1, lengths)
+    return {name: is_last & np.repeat(ended, lengths) for name, ended in endings.items()} | {
         "timestamp": (frames / fps).astype(np.float32),
         "frame_index": frames,
         "episode_index": np.repeat(first_episode + np.arange(len(lengths)), lengths),

@@ -28,7 +28,7 @@ def field_stats(selection: Selection, field: str) -> Stats:
     return _stats(found, quantiles)
 
 
-def scalar_stats(blocks: Callable[[], Iterable[np.ndarray]], dtype: np.dtype, rows: int) -> Stats:
+def scalar_stats(blocks: Callable[[], Iterable[np.ndarray]], dtype: str, rows: int) -> Stats:
     """Statistics of scalars; each call of ``blocks`` gives all of them again."""
 
     def count(digit: DigitCount) -> np.ndarray:
@@ -36,18 +36,14 @@ def scalar_stats(blocks: Callable[[], Iterable[np.ndarray]], dtype: np.dtype, ro
 
     found = reduce(ChannelStatistics.merge, map(ChannelStatistics.of, blocks()))
     wanted = np.array(list(QUANTILES.values()))
-    return _stats(found, interpolated_quantiles(count, dtype, rows, 1, wanted)[:, 0])
+    return _stats(found, interpolated_quantiles(count, np.dtype(dtype), rows, 1, wanted)[:, 0])
 
 
 def episode_stats(rows: np.ndarray, lengths: np.ndarray) -> Stats:
-    """Statistics of each of consecutive episodes; those of one length are computed together.
+    """Statistics of consecutive episodes of ``rows`` (T, *shape).
 
-    Args:
-        rows: (T, *shape), the episodes' rows end to end.
-        lengths: (E,).
-
-    Returns:
-        Name -> (E, *shape), or (E, 1) for scalars and for the count.
+    Gives name -> (E, *shape), or (E, 1) for scalars and for the count. Episodes of one length are
+    computed together.
     """
     shape = rows.shape[1:] or (1,)
     found: Stats = {name: np.empty((len(lengths), *shape)) for name in NAMES}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from datasets.errors import DatasetError
 from datasets.formats.blocks import Block, blocks
-from datasets.formats.interface import Advance, Carried
+from datasets.formats.interface import Advance, Carried, Exporter
 from datasets.formats.lerobot import schema as layout
 from datasets.formats.lerobot.schema import NOTES, feature_of
 from datasets.formats.lerobot.statistics import Stats, episode_stats, field_stats, scalar_stats
@@ -39,25 +40,22 @@ class LerobotExportOptions:
     episode_stats: bool = True
     file_mb: int = layout.FILE_MB
 
+    def __post_init__(self) -> None:
+        if self.file_mb < 1:
+            raise DatasetError(f"option file_mb must be 1 or more, not {self.file_mb}")
 
-class LerobotExporter:
+
+class LerobotExporter(Exporter):
     """See ``interface.Exporter``."""
 
-    Options: ClassVar[type[Any]] = LerobotExportOptions
-
-    def __init__(self, options: LerobotExportOptions) -> None:
-        if options.file_mb < 1:
-            raise DatasetError(f"option file_mb must be 1 or more, not {options.file_mb}")
-        self._options = options
+    Options = LerobotExportOptions
 
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
         for each in selection.store.schema.fields:
             if each.per == "step" and len(each.shape) > layout.MOST_AXES:
-                raise DatasetError(
-                    f"field {each.name}: a LeRobot feature has at most {layout.MOST_AXES} axes, "
-                    f"not {len(each.shape)}"
-                )
+                most = f"a LeRobot feature has at most {layout.MOST_AXES} axes"
+                raise DatasetError(f"field {each.name}: {most}, not {len(each.shape)}")
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""
@@ -66,7 +64,7 @@ class LerobotExporter:
         frames = _Frames(selection)
         data = _FileSeries(temporary, layout.DATA_PATH, file_bytes)
         described = _FileSeries(temporary, layout.EPISODES_PATH, file_bytes)
-        try:
+        with closing(data), closing(described):
             for block, own in frames.blocks():
                 stored = {feature_of(name): rows for name, rows in block.read(names).items()}
                 columns = stored | own
@@ -75,14 +73,13 @@ class LerobotExporter:
                 rows = frames.episode_rows(block, places, columns if options.episode_stats else {})
                 described.write(rows, np.ones(len(block.lengths), np.int64), "meta/episodes")
                 advance(block.n_steps)
-        finally:
-            data.close()
-            described.close()
         _write_tasks(temporary / layout.TASKS, frames.tasks)
         info = _info(selection, len(frames.tasks), frames.fps, options.file_mb)
         _write_json(temporary / layout.INFO, info)
         stats = {feature_of(name): field_stats(selection, name) for name in names}
-        _write_json(temporary / layout.STATS, _as_json(stats | frames.own_stats()))
+        stats |= frames.own_stats()
+        lists = {name: {key: each[key].tolist() for key in each} for name, each in stats.items()}
+        _write_json(temporary / layout.STATS, lists)
         if options.notes:
             _write_notes(temporary, selection)
         return self._carried(schema)
@@ -130,25 +127,16 @@ class _Frames:
 
     def own_stats(self) -> dict[str, Stats]:
         """Statistics of the computed features."""
+        rows = self._selection.steps
         return {
-            name: scalar_stats(
-                lambda name=name: (own[name] for _, own in self.blocks()),
-                np.dtype(dtype),
-                self._selection.steps,
-            )
+            name: scalar_stats(lambda key=name: (own[key] for _, own in self.blocks()), dtype, rows)
             for name, dtype in layout.OWN_FEATURES.items()
         }
 
     def episode_rows(
         self, block: Block, places: list[tuple[int, int]], columns: Mapping[str, np.ndarray]
     ) -> pa.Table:
-        """A row for each of the block's episodes.
-
-        Args:
-            block: the episodes.
-            places: chunk and data file of each.
-            columns: features to give statistics of.
-        """
+        """A row an episode: its chunk and data file, and statistics of the features ``columns``."""
         tasks = [self.tasks[code] for code in self._episodes["task_index"][block.episodes]]
         chunks, files = np.array(places, np.int64).T
         rows: dict[str, Any] = {
@@ -177,15 +165,9 @@ class _FileSeries:
     def write(
         self, table: pa.Table, lengths: np.ndarray, prefix: str = ""
     ) -> list[tuple[int, int]]:
-        """Append rows; a full file ends between two episodes.
+        """Append the rows of episodes; a full file ends between two. Gives each its chunk and file.
 
-        Args:
-            table: the rows.
-            lengths: rows of each episode of the table.
-            prefix: of two columns to add, with the chunk and the file of each row.
-
-        Returns:
-            Chunk and file of each episode.
+        With a ``prefix``, two columns are added: the chunk and the file of each row.
         """
         stops = np.cumsum(lengths)
         row_bytes = max(1.0, table.nbytes / max(1, table.num_rows))
@@ -208,10 +190,9 @@ class _FileSeries:
         if self._writer is None:
             self._number += 1
         chunk, file = divmod(self._number, layout.FILES_A_CHUNK)
-        if prefix:
-            for name, value in (("chunk_index", chunk), ("file_index", file)):
-                column = pa.array(np.full(part.num_rows, value, np.int64))
-                part = part.append_column(f"{prefix}/{name}", column)
+        for name, value in (("chunk", chunk), ("file", file)) if prefix else ():
+            column = pa.array(np.full(part.num_rows, value, np.int64))
+            part = part.append_column(f"{prefix}/{name}_index", column)
         if self._writer is None:
             path = self._root / self._pattern.format(chunk_index=chunk, file_index=file)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -279,12 +260,6 @@ def _info(selection: Selection, tasks: int, fps: float, file_mb: int) -> dict[st
     }
 
 
-def _as_json(stats: Mapping[str, Stats]) -> dict[str, Any]:
-    return {
-        name: {key: values.tolist() for key, values in each.items()} for name, each in stats.items()
-    }
-
-
 def _write_json(path: Path, tree: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(tree, indent=1, allow_nan=False), encoding="utf-8")
@@ -294,15 +269,13 @@ def _write_notes(root: Path, selection: Selection) -> None:
     """The notes: the schema; the catalog with the fields an episode."""
     _write_json(root / layout.SCHEMA_NOTE, selection.store.schema.to_json())
     catalog = selection.episodes().drop_columns(["part", "start"])
-    writer: pq.ParquetWriter | None = None
-    try:
+    path, writer = root / layout.EPISODES_NOTE, None
+    with ExitStack() as stack:
         for block in blocks(selection):
             table = catalog.slice(block.unit.first, len(block.lengths))
             for name, values in block.read(selection.store.schema.names("episode")).items():
                 table = table.append_column(f"{layout.NOTES_FIELD}{name}", to_arrow(values))
-            path = root / layout.EPISODES_NOTE
-            writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
+            if writer is None:
+                opened = pq.ParquetWriter(path, table.schema, compression="zstd")
+                writer = stack.enter_context(opened)
             writer.write_table(table)
-    finally:
-        if writer is not None:
-            writer.close()

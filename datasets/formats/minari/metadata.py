@@ -14,22 +14,14 @@ from typing import Any
 import numpy as np
 
 from datasets.errors import DatasetError, listed
+from datasets.formats.checks import read_json, refuse
 from datasets.formats.minari.schema import METADATA_FILE, NOTES, most_steps
-from datasets.formats.sources import read_json, refuse
 
 SEED, LARGE_SEED = "seed", "minari_seed"
 STEPS, EPISODES = "total_steps", "total_episodes"
 _LARGE, _SEED_STOP = 1 << 63, 1 << 64
 _NEEDED = ("observation_space", "action_space", "data_format", "dataset_id", EPISODES)
-_USED = (
-    "observation_space",
-    "action_space",
-    "data_format",
-    "jpeg_encoding",
-    EPISODES,
-    STEPS,
-    NOTES,
-)
+_USED = (*_NEEDED[:3], "jpeg_encoding", EPISODES, STEPS, NOTES)
 _USED_OF_EPISODES = ("id", SEED, STEPS, NOTES)
 
 
@@ -64,23 +56,15 @@ def episode_length(folder: Path, number: int, about: Mapping[str, Any], data_for
     key, most = f"episode_{number}/{STEPS}", most_steps(data_format)
     steps = _whole(folder, key, about.get(STEPS))
     if most is not None and steps > most:
-        problem = (
-            f"is {steps}; Minari reads back {most:,} steps of an episode from its {data_format} "
-            "storage; write the dataset with the hdf5 storage"
-        )
-        refuse(folder, key, problem)
+        problem = f"is {steps}; Minari reads back {most:,} steps of an episode from its"
+        refuse(folder, key, f"{problem} {data_format} storage; write it with the hdf5 storage")
     return steps
 
 
 def check_totals(
     folder: Path, metadata: Mapping[str, Any], lengths: np.ndarray, following: bool
 ) -> None:
-    """Refuse totals that the episodes contradict.
-
-    Args:
-        lengths: (E,) steps of as many episodes as the metadata say.
-        following: whether another episode follows them.
-    """
+    """Refuse totals that the episodes' lengths (E,), or an episode after them, contradict."""
     path, steps = folder / METADATA_FILE, int(lengths.sum())
     if following:
         refuse(path, EPISODES, f"is {len(lengths)}, but there is an episode_{len(lengths)}")
@@ -94,8 +78,8 @@ def episode_seed(folder: Path, number: int, about: Mapping[str, Any]) -> int | N
     if seed is None:
         return None
     if not _is_whole(seed) or not 0 <= seed < _SEED_STOP:
-        problem = f"must be null or a whole number from 0 to {_SEED_STOP - 1}"
-        refuse(folder, f"episode_{number}/{SEED}", f"{problem}, not {seed!r:.40}")
+        wanted = f"must be null or a whole number from 0 to {_SEED_STOP - 1}"
+        refuse(folder, f"episode_{number}/{SEED}", f"{wanted}, not {seed!r:.40}")
     return int(seed)
 
 
@@ -111,22 +95,15 @@ def catalog_seed(seed: int, large: str | None = None) -> int | None:
     if large is None:
         return None if seed < 0 else seed
     if not (large.isascii() and large.isdecimal()) or not _LARGE <= int(large) < _SEED_STOP:
-        raise DatasetError(
-            f"the column {LARGE_SEED} must be empty or hold a whole number from {_LARGE} to "
-            f"{_SEED_STOP - 1}, not {large!r:.40}"
-        )
+        wanted = f"be empty or hold a whole number from {_LARGE} to {_SEED_STOP - 1}"
+        raise DatasetError(f"the column {LARGE_SEED} must {wanted}, not {large!r:.40}")
     return int(large)
 
 
 def unused(
     metadata: Mapping[str, Any], episode_keys: Iterable[str], used: Sequence[str]
 ) -> list[str]:
-    """What the metadata hold and the store does not.
-
-    Args:
-        episode_keys: keys of the episodes' metadata.
-        used: keys of the dataset's metadata that the import converts.
-    """
+    """What the metadata of dataset and episodes hold and the store does not."""
     left = [f"{key} of the metadata" for key in metadata if key not in (*_USED, *used)]
     if "env_spec" in metadata and "env_spec" in used:
         left.append("env_spec of the metadata, but for its id")

@@ -14,30 +14,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.interface import Carried, PartInput
+from datasets.formats.checks import check_finite, damage_named, refuse
+from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.minari import metadata as meta
 from datasets.formats.minari import schema as layout
 from datasets.formats.notes import check_notes
 from datasets.formats.sources import (
     Parts,
     catalog_columns,
-    check_finite,
-    damage_named,
     episode_returns,
     field_name,
     identity,
-    refuse,
     stored_dtype,
 )
 from datasets.schema import TASK_AND_QUALITY, Field, Schema
 
 UNKNOWN_DT_S = 0.02
-_KEYS = {
-    "obs": layout.OBSERVATIONS,
-    "final_obs": layout.OBSERVATIONS,
-    "action": layout.ACTIONS,
-    "reward": layout.REWARDS,
-}
+_IN_SPACES = {"obs": layout.OBSERVATIONS, "action": layout.ACTIONS}
+_KEYS = {**_IN_SPACES, "final_obs": layout.OBSERVATIONS, "reward": layout.REWARDS}
 """Field -> its key in an episode."""
 
 _REMEDY = f"delete the key {layout.NOTES} of metadata.json to use the arrays"
@@ -56,7 +50,7 @@ class MinariOptions:
     infos: bool = True
 
 
-class MinariImporter:
+class MinariImporter(Importer):
     """See ``interface.Importer``."""
 
     Options = MinariOptions
@@ -69,19 +63,18 @@ class MinariImporter:
         self._metadata = meta.read_metadata(self._path)
         with damage_named(self._path, "", "cannot be read as a Minari dataset"):
             self._storage = minari.MinariDataset(self._path).storage
-            self._spaces = {
-                name: layout.leaves_of(
-                    self._path, f"{name}_space", getattr(self._storage, f"{name}_space")
-                )
-                for name in ("observation", "action")
-            }
+            spaces = self._storage.observation_space, self._storage.action_space
+            self._spaces = [
+                layout.leaves_of(self._path, f"{name}_space", space)
+                for name, space in zip(("observation", "action"), spaces, strict=True)
+            ]
             lengths, episode_keys = self._survey()
         self._types: Mapping[str, pa.DataType] | None = None  # of the notes' catalog columns
         self._infos: dict[str, str] = {}  # field a step -> key of the infos
         self._info_keys: frozenset[str] | None = None  # of every episode; None for any
         first = next(iter(self._episodes([0])))
         describe = self._describe_notes if layout.NOTES in self._metadata else self._describe
-        describe(first, layout.flat_infos(first[layout.INFOS]), episode_keys)
+        describe(first, episode_keys)
         self.files = sorted(path for path in self._path.rglob("*") if path.is_file())
         self.identity = identity(self.files, options)
         self.parts = Parts(lengths, self.schema.fields)
@@ -102,13 +95,15 @@ class MinariImporter:
         meta.check_totals(self._path, self._metadata, found, following)
         return found, keys
 
-    def _describe(
-        self, first: Mapping[str, Any], infos: Mapping[str, Any], episode_keys: Iterable[str]
-    ) -> None:
+    def _describe(self, first: Mapping[str, Any], episode_keys: Iterable[str]) -> None:
         """Set the schema, the infos that become fields, and what is converted."""
+        infos = layout.flat_infos(first[layout.INFOS])
         if self._options.infos:
             self._info_keys = frozenset(infos)
-        obs = layout.leaves_field("obs", self._spaces["observation"], layout.OBSERVATIONS)
+        obs, action = (
+            layout.leaves_field(name, leaves, key)
+            for (name, key), leaves in zip(_IN_SPACES.items(), self._spaces, strict=True)
+        )
         if not obs.slices and len(obs.shape) == 1:
             obs = replace(obs, slices={"state": (0, obs.shape[0])})
         rewards = np.asarray(first[layout.REWARDS])
@@ -117,7 +112,7 @@ class MinariImporter:
             refuse(self._path, key, f"dtype {rewards.dtype} is not one of numbers")
         fields = [
             obs,
-            layout.leaves_field("action", self._spaces["action"], layout.ACTIONS),
+            action,
             Field("reward", (), reward_dtype),
             Field("final_obs", obs.shape, obs.dtype, slices=obs.slices, per="episode"),
         ]
@@ -125,16 +120,14 @@ class MinariImporter:
             f"{layout.OBSERVATIONS} -> obs and final_obs",
             f"{layout.ACTIONS} -> action",
             "rewards -> reward",
+            "seed, terminations and truncations -> the catalog",
         ]
-        kept += ["seed, terminations and truncations -> the catalog"]
         left, steps = [], len(first[layout.REWARDS])
         for key, values in infos.items():
             name, rows = field_name(f"info_{key}"), np.asarray(values)
-            problem = self._info_problem(rows, steps)
-            if problem or name in self._infos:
-                left.append(
-                    f"{layout.INFOS}/{key}: {problem or 'another has this name in lower case'}"
-                )
+            problem = self._info_problem(name, rows, steps)
+            if problem:
+                left.append(f"{layout.INFOS}/{key}: {problem}")
                 continue
             self._infos[name] = key
             field = Field(name, rows.shape[1:], stored_dtype(rows.dtype))
@@ -145,7 +138,7 @@ class MinariImporter:
         self.schema = Schema(
             tuple(fields), self._options.control_dt_s, self._task(), names, TASK_AND_QUALITY
         )
-        for name, leaves in self._spaces.items():
+        for name, leaves in zip(("observation", "action"), self._spaces, strict=True):
             left += [f"bounds of {name}_space"] if any(leaf.bounded for leaf in leaves) else []
         used = ("dataset_id", "algorithm_name", "env_spec")
         left += meta.unused(self._metadata, episode_keys, used)
@@ -155,9 +148,7 @@ class MinariImporter:
         )
         self.carried = Carried(tuple(kept), tuple(left), notes)
 
-    def _describe_notes(
-        self, first: Mapping[str, Any], infos: Mapping[str, Any], episode_keys: Iterable[str]
-    ) -> None:
+    def _describe_notes(self, first: Mapping[str, Any], episode_keys: Iterable[str]) -> None:
         """The same by the notes of an export."""
         self.schema, self._types = layout.read_schema_note(self._path, self._metadata[layout.NOTES])
         names = self.schema.names("step")
@@ -165,18 +156,20 @@ class MinariImporter:
         possible = {*_KEYS, *names, *(f"final_{name}" for name in self._infos)}
         if not {*_KEYS} - {"final_obs"} <= {*names} or not {*self.schema.names()} <= possible:
             refuse(self._path, layout.NOTES, f"its fields are not those of an export; {_REMEDY}")
-        left = [
-            f"{layout.INFOS}/{key}: was added to the export" for key in infos if key not in names
-        ]
+        infos = layout.flat_infos(first[layout.INFOS])
+        added = [key for key in infos if key not in names]
+        left = [f"{layout.INFOS}/{key}: was added to the export" for key in added]
         left += meta.unused(self._metadata, episode_keys, ())
         self.carried = Carried(("everything that gaitforge wrote",), tuple(left))
 
-    def _info_problem(self, rows: np.ndarray, steps: int) -> str:
+    def _info_problem(self, name: str, rows: np.ndarray, steps: int) -> str:
         if not self._options.infos:
             return "left out as asked"
         if not stored_dtype(rows.dtype) or 0 in rows.shape:
             return "not numbers"
-        return "" if rows.shape[:1] in ((steps,), (steps + 1,)) else "not a row a step"
+        if rows.shape[:1] not in ((steps,), (steps + 1,)):
+            return "not a row a step"
+        return "another has this name in lower case" if name in self._infos else ""
 
     def _task(self) -> str:
         """The environment's id, or the dataset's."""
@@ -218,21 +211,13 @@ class MinariImporter:
     def _catalog(
         self, first: int, lengths: np.ndarray, ends: np.ndarray, rewards: np.ndarray
     ) -> pa.Table | dict[str, Any]:
-        """Catalog rows of a part.
-
-        Args:
-            first: number of its first episode.
-            lengths: (E,).
-            ends: (E, 2) terminated and truncated.
-            rewards: (T,).
-        """
+        """Catalog rows of a part; ``ends`` (E, 2) are terminated and truncated."""
         about = list(self._about(range(first, first + len(lengths))))
         seeds = [meta.episode_seed(self._path, first + i, each) for i, each in enumerate(about)]
         flags = {"terminated": ends[:, 0], "truncated": ends[:, 1]}
         if self._types is not None:
-            table = layout.rows_of_notes(
-                self._path, [each.get(layout.NOTES) for each in about], self._types
-            )
+            notes = [each.get(layout.NOTES) for each in about]
+            table = layout.rows_of_notes(self._path, notes, self._types)
             given: dict[str, Any] = {"remedy": _REMEDY, "rewards": rewards, **flags}
             check_notes(self._path, layout.NOTES, table, first, lengths, **given)
             self._check_seeds(table, first, seeds)
@@ -261,10 +246,8 @@ class MinariImporter:
         for number, (seed, *row) in enumerate(zip(seeds, *columns, strict=True), first):
             noted = None if row[0] is None else meta.catalog_seed(*row)
             if noted != seed:
-                problem = (
-                    f"seed of episode {number} is {noted} in the notes, but {seed} beside them"
-                )
-                refuse(self._path, layout.NOTES, f"{problem}; {_REMEDY}")
+                problem = f"seed of episode {number} is {noted} in the notes, but {seed}"
+                refuse(self._path, layout.NOTES, f"{problem} beside them; {_REMEDY}")
 
     def _episode(
         self, number: int, episode: Mapping[str, Any], length: int
@@ -274,16 +257,11 @@ class MinariImporter:
         with damage_named(path, at):
             obs, action = (
                 layout.joined(path, f"{at}/{key}", leaves, episode[key], schema.field(name))
-                for name, key, leaves in zip(
-                    ("obs", "action"),
-                    (layout.OBSERVATIONS, layout.ACTIONS),
-                    self._spaces.values(),
-                    strict=True,
-                )
+                for (name, key), leaves in zip(_IN_SPACES.items(), self._spaces, strict=True)
             )
             given = {"obs": obs[:-1], "final_obs": obs[-1], "action": action}
             given["reward"] = _stored(episode[layout.REWARDS])
-            given |= self._episode_infos(at, layout.flat_infos(episode[layout.INFOS]), length)
+            given |= self._infos_of(at, layout.flat_infos(episode[layout.INFOS]), length)
             terminated, truncated = (
                 self._end(f"{at}/{key}", np.asarray(episode[key]), length)
                 for key in (layout.TERMINATIONS, layout.TRUNCATIONS)
@@ -293,16 +271,13 @@ class MinariImporter:
             self._check(at, length, name, values)
         return found, (terminated, truncated)
 
-    def _episode_infos(
-        self, at: str, infos: Mapping[str, Any], length: int
-    ) -> dict[str, np.ndarray]:
+    def _infos_of(self, at: str, infos: Mapping[str, Any], length: int) -> dict[str, np.ndarray]:
         """The fields of an episode's infos, whose keys must be those of the first episode."""
         if self._info_keys is not None and (differ := self._info_keys ^ infos.keys()):
             key = min(differ)
-            missing = "the key is missing"
-            problem = "the first episode has no such infos" if key in infos else missing
-            advice = "with infos=false none are imported"
-            refuse(self._path, f"{at}/{layout.INFOS}/{key}", f"{problem}; {advice}")
+            added, key = key in infos, f"{at}/{layout.INFOS}/{key}"
+            problem = "the first episode has no such infos" if added else "the key is missing"
+            refuse(self._path, key, f"{problem}; with infos=false none are imported")
         found: dict[str, np.ndarray] = {}
         for name, key in self._infos.items():
             rows, final = _stored(infos[key]), f"final_{name}"
@@ -316,11 +291,11 @@ class MinariImporter:
     def _end(self, key: str, flags: np.ndarray, length: int) -> bool:
         """The flag at an episode's last step; no other may be set."""
         if flags.shape != (length,) or flags.dtype.kind not in "biu":
-            problem = f"has shape {flags.shape} and dtype {flags.dtype}, not ({length},) of bool"
-            refuse(self._path, key, problem)
+            found = f"shape {flags.shape} and dtype {flags.dtype}"
+            refuse(self._path, key, f"has {found}, not ({length},) of bool")
         if (set_early := np.flatnonzero(flags[:-1])).size:
-            problem = f"is set at step {set_early[0]} of {length}; an episode ends at its last step"
-            refuse(self._path, key, problem)
+            problem = f"is set at step {set_early[0]} of {length}"
+            refuse(self._path, key, f"{problem}; an episode ends at its last step")
         return bool(flags[-1])
 
     def _check(self, at: str, length: int, name: str, values: np.ndarray) -> None:
@@ -333,9 +308,6 @@ class MinariImporter:
         if values.dtype != np.dtype(field.dtype):
             refuse(self._path, key, f"has dtype {values.dtype}, the first episode {field.dtype}")
         check_finite(self._path, key, values if field.per == "step" else values[None])
-
-    def close(self) -> None:
-        """See ``interface.Importer``."""
 
 
 def _stored(values: Any) -> np.ndarray:

@@ -17,21 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.sources import (
-    consecutive_slices,
-    damage_named,
-    field_name,
-    first_line,
-    refuse,
-    stored_dtype,
-)
+from datasets.formats.checks import damage_named, first_line, refuse
+from datasets.formats.sources import consecutive_slices, field_name, stored_dtype
 from datasets.schema import Field, Schema
 
 NOTES = "gaitforge"
 OBSERVATIONS, ACTIONS, INFOS = "observations", "actions", "infos"
 REWARDS, TERMINATIONS, TRUNCATIONS = "rewards", "terminations", "truncations"
 METADATA_FILE = "metadata.json"
-FORMATS = ("hdf5", "arrow", "parquet")
 
 _BATCH_ROWS = 1 << 15
 """Rows (steps + 1) after which Arrow (26) cuts what Minari's Arrow storages read; Minari (0.5.4)
@@ -45,11 +38,10 @@ def most_steps(data_format: str) -> int | None:
 
 @dataclass(frozen=True)
 class Leaf:
-    """One numeric array in a space.
+    """One numeric array in a space; shape and dtype are those of one step.
 
     Attributes:
         path: keys from the space down to it.
-        shape, dtype: of one step.
         bounded: whether the space limits the numbers further than its dtype does.
     """
 

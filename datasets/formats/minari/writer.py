@@ -7,20 +7,20 @@ To load it, give ``load_dataset`` its id, with the folder above it as MINARI_DAT
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from datasets.catalog.catalog import STORE_COLUMNS
-from datasets.errors import DatasetError, listed
+from datasets.errors import DatasetError
 from datasets.formats.blocks import blocks, check_fields, check_room
-from datasets.formats.interface import Advance, Carried
+from datasets.formats.interface import Advance, Carried, Exporter
 from datasets.formats.minari.metadata import LARGE_SEED, catalog_seed
-from datasets.formats.minari.schema import FORMATS, NOTES, most_steps, schema_note
+from datasets.formats.minari.schema import NOTES, most_steps, schema_note
 from datasets.schema import Field
 from datasets.selection.selection import Selection
 
@@ -41,22 +41,20 @@ class MinariExportOptions:
             same store; other readers ignore them.
     """
 
-    storage: str = "hdf5"
+    storage: Literal["hdf5", "arrow", "parquet"] = "hdf5"
     dataset_id: str = ""
     author: str = ""
     description: str = ""
     notes: bool = True
 
 
-class MinariExporter:
+class MinariExporter(Exporter):
     """See ``interface.Exporter``."""
 
     Options = MinariExportOptions
 
     def __init__(self, options: MinariExportOptions) -> None:
-        if options.storage not in FORMATS:
-            raise DatasetError(f"option storage must be one of {listed(FORMATS)}")
-        self._options = options
+        super().__init__(options)
         self._id = ""
 
     def check(self, selection: Selection, destination: Path) -> None:
@@ -70,17 +68,14 @@ class MinariExporter:
         name = destination.name if "-v" in destination.name else f"{destination.name}-v0"
         self._id = self._options.dataset_id or name.replace(".", "-")
         if not DATASET_ID_RE.fullmatch(self._id):
-            raise DatasetError(
-                f"'{self._id}' is no id of a Minari dataset; give dataset_id=NAMESPACE/NAME-v0"
-            )
+            problem = "is no id of a Minari dataset; give dataset_id=NAMESPACE/NAME-v0"
+            raise DatasetError(f"'{self._id}' {problem}")
         if storage == "hdf5":
             check_room(selection, destination, ", or with storage=arrow")
         most, longest = most_steps(storage), int(selection.lengths.max())
         if most is not None and longest > most:
-            raise DatasetError(
-                f"Minari reads back {most:,} steps of an episode from its {storage} storage, and "
-                f"one here has {longest:,}; export with storage=hdf5"
-            )
+            limit = f"Minari reads back {most:,} steps of an episode from its {storage} storage"
+            raise DatasetError(f"{limit}, and one here has {longest:,}; export with storage=hdf5")
         for _ in _seeds(selection, selection.rows):
             pass
 
@@ -110,14 +105,11 @@ class MinariExporter:
             "dataset_id": self._id,
             "minari_version": minari.__version__,
             "dataset_size": float(measure()),
+            "author": {options.author} if options.author else None,
+            "description": options.description,
+            NOTES: schema_note(writer.kept_schema, writer.columns) if options.notes else None,
         }
-        if options.author:
-            metadata["author"] = {options.author}
-        if options.description:
-            metadata["description"] = options.description
-        if options.notes:
-            metadata[NOTES] = schema_note(writer.kept_schema, writer.columns)
-        storage.update_metadata(metadata)
+        storage.update_metadata({key: value for key, value in metadata.items() if value})
         return self._carried(writer)
 
     def _carried(self, writer: _Episodes) -> Carried:
@@ -128,11 +120,9 @@ class MinariExporter:
             *(f"{name} -> infos/{name}" for name in writer.infos),
             "seed, terminated and truncated -> Minari's own",
         ]
-        left = [
-            f"{name}: Minari has no place for a field an episode"
-            for name in writer.schema.names()
-            if name not in writer.kept_schema.names()
-        ]
+        held = writer.kept_schema.names()
+        others = [name for name in writer.schema.names() if name not in held]
+        left = [f"{name}: Minari has no place for a field an episode" for name in others]
         notes = ["observation and action spaces are unbounded: a store does not know bounds"]
         if "final_obs" not in writer.finals:
             notes.append("the final observation is unknown: the last one is repeated")
@@ -160,13 +150,14 @@ class _Episodes:
         )
         self.schema = schema = selection.store.schema
         self.infos = [name for name in schema.names("step") if name not in NEEDED]
+        rows = {name: schema.field(name) for name in schema.names("step")}
         last_of = {"final_obs": "obs"} | {f"final_{name}": name for name in self.infos}
         self.finals = [
             each.name
             for each in schema.fields
             if each.per == "episode"
-            and each.name in last_of
-            and _alike(each, schema.field(last_of[each.name]))
+            and (step := rows.get(last_of.get(each.name, "")))
+            and (each.shape, each.dtype) == (step.shape, step.dtype)
         ]
         kept = [each for each in schema.fields if each.per == "step" or each.name in self.finals]
         self.kept_schema = replace(schema, fields=tuple(kept))
@@ -182,40 +173,33 @@ class _Episodes:
             seeds = _seeds(self._selection, rows[block.episodes])
             for number, seed in enumerate(seeds):
                 length, stop = int(block.lengths[number]), int(block.stops[number])
-                steps = slice(stop - length, stop)
-                infos = {
-                    name: _listed(self._extended(name, arrays, steps, number))
-                    for name in self.infos
+                places = dict.fromkeys(self.finals, number)
+                found = {
+                    name: rows[places.get(name, slice(stop - length, stop))]
+                    for name, rows in arrays.items()
                 }
+                for name in ("obs", *self.infos):  # and the row after the last step
+                    final = f"final_{name}"
+                    last = found[final] if final in self.finals else found[name][-1]
+                    found[name] = np.concatenate([found[name], np.asarray(last)[None]])
                 flags = np.zeros((2, length), bool)
                 flags[:, -1] = [each[block.unit.first + number] for each in ends]
                 values: dict[str, Any] = {
-                    "observations": _in_space(self._extended("obs", arrays, steps, number)),
-                    "actions": _in_space(arrays["action"][steps]),
-                    "rewards": arrays["reward"][steps],
+                    "observations": _in_space(found["obs"]),
+                    "actions": _in_space(found["action"]),
+                    "rewards": found["reward"],
                     "terminations": flags[0],
                     "truncations": flags[1],
+                    "infos": {name: _listed(found[name]) for name in self.infos} or None,
                 }
-                yield EpisodeBuffer(seed=seed, infos=infos or None, **values)
+                yield EpisodeBuffer(seed=seed, **values)
                 self._advance(length)
-
-    def _extended(
-        self, name: str, arrays: Mapping[str, np.ndarray], steps: slice, number: int
-    ) -> np.ndarray:
-        """(T + 1, ...) the rows and the one after the last step, or the last one again."""
-        key, rows = f"final_{name}", arrays[name][steps]
-        last = arrays[key][number] if key in self.finals else rows[-1]
-        return np.concatenate([rows, np.asarray(last)[None]])
 
     def notes(self, with_rows: bool) -> Iterator[dict[str, Any]]:
         """The metadata of each episode beside Minari's own."""
         for table in _catalog_rows(self._selection, self._selection.rows, self.columns.names):
             for row in table.to_pylist():
                 yield {NOTES: json.dumps(row)} if with_rows else {}
-
-
-def _alike(one: Field, other: Field) -> bool:
-    return (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
 def _catalog_rows(

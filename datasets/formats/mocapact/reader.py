@@ -6,40 +6,22 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import h5py
 import numpy as np
 import pyarrow as pa
 
 from datasets.errors import DatasetError, listed
+from datasets.formats.checks import damage_named, refuse
 from datasets.formats.hdf5 import open_hdf5
-from datasets.formats.interface import Carried, PartInput
+from datasets.formats.interface import Carried, Importer, PartInput
+from datasets.formats.mocapact import schema as keys
 from datasets.formats.mocapact.files import FileContents, Rollouts, read_contents, read_float32
-from datasets.formats.mocapact.schema import (
-    BODY_OBSERVABLES,
-    PROPRIOCEPTIVE,
-    ROBOT,
-    STEP_KEYS,
-    ObservableLayout,
-    Snippet,
-    clip_of,
-    final_name,
-    store_schema,
-)
-from datasets.formats.sources import (
-    Parts,
-    catalog_columns,
-    check_episodes_fit,
-    content_digests,
-    damage_named,
-    joint_identity,
-    refuse,
-)
-from datasets.schema import TERRAIN_AND_SKILL, Schema
+from datasets.formats.mocapact.schema import ObservableLayout, clip_of, final_name
+from datasets.formats.sources import Parts, catalog_columns, content_digests, joint_identity
+from datasets.schema import Schema
 
-SUFFIXES = (".hdf5", ".h5")
-OBSERVABLES = ("body", "all")
 _ROLLOUT_BITS = 20
 """Bits of an episode's id that count the rollouts of a snippet."""
 
@@ -58,22 +40,18 @@ class MocapactOptions:
             catalog's column ``split``; all others get "train".
     """
 
-    observables: str = "body"
+    observables: Literal["body", "all"] = "body"
     validation_clips: str = ""
 
-    def __post_init__(self) -> None:
-        if self.observables not in OBSERVABLES:
-            raise DatasetError(f"option observables must be one of {listed(OBSERVABLES)}")
 
-
-class MocapactImporter:
+class MocapactImporter(Importer):
     """Reads one file or a folder of them; see ``interface.Importer``.
 
     The lengths of the rollouts come from the metrics of their snippets; ``read_part`` checks the
     arrays against them.
     """
 
-    Options: ClassVar[type[Any]] = MocapactOptions
+    Options = MocapactOptions
 
     def __init__(self, source: str, options: MocapactOptions) -> None:
         self.files = _files(Path(source))
@@ -91,33 +69,28 @@ class MocapactImporter:
         self.identity = joint_identity(self._identities.values(), (options.observables, clips))
         lengths = np.concatenate([each.columns["length"] for each in self._rollouts])
         advice, fields = "is the file damaged?", self.schema.fields
-        check_episodes_fit(source, "episode_lengths", lengths, fields, advice)
-        self.parts = Parts(lengths, self.schema.fields)
+        self.parts = Parts.checked(source, "episode_lengths", lengths, fields, advice)
         self._first_rollouts = np.cumsum([0, *map(len, self._rollouts)])
         self.carried = self._carried()
-
-    def close(self) -> None:
-        """See ``interface.Importer``: files are open only while a part is read."""
 
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
         lengths, first = self.parts.lengths[number], self.parts.episodes(number).start
-        sizes = {"step": int(lengths.sum()), "episode": len(lengths)}
+        fields, sizes = self.schema.fields, {"step": int(lengths.sum()), "episode": len(lengths)}
         arrays = {
-            each.name: np.empty((sizes[each.per], *each.shape), each.dtype)
-            for each in self.schema.fields
+            each.name: np.empty((sizes[each.per], *each.shape), each.dtype) for each in fields
         }
         buffer = np.empty((int(lengths.max()) + 1, self._layout.width), np.float32)
         tables: list[pa.Table] = []
-        row = episode = 0
+        stops, episode = np.cumsum(lengths), 0
         for rollouts, low, high in self._pieces(first, first + len(lengths)):
             with open_hdf5(rollouts.path) as file, damage_named(rollouts.path):
-                for rollout in range(low, high):
-                    stop = row + int(rollouts.columns["length"][rollout])
-                    seen = buffer[: stop - row + 1]
-                    place = slice(row, stop), episode
-                    self._read_rollout(file, rollouts, rollout, arrays, place, seen)
-                    row, episode = stop, episode + 1
+                for number in range(low, high):
+                    rows = slice(stops[episode] - lengths[episode], stops[episode])
+                    places = {"step": rows, "episode": episode}
+                    out = {each.name: arrays[each.name][places[each.per]] for each in fields}
+                    self._read_rollout(file, rollouts, number, out, buffer)
+                    episode += 1
             tables.append(self._catalog_of(rollouts, low, high))
         return PartInput(
             steps={name: arrays[name] for name in self.schema.names("step")},
@@ -137,44 +110,43 @@ class MocapactImporter:
         self,
         file: h5py.File,
         rollouts: Rollouts,
-        rollout: int,
-        arrays: Mapping[str, np.ndarray],
-        place: tuple[slice, int],
-        seen: np.ndarray,
+        number: int,
+        out: Mapping[str, np.ndarray],
+        buffer: np.ndarray,
     ) -> None:
-        """Read a rollout into ``place`` (rows, episode); ``seen`` buffers its observations."""
-        rows, episode = place
-        path, group = rollouts.path, f"{rollouts.snippet.name}/{rollout}"
-        for key, name in STEP_KEYS.items():
-            if name in arrays:
-                read_float32(path, file, f"{group}/{key}", arrays[name][rows])
-        read_float32(path, file, f"{group}/{PROPRIOCEPTIVE}", seen)
+        """Read a rollout's fields into ``out``; ``buffer`` takes its observations."""
+        path, group = rollouts.path, f"{rollouts.snippet.name}/{number}"
+        for key, name in keys.STEP_KEYS.items():
+            if name in out:
+                read_float32(path, file, f"{group}/{key}", out[name])
+        seen = buffer[: len(out["reward"]) + 1]
+        read_float32(path, file, f"{group}/{keys.PROPRIOCEPTIVE}", seen)
         for name, columns in self._layout.columns.items():
-            arrays[name][rows] = seen[:-1, columns]
-            arrays[final_name(name)][episode] = seen[-1, columns]
-        summed = float(arrays["reward"][rows].sum(dtype=np.float64))
-        recorded = float(rollouts.columns["return"][rollout])
+            out[name][:] = seen[:-1, columns]
+            out[final_name(name)][:] = seen[-1, columns]
+        summed = float(out["reward"].sum(dtype=np.float64))
+        recorded = float(rollouts.columns["return"][number])
         if abs(summed - recorded) > RETURN_TOLERANCE * max(1.0, abs(summed)):
             problem = f"sum to {summed:.6g}, but the metrics' episode return is {recorded:.6g}"
             refuse(path, f"{group}/rewards", problem)
 
     def _catalog_of(self, rollouts: Rollouts, low: int, high: int) -> pa.Table:
         """Catalog rows of a snippet's rollouts low .. high - 1."""
-        snippet, count = rollouts.snippet, high - low
+        snippet = rollouts.snippet
+        clip = clip_of(snippet.clip)
         if rollouts.note_rows is not None:
             table = self._tables[rollouts.path].take(pa.array(rollouts.note_rows[low:high]))
         else:
             known = {name: values[low:high] for name, values in rollouts.columns.items()}
-            numbers, clip = np.arange(low, high), clip_of(snippet.clip)
+            numbers = np.arange(low, high)
             columns = catalog_columns(
                 low,
                 known.pop("length"),
                 self.identity,
-                TERRAIN_AND_SKILL,
                 episode=_first_id(self._identities[rollouts.path], snippet) + numbers,
                 terrain="flat",
                 skill=clip,
-                robot=ROBOT,
+                robot=keys.ROBOT,
                 simulator="dm_control",
                 expert=snippet.name,
                 success=~known["terminated"],
@@ -183,23 +155,23 @@ class MocapactImporter:
                 snippet_start=snippet.start,
                 snippet_end=snippet.end,
                 rollout=numbers,
-                **known,
+                **dict[str, Any](known),
             )
             table = pa.table({name: pa.array(values) for name, values in columns.items()})
         if self._validation:
-            side = "validation" if clip_of(snippet.clip) in self._validation else "train"
-            if "split" in table.column_names:
-                table = table.drop_columns(["split"])
-            table = table.append_column("split", pa.array([side] * count))
+            side = "validation" if clip in self._validation else "train"
+            others = [name for name in table.column_names if name != "split"]
+            table = table.select(others).append_column("split", pa.array([side] * len(table)))
         return table
 
     def _carried(self) -> Carried:
         steps = self.schema.names("step")
+        source = keys.PROPRIOCEPTIVE
         kept = [
-            f"{PROPRIOCEPTIVE} ({listed(seen, 40)}) -> {field}; its last row -> {final_name(field)}"
-            for field, seen in self._layout.fields.items()
+            f"{source} ({listed(seen, 40)}) -> {name}; its last row -> {final_name(name)}"
+            for name, seen in self._layout.fields.items()
         ]
-        kept += [f"{key} -> {name}" for key, name in STEP_KEYS.items() if name in steps]
+        kept += [f"{key} -> {name}" for key, name in keys.STEP_KEYS.items() if name in steps]
         kept.append(
             "everything else that gaitforge wrote"
             if self._tables
@@ -216,7 +188,7 @@ class MocapactImporter:
         return Carried(tuple(kept), tuple(left), notes)
 
 
-def _first_id(file_identity: str, snippet: Snippet) -> int:
+def _first_id(file_identity: str, snippet: keys.Snippet) -> int:
     """The id of a snippet's first rollout, independent of the other files.
 
     So no file is imported twice when a folder has grown since its import.
@@ -228,9 +200,9 @@ def _first_id(file_identity: str, snippet: Snippet) -> int:
 def _files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
-    found = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
+    found = sorted(path for path in source.iterdir() if path.suffix in keys.SUFFIXES)
     if not found:
-        refuse(source, "", f"no file ending in {' or '.join(SUFFIXES)} in this folder")
+        refuse(source, "", f"no file ending in {' or '.join(keys.SUFFIXES)} in this folder")
     return found
 
 
@@ -244,30 +216,28 @@ def _common_schema(
         differ = [name for name in described if getattr(found, name) != getattr(first, name)]
         if differ or list(found.widths) != list(first.widths):
             refuse(found.path, "", f"its observables or arrays are not those of {first.path}")
-        if (found.notes is None) != (first.notes is None):
-            refuse(found.path, "", f"only one of it and {first.path} has gaitforge's notes")
-        if found.notes and first.notes and found.notes[0] != first.notes[0]:
-            refuse(found.path, "", f"gaitforge's notes have another schema than {first.path}")
+        noted = [each.notes[0] if each.notes else None for each in (found, first)]
+        if noted[0] != noted[1]:
+            problem = "have another schema than" if all(noted) else "are in only one of it and"
+            refuse(found.path, "", f"gaitforge's notes {problem} {first.path}")
     if first.notes:
         return _schema_of_notes(first, first.notes[0])
-    chosen = [name for name in first.widths if name in BODY_OBSERVABLES]
+    chosen = [name for name in first.widths if name in keys.BODY_OBSERVABLES]
     if observables == "all" or not chosen:
         chosen = list(first.widths)
     layout = ObservableLayout.of_file(first.widths, chosen)
-    return layout, store_schema(layout, first.action_dim, first.keys, first.ref_steps)
+    return layout, keys.store_schema(layout, first.action_dim, first.keys, first.ref_steps)
 
 
 def _schema_of_notes(found: FileContents, noted: Schema) -> tuple[ObservableLayout, Schema]:
     """The schema in the notes, less the fields that the format does not hold."""
     layout = ObservableLayout.of_schema(noted)
-    fresh = store_schema(layout, found.action_dim, found.keys, found.ref_steps)
-    shapes = {each.name: (each.shape, each.dtype, each.per) for each in fresh.fields}
+    fresh = keys.store_schema(layout, found.action_dim, found.keys, found.ref_steps)
+    held = {(each.name, each.shape, each.dtype, each.per) for each in fresh.fields}
     fields = tuple(
-        each for each in noted.fields if (each.shape, each.dtype, each.per) == shapes.get(each.name)
+        each for each in noted.fields if (each.name, each.shape, each.dtype, each.per) in held
     )
-    if len(fields) != len(fresh.fields) or list(layout.widths.items()) != list(
-        found.widths.items()
-    ):
+    if len(fields) != len(held) or [*layout.widths.items()] != [*found.widths.items()]:
         refuse(found.path, "", "gaitforge's notes do not describe its arrays; delete the group")
     return layout, replace(noted, fields=fields)
 

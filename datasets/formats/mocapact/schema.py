@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +45,7 @@ CONTROL_DT_S = 0.03
 """Control step of dm_control's clip tracking, six physics steps of 5 ms."""
 
 ROBOT = "cmu-humanoid"
+SUFFIXES = (".hdf5", ".h5")
 PROPRIOCEPTIVE = "observations/proprioceptive"
 INDICES = "observable_indices/walker"
 EARLY = "early_termination"
@@ -125,9 +126,7 @@ class Snippet:
     def parse(cls, name: str) -> Snippet | None:
         """The snippet of a group's name; None for another group."""
         match = _SNIPPET.fullmatch(name)
-        if match is None:
-            return None
-        return cls(match["clip"], int(match["start"]), int(match["end"]))
+        return cls(match["clip"], int(match["start"]), int(match["end"])) if match else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +134,7 @@ class ObservableLayout:
     """Where the observables are in the file's observation and in the store's fields.
 
     Attributes:
-        widths: name -> how many numbers, in the file's order.
-        fields: field -> names of its observables, in the file's order.
+        widths: name -> how many numbers; fields: field -> its observables; in the file's order.
     """
 
     widths: Mapping[str, int]
@@ -189,15 +187,14 @@ class ObservableLayout:
             for field, names in self.fields.items()
         }
 
-    def observation_fields(self, per: Literal["step", "episode"]) -> list[Field]:
-        """The fields a step, or the fields an episode that hold the last observation."""
+    def observation_fields(self) -> list[Field]:
+        """The fields a step."""
         found = []
-        for field, names in self.fields.items():
-            widths = {name: self.widths[name] for name in names}
-            text = "proprioceptive observation" if field == "obs" else "further observables"
-            name, shape = field if per == "step" else final_name(field), (sum(widths.values()),)
-            slices = consecutive_slices(widths)
-            found.append(Field(name, shape, unit="mixed", description=text, slices=slices, per=per))
+        for name, names in self.fields.items():
+            widths = {each: self.widths[each] for each in names}
+            text = "proprioceptive observation" if name == "obs" else "further observables"
+            shape, slices = (sum(widths.values()),), consecutive_slices(widths)
+            found.append(Field(name, shape, unit="mixed", description=text, slices=slices))
         return found
 
 
@@ -209,29 +206,17 @@ def final_name(field: str) -> str:
 def store_schema(
     layout: ObservableLayout, action_dim: int, keys: Sequence[str], ref_steps: Sequence[int] | None
 ) -> Schema:
-    """The schema of a store of rollouts.
-
-    Args:
-        layout: the observables.
-        action_dim: size of an action.
-        keys: those of ``STEP_KEYS`` that the rollouts have.
-        ref_steps: how many control steps ahead the observed references are; None if unknown.
-    """
-    kept = [(key, name) for key, name in STEP_KEYS.items() if key in keys]
+    """The schema of a store of rollouts, of which the file has the ``keys`` of ``STEP_KEYS``."""
     shapes = {key: (action_dim,) if key.endswith("actions") else () for key in STEP_KEYS}
     signals = [
-        Field(name, shapes[key], description=_DESCRIPTIONS.get(name, "")) for key, name in kept
+        Field(name, shapes[key], description=_DESCRIPTIONS.get(name, ""))
+        for key, name in STEP_KEYS.items()
+        if key in keys
     ]
+    observed = layout.observation_fields()
+    finals = [replace(each, name=final_name(each.name), per="episode") for each in observed]
     attribute: dict[str, Any] = {"observables": dict(layout.widths)}
     if ref_steps is not None:
         attribute["ref_steps"] = list(ref_steps)
-    return Schema(
-        fields=(
-            *layout.observation_fields("step"),
-            *signals,
-            *layout.observation_fields("episode"),
-        ),
-        control_dt_s=CONTROL_DT_S,
-        robot=ROBOT,
-        attributes={ATTRIBUTE: attribute},
-    )
+    fields = (*observed, *signals, *finals)
+    return Schema(fields, CONTROL_DT_S, ROBOT, {ATTRIBUTE: attribute})

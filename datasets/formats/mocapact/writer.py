@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -13,13 +13,9 @@ import pyarrow as pa
 from datasets.errors import DatasetError, listed
 from datasets.formats.blocks import Block, blocks, check_fields, check_room
 from datasets.formats.hdf5 import write_notes
-from datasets.formats.interface import Advance, Carried
-from datasets.formats.mocapact import schema as layout_of
+from datasets.formats.interface import Advance, Carried, Exporter
+from datasets.formats.mocapact import schema as keys
 from datasets.formats.mocapact.schema import (
-    METRICS,
-    NOTES,
-    PROPRIOCEPTIVE,
-    STEP_KEYS,
     ObservableLayout,
     Snippet,
     clip_name,
@@ -29,7 +25,6 @@ from datasets.formats.mocapact.schema import (
 from datasets.schema import Schema
 from datasets.selection.selection import Selection
 
-FILE_SUFFIXES = (".hdf5", ".h5")
 CLIP_COLUMNS = ("clip", "snippet_start", "snippet_end", "random_start")
 _DIMENSIONS = {"obs": 1, "action": 1, "reward": 0, "final_obs": 1}
 
@@ -46,30 +41,25 @@ class MocapactExportOptions:
     notes: bool = True
 
 
-class MocapactExporter:
+class MocapactExporter(Exporter):
     """Writes one file, if the destination ends in .hdf5 or .h5, or a folder with a file a clip.
 
     See ``interface.Exporter``.
     """
 
-    Options: ClassVar[type[Any]] = MocapactExportOptions
-
-    def __init__(self, options: MocapactExportOptions) -> None:
-        self._options = options
-        self._one_file = True
+    Options = MocapactExportOptions
 
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
-        self._one_file = destination.suffix in FILE_SUFFIXES
+        self._one_file = destination.suffix in keys.SUFFIXES
         schema = selection.store.schema
         check_fields(selection, "a MoCapAct file", tuple(_DIMENSIONS))
         for name, dimensions in _DIMENSIONS.items():
             each = schema.field(name)
             if each.dtype != "float32" or len(each.shape) != dimensions:
-                raise DatasetError(
-                    f"a MoCapAct file needs {name} in float32 with {dimensions} dimensions a row; "
-                    f"here it is {each.dtype} with shape {each.shape}"
-                )
+                wanted = f"{name} in float32 with {dimensions} dimensions a row"
+                found = f"here it is {each.dtype} with shape {each.shape}"
+                raise DatasetError(f"a MoCapAct file needs {wanted}; {found}")
         _Content(schema)
         _Plan(selection)
         check_room(selection, destination)
@@ -79,40 +69,31 @@ class MocapactExporter:
         content, plan = _Content(selection.store.schema), _Plan(selection)
         if not self._one_file:
             temporary.mkdir()
-        files = _Files(temporary, self._one_file, content)
-        try:
+        with _Files(temporary, self._one_file, content, plan) as files:
             for block in blocks(selection):
-                files.write(plan, block)
+                files.write(block)
                 advance(block.n_steps)
             for name in files.sums:
                 everything = np.arange(len(selection))
                 chosen = everything if self._one_file else everything[plan.clips == name]
-                files.finish(name, plan, chosen)
+                files.finish(name, chosen)
                 if self._options.notes:
-                    _write_notes(files.open(name).create_group(NOTES), selection, plan, chosen)
-        finally:
-            files.close()
+                    _write_notes(files.open(name).create_group(keys.NOTES), selection, plan, chosen)
         return self._carried(content, plan)
 
     def _carried(self, content: _Content, plan: _Plan) -> Carried:
-        names, keys = content.schema.names(), content.keys
+        own = content.keys
         fields = ", ".join(content.layout.fields)
-        kept = [f"{fields} and the final observation -> {PROPRIOCEPTIVE}"]
-        kept += [f"{name} -> {key}" for name, key in keys.items()]
-        left = [
-            f"{name}: MoCapAct has no array of this kind"
-            for name in names
-            if name not in content.fields
-        ]
-        left += [
-            f"{key}: the store has no {name} in float32"
-            for key, name in STEP_KEYS.items()
-            if name not in keys
-        ]
+        kept = [f"{fields} and the final observation -> {keys.PROPRIOCEPTIVE}"]
+        kept += [f"{name} -> {key}" for name, key in own.items()]
+        others = [name for name in content.schema.names() if name not in content.fields]
+        left = [f"{name}: MoCapAct has no array of this kind" for name in others]
+        absent = [(key, name) for key, name in keys.STEP_KEYS.items() if name not in own]
+        left += [f"{key}: the store has no {name} in float32" for key, name in absent]
         left += [
             f"{key} of some snippets: not all of their rollouts have a {column}"
-            for key, column in METRICS.items()
-            if column in plan.columns and np.isnan(plan.columns[column]).any()
+            for key, column in keys.METRICS.items()
+            if 0 < np.isnan(plan.columns[column]).sum() < len(plan.snippets)
         ]
         notes = [
             *plan.notes,
@@ -120,7 +101,7 @@ class MocapactExporter:
             "observations, which is larger by one an episode",
         ]
         if self._options.notes:
-            kept.append(f"the catalog and schema -> {NOTES}")
+            kept.append(f"the catalog and schema -> {keys.NOTES}")
         else:
             left.append("columns of the catalog beside clip, snippet, start and metrics")
         return Carried(tuple(kept), tuple(left), tuple(notes))
@@ -141,15 +122,13 @@ class _Content:
         for name in observed:
             final = final_name(name)
             if final not in schema.names("episode"):
-                raise DatasetError(
-                    f"a MoCapAct file needs the last observation, too: field {final}"
-                )
+                raise DatasetError(f"a MoCapAct file needs the last observation in field {final}")
             if schema.field(final).shape != schema.field(name).shape or name not in usable:
                 raise DatasetError(f"field {name} must be float32 and of the shape of {final}")
         action = schema.field("action").shape
         self.keys = {
             name: key
-            for key, name in STEP_KEYS.items()
+            for key, name in keys.STEP_KEYS.items()
             if name in usable and schema.field(name).shape == (action if "actions" in key else ())
         }
         self.fields = [*self.keys, *observed, *map(final_name, observed)]
@@ -170,13 +149,9 @@ class _Plan:
         self.snippets, random, self.notes = _snippets(selection, table)
         for each in set(self.snippets):
             if Snippet.parse(each.name) != each:
-                frames = f"{each.start} to {each.end}"
-                raise DatasetError(
-                    f"clip {clip_of(each.clip)}: no frames are {frames}; count from 0"
-                )
+                problem = f"no frames are {each.start} to {each.end}; count from 0"
+                raise DatasetError(f"clip {clip_of(each.clip)}: {problem}")
         order = _numbers(table, "rollout")
-        if order is None:
-            order = np.full(len(self.snippets), np.nan)
         self.numbers = _numbered(self.snippets, random, order)
         if (self.numbers != order)[np.isfinite(order)].any():
             problem = "some of their snippets' rollouts were not selected"
@@ -186,10 +161,7 @@ class _Plan:
             "random_start": random,
             "terminated": table.column("terminated").to_numpy().astype(bool),
         }
-        for column in METRICS.values():
-            values = _numbers(table, column)
-            if values is not None:
-                self.columns[column] = values
+        self.columns |= {column: _numbers(table, column) for column in keys.METRICS.values()}
         self.clips = np.array([each.clip for each in self.snippets], object)
 
     def rollout(self, episode: int) -> str:
@@ -202,16 +174,14 @@ def _snippets(selection: Selection, table: pa.Table) -> tuple[list[Snippet], np.
 
     Episodes without these columns in the catalog go by their skill.
     """
-    count = len(selection)
+    nothing = pa.nulls(len(table))
     columns = {
-        name: table.column(name).to_pylist() if name in table.column_names else [None] * count
+        name: (table.column(name) if name in table.column_names else nothing).to_pylist()
         for name in CLIP_COLUMNS
     }
     rows = list(zip(*columns.values(), strict=True))
-    skills, lengths = (
-        table.column(selection.store.schema.group_by[1]).to_pylist(),
-        selection.lengths.tolist(),
-    )
+    skills = table.column(selection.store.schema.group_by[1]).to_pylist()
+    lengths = selection.lengths.tolist()
     unknown = [episode for episode, row in enumerate(rows) if None in row]
     longest: dict[str, int] = {}
     for episode in unknown:
@@ -222,21 +192,18 @@ def _snippets(selection: Selection, table: pa.Table) -> tuple[list[Snippet], np.
     if unknown:
         lacking = [name for name, values in columns.items() if None in values]
         notes.append(
-            f"{len(unknown)} of {count} episodes have no {listed(lacking)} in the catalog: their "
-            "skill is taken as their clip, whose snippet is as long as the longest of them and "
-            "where all of them start"
+            f"{len(unknown)} of {len(rows)} episodes have no {listed(lacking)} in the catalog: "
+            "their skill is taken as their clip, of one snippet as long as the longest of them"
         )
     snippets = [Snippet(clip_name(str(clip)), start, end) for clip, start, end, _ in rows]
     return snippets, np.array([bool(row[3]) for row in rows]), notes
 
 
-def _numbers(table: pa.Table, name: str) -> np.ndarray | None:
-    """A numeric column as float64 with NaN for missing values; None without such a column."""
-    if name not in table.column_names:
-        return None
-    kind = table.column(name).type
+def _numbers(table: pa.Table, name: str) -> np.ndarray:
+    """A numeric column as float64 with NaN for missing values, or where there is none."""
+    kind = table.schema.field(name).type if name in table.column_names else pa.null()
     if not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
-        return None
+        return np.full(len(table), np.nan)
     values = table.column(name).cast(pa.float64()).to_numpy()
     return np.where(np.isfinite(values), values, np.nan)
 
@@ -274,30 +241,26 @@ class _Sums:
         stats.create_dataset("count", data=np.int64(self.count))
 
 
-class _Files:
+class _Files(ExitStack):
     """The files, one open at a time; ``sums`` holds those of each by its name."""
 
-    def __init__(self, place: Path, one_file: bool, content: _Content) -> None:
-        self._place, self._one_file, self._content = place, one_file, content
-        self._name, self._file = "", None
+    def __init__(self, place: Path, one_file: bool, content: _Content, plan: _Plan) -> None:
+        super().__init__()
+        self._place, self._one_file, self._content, self._plan = place, one_file, content, plan
+        self._name: str | None = None
         self.sums: dict[str, _Sums] = {}
 
     def open(self, name: str) -> h5py.File:
         """The file of a clip, or the only one."""
-        if self._file is None or name != self._name:
+        if name != self._name:
             self.close()
             path = self._place if self._one_file else self._place / f"{name}.hdf5"
-            self._file, self._name = h5py.File(path, "a"), name
+            self._file, self._name = self.enter_context(h5py.File(path, "a")), name
         return self._file
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def write(self, plan: _Plan, block: Block) -> None:
+    def write(self, block: Block) -> None:
         """Write the rollouts of a block."""
-        content, arrays = self._content, block.read(self._content.fields)
+        plan, content, arrays = self._plan, self._content, block.read(self._content.fields)
         for number, (length, stop) in enumerate(zip(block.lengths, block.stops, strict=True)):
             rows, episode = slice(stop - length, stop), block.unit.first + number
             file_name = "" if self._one_file else plan.clips[episode]
@@ -309,21 +272,21 @@ class _Files:
             for name, columns in content.layout.columns.items():
                 seen[:-1, columns] = arrays[name][rows]
                 seen[-1, columns] = arrays[final_name(name)][number]
-            group.create_dataset(PROPRIOCEPTIVE, data=seen)
+            group.create_dataset(keys.PROPRIOCEPTIVE, data=seen)
             sums.count += len(seen)
             sums.add("proprio", seen)
             sums.add("act", arrays["action"][rows])
             if "mean_action" in content.keys:
                 sums.add("mean_act", arrays["mean_action"][rows])
 
-    def finish(self, name: str, plan: _Plan, chosen: np.ndarray) -> None:
+    def finish(self, name: str, chosen: np.ndarray) -> None:
         """Write what a file says of all its rollouts, the ``chosen`` episodes."""
         file, schema = self.open(name), self._content.schema
-        _write_metrics(file, plan, chosen)
+        _write_metrics(file, self._plan, chosen)
         for observable, bounds in self._content.layout.slices.items():
             columns = np.arange(*bounds, dtype=np.int64)
-            file.create_dataset(f"{layout_of.INDICES}/{observable}", data=columns)
-        steps = schema.attributes.get(layout_of.ATTRIBUTE, {}).get("ref_steps")
+            file.create_dataset(f"{keys.INDICES}/{observable}", data=columns)
+        steps = schema.attributes.get(keys.ATTRIBUTE, {}).get("ref_steps")
         if steps is not None:
             file.create_dataset("ref_steps", data=np.array(steps, np.int64))
         self.sums[name].write(file)
@@ -332,7 +295,7 @@ class _Files:
 def _write_notes(group: h5py.Group, selection: Selection, plan: _Plan, chosen: np.ndarray) -> None:
     write_notes(group, Selection(selection.store, selection.catalog, selection.rows[chosen]))
     names = np.array([plan.rollout(episode).encode() for episode in chosen], "S")
-    group.create_dataset(layout_of.NOTES_ROLLOUTS, data=names)
+    group.create_dataset(keys.NOTES_ROLLOUTS, data=names)
 
 
 def _write_metrics(file: h5py.File, plan: _Plan, chosen: np.ndarray) -> None:
@@ -340,19 +303,19 @@ def _write_metrics(file: h5py.File, plan: _Plan, chosen: np.ndarray) -> None:
     of_snippet: dict[Snippet, list[int]] = {}
     for episode in chosen.tolist():
         of_snippet.setdefault(plan.snippets[episode], []).append(episode)
-    starts = {False: layout_of.START_METRICS, True: layout_of.RANDOM_METRICS}
+    starts = {False: keys.START_METRICS, True: keys.RANDOM_METRICS}
     most = {False: 0, True: 0}
     for snippet, members in of_snippet.items():
         ordered = np.array(members)[np.argsort(plan.numbers[members])]
         group = file.require_group(snippet.name)
-        group.create_dataset(layout_of.EARLY, data=plan.columns["terminated"][ordered])
+        group.create_dataset(keys.EARLY, data=plan.columns["terminated"][ordered])
         for random, where in starts.items():
             those = ordered[plan.columns["random_start"][ordered] == random]
             most[random] = max(most[random], len(those))
             metrics = group.create_group(where)
             metrics.create_dataset("episode_lengths", data=plan.columns["length"][those])
-            for key, column in METRICS.items():
-                if column in plan.columns and not np.isnan(plan.columns[column][ordered]).any():
+            for key, column in keys.METRICS.items():
+                if not np.isnan(plan.columns[column][ordered]).any():
                     values = plan.columns[column][those]
                     metrics.create_dataset(key, data=_as_published(key, values))
     file.create_dataset("n_start_rollouts", data=np.int64(most[False]))

@@ -10,8 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,9 @@ def export_selection(
     """Write a selection in another project's format.
 
     Args:
-        name: one of ``formats.FORMATS``.
+        name: one of ``formats.FORMATS``; options: of its writer.
         selection: at least one episode.
         destination: the new file or folder.
-        options: of the format's writer.
         begin: reports the steps written.
 
     Raises:
@@ -66,9 +64,13 @@ def export_selection(
                 _remove(temporary)
                 carried = exporter.write(selection, temporary, begin(selection.steps))
                 (fsync_tree if temporary.is_dir() else fsync_path)(temporary)
-                with _renamed_in_errors(temporary, destination):
+                try:
                     notes = getattr(chosen, "notes", False)
                     verify_export(name, exporter, notes, selection, temporary)
+                except DatasetError as error:
+                    problem = str(error).replace(str(temporary), str(destination))
+                    what = f"{destination} was not made, it does not read back as it was written"
+                    raise DatasetError(f"{what}: {problem}") from error
                 _check_free(target, destination)
                 replace_durably(temporary, target)
             finally:
@@ -81,18 +83,6 @@ def export_selection(
     counts = len(selection), selection.steps, len(selection.rows_by_part()), size
     seconds = time.monotonic() - started
     return Report(name, selection.store.address, str(destination), *counts, seconds, carried)
-
-
-@contextmanager
-def _renamed_in_errors(temporary: Path, destination: str | os.PathLike[str]) -> Iterator[None]:
-    """Errors on what was written, with the destination's name."""
-    try:
-        yield
-    except DatasetError as error:
-        problem = str(error).replace(str(temporary), str(destination))
-        raise DatasetError(
-            f"{destination} was not made, it does not read back as it was written: {problem}"
-        ) from error
 
 
 def _check_free(target: Path, destination: str | os.PathLike[str]) -> None:

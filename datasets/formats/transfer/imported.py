@@ -58,8 +58,7 @@ class ImportedSource:
         if known and self._file not in known:
             raise DatasetError(
                 f"store {address} holds another content of {self.source}, which was changed since "
-                "it was imported; import it into a new store, or under another name if it is "
-                "another source"
+                "its import; import it into a new store, or under another name if it is another"
             )
 
     def remember(self, address: str | os.PathLike[str]) -> None:

@@ -28,8 +28,8 @@ from datasets.dataset import Store, create_store, open_store
 from datasets.errors import DatasetError, StorageError, listed
 from datasets.files import exclusive_lock, replace_durably, write_bytes_durably
 from datasets.formats import importer_class, options_of
+from datasets.formats.checks import refuse
 from datasets.formats.interface import Advance, Begin, Importer, Report, no_progress
-from datasets.formats.sources import refuse
 from datasets.formats.transfer import staging
 from datasets.formats.transfer.imported import ImportedSource
 from datasets.layout import CATALOG, PARTS
@@ -53,11 +53,10 @@ def import_source(
     """Import a source of another project's format into a store; repeating it changes nothing.
 
     Args:
-        name: one of ``formats.FORMATS``.
+        name: one of ``formats.FORMATS``; options: of its reader.
         source: a file, a folder, or what else the format's reader takes.
         store: a folder or ``s3://bucket/prefix``, created if absent. An existing store must have
             the schema of the source.
-        options: of the format's reader.
         begin: reports the steps of each part, including those of an earlier call.
         workers: threads that read and write parts; each holds a few times ``sources.PART_BYTES``.
 
@@ -104,13 +103,11 @@ def _existing(address: str | os.PathLike[str], importer: Importer) -> Store | No
     store = open_store(address)
     if store.schema == importer.schema:
         return store
-    ours = {each.name: each for each in store.schema.fields}
-    theirs = {each.name: each for each in importer.schema.fields}
-    differing = [key for key in (ours | theirs) if ours.get(key) != theirs.get(key)]
+    pair = [{each.name: each for each in one.schema.fields} for one in (store, importer)]
+    differing = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
     what = f"in its fields {listed(differing)}" if differing else "in its robot or attributes"
-    raise DatasetError(
-        f"store {store.address} has another schema than the source gives, {what}; give a new path"
-    )
+    problem = f"has another schema than the source gives, {what}; give a new path"
+    raise DatasetError(f"store {store.address} {problem}")
 
 
 @dataclass(frozen=True)
@@ -144,8 +141,8 @@ class _Import:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(staging.lock_path(folder), wait=False) as held:
             if not held:
-                problem = f"is being imported into {self.address} by another process"
-                raise DatasetError(f"{self.source} {problem}")
+                place = f"into {self.address} by another process"
+                raise DatasetError(f"{self.source} is being imported {place}")
             staging.remove_leftovers(self.address, self.origin)
             try:
                 staged = self._staged_store(folder)
@@ -203,13 +200,10 @@ class _Import:
         if (counts > 1).any():
             ids = listed(found[counts > 1], 4)
             refuse(self.source, "", f"episode ids {ids} are there more than once")
-        if self.target is None:
-            return
-        if len(repeated := np.intersect1d(found, self.target.catalog().numbers("episode"))):
-            raise DatasetError(
-                f"episode ids {listed(repeated, 4)} of the source are in store "
-                f"{self.target.address} already; import it into a store of its own"
-            )
+        theirs = self.target.catalog().numbers("episode") if self.target else found[:0]
+        if len(repeated := np.intersect1d(found, theirs)):
+            problem = f"are in store {self.address} already; import it into a store of its own"
+            raise DatasetError(f"episode ids {listed(repeated, 4)} of the source {problem}")
 
     def _publish(self, staged: Store) -> None:
         address, target = self.address, self.target
@@ -255,10 +249,9 @@ def _verify_part(staged: Store) -> Callable[[str], None]:
             with staged.array_reader(catalog, part_id, field.name) as reader:
                 reader.read_runs([(0, rows)], stored)
             if array_digest(stored) != manifest.arrays[field.name]:
-                raise DatasetError(
-                    f"part {part_id}, field {field.name}: the stored values do not read back as "
-                    "they were; check the disk and import again"
-                )
+                problem = "the stored values do not read back as they were"
+                where = f"part {part_id}, field {field.name}"
+                raise DatasetError(f"{where}: {problem}; check the disk and import again")
 
     return check
 

@@ -8,7 +8,7 @@ accidents and much cheaper than decoding.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,9 @@ from datasets.errors import DatasetError, listed
 from datasets.formats import importer_class, options_of
 from datasets.formats.blocks import blocks
 from datasets.formats.interface import Exporter, Importer
-from datasets.schema import Field, Schema
+from datasets.schema import Field
 from datasets.selection.selection import Selection
 
-AsRead = Callable[[Schema, Mapping[str, np.ndarray], np.ndarray], Mapping[str, np.ndarray]]
 Arrays = Mapping[str, np.ndarray]
 Sums = dict[str, np.ndarray]
 """Field -> (E,) uint32: a checksum of each episode's values."""
@@ -33,38 +32,28 @@ Sums = dict[str, np.ndarray]
 def verify_export(
     name: str, exporter: Exporter, notes: bool, selection: Selection, written: Path
 ) -> None:
-    """Compare an export with the selection, as far as the format holds it.
+    """Compare what the ``exporter`` of format ``name`` has written with the selection.
 
-    Episodes, steps, the values of every field that comes back under its name, and with notes the
-    catalog.
-
-    Args:
-        name: of the format.
-        exporter: that wrote it.
-        notes: whether it embedded the catalog, so that episodes come back with their ids.
-        selection: what was to be written.
-        written: the file or folder.
+    Compares episodes, steps, the values of every field that comes back under its name, and with
+    ``notes`` the catalog.
 
     Raises:
         DatasetError: it cannot be read, or differs; names what differs.
     """
     cls = importer_class(name)
-    reading = {} if notes else getattr(exporter, "reading", {})
+    reading = {} if notes else exporter.reading
     importer = cls(str(written), options_of(cls.Options, reading))
     try:
         found = importer.parts.n_episodes, importer.parts.n_steps
-        if found != (len(selection), selection.steps):
-            raise DatasetError(
-                f"it has {found[0]} episodes of {found[1]} steps, not {len(selection)} of "
-                f"{selection.steps}"
-            )
+        if found != (wanted := (len(selection), selection.steps)):
+            problem = "it has {} episodes of {} steps, not {} of {}"
+            raise DatasetError(problem.format(*found, *wanted))
         tables: list[pa.Table] = []
         theirs = _checksums(_read_parts(importer, tables if notes else None))
     finally:
         importer.close()
     fields = {each.name: each for each in importer.schema.fields}
-    as_read = getattr(exporter, "as_read", lambda schema, steps, lengths: steps)
-    ours = _checksums(_selected(selection, fields, as_read))
+    ours = _checksums(_selected(selection, fields, exporter))
     theirs = {field: theirs[field] for field in ours}
     if notes:
         ids = np.concatenate([table.column("episode").to_numpy() for table in tables])
@@ -75,9 +64,8 @@ def verify_export(
     else:
         differing = _differing_fields(ours, theirs)
     if differing:
-        raise DatasetError(
-            f"{listed(differing)} of some episodes are not what {selection.store.address} holds"
-        )
+        held = f"not what {selection.store.address} holds"
+        raise DatasetError(f"{listed(differing)} of some episodes are {held}")
 
 
 def _read_parts(
@@ -92,7 +80,7 @@ def _read_parts(
 
 
 def _selected(
-    selection: Selection, fields: Mapping[str, Field], as_read: AsRead
+    selection: Selection, fields: Mapping[str, Field], exporter: Exporter
 ) -> Iterator[tuple[Arrays, Arrays, np.ndarray]]:
     """The same of the selection, for the reader's fields whose dtype holds ours exactly."""
     schema = selection.store.schema
@@ -109,7 +97,7 @@ def _selected(
         for per in ("step", "episode")
     )
     for block in blocks(selection):
-        read = as_read(schema, block.read(steps), block.lengths)
+        read = exporter.as_read(schema, block.read(steps), block.lengths)
         yield as_stored(read), as_stored(block.read(per_episode)), block.lengths
 
 

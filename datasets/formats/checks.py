@@ -1,0 +1,92 @@
+"""Checks of foreign input: every refusal is one DatasetError that names the file and the key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import isfinite
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from datasets.errors import DatasetError
+
+_PICKLE_START, _NEWEST_PICKLE = 0x80, 5
+"""A pickle of protocol 2 or newer starts with this byte and the protocol."""
+
+_FAULTS = (
+    *(OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError),
+    *(AssertionError, MemoryError, pa.ArrowException),
+)
+"""What libraries raise on damaged files."""
+
+
+def refuse(source: Path | str, key: str, problem: str) -> NoReturn:
+    """Raise DatasetError for bad input: the file, the key in it, and the problem."""
+    raise DatasetError(f"{source}: {key}: {problem}" if key else f"{source}: {problem}")
+
+
+def refuse_unreadable(path: Path, wanted: str, error: BaseException | str) -> NoReturn:
+    """Raise DatasetError for a file that is not of the ``wanted`` kind; names a pickle as such."""
+    with open(path, "rb") as stream:
+        start = stream.read(2)
+    if len(start) == 2 and start[0] == _PICKLE_START and start[1] <= _NEWEST_PICKLE:
+        refuse(path, "", f"is a pickle, which can run any code and is never loaded; give {wanted}")
+    refuse(path, "", f"cannot be read as {wanted}: {first_line(error)}")
+
+
+def first_line(error: BaseException | str) -> str:
+    """The first line of an error's message, or its type if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@contextmanager
+def damage_named(
+    source: Path | str, key: str = "", problem: str = "cannot be read, it may be damaged"
+) -> Iterator[None]:
+    """Turn whatever a library raises on damaged data into one DatasetError that names the file."""
+    try:
+        yield
+    except DatasetError:
+        raise
+    except _FAULTS as error:
+        refuse(source, key, f"{problem}: {first_line(error)}")
+
+
+def read_json(path: Path, wanted: str) -> dict[str, Any]:
+    """The JSON object in a file; refuses anything else. ``wanted`` names the format."""
+    if not path.is_file():
+        refuse(path, "", f"no such file; give the folder of a {wanted}")
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        refuse_unreadable(path, "JSON", "it is nested too deeply")
+    except (OSError, ValueError) as error:
+        refuse_unreadable(path, "JSON", error)
+    if not isinstance(tree, dict):
+        refuse(path, "", "must be a JSON object")
+    return tree
+
+
+def check_finite(source: Path | str, key: str, rows: np.ndarray, first: int = 0) -> None:
+    """Refuse rows with NaN or infinity; ``first`` is the number of the first row in the source."""
+    if rows.dtype.kind != "f":
+        return
+    # A finite sum proves all rows finite without an array of booleans; a finite one may overflow.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = rows.sum(dtype=np.float64)
+    if not np.isfinite(total) and not (finite := np.isfinite(rows)).all():
+        wrong = np.flatnonzero(~finite.reshape(len(rows), -1).all(axis=1))[0]
+        refuse(source, key, f"row {first + int(wrong)} is not finite")
+
+
+def check_option(name: str, value: Any, unit: str, kinds: Any = int | float) -> None:
+    """Refuse an option that is not a number of ``kinds`` from 0 on; 0 stands for the default."""
+    known = isinstance(value, kinds) and not isinstance(value, bool)
+    if not known or not isfinite(value) or value < 0:
+        raise DatasetError(
+            f"option {name} must be a number of {unit}, or 0 for the default, not {value!r}"
+        )
