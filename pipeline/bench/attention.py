@@ -24,7 +24,7 @@ from pipeline.bench.attention_baselines import (
     implementations,
     random_mask,
 )
-from pipeline.bench.common import in_turns
+from pipeline.bench.common import in_turns, median
 
 PAPER_SPEED_UP_PERCENT = 206.0
 """The Body Transformer paper's Section 5.4, at 128 nodes."""
@@ -35,13 +35,12 @@ BODY_SPACES = {QUADRUPED: "legged", "adroit-door": "adroit-door", "cmu-humanoid"
 
 @dataclass(frozen=True)
 class AttentionConfig:
-    """What is measured.
+    """Sizes of the measurement.
 
     Attributes:
         nodes: node counts of random masks of the paper's sparsity.
         bodies: names of BODY_SPACES, each with its own mask.
-        tokens: nodes per batch in all, so that all rows of the table are about the same work.
-        rounds: turns of all implementations.
+        tokens: nodes of a batch over all sequences, the same for every mask.
         single_masks: random masks of one sequence each, in the paper's setting.
     """
 
@@ -125,9 +124,7 @@ def _times(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
         seconds = in_turns(works, rounds)
-    medians = {key: 1e3 * float(np.median(values)) for key, values in seconds.items()}
-    forward, both = (
-        {name: value for (kind, name), value in medians.items() if kind == wanted}
-        for wanted in ("forward", "train")
-    )
-    return forward, both
+    times: dict[str, dict[str, float]] = {"forward": {}, "train": {}}
+    for (kind, name), values in seconds.items():
+        times[kind][name] = 1e3 * median(values)
+    return times["forward"], times["train"]

@@ -1,4 +1,4 @@
-"""Limits that the models' speeds have to meet, checked against a benchmark's figures.
+"""Limits on the models' speeds, checked against a benchmark's figures.
 
 Most bars are ratios of two times of the same run; the times themselves are for two quiet cores.
 """

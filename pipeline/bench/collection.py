@@ -1,7 +1,7 @@
-"""Collection beside bare `mujoco.rollout`: how much of the time is not physics, and where it goes.
+"""Collection beside bare `mujoco.rollout`: the share of the time that is not physics, by stage.
 
-Collection and the bare calls alternate in one run, on the same models and with the same inputs: the
-calls are those that the same parts' collection made in a first round, which is not measured.
+Collection and the bare calls alternate in one run, with the same models and inputs: the calls are
+those that collecting the same parts made in a first round, which is not measured.
 """
 
 from __future__ import annotations

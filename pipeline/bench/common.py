@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing in turns, notes about the machine, and tables."""
+"""What the benchmarks share: timing in turns, notes about the machine, records and tables."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
+from flows.records.records import provenance, to_tree, write_record
+from learners.models.registry import ModelSpec, build_network
+from learners.models.spaces import Space
+from learners.policy.normalisation import Normaliser
+from learners.policy.policy_network import PolicyNetwork
 from pipeline.tables import table
 
 Figures = Mapping[str, Any]
@@ -18,7 +26,7 @@ Rows = list[dict[str, Any]]
 Key = TypeVar("Key")
 
 _QUIET_LOAD = 0.5
-"""Other processes that compute, on the average of the last minute."""
+"""Busy processes, averaged over the last minute."""
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
@@ -28,18 +36,23 @@ def seconds_of(work: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
+def median(values: Iterable[float]) -> float:
+    """The median as a plain float."""
+    return float(np.median(list(values)))
+
+
 def in_turns(
     works: Mapping[Key, Callable[[], Any]],
     rounds: int,
     fewer: Mapping[Key, int] | None = None,
     after_round: Callable[[], None] = lambda: None,
 ) -> dict[Key, list[float]]:
-    """Seconds of each work in each round, so that other load on the machine meets all alike.
+    """Seconds of each work in each round; taking turns spreads other load over all of them.
 
-    A first round, which warms up, does not count.
+    A first round, to warm up, does not count.
 
     Args:
-        fewer: rounds of works that take part in fewer.
+        fewer: number of rounds of those works that need fewer.
     """
     seconds: dict[Key, list[float]] = {key: [] for key in works}
     for number in range(rounds + 1):
@@ -65,12 +78,31 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def untrained_policy(spec: ModelSpec, space: Space, seed: int = 0) -> PolicyNetwork:
+    """A policy with random weights and identity normalisers."""
+    torch.manual_seed(seed)
+    network = build_network(spec, space.layout, space.act_dim)
+    normalisers = (Normaliser.identity(n) for n in (space.layout.obs_dim, space.act_dim))
+    return PolicyNetwork(network, space.layout, *normalisers)
+
+
 def load_notes(load: float) -> list[str]:
-    """The machine's load before a benchmark, and whether that was too much."""
+    """The machine's load before a benchmark, and a warning if it was busy."""
     notes = [f"load average {load:.1f} before, on {os.cpu_count()} cores"]
     if load > _QUIET_LOAD:
         notes.append("the machine was busy: judge by the ratios, not by the times")
     return notes
+
+
+def save_bench(out: Path, name: str, figures: Figures, config: Any) -> dict[str, Any]:
+    """Write ``bench_NAME.json`` into `out`; returns it: figures, config and provenance.
+
+    Raises:
+        ValueError: the folder cannot be written.
+    """
+    record = to_tree({**figures, "config": asdict(config), **provenance()})
+    write_record(out / f"bench_{name}.json", record)
+    return record
 
 
 def show_tables(record: Figures, tables: Iterable[tuple[str, Rows]], as_json: bool) -> None:

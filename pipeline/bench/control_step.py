@@ -1,8 +1,8 @@
 """Time of one control step of one robot on one thread, by context length, layers and width.
 
 The setting of the FCNet paper's Figure 6: random weights and observations, 500 steps to warm up,
-several seeds. Every step goes from a NumPy observation to an action with both normalisers inside.
-The candidates take turns in short blocks, so that whatever else the machine does meets all alike.
+several seeds. A step goes from a NumPy observation to an action and includes both normalisers. The
+candidates take turns in short blocks, which spreads other load over all of them.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from learners.deploy.compiled_fcnet import CompiledFCNet
 from learners.deploy.export import ExportOptions, export_policy
 from learners.deploy.export_formats import onnx_packages
 from learners.deploy.onnx_policy import OnnxPolicy
-from learners.models.registry import PRESETS, ModelSpec, build_network, preset
+from learners.models.registry import PRESETS, ModelSpec, preset
 from learners.models.sizes import match_parameters, parameter_count
 from learners.models.spaces import SPACES, Space
-from learners.policy.normalisation import Normaliser
 from learners.policy.policy_network import PolicyNetwork
-from pipeline.bench.common import one_thread, seconds_of
+from pipeline.bench.common import one_thread, seconds_of, untrained_policy
 
 FCNET = "fcnet-legged"
 COMPILED, TORCH, ONNX = "compiled", "torch", "onnx"
 LEGGED = "legged"
 OTHERS = ("dt-legged", "history-mlp-legged", "mlp-legged", "bot")
-_REENTRY_STEPS = 5  # untimed at the start of a block: they fetch the weights into the caches again
+_REENTRY_STEPS = 5  # untimed at the start of a block: they refill the caches with the weights
 
+Key = tuple[str, str]
 ControlStep = Callable[[np.ndarray], Any]
 """An observation (Do,) float32 -> an action."""
 
 
 @dataclass(frozen=True)
 class ControlStepConfig:
-    """What is measured.
+    """Sizes of the measurement.
 
     Attributes:
         context_lens, n_layers, hidden_dims: sizes of FCNet, each varied alone.
@@ -70,18 +70,10 @@ class ControlStepConfig:
     def settings(self) -> tuple[dict[str, int], ...]:
         """FCNet's legged size as {}, then what each other size changes in it."""
         legged = preset(FCNET).config
-        varied = {
-            "context_len": self.context_lens,
-            "n_layers": self.n_layers,
-            "hidden_dim": self.hidden_dims,
-        }
-        changes = (
-            {name: value}
-            for name, values in varied.items()
-            for value in values
-            if value != getattr(legged, name)
-        )
-        return ({}, *changes)
+        lens, layers, dims = self.context_lens, self.n_layers, self.hidden_dims
+        varied = {"context_len": lens, "n_layers": layers, "hidden_dim": dims}
+        pairs = [(name, value) for name, values in varied.items() for value in values]
+        return ({}, *({name: value} for name, value in pairs if value != getattr(legged, name)))
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,7 @@ class Candidate:
     runtime: str = TORCH
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         """Model and setting as text."""
         return self.model, setting_name(self.setting)
 
@@ -120,9 +112,8 @@ def candidates(config: ControlStepConfig) -> list[Candidate]:
     found = []
     for setting in config.settings:
         spec = preset(FCNET, setting)
-        runtimes = (
-            (COMPILED, TORCH, ONNX) if config.export_all or not setting else (COMPILED, TORCH)
-        )
+        exported = config.export_all or not setting
+        runtimes = (COMPILED, TORCH, *([ONNX] if exported else []))
         found += [Candidate(f"fcnet-{each}", setting, spec, space, each) for each in runtimes]
         found.append(Candidate("transformer", setting, _baseline("transformer", setting), space))
         if "context_len" not in setting:  # RetNet has none
@@ -149,10 +140,9 @@ def _baseline(kind: str, setting: Mapping[str, int]) -> ModelSpec:
 def control_step_us(
     config: ControlStepConfig, advance: Advance
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Model -> setting -> times of one control step in µs; and a line for what was left out.
+    """Model -> setting -> times of one control step in µs; and a note for what was left out.
 
-    Each has ``median_us`` and ``p99_us`` over all seeds, ``seed_medians_us``, ``parameters``,
-    ``network`` (its own sizes) and ``fcnet`` (the sizes of FCNet that it stands beside).
+    A record has its own sizes as ``network``, those of the FCNet it is compared with as ``fcnet``.
     """
     chosen, notes = candidates(config), []
     try:
@@ -163,12 +153,20 @@ def control_step_us(
     obs_dim = SPACES[LEGGED].layout.obs_dim
     with tempfile.TemporaryDirectory() as folder, one_thread():
         exports = _exports(chosen, Path(folder), advance)
-        samples: dict[tuple[str, str], list[list[float]]] = {each.key: [] for each in chosen}
+        samples: dict[Key, list[list[float]]] = {each.key: [] for each in chosen}
         for seed in range(config.seeds):
             rng = np.random.default_rng(seed)
             observations = rng.standard_normal((config.block_steps, obs_dim), dtype=np.float32)
             steps = {each.key: _control_step(each, seed, exports) for each in chosen}
-            for key, seconds in _in_turns(steps, observations, config, advance).items():
+            for step in steps.values():
+                for number in range(config.warm_up):
+                    step(observations[number % len(observations)])
+            blocks: dict[Key, list[float]] = {key: [] for key in steps}
+            for _ in range(config.blocks):
+                for key, step in steps.items():
+                    blocks[key] += _block(step, observations)
+                advance(1, "control step")
+            for key, seconds in blocks.items():
                 samples[key].append(seconds)
     records: dict[str, dict[str, Any]] = {}
     for each in chosen:
@@ -181,54 +179,34 @@ def _record(candidate: Candidate, samples: list[list[float]]) -> dict[str, Any]:
     micros = 1e6 * np.array(samples)
     fcnet = preset(FCNET, candidate.setting).config
     layout, act_dim = candidate.space.layout, candidate.space.act_dim
+    sizes = ("context_len", "n_layers", "hidden_dim", "n_modes")
     return {
         "median_us": float(np.median(micros)),
         "p99_us": float(np.percentile(micros, 99)),
         "seed_medians_us": np.median(micros, axis=1).tolist(),
         "parameters": parameter_count(candidate.spec, layout, act_dim),
         "network": candidate.spec.to_json(),
-        "fcnet": {
-            name: getattr(fcnet, name)
-            for name in ("context_len", "n_layers", "hidden_dim", "n_modes")
-        },
+        "fcnet": {name: getattr(fcnet, name) for name in sizes},
     }
 
 
-def _policy(candidate: Candidate, seed: int) -> PolicyNetwork:
-    layout, act_dim = candidate.space.layout, candidate.space.act_dim
-    torch.manual_seed(seed)
-    return PolicyNetwork(
-        build_network(candidate.spec, layout, act_dim),
-        layout,
-        Normaliser.identity(layout.obs_dim),
-        Normaliser.identity(act_dim),
-    ).eval()
-
-
-def _exports(
-    chosen: list[Candidate], folder: Path, advance: Advance
-) -> dict[tuple[str, str], Path]:
+def _exports(chosen: list[Candidate], folder: Path, advance: Advance) -> dict[Key, Path]:
     """The exported folders, with the weights of the first seed for all."""
-    facts = robot_facts(load_robot())
+    facts, options = robot_facts(load_robot()), ExportOptions(formats=("onnx",))
     paths = {}
-    for each in chosen:
-        if each.runtime != ONNX:
-            continue
+    for each in (each for each in chosen if each.runtime == ONNX):
         paths[each.key] = folder / each.key[1]
         with torch.inference_mode(False):
-            policy = _policy(each, seed=0)
-            card = policy_card(policy, each.spec)
-            export_policy(policy, card, facts, paths[each.key], ExportOptions(formats=("onnx",)))
+            policy = untrained_policy(each.spec, each.space).eval()
+            export_policy(policy, policy_card(policy, each.spec), facts, paths[each.key], options)
         advance(1, f"export, {each.key[1]}")
     return paths
 
 
-def _control_step(
-    candidate: Candidate, seed: int, exports: Mapping[tuple[str, str], Path]
-) -> ControlStep:
+def _control_step(candidate: Candidate, seed: int, exports: Mapping[Key, Path]) -> ControlStep:
     if candidate.runtime == ONNX:
         return _onnx_step(exports[candidate.key])
-    policy = _policy(candidate, seed)
+    policy = untrained_policy(candidate.spec, candidate.space, seed).eval()
     if candidate.runtime == COMPILED:
         return CompiledFCNet(policy).step
     return _torch_step(policy)
@@ -254,24 +232,6 @@ def _onnx_step(folder: Path) -> ControlStep:
         return policy.act(observation)
 
     return step
-
-
-def _in_turns(
-    steps: Mapping[tuple[str, str], ControlStep],
-    observations: np.ndarray,
-    config: ControlStepConfig,
-    advance: Advance,
-) -> dict[tuple[str, str], list[float]]:
-    """Seconds of every timed step."""
-    for step in steps.values():
-        for number in range(config.warm_up):
-            step(observations[number % len(observations)])
-    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in steps}
-    for _ in range(config.blocks):
-        for key, step in steps.items():
-            seconds[key] += _block(step, observations)
-        advance(1, "control step")
-    return seconds
 
 
 def _block(step: ControlStep, observations: np.ndarray) -> list[float]:

@@ -1,13 +1,13 @@
 """What orchestration costs, and how far collection scales.
 
-Overhead: the same parts are made by a bare loop, by Dask, and by Prefect tasks over Dask, each in
-one warm worker process, in turns. Figures: the ratio of the wall times, and the seconds between
-the end of a part and the start of the next, which the machine's load hardly touches.
+Overhead: a bare loop, Dask, and Prefect tasks over Dask collect the same parts in turns, each in
+one warm worker process. Figures: the ratio of the wall times, and the seconds between the end of a
+part and the start of the next, which other load hardly changes.
 
-Scaling: many simulated workers sleep the recorded durations of those parts, by the scheduler and
-runner of a real collection, in one process. 512 of them as 64 workers of 8 threads are the most
-that a small machine holds. What a longer run or fewer parts would give is computed from the
-scheduler's measured time per task (`modelled_efficiency`).
+Scaling: many simulated workers in one process sleep the recorded durations of those parts, with the
+scheduler and runner of a real collection. A small machine holds 512 of them, as 64 workers of 8
+threads. The efficiency of longer or shorter runs is computed from the scheduler's measured time per
+task (`modelled_efficiency`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,13 @@ import numpy as np
 
 from collectors.legged.data import CollectionGrid
 from datasets import open_store
-from flows.progress import Reporter, Silent
+from flows.progress import Advance, Reporter
 from flows.records.part_records import PartCollected, part_records
-from flows.records.records import provenance, write_record
 from flows.runners.dask import make_part, run_parts
 from flows.runners.dask_clusters import CONFIG, LOOPBACK, DaskSettings, dask_client
 from flows.stages.collect import collect_part, prepare
 from flows.tasks.legged import LeggedPlan
+from pipeline.bench.common import save_bench, seconds_of
 from pipeline.tables import show_one
 
 THREADS_A_WORKER = 8
@@ -48,14 +49,14 @@ MakeParts = Callable[[Sequence[str]], tuple[list[PartCollected], float]]
 
 @dataclass(frozen=True)
 class FlowBenchConfig:
-    """What is measured.
+    """Sizes of the measurement.
 
     Attributes:
-        grid: parts that are made in each way, besides one to warm up.
-        simulated_workers: numbers of workers, multiples of 8; parts_per_worker: that they sleep.
-        simulated_part_s: mean seconds of a sleep, long beside what the runner adds to a part.
-        empty_tasks: from which the scheduler's time per task is measured.
-        recorded: a store whose parts' durations are slept; None for those that were made here.
+        grid: parts collected in each way, one of them to warm up.
+        simulated_workers: numbers of workers, multiples of 8; each sleeps parts_per_worker parts.
+        simulated_part_s: mean seconds of a sleep, much longer than what the runner adds to a part.
+        empty_tasks: number of tasks from which the scheduler's time per task is measured.
+        recorded: a store whose parts' durations are slept; None for the parts collected here.
     """
 
     grid: CollectionGrid = field(
@@ -75,19 +76,14 @@ def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
     show_one(run_flow_bench(arguments.out, config, reporter), arguments.json)
 
 
-def run_flow_bench(
-    out: Path, config: FlowBenchConfig | None = None, reporter: Reporter | None = None
-) -> dict[str, Any]:
+def run_flow_bench(out: Path, config: FlowBenchConfig, reporter: Reporter) -> dict[str, Any]:
     """Measure both; writes ``bench_flows.json`` into `out`.
 
     Returns:
-        ``wall_s`` and ``between_parts_s`` (way -> seconds), ``overhead`` and
-        ``overhead_between_parts`` (way -> share of the bare loop's wall time that is added),
-        ``scheduler_s_per_task``, ``part_cv`` (spread of the durations over their mean),
-        ``simulated`` (a record per number of workers; ``efficiency`` is ideal over actual time),
-        ``modelled`` (parts per worker -> efficiency at the most workers) and ``limits`` (text).
+        Figures by name. Overheads are shares of the bare loop's wall time; ``part_cv`` is the
+        standard deviation of the durations over their mean; ``efficiency`` is ideal over actual
+        time; ``modelled`` is parts per worker -> efficiency at the largest number of workers.
     """
-    config, reporter = config or FlowBenchConfig(), reporter or Silent()
     recorded = None if config.recorded is None else _recorded(config.recorded)
     out.mkdir(parents=True, exist_ok=True)
     with reporter.step("bench flows", config.grid.parts - 1, "part") as advance:
@@ -101,35 +97,32 @@ def run_flow_bench(
             simulated.append(_simulated(durations, workers, config))
             advance(1, f"{workers} workers")
     most = max(config.simulated_workers)
+    efficiency = partial(modelled_efficiency, durations, most, scheduler_s_per_task=per_task)
     found |= {
         "scheduler_s_per_task": per_task,
         "part_cv": float(np.std(durations) / np.mean(durations)),
         "simulated": simulated,
-        "modelled": {
-            str(each): modelled_efficiency(durations, most, each * most, per_task)
-            for each in MODELLED_PARTS
-        },
+        "modelled": {str(each): efficiency(parts=each * most) for each in MODELLED_PARTS},
+        "limits": _limits(most, float(np.mean(durations)), per_task),
     }
-    found["limits"] = _limits(most, float(np.mean(durations)), per_task)
-    write_record(out / "bench_flows.json", {**found, "config": asdict(config), **provenance()})
+    save_bench(out, "flows", found, config)
     return found
 
 
 def modelled_efficiency(
     durations: Sequence[float], workers: int, parts: int, scheduler_s_per_task: float
 ) -> float:
-    """Ideal over actual time of parts that go, one by one, to the next free worker.
+    """Ideal over actual time when each part goes to the next free worker.
 
     The scheduler serves one task at a time. Part k takes `durations[k % len(durations)]` seconds.
     """
     free = [0.0] * workers
     scheduler = 0.0
-    for k in range(parts):
-        ready = heapq.heappop(free)
-        scheduler = max(scheduler, ready) + scheduler_s_per_task
-        heapq.heappush(free, scheduler + durations[k % len(durations)])
-    ideal = sum(durations[k % len(durations)] for k in range(parts)) / workers
-    return ideal / max(free)
+    seconds = list(islice(cycle(durations), parts))
+    for part_s in seconds:
+        scheduler = max(scheduler, heapq.heappop(free)) + scheduler_s_per_task
+        heapq.heappush(free, scheduler + part_s)
+    return sum(seconds) / workers / max(free)
 
 
 def _recorded(store: Path) -> list[float]:
@@ -142,18 +135,18 @@ def _recorded(store: Path) -> list[float]:
 
 
 def _overhead(
-    out: Path, config: FlowBenchConfig, advance: Callable[[int, str], None]
+    out: Path, config: FlowBenchConfig, advance: Advance
 ) -> tuple[dict[str, Any], list[float]]:
     """Wall times and gaps of the three ways, and the durations of the bare loop's parts."""
     plan = LeggedPlan(grid=config.grid, threads=1)
     first, *rest = plan.part_ids()
-    wall: dict[str, float] = {}
-    records: dict[str, list[PartCollected]] = {}
+    wall = dict.fromkeys(WAYS, 0.0)
+    records: dict[str, list[PartCollected]] = {name: [] for name in WAYS}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=out)))
         ways: dict[str, MakeParts] = {
             name: stack.enter_context(way(plan, (folder / f"{name}.zarr").resolve()))
-            for name, way in (("bare", _bare), ("dask", _dask), ("prefect_dask", _prefect_dask))
+            for name, way in WAYS.items()
         }
         for make in ways.values():
             make([first])
@@ -161,23 +154,21 @@ def _overhead(
             share = rest[turn :: config.rounds]
             for name, make in ways.items():
                 made, seconds = make(share)
-                wall[name] = wall.get(name, 0.0) + seconds
-                records.setdefault(name, []).extend(made)
+                wall[name] += seconds
+                records[name] += made
             advance(len(share), "")
     between = {
         name: (wall[name] - sum(r.ended - r.started for r in made)) / len(made)
         for name, made in records.items()
     }
-    a_part = wall["bare"] / len(rest)
-    others = [name for name in wall if name != "bare"]
+    bare_s, (_, *others) = wall["bare"], WAYS
+    added_s = {name: (between[name] - between["bare"]) * len(rest) for name in others}
     return {
         "parts": len(rest),
         "wall_s": wall,
         "between_parts_s": between,
-        "overhead": {name: wall[name] / wall["bare"] - 1 for name in others},
-        "overhead_between_parts": {
-            name: (between[name] - between["bare"]) / a_part for name in others
-        },
+        "overhead": {name: wall[name] / bare_s - 1 for name in others},
+        "overhead_between_parts": {name: added_s[name] / bare_s for name in others},
     }, [record.ended - record.started for record in records["bare"]]
 
 
@@ -204,7 +195,7 @@ def _dask(plan: LeggedPlan, store: Path) -> Iterator[MakeParts]:
     prepare(plan, store)
     with dask_client(DaskSettings(workers=1)) as client:
         work = partial(make_part, plan, str(store))
-        yield lambda parts: _timed(lambda: run_parts(client, work, parts, _unfollowed))
+        yield lambda parts: _timed(lambda: run_parts(client, work, parts, lambda records: None))
 
 
 @contextmanager
@@ -236,34 +227,40 @@ def _prefect_dask(plan: LeggedPlan, store: Path) -> Iterator[MakeParts]:
         yield lambda parts: make_all(list(parts))
 
 
+WAYS = {"bare": _bare, "dask": _dask, "prefect_dask": _prefect_dask}
+
+
+def _sleep_parts(client: Any, count: int, durations: tuple[float, ...] = (0.0,)) -> float:
+    """Have many workers sleep through parts; returns the seconds slept in all of them."""
+    names = [f"{k:05d}" for k in range(count)]
+    return sum(run_parts(client, _Sleep(durations), names, lambda records: None))
+
+
 def _scheduler_s_per_task(tasks: int) -> float:
     """Seconds of scheduler, worker and client together for a task that does nothing."""
     with _many_workers(THREADS_A_WORKER * THREADS_A_WORKER) as client:
-        run_parts(client, _Sleep((0.0,)), _names(THREADS_A_WORKER), _unfollowed)
-        started = time.perf_counter()
-        run_parts(client, _Sleep((0.0,)), _names(tasks), _unfollowed)
-        return (time.perf_counter() - started) / tasks
+        _sleep_parts(client, THREADS_A_WORKER)
+        return seconds_of(lambda: _sleep_parts(client, tasks)) / tasks
 
 
 def _simulated(durations: Sequence[float], workers: int, config: FlowBenchConfig) -> dict[str, Any]:
-    """Parts slept by many workers, through the runner's own code."""
+    """Simulated workers sleep through parts, with the runner of a real collection."""
     scale = config.simulated_part_s / float(np.mean(durations))
-    sleep = _Sleep(tuple(scale * duration for duration in durations))
-    names = _names(workers * config.parts_per_worker)
+    parts = workers * config.parts_per_worker
     with _many_workers(workers) as client:
-        run_parts(client, _Sleep((0.0,)), _names(workers), _unfollowed)
+        _sleep_parts(client, workers)
         started, busy = time.perf_counter(), time.process_time()
-        slept = sum(run_parts(client, sleep, names, _unfollowed))
+        slept = _sleep_parts(client, parts, tuple(scale * duration for duration in durations))
         seconds = time.perf_counter() - started
         busy = time.process_time() - busy
     return {
         "workers": workers,
-        "parts": len(names),
+        "parts": parts,
         "faster_than_recorded": 1 / scale,
         "seconds": seconds,
         "cpu_share": busy / seconds,
         "efficiency": slept / workers / seconds,
-        "efficiency_without_scheduler": modelled_efficiency(durations, workers, len(names), 0.0),
+        "efficiency_without_scheduler": modelled_efficiency(durations, workers, parts, 0.0),
     }
 
 
@@ -301,20 +298,11 @@ class _Sleep:
         return seconds
 
 
-def _names(count: int) -> list[str]:
-    return [f"{k:05d}" for k in range(count)]
-
-
-def _unfollowed(records: list[Any]) -> None:
-    """Ignore the records."""
-
-
 def _limits(workers: int, part_s: float, per_task: float) -> str:
     return (
-        "The tail limits first: at the end of a run workers wait for the last parts, which costs "
-        "each worker up to the longest part, so what counts is parts a worker and how alike they "
-        f"are (see modelled, for {workers} workers). The scheduler serves {1 / per_task:,.0f} "
-        f"parts a second and would feed about {part_s / per_task:,.0f} workers with parts of "
-        f"{part_s:.1f} s. Commits are renames of separate files and do not wait for one another; "
-        "the disk's bandwidth is shared by all workers."
+        "The tail of a run limits first: workers wait for the last parts, each up to the longest "
+        "part, so efficiency depends on the parts per worker and the spread of their durations "
+        f"(see modelled, for {workers} workers). The scheduler serves {1 / per_task:,.0f} parts/s, "
+        f"enough for about {part_s / per_task:,.0f} workers with parts of {part_s:.1f} s. "
+        "Commits rename separate files and never wait for one another; all workers share the disk."
     )

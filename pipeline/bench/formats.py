@@ -25,12 +25,12 @@ from collectors.humanoid.data import humanoid_schema
 from datasets import Field, Schema, create_store, open_store
 from datasets.formats.sources import catalog_columns, episode_returns
 from datasets.formats.transfer.exporting import export_selection
-from flows.progress import Reporter, Silent
-from flows.records.records import provenance, write_record
+from flows.progress import Reporter
+from pipeline.bench.common import save_bench
 from pipeline.tables import show
 
 WANTED_MB_PER_S, WANTED_MIB = 100.0, 1024.0
-"""Bars: what is imported a second on two cores, and the most memory."""
+"""Limits: megabytes imported per second on two cores, and the most memory."""
 
 PART_BYTES = 64 << 20
 IMPORT_ALONE = """
@@ -46,12 +46,12 @@ print(json.dumps({
     "peak_mib": int(peak[1]) / 1024,
 }))
 """
-"""The peak is not that of `getrusage`, which counts what the parent had when it forked."""
+"""Not the peak of `getrusage`, which includes the parent's memory at the fork."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One kind of file: its name, format and the writer's options, and what is written."""
+    """One kind of file: its name, format, the exporter's options, and the schema of its data."""
 
     name: str
     format: str
@@ -62,10 +62,13 @@ class Source:
 
 @dataclass(frozen=True)
 class FormatBenchConfig:
-    """What is measured: megabytes of steps in each source, and rounds of which the best counts."""
+    """Megabytes of steps in each source, and rounds of which the best counts."""
 
     megabytes: int = 600
     rounds: int = 2
+
+
+QUICK = FormatBenchConfig(megabytes=4, rounds=1)
 
 
 def made_sources() -> tuple[Source, ...]:
@@ -87,24 +90,20 @@ def hopper() -> Schema:
 
 def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
     """Measure and print the figures."""
-    config = QUICK if arguments.quick else None
+    config = QUICK if arguments.quick else FormatBenchConfig()
     show(run_format_bench(arguments.out, config, reporter), arguments.json)
 
 
-QUICK = FormatBenchConfig(megabytes=4, rounds=1)
-
-
 def run_format_bench(
-    out: Path, config: FormatBenchConfig | None = None, reporter: Reporter | None = None
+    out: Path, config: FormatBenchConfig, reporter: Reporter
 ) -> list[dict[str, Any]]:
     """Measure every source; writes `bench_formats.json` into `out`.
 
     Returns:
-        For each source `mb` (uncompressed) and `file_mb`; `mb_per_s` by the clock and
-        `cpu_mb_per_s` by the time of all threads; `read_mb_per_s` (read by h5py alone) and
-        `of_reading` (their ratio); `peak_mib` (of a process of its own) and `met`.
+        A row per source: `mb` is uncompressed, `cpu_mb_per_s` by the time of all threads,
+        `read_mb_per_s` with h5py alone, `of_reading` the ratio to it, and `peak_mib` of a separate
+        process.
     """
-    config, reporter = config or FormatBenchConfig(), reporter or Silent()
     out.mkdir(parents=True, exist_ok=True)
     rows = []
     sources = made_sources()
@@ -113,8 +112,7 @@ def run_format_bench(
             with tempfile.TemporaryDirectory(dir=out) as name:
                 rows.append(_measure(source, Path(name), config))
             advance(1, source.name)
-    settings = {"megabytes": config.megabytes, "rounds": config.rounds}
-    write_record(out / "bench_formats.json", {"rows": rows, "config": settings, **provenance()})
+    save_bench(out, "formats", {"rows": rows}, config)
     return rows
 
 
@@ -147,10 +145,11 @@ def _measure(source: Source, folder: Path, config: FormatBenchConfig) -> dict[st
 
 
 def _write_source(source: Source, folder: Path, megabytes: int) -> Path:
-    """A file of so many megabytes of values, made through a store and our own exporter."""
+    """A file of this many megabytes, written through a store and our exporter."""
     row_bytes = sum(each.row_bytes for each in source.schema.fields if each.per == "step")
-    episodes = max(1, megabytes * 1_000_000 // (row_bytes * source.episode_steps))
-    part_episodes = max(1, PART_BYTES // (row_bytes * source.episode_steps))
+    episode_bytes = row_bytes * source.episode_steps
+    episodes = max(1, megabytes * 1_000_000 // episode_bytes)
+    part_episodes = max(1, PART_BYTES // episode_bytes)
     store = create_store(folder / "source.zarr", source.schema, {})
     rng = np.random.default_rng(0)
     for first in range(0, episodes, part_episodes):
@@ -163,11 +162,9 @@ def _write_source(source: Source, folder: Path, megabytes: int) -> Path:
             for each in source.schema.fields
         }
         lengths = np.full(count, source.episode_steps)
-        columns: dict[str, Any] = {
-            source.schema.group_by[1]: "noise",
-            "terminated": True,
-            "return": episode_returns(arrays["reward"], lengths),
-        }
+        returns = episode_returns(arrays["reward"], lengths)
+        columns: dict[str, Any] = {"terminated": True, "return": returns}
+        columns[source.schema.group_by[1]] = "noise"
         catalog = catalog_columns(first, lengths, "0" * 7, source.schema.group_by, **columns)
         steps = {name: arrays[name] for name in source.schema.names("step")}
         ends = {name: arrays[name] for name in source.schema.names("episode")}
@@ -179,7 +176,7 @@ def _write_source(source: Source, folder: Path, megabytes: int) -> Path:
 
 
 def _read_everything(path: Path) -> tuple[int, float]:
-    """Bytes and seconds of reading all data sets of a file, whole, one after the other."""
+    """Bytes and seconds of reading all data sets of a file, one after the other."""
     import h5py  # of the extra `hdf5`
 
     started, sizes = time.perf_counter(), []

@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from flows.progress import Reporter
-from flows.records.records import provenance, to_tree, write_record
 from pipeline.bench.attention import AttentionConfig, attention_layers, single_sequences
 from pipeline.bench.bars import check_bars
-from pipeline.bench.common import Figures, Rows, load_notes, show_tables
+from pipeline.bench.common import Figures, Rows, load_notes, save_bench, show_tables
 from pipeline.bench.control_step import ONNX, ControlStepConfig, candidates, control_step_us
 from pipeline.bench.train_step import TrainStepConfig, train_step_ms
 from pipeline.report.bench_page import write_bench_page
@@ -23,7 +22,7 @@ from pipeline.report.bench_page import write_bench_page
 
 @dataclass(frozen=True)
 class LearnerBenchConfig:
-    """What is measured; the defaults are the sizes that the figures are quoted at."""
+    """Sizes of the measurements; the documented figures are those of the defaults."""
 
     training: TrainStepConfig = field(default_factory=TrainStepConfig)
     control: ControlStepConfig = field(default_factory=ControlStepConfig)
@@ -57,10 +56,6 @@ def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
 def run_learner_bench(out: Path, config: LearnerBenchConfig, reporter: Reporter) -> dict[str, Any]:
     """Measure everything; writes ``bench_learners.json`` and ``bench.html`` into `out`.
 
-    Returns:
-        ``train_step_ms`` and ``control_step_us`` (model -> setting -> figures), ``attention``
-        (``layers`` and ``single_sequence``), ``bars``, ``load_average``, ``threads`` and ``notes``.
-
     Raises:
         ValueError: the folder cannot be written.
     """
@@ -75,22 +70,10 @@ def run_learner_bench(out: Path, config: LearnerBenchConfig, reporter: Reporter)
     threads = {"train_step": torch.get_num_threads(), "control_step": 1}
     note = f"threads: {threads['train_step']} in training, 1 in control"
     figures = {"train_step_ms": training, "control_step_us": control, "attention": attention}
-    record = to_tree(
-        figures
-        | {
-            "bars": check_bars(figures),
-            "load_average": {
-                "before": before,
-                "after": os.getloadavg()[0],
-                "cores": os.cpu_count(),
-            },
-            "threads": threads,
-            "notes": [*load_notes(before), note, *notes],
-            "config": asdict(config),
-        }
-        | provenance()
-    )
-    write_record(out / "bench_learners.json", record)
+    load = {"before": before, "after": os.getloadavg()[0], "cores": os.cpu_count()}
+    notes = [*load_notes(before), note, *notes]
+    figures |= {"bars": check_bars(figures), "load_average": load}
+    record = save_bench(out, "learners", figures | {"threads": threads, "notes": notes}, config)
     write_bench_page(record, out)
     return record
 
@@ -107,19 +90,11 @@ def tables(record: Figures) -> Iterator[tuple[str, Rows]]:
     sizes = record["config"]["training"]
     yield (
         f"Training step, batch {sizes['batch_size']} x {sizes['window_len']}, float32",
-        [
-            {"model": model, "setting": setting}
-            | {name: each[name] for name in ("parameters", "median_ms", "min_ms", "tokens_per_s")}
-            for model, setting, each in _flat(record["train_step_ms"])
-        ],
+        _rows(record["train_step_ms"], "parameters", "median_ms", "min_ms", "tokens_per_s"),
     )
     yield (
         "Control step of one robot on one thread",
-        [
-            {"model": model, "setting": setting}
-            | {name: each[name] for name in ("parameters", "median_us", "p99_us")}
-            for model, setting, each in _flat(record["control_step_us"])
-        ],
+        _rows(record["control_step_us"], "parameters", "median_us", "p99_us"),
     )
     yield (
         "Attention forward and backward, ms per batch of equally many nodes",
@@ -140,7 +115,9 @@ def tables(record: Figures) -> Iterator[tuple[str, Rows]]:
     yield "Bars", record["bars"]
 
 
-def _flat(figures: Figures) -> Iterator[tuple[str, str, Figures]]:
-    for model, settings in figures.items():
-        for setting, each in settings.items():
-            yield model, setting, each
+def _rows(figures: Figures, *columns: str) -> Rows:
+    return [
+        {"model": model, "setting": setting, **{name: each[name] for name in columns}}
+        for model, settings in figures.items()
+        for setting, each in settings.items()
+    ]

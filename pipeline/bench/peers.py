@@ -1,8 +1,8 @@
 """Loaders of public libraries on the same steps, beside the store's streams.
 
-They are an extra (``bench``); a missing one is left out with a note. None of them promises what the
-stream does: TorchRL's samplers and the HDF5 reader draw windows at random, with repeats or with
-steps left out.
+They belong to the extra ``bench``; a missing one is left out with a note. Unlike the stream, which
+gives every step once an epoch, TorchRL's samplers and the HDF5 reader draw random windows: they
+repeat or leave out steps.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,19 @@ LEROBOT_NOTE = (
     "beside this project's own"
 )
 BATCHES = 10
-HDF5_BATCHES = 1
+
+Work = Callable[[], int]
+"""Reads some batches and returns their steps."""
 
 
 @dataclass(frozen=True)
 class PeerData:
-    """What every peer reads.
+    """What every library reads.
 
     Attributes:
         obs: (T, Do) float32; action: (T, Da) float32.
-        lengths: (E,) steps of the episodes, each of ``window_len`` or more.
-        window_len, batch_size: steps of a window, windows of a batch.
+        lengths: (E,) steps of each episode, at least ``window_len``.
+        window_len, batch_size: steps per window, windows per batch.
     """
 
     obs: np.ndarray
@@ -40,32 +43,9 @@ class PeerData:
     window_len: int
     batch_size: int
 
-    @property
-    def batch_steps(self) -> int:
-        """Steps of a batch."""
-        return self.window_len * self.batch_size
-
-
-Work = Callable[[], int]
-"""Reads some batches and returns their steps."""
-
-
-def torchrl_slices(data: PeerData, folder: Path) -> Work:
-    """TorchRL's ``SliceSampler`` over a memory map: windows at random, with repeats."""
-    from torchrl.data import SliceSampler  # pyright: ignore[reportMissingImports]
-
-    return _torchrl(data, folder, SliceSampler, cache_values=True)
-
-
-def torchrl_slices_without_replacement(data: PeerData, folder: Path) -> Work:
-    """TorchRL's ``SliceSamplerWithoutReplacement`` over a memory map."""
-    from torchrl.data import SliceSamplerWithoutReplacement  # pyright: ignore[reportMissingImports]
-
-    return _torchrl(data, folder, SliceSamplerWithoutReplacement)
-
 
 def hdf5_groups(data: PeerData, folder: Path) -> Work:
-    """One HDF5 group an episode (robomimic's and Isaac Lab's layout), read a window at a time."""
+    """One HDF5 group per episode (robomimic's and Isaac Lab's layout), read window by window."""
     import h5py  # pyright: ignore[reportMissingImports]
 
     path = folder / "episodes.hdf5"
@@ -79,46 +59,48 @@ def hdf5_groups(data: PeerData, folder: Path) -> Work:
     rng = np.random.default_rng(0)
 
     def work() -> int:
-        for _ in range(HDF5_BATCHES):
-            episodes = rng.integers(len(data.lengths), size=data.batch_size)
-            windows: list[tuple[Any, Any]] = []
-            for episode in episodes.tolist():
-                first = int(rng.integers(data.lengths[episode] - data.window_len + 1))
-                group: Any = file[f"data/demo_{episode}"]
-                window = slice(first, first + data.window_len)
-                windows.append((group["obs"][window], group["actions"][window]))
-            for column in zip(*windows, strict=True):
-                torch.from_numpy(np.stack(column))
-        return HDF5_BATCHES * data.batch_steps
+        windows: list[tuple[Any, Any]] = []
+        for episode in rng.integers(len(data.lengths), size=data.batch_size).tolist():
+            first = int(rng.integers(data.lengths[episode] - data.window_len + 1))
+            group: Any = file[f"data/demo_{episode}"]
+            window = slice(first, first + data.window_len)
+            windows.append((group["obs"][window], group["actions"][window]))
+        for column in zip(*windows, strict=True):
+            torch.from_numpy(np.stack(column))
+        return data.window_len * data.batch_size
 
     return work
 
 
-PEERS: dict[str, Callable[[PeerData, Path], Work]] = {
-    "torchrl_slice_sampler": torchrl_slices,
-    "torchrl_slice_sampler_without_replacement": torchrl_slices_without_replacement,
-    "hdf5_group_an_episode": hdf5_groups,
-}
-
-
-def _torchrl(data: PeerData, folder: Path, sampler: Any, **settings: Any) -> Work:
+def torchrl_slices(data: PeerData, folder: Path, sampler: str, **settings: Any) -> Work:
+    """A sampler of TorchRL over a memory map."""
     from tensordict import TensorDict
-    from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer  # pyright: ignore[reportMissingImports]
+    from torchrl.data import (  # pyright: ignore[reportMissingImports]
+        LazyMemmapStorage,
+        SliceSampler,
+        SliceSamplerWithoutReplacement,
+        TensorDictReplayBuffer,
+    )
 
+    samplers = {each.__name__: each for each in (SliceSampler, SliceSamplerWithoutReplacement)}
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     steps = len(data.obs)
-    storage = LazyMemmapStorage(steps, scratch_dir=str(folder / sampler.__name__))
     buffer = TensorDictReplayBuffer(
-        storage=storage,
-        sampler=sampler(num_slices=data.batch_size, traj_key="episode", **settings),
-        batch_size=data.batch_steps,
+        storage=LazyMemmapStorage(steps, scratch_dir=str(folder / sampler)),
+        sampler=samplers[sampler](num_slices=data.batch_size, traj_key="episode", **settings),
+        batch_size=data.window_len * data.batch_size,
     )
     episode = np.repeat(np.arange(len(data.lengths)), data.lengths)
     columns = {"obs": data.obs, "action": data.action, "episode": episode}
     tensors = {name: torch.from_numpy(array) for name, array in columns.items()}
     buffer.extend(TensorDict(tensors, [steps]))
+    return lambda: sum(len(buffer.sample()) for _ in range(BATCHES))
 
-    def work() -> int:
-        return sum(len(buffer.sample()) for _ in range(BATCHES))
 
-    return work
+PEERS: dict[str, Callable[[PeerData, Path], Work]] = {
+    "torchrl_slice_sampler": partial(torchrl_slices, sampler="SliceSampler", cache_values=True),
+    "torchrl_slice_sampler_without_replacement": partial(
+        torchrl_slices, sampler="SliceSamplerWithoutReplacement"
+    ),
+    "hdf5_group_an_episode": hdf5_groups,
+}

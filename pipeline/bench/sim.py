@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +19,28 @@ from collectors.scenarios.randomisation import nominal_draws
 from collectors.scenarios.terrains import TERRAINS, make_tile
 from collectors.simulators import BACKENDS
 from flows.progress import Reporter
-from flows.records.records import provenance, to_tree, write_record
 from flows.tasks.legged import LeggedPlan
 from pipeline.bench.collection import measure_collection
-from pipeline.bench.common import Figures, Rows, load_notes, show_tables
+from pipeline.bench.common import Figures, Rows, load_notes, save_bench, show_tables
 
 RATIO_BAR = 0.85
 """Collection's speed over that of bare `mujoco.rollout`, at least."""
 IPC_BAR = 0.10
-"""Share of a step that goes into talking to another process, at most."""
+"""Share of a step spent on talking to another process, at most."""
 IPC_BAR_ROBOTS = 1024
 _LEVEL, _VARIANT = 2, 0
 
 
 @dataclass(frozen=True)
 class SimBenchConfig:
-    """What is measured.
+    """Sizes of the measurements.
 
     Attributes:
-        robots: batch sizes that each back end steps, smallest first; one whose step takes
+        robots: batch sizes for each back end, smallest first; one whose step takes longer than
             `long_step_s` gets no larger ones.
-        steps: of each measurement at most, after `warm_up`; it ends after `enough_s` anyway.
-        threads: simulators that collect in parallel, one measurement each, beside that of one.
-        episodes: of a part; rounds: of collection and bare physics in turn.
+        steps: most steps of a measurement, after `warm_up`; it ends after `enough_s` anyway.
+        threads: numbers of simulators that collect in parallel, measured besides one alone.
+        episodes: per part; rounds: of collection and bare physics in turn.
     """
 
     robots: tuple[int, ...] = (64, 256, 1024, 2048, 4096, 8192)
@@ -68,10 +67,6 @@ def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
 def run_sim_bench(out: Path, config: SimBenchConfig, reporter: Reporter) -> dict[str, Any]:
     """Measure everything; writes ``bench_sim.json`` into `out`.
 
-    Returns:
-        ``backends`` (a row per back end and size), ``collection`` (a row per number of threads),
-        ``stages`` (stage -> share of a collecting thread's time), ``bars`` and ``notes``.
-
     Raises:
         ValueError: the folder cannot be written.
     """
@@ -82,9 +77,10 @@ def run_sim_bench(out: Path, config: SimBenchConfig, reporter: Reporter) -> dict
         tempfile.TemporaryDirectory() as folder,
         reporter.step("bench collection", len(threads) * (config.rounds + 1), "round") as advance,
     ):
+        grids = [CollectionGrid(parts=n, episodes_per_part=config.episodes) for n in threads]
+        plans = [LeggedPlan(grid=grid, threads=grid.parts) for grid in grids]
         collected = [
-            measure_collection(_plan(config, count), config.rounds, Path(folder), advance)
-            for count in threads
+            measure_collection(plan, config.rounds, Path(folder), advance) for plan in plans
         ]
     figures = {
         "backends": backends,
@@ -92,17 +88,8 @@ def run_sim_bench(out: Path, config: SimBenchConfig, reporter: Reporter) -> dict
         "stages": collected[0].pop("stages"),
         "bars": _bars(backends, collected),
         "notes": [*notes, *load_notes(load)],
-        "config": asdict(config),
     }
-    record = to_tree(figures | provenance())
-    write_record(out / "bench_sim.json", record)
-    return record
-
-
-def _plan(config: SimBenchConfig, threads: int) -> LeggedPlan:
-    """A part for each thread."""
-    grid = CollectionGrid(parts=threads, episodes_per_part=config.episodes)
-    return LeggedPlan(grid=grid, threads=threads)
+    return save_bench(out, "sim", figures, config)
 
 
 def _backends(config: SimBenchConfig, reporter: Reporter) -> tuple[Rows, list[str]]:
@@ -135,10 +122,10 @@ def _sizes(name: str, config: SimBenchConfig) -> Iterator[dict[str, Any]]:
 
 
 def _rate(backend: PhysicsBackend, config: SimBenchConfig) -> dict[str, Any]:
-    """A row of how fast robots are stepped that stand on the terrains in turn.
+    """Speed of stepping robots that stand on the terrains in turn.
 
-    A back end whose physics another process does may say in `worker_s` how many seconds that
-    process has spent on it so far; the rest of a step is what talking to it costs.
+    A back end whose physics runs in another process may count in `worker_s` the seconds that this
+    process has computed; the rest of a step is communication.
     """
     tiles = [make_tile(terrain, _LEVEL, _VARIANT) for terrain in TERRAINS]
     for index in range(backend.num_robots):
@@ -151,41 +138,36 @@ def _rate(backend: PhysicsBackend, config: SimBenchConfig) -> dict[str, Any]:
     while steps < config.steps and seconds < config.enough_s:
         hold(backend, 1, FIRM_STANCE)
         steps, seconds = steps + 1, time.perf_counter() - started
-    row = {
+    ipc_share = None
+    if worker_s is not None:
+        ipc_share = 1.0 - (getattr(backend, "worker_s", 0.0) - worker_s) / seconds
+    return {
         "simulator": backend.name,
         "version": backend.version,
         "robots": backend.num_robots,
         "steps_per_s": backend.num_robots * steps / seconds,
         "step_ms": 1000 * seconds / steps,
-        "ipc_share": None,
+        "ipc_share": ipc_share,
     }
-    if worker_s is not None:
-        row["ipc_share"] = 1.0 - (getattr(backend, "worker_s", 0.0) - worker_s) / seconds
-    return row
 
 
 def _bars(backends: Rows, collected: Rows) -> Rows:
     """The limits beside what was measured."""
-    rows = [
-        {
-            "bar": f"collection / bare mujoco.rollout, threads: {each['threads']}",
-            "wanted": f"at least {RATIO_BAR}",
-            "measured": each["ratio"],
-            "met": each["ratio"] >= RATIO_BAR,
-        }
-        for each in collected
-    ]
-    rows += [
-        {
-            "bar": f"IPC share of a step of {row['simulator']}, robots: {row['robots']}",
-            "wanted": f"at most {IPC_BAR}",
-            "measured": row["ipc_share"],
-            "met": row["ipc_share"] <= IPC_BAR,
-        }
+    ratios = [(f"threads: {each['threads']}", each["ratio"]) for each in collected]
+    shares = [
+        (f"{row['simulator']}, robots: {row['robots']}", row["ipc_share"])
         for row in backends
         if row["ipc_share"] is not None and row["robots"] == IPC_BAR_ROBOTS
     ]
-    return rows
+    collecting, talking = "collection / bare mujoco.rollout, ", "IPC share of a step of "
+    return [
+        *(_bar(collecting + of, f"at least {RATIO_BAR}", x, x >= RATIO_BAR) for of, x in ratios),
+        *(_bar(talking + of, f"at most {IPC_BAR}", x, x <= IPC_BAR) for of, x in shares),
+    ]
+
+
+def _bar(bar: str, wanted: str, measured: float, met: bool) -> dict[str, Any]:
+    return {"bar": bar, "wanted": wanted, "measured": measured, "met": met}
 
 
 def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:

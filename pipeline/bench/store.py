@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,9 @@ from collectors.legged.data import CollectionGrid, StoredForm
 from datasets import Schema, Selection, Store, open_store, query
 from flows.progress import Reporter, Silent
 from flows.records.part_records import collection_rate
-from flows.records.records import provenance, write_record
 from flows.stages.collect import collect
 from flows.tasks.legged import LeggedPlan
-from pipeline.bench.common import in_turns, seconds_of
+from pipeline.bench.common import in_turns, save_bench, seconds_of
 from pipeline.bench.peers import LEROBOT_NOTE, PEERS, PeerData, Work
 from pipeline.tables import show_one
 
@@ -55,13 +54,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @dataclass(frozen=True)
 class StoreBenchConfig:
-    """What is measured.
+    """Sizes of the benchmark.
 
     Attributes:
-        collected: what is really simulated, on `threads`.
-        steps: to stream; several pools of them, or nothing would be read again.
-        episodes: of the queried catalog.
-        peer_steps: given to the other libraries, at most.
+        collected: the episodes that are simulated, on `threads`.
+        steps: steps to stream: several pools, so that the stream reads more than once.
+        episodes: episodes of the queried catalog.
+        peer_steps: most steps given to the other libraries.
     """
 
     collected: CollectionGrid = field(
@@ -78,47 +77,43 @@ class StoreBenchConfig:
 
 def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
     """Measure and print the figures."""
-    show_one(run_store_bench(arguments.out, reporter=reporter), arguments.json)
+    show_one(run_store_bench(arguments.out, StoreBenchConfig(), reporter), arguments.json)
 
 
-def run_store_bench(
-    out: Path, config: StoreBenchConfig | None = None, reporter: Reporter | None = None
-) -> dict[str, Any]:
+def run_store_bench(out: Path, config: StoreBenchConfig, reporter: Reporter) -> dict[str, Any]:
     """Measure everything; writes ``bench_store.json`` into `out`.
 
     Returns:
-        ``query_ms`` (store open), ``query_cold_ms`` (a new process, interpreter included),
-        ``stream_steps_per_s``, ``stream_peak_mib`` (a process of its own), ``single_steps_per_s``
-        (windows of one step), ``materialised_steps_per_s``, ``collect_steps_per_s``,
-        ``write_share`` (of a collecting worker's time), ``bytes_per_step`` in four forms,
-        ``float16_error`` (field -> the largest), ``floor`` and ``peers`` (name -> steps/s),
-        ``ratio_to_gather`` (name -> median over the turns) and ``notes``.
+        Figures by name. ``query_cold_ms`` includes starting the interpreter, ``stream_peak_mib`` is
+        of a separate process, ``write_share`` is of a collecting worker's time, and
+        ``ratio_to_gather`` (name -> ratio) is the median over the rounds.
     """
-    config, reporter = config or StoreBenchConfig(), reporter or Silent()
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out) as name:
+    with (
+        tempfile.TemporaryDirectory(dir=out) as name,
+        reporter.step("bench store", 4, "stage") as advance,
+    ):
         folder = Path(name)
-        with reporter.step("bench store", 5, "stage") as advance:
-            records = _collected(folder / "collected.zarr", config)
-            advance(1, "collected")
-            source = open_store(folder / "collected.zarr").select()
-            records |= _sizes(folder, source)
-            advance(1, "sizes")
-            records |= _queries(folder / "catalog.zarr", source, config)
-            advance(1, "queries")
-            stored = _repeated(folder / "stream.zarr", source, config.steps)
-            records |= {"stream_peak_mib": _peak_mib(stored, config)}
-            advance(1, "large set")
-            records |= _streams(folder, stored.select(), config)
-            advance(1, "streams")
-    write_record(out / "bench_store.json", {**records, "config": asdict(config), **provenance()})
+        records = collection_figures(folder / "collected.zarr", config.collected, config.threads)
+        advance(1, "collected")
+        source = open_store(folder / "collected.zarr").select()
+        records |= _sizes(folder, source)
+        records |= _queries(folder / "catalog.zarr", source, config)
+        advance(1, "sizes and queries")
+        stored = _repeated(folder / "stream.zarr", source, config.steps)
+        records["stream_peak_mib"] = _peak_mib(stored, config)
+        advance(1, "large set")
+        records |= _streams(folder, stored.select(), config)
+        advance(1, "streams")
+    save_bench(out, "store", records, config)
     return records
 
 
-def _collected(path: Path, config: StoreBenchConfig) -> dict[str, Any]:
-    """Simulate, act and write."""
-    plan = LeggedPlan(grid=config.collected, form=StoredForm(state=True), threads=config.threads)
-    done = collect(plan, path, Silent())
+def collection_figures(path: Path, grid: CollectionGrid, threads: int) -> dict[str, Any]:
+    """Speed of collecting a grid into a new store, and the share of it that is writing."""
+    done = collect(
+        LeggedPlan(grid=grid, form=StoredForm(state=True), threads=threads), path, Silent()
+    )
     busy = sum(each.ended - each.started for each in done)
     return {
         "collect_steps_per_s": collection_rate(done),
@@ -130,10 +125,14 @@ def _sizes(folder: Path, source: Selection) -> dict[str, Any]:
     """Bytes a step, catalog included, of the same episodes in other forms."""
     schema = source.store.schema
     without_state = _schema_of(schema, STORED)
-    halves = [_halved(each) for each in (schema, without_state)]
-    names = ("", "_without_state", "_float16", "_float16_without_state")
+    forms = {
+        "": schema,
+        "_without_state": without_state,
+        "_float16": _halved(schema),
+        "_float16_without_state": _halved(without_state),
+    }
     sizes = {}
-    for name, form in zip(names, (schema, without_state, *halves), strict=True):
+    for name, form in forms.items():
         store = Store.create(folder / f"size{name}.zarr", form)
         _write_repeated(store, source, parts=1, repeats=1)
         sizes[f"bytes_per_step{name}"] = store.info()["bytes"] / source.steps
@@ -167,24 +166,19 @@ def _queries(path: Path, source: Selection, config: StoreBenchConfig) -> dict[st
 
 def _streams(folder: Path, selection: Selection, config: StoreBenchConfig) -> dict[str, Any]:
     window, batch = config.window_len, config.batch_size
-    single = selection.windows(1, window * batch, fields=FIELDS)
-    stored = selection.windows(window, batch, fields=FIELDS)
     copy = selection.materialise(folder / "copies", FIELDS)
-    mapped = copy.windows(window, batch)
-    candidates: dict[str, Work] = {
-        "memcpy": _memcpy(window * batch),
-        "gather": _gather(selection, config),
-        "stream": lambda: _drained(stored),
-        "single_steps": lambda: _drained(single),
-        "materialised": lambda: _drained(mapped),
+    streams = {
+        "stream": selection.windows(window, batch, fields=FIELDS),
+        "single_steps": selection.windows(1, window * batch, fields=FIELDS),
+        "materialised": copy.windows(window, batch),
     }
+    candidates = {"memcpy": _memcpy(window * batch), "gather": _gather(selection, config)}
+    candidates |= {name: partial(_drained, stream) for name, stream in streams.items()}
     peers, notes = _peers(folder, selection, config)
     rates = _rates(candidates | peers, config.rounds)
     best = {name: max(values) for name, values in rates.items()}
-    ratios = {
-        name: float(np.median(np.array(values) / np.array(rates["gather"])))
-        for name, values in rates.items()
-    }
+    gather = np.array(rates["gather"])
+    ratios = {name: float(np.median(values / gather)) for name, values in rates.items()}
     return {
         "stream_steps_per_s": best["stream"],
         "single_steps_per_s": best["single_steps"],
@@ -196,7 +190,7 @@ def _streams(folder: Path, selection: Selection, config: StoreBenchConfig) -> di
     }
 
 
-def _rates(candidates: Mapping[str, Work], rounds: int) -> dict[str, list[float]]:
+def _rates(candidates: Mapping[str, Work], rounds: int) -> dict[str, np.ndarray]:
     """Steps per second of each in each round."""
     steps: dict[str, int] = {}
 
@@ -204,16 +198,16 @@ def _rates(candidates: Mapping[str, Work], rounds: int) -> dict[str, list[float]
         steps[name] = candidates[name]()
 
     seconds = in_turns({name: partial(work, name) for name in candidates}, rounds)
-    return {name: [steps[name] / each for each in taken] for name, taken in seconds.items()}
+    return {name: steps[name] / np.array(taken) for name, taken in seconds.items()}
 
 
 def _drained(stream: Iterable[Mapping[str, Any]]) -> int:
-    """Real steps of one epoch."""
+    """Read one epoch; returns its steps without padding."""
     return sum(int(batch["mask"].sum()) for batch in stream)
 
 
 def _memcpy(steps: int) -> Work:
-    """A batch's bytes copied as they lie."""
+    """Copies a batch in one piece."""
     source, target = np.zeros((steps, WIDTH), np.float32), np.ones((steps, WIDTH), np.float32)
 
     def work() -> int:
@@ -225,10 +219,9 @@ def _memcpy(steps: int) -> Work:
 
 
 def _gather(selection: Selection, config: StoreBenchConfig) -> Work:
-    """Random windows copied out of memory into a batch that is used again."""
+    """Copies random windows from memory into the same batch again and again."""
     rows = min(selection.steps, config.peer_steps)
-    source = np.zeros((rows, WIDTH), np.float32)
-    source[:] = 1.0
+    source = np.ones((rows, WIDTH), np.float32)
     steps = config.window_len * config.batch_size
     target = np.zeros((steps, WIDTH), np.float32)
     rng = np.random.default_rng(0)
@@ -250,13 +243,8 @@ def _peers(
     long_enough = np.flatnonzero(selection.lengths >= config.window_len)
     kept = np.cumsum(selection.lengths[long_enough]) <= config.peer_steps
     chosen = selection.with_rows(selection.rows[long_enough[kept]])
-    columns = {name: chosen.read(name) for name in FIELDS}
-    data = PeerData(
-        **columns,
-        lengths=chosen.lengths,
-        window_len=config.window_len,
-        batch_size=config.batch_size,
-    )
+    columns = [chosen.read(name) for name in FIELDS]
+    data = PeerData(*columns, chosen.lengths, config.window_len, config.batch_size)
     found: dict[str, Work] = {}
     notes = [LEROBOT_NOTE]
     for name, build in PEERS.items():
@@ -285,17 +273,14 @@ def _repeated(path: Path, source: Selection, steps: int) -> Store:
 
 def _write_repeated(store: Store, source: Selection, parts: int, repeats: int) -> None:
     """Write parts that each hold the source's episodes several times, under ids of their own."""
-    names = {per: store.schema.names(per) for per in ("step", "episode")}
-    arrays = {name: np.concatenate([source.read(name)] * repeats) for name in store.schema.names()}
+    steps, ends = (
+        {name: np.concatenate([source.read(name)] * repeats) for name in store.schema.names(per)}
+        for per in ("step", "episode")
+    )
     table = pa.concat_tables([source.episodes().drop_columns(["part", "start"])] * repeats)
     for part in range(parts):
         episodes = _with_column(table, "episode", part * len(table) + np.arange(len(table)))
-        store.write_part(
-            f"part-{part:03d}",
-            {name: arrays[name] for name in names["step"]},
-            episodes,
-            {name: arrays[name] for name in names["episode"]},
-        )
+        store.write_part(f"part-{part:03d}", steps, episodes, ends)
 
 
 def _schema_of(schema: Schema, names: tuple[str, ...]) -> Schema:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.progress import Silent
 from pipeline.bench.flows import FlowBenchConfig, modelled_efficiency, run_flow_bench
 from tests.flows.processes import ROOT
 
@@ -19,13 +20,14 @@ SMALL = """
 import sys
 from pathlib import Path
 from collectors.legged.data import CollectionGrid
+from flows.progress import Silent
 from pipeline.bench.flows import FlowBenchConfig, run_flow_bench
 if __name__ == "__main__":
     grid = CollectionGrid(parts=3, episodes_per_part=4)
     config = FlowBenchConfig(
         grid, 2, simulated_workers=(16,), parts_per_worker=4, simulated_part_s=0.5, empty_tasks=100
     )
-    run_flow_bench(Path(sys.argv[1]), config)
+    run_flow_bench(Path(sys.argv[1]), config, Silent())
 """
 
 
@@ -50,7 +52,7 @@ def test_the_models_closed_forms() -> None:
 
 def test_a_store_without_records_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no store at"):
-        run_flow_bench(tmp_path, FlowBenchConfig(recorded=tmp_path / "absent"))
+        run_flow_bench(tmp_path, FlowBenchConfig(recorded=tmp_path / "absent"), Silent())
 
 
 @pytest.mark.slow

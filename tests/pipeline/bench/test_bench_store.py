@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from collectors.legged.data import CollectionGrid
+from flows.progress import Silent
 from pipeline.bench.store import StoreBenchConfig, run_store_bench
 
 SMALL = StoreBenchConfig(
@@ -29,7 +30,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def records(out: Path) -> dict[str, Any]:
-    return run_store_bench(out, SMALL)
+    return run_store_bench(out, SMALL, Silent())
 
 
 def test_every_figure_is_there_and_positive(records: dict[str, Any]) -> None:
