@@ -82,8 +82,8 @@ def untrained_policy(spec: ModelSpec, space: Space, seed: int = 0) -> PolicyNetw
     """A policy with random weights and identity normalisers."""
     torch.manual_seed(seed)
     network = build_network(spec, space.layout, space.act_dim)
-    normalisers = (Normaliser.identity(n) for n in (space.layout.obs_dim, space.act_dim))
-    return PolicyNetwork(network, space.layout, *normalisers)
+    obs, action = Normaliser.identity(space.layout.obs_dim), Normaliser.identity(space.act_dim)
+    return PolicyNetwork(network, space.layout, obs, action)
 
 
 def load_notes(load: float) -> list[str]:

@@ -243,8 +243,8 @@ def _peers(
     long_enough = np.flatnonzero(selection.lengths >= config.window_len)
     kept = np.cumsum(selection.lengths[long_enough]) <= config.peer_steps
     chosen = selection.with_rows(selection.rows[long_enough[kept]])
-    columns = [chosen.read(name) for name in FIELDS]
-    data = PeerData(*columns, chosen.lengths, config.window_len, config.batch_size)
+    obs, action = (chosen.read(name) for name in FIELDS)
+    data = PeerData(obs, action, chosen.lengths, config.window_len, config.batch_size)
     found: dict[str, Work] = {}
     notes = [LEROBOT_NOTE]
     for name, build in PEERS.items():

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,8 +15,12 @@ from collectors.simulators import BACKENDS, check_backend
 
 WRONG_INPUT = 2
 
-Handler = Callable[[argparse.Namespace], int]
-"""Does a command's work and returns its exit code."""
+Handler = Callable[[argparse.Namespace], int | None]
+"""Does a command's work; returns its exit code, None for 0."""
+
+Container = argparse._ActionsContainer
+AddTo = Callable[[Container], object]
+Option = str | AddTo
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -101,26 +106,42 @@ class Parser(argparse.ArgumentParser):
         print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(WRONG_INPUT)
 
-    def runs(self, handler: Handler, example: str) -> None:
-        """Set what the command does, and the example in its help."""
-        self.set_defaults(run=handler)
-        self.epilog = f"example:  {example}"
 
-    def take(self, *options: str, settings: str = "") -> None:
-        """Add options of `SHARED` by name; `settings` is the example that `--set` needs."""
-        for option in options:
-            text = SHARED[option]["help"].format(example=settings)
-            self.add_argument(option, **SHARED[option] | {"help": text})
+@dataclass(frozen=True)
+class Command:
+    """A command: its name and help, and what adds its options to a parser."""
+
+    name: str
+    what: str
+    fill: Callable[[Parser], None]
 
 
-def option(parser: argparse._ActionsContainer, name: str, *what: Any, **more: Any) -> None:
-    """Add an option with its help, type and default, and what else `add_argument` takes."""
-    parser.add_argument(name, **details(*what, **more))
+def command(example: str, *options: Option) -> Callable[[Handler], Command]:
+    """Decorate a handler as a command with options; its docstring is the help."""
+
+    def decorate(handler: Handler) -> Command:
+        def fill(parser: Parser) -> None:
+            add_options(parser, *options)
+            parser.set_defaults(run=handler)
+            parser.epilog = f"example:  {example}"
+
+        name = handler.__name__.strip("_").replace("_", "-")
+        what = (handler.__doc__ or "").rstrip(".")
+        return Command(name, f"{what[0].lower()}{what[1:]}", fill)
+
+    return decorate
 
 
-def flag(parser: argparse._ActionsContainer, name: str, text: str) -> None:
-    """Add an option that is on or off."""
-    parser.add_argument(name, action="store_true", help=text)
+def actions(example: str, *commands: Command) -> Command:
+    """A command that has only commands of its own."""
+
+    def fill(parser: Parser) -> None:
+        parser.epilog = f"example:  {example}"
+        inner = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        for each in commands:
+            each.fill(add_command(inner, each.name, each.what))
+
+    return Command("", "", fill)
 
 
 def add_command(commands: argparse._SubParsersAction[Any], name: str, what: str) -> Parser:
@@ -128,14 +149,41 @@ def add_command(commands: argparse._SubParsersAction[Any], name: str, what: str)
     return commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
 
 
-def add_actions(
-    parser: Parser, example: str, table: dict[str, tuple[Callable[[Parser], None], str]]
-) -> None:
-    """Add a command's own commands: name -> (what fills in its parser, help)."""
-    parser.epilog = f"example:  {example}"
-    commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, (fill, what) in table.items():
-        fill(add_command(commands, name, what))
+def add_options(parser: Container, *options: Option) -> None:
+    """Add options: names of `SHARED`, separated by spaces, and what `option` and others return."""
+    for each in options:
+        if not isinstance(each, str):
+            each(parser)
+            continue
+        for name in each.split():
+            parser.add_argument(name, **SHARED[name])
+
+
+def option(name: str, *what: Any, **more: Any) -> AddTo:
+    """An option with its help, type and default, and what else `add_argument` takes."""
+    return lambda parser: parser.add_argument(name, **details(*what, **more))
+
+
+def flag(name: str, text: str) -> AddTo:
+    """An option that is on or off."""
+    return option(name, text, action="store_true")
+
+
+def setting(example: str) -> AddTo:
+    """The option `--set`, which changes any setting of a plan."""
+    return option(
+        "--set",
+        f"change any setting of the plan, e.g. {example}; may be repeated",
+        default=[],
+        action="append",
+        metavar="NAME=VALUE",
+        dest="settings",
+    )
+
+
+def group(title: str, *options: Option) -> AddTo:
+    """Options under a title of their own in the help."""
+    return lambda parser: add_options(parser.add_argument_group(title), *options)
 
 
 def given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -174,10 +222,10 @@ class _IsaacGymPython(argparse.Action):
         os.environ[PYTHON_VARIABLE] = str(Path(python).expanduser().absolute())
 
 
-CELLS = ("--terrain", "--skill", "--level")
-SIMULATOR = ("--sim", "--isaacgym-python")
-SIMULATION = ("--robots", "--seed", "--threads")
-GRID = (*CELLS, "--episodes", "--seed", "--threads")
+CELLS = "--terrain --skill --level"
+SIMULATOR = "--sim --isaacgym-python"
+SIMULATION = "--robots --seed --threads"
+GRID = f"{CELLS} --episodes --seed --threads"
 
 SHARED: dict[str, dict[str, Any]] = {
     "store": details("folder, or s3://bucket/prefix", store_address),
@@ -228,12 +276,5 @@ SHARED: dict[str, dict[str, Any]] = {
         "an existing Dask scheduler, e.g. tcp://127.0.0.1:8786", metavar="ADDRESS"
     ),
     "--out": details("output folder", Path, required=True),
-    "--set": details(
-        "change any setting of the plan, e.g. {example}; may be repeated",
-        default=[],
-        action="append",
-        metavar="NAME=VALUE",
-        dest="settings",
-    ),
 }
 """Options of several commands, as `add_argument` takes them."""

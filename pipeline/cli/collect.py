@@ -11,36 +11,44 @@ from flows.records.part_records import PartCollected, collection_rate, records_o
 from flows.runners.registry import find_runner
 from flows.tasks.interface import CollectionPlan
 from flows.tasks.legged import legged_plan
-from pipeline.cli.arguments import CELLS, SIMULATION, SIMULATOR, Parser, numbers, option
+from pipeline.cli.arguments import (
+    CELLS,
+    SIMULATION,
+    SIMULATOR,
+    command,
+    flag,
+    numbers,
+    option,
+    setting,
+)
 from pipeline.cli.runner_arguments import add_runner, runner_settings
 from pipeline.cli.running import show_submitted
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
 
 
-def add_collect(parser: Parser) -> None:
-    """`gaitforge collect STORE`."""
-    parser.take("store")
-    option(parser, "--preset", "size of the plan", default="demo", metavar="NAME")
-    option(parser, "--parts", "only these parts of the plan, e.g. 0-9", numbers)
-    parser.take("--expert", *SIMULATOR, *SIMULATION, *CELLS)
+@command(
+    "gaitforge collect data/legged.zarr --preset legged-1m9",
+    "store",
+    option("--preset", "size of the plan", default="demo", metavar="NAME"),
+    option("--parts", "only these parts of the plan, e.g. 0-9", numbers),
+    "--expert",
+    SIMULATOR,
+    SIMULATION,
+    CELLS,
     option(
-        parser,
         "--state",
         "store base pose and joint positions, for playback: a quarter more bytes",
         action=argparse.BooleanOptionalAction,
-    )
-    for flag, what in (
-        ("--privileged", "store what the expert sees and a learner does not"),
-        ("--half", "store half-precision floats: half the size, no exact replay"),
-    ):
-        parser.add_argument(flag, action="store_true", default=None, help=what)
-    add_runner(parser)
-    parser.take("--set", "--json", settings="grid.episodes_per_part=100")
-    parser.runs(_collect, "gaitforge collect data/legged.zarr --preset legged-1m9")
-
-
-def _collect(arguments: argparse.Namespace) -> int:
+    ),
+    flag("--privileged", "store what the expert sees and a learner does not"),
+    flag("--half", "store half-precision floats: half the size, no exact replay"),
+    add_runner,
+    setting("grid.episodes_per_part=100"),
+    "--json",
+)
+def collect_command(arguments: argparse.Namespace) -> None:
+    """Collect the missing parts of a plan into a store."""
     plan = legged_plan(
         arguments.preset,
         {
@@ -51,7 +59,11 @@ def _collect(arguments: argparse.Namespace) -> int:
         },
         {name: getattr(arguments, name) for name in ("expert", "sim", "robots", "threads")},
         arguments.settings,
-        {name: getattr(arguments, name) for name in ("state", "privileged", "half")},
+        {
+            "state": arguments.state,
+            "privileged": arguments.privileged or None,
+            "half": arguments.half or None,
+        },
     )
     ids = plan.part_ids()
     if arguments.parts is not None:
@@ -62,7 +74,6 @@ def _collect(arguments: argparse.Namespace) -> int:
     records = run_collection(arguments, plan, ids)
     if records is not None:
         show_parts(records, arguments.json)
-    return 0
 
 
 def run_collection(
@@ -85,15 +96,10 @@ def run_collection(
 
 def show_parts(records: Sequence[PartCollected], as_json: bool) -> None:
     """Print a row per collected part."""
+    names = ("part", "episodes", "steps", "bytes")
     rows = [
-        {
-            "part": record.part,
-            "episodes": record.episodes,
-            "steps": record.steps,
-            "bytes": record.bytes,
-            "seconds": record.ended - record.started,
-            "write_s": record.write_s,
-        }
+        {name: getattr(record, name) for name in names}
+        | {"seconds": record.ended - record.started, "write_s": record.write_s}
         for record in records
     ]
     show_collected(rows, records, as_json)

@@ -6,20 +6,20 @@ import argparse
 from pathlib import Path
 
 from flows.settings import override
-from pipeline.cli.arguments import Parser, flag, option
+from pipeline.cli.arguments import command, flag, option, setting
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
 
 
-def add_demo(parser: Parser) -> None:
-    """`gaitforge demo`."""
-    option(parser, "--out", "output folder", Path, Path("runs/demo"))
-    flag(parser, "--prefect", "run it as a Prefect flow")
-    parser.take("--set", "--json", settings="fcnet.config.steps=500")
-    parser.runs(_demo, "gaitforge demo --out runs/demo")
-
-
-def _demo(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge demo --out runs/demo",
+    option("--out", "output folder", Path, Path("runs/demo")),
+    flag("--prefect", "run it as a Prefect flow"),
+    setting("fcnet.config.steps=500"),
+    "--json",
+)
+def demo_command(arguments: argparse.Namespace) -> None:
+    """Run a small pipeline end to end: collect, train, evaluate, report."""
     from flows.stages.demo import DemoPlan, run_demo
     from pipeline.report.demo import write_demo_report
 
@@ -37,24 +37,18 @@ def _demo(arguments: argparse.Namespace) -> int:
         page = write_demo_report(arguments.out, reporter)
     if arguments.json:
         show_one(summary, as_json=True)
-        return 0
+        return
     policies = [{"policy": name, **record} for name, record in summary["policies"].items()]
     show(policies, as_json=False)
     rate = summary["collect"]["steps_per_s"]
     print(f"\ncollected {summary['dataset']['steps']:,} steps at {rate:,.0f} steps/s; ", end="")
     print(f"whole demo {summary['wall_s']:.0f} s")
     print(f"report: {page}")
-    return 0
 
 
-def add_report(parser: Parser) -> None:
-    """`gaitforge report FOLDER`."""
-    option(parser, "folder", "output folder of gaitforge demo", Path)
-    parser.runs(_report, "gaitforge report runs/demo")
-
-
-def _report(arguments: argparse.Namespace) -> int:
+@command("gaitforge report runs/demo", option("folder", "output folder of gaitforge demo", Path))
+def report_command(arguments: argparse.Namespace) -> None:
+    """Write report.html from a run's files."""
     from pipeline.report.report import write_report
 
     print(write_report(arguments.folder))
-    return 0

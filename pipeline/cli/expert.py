@@ -14,12 +14,13 @@ from pipeline.cli.arguments import (
     GRID,
     SIMULATION,
     SIMULATOR,
-    Parser,
-    add_actions,
+    actions,
+    command,
     given,
     names,
     option,
     positive,
+    setting,
     whole,
 )
 from pipeline.cli.train import show_evaluation
@@ -27,23 +28,9 @@ from pipeline.progress import TerminalReporter
 from pipeline.tables import show
 
 
-def add_expert(parser: Parser) -> None:
-    """`gaitforge expert ACTION`."""
-    table = {
-        "list": (_add_list, "list the shipped experts"),
-        "train": (_add_train, "train a robot's expert or a Gymnasium task's policies, or resume"),
-        "evaluate": (_add_evaluate, "run an expert in closed loop on held-out episodes"),
-        "film": (_add_film, "draw an expert's skills as contact sheets and animations"),
-    }
-    add_actions(parser, "gaitforge expert list --json", table)
-
-
-def _add_list(parser: Parser) -> None:
-    parser.take("--json")
-    parser.runs(_list, "gaitforge expert list")
-
-
-def _list(arguments: argparse.Namespace) -> int:
+@command("gaitforge expert list", "--json")
+def _list(arguments: argparse.Namespace) -> None:
+    """List the shipped experts."""
     rows = []
     for name in list_experts():
         expert = load_expert(name)
@@ -58,23 +45,22 @@ def _list(arguments: argparse.Namespace) -> int:
             }
         )
     show(rows, arguments.json)
-    return 0
 
 
-def _add_train(parser: Parser) -> None:
-    option(parser, "--env", "a Gymnasium task instead of a robot: see gym list", metavar="TASK")
-    option(parser, "--steps", "environment steps in all", positive)
-    parser.take("--out", "--robot", *SIMULATION, "--set", settings="entropy=0.005")
-    parser.runs(
-        _train,
-        "gaitforge expert train --out runs/expert --steps 20000000 --robot my_robot\n"
-        "          gaitforge expert train --env Hopper-v5 --out runs/hopper",
-    )
-
-
-def _train(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge expert train --out runs/expert --steps 20000000 --robot my_robot\n"
+    "          gaitforge expert train --env Hopper-v5 --out runs/hopper",
+    option("--env", "a Gymnasium task instead of a robot: see gym list", metavar="TASK"),
+    option("--steps", "environment steps in all", positive),
+    "--out --robot",
+    SIMULATION,
+    setting("entropy=0.005"),
+)
+def _train(arguments: argparse.Namespace) -> None:
+    """Train a robot's expert or a Gymnasium task's policies, or resume."""
     if arguments.env is not None:
-        return _train_gym(arguments)
+        _train_gym(arguments)
+        return
     from collectors.experts.ppo import ExpertTrainingConfig
     from flows.stages.expert import run_expert_training
 
@@ -85,10 +71,9 @@ def _train(arguments: argparse.Namespace) -> int:
     for warning in check_robot(load_robot(config.robot)).warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(run_expert_training(config, arguments.out, TerminalReporter()))
-    return 0
 
 
-def _train_gym(arguments: argparse.Namespace) -> int:
+def _train_gym(arguments: argparse.Namespace) -> None:
     from collectors.gym.experts import RECIPE
     from collectors.gym.training.recommended import recommended_training
     from flows.stages.gym.training import run_gym_training
@@ -111,29 +96,32 @@ def _train_gym(arguments: argparse.Namespace) -> int:
     ]
     show(rows, as_json=False)
     print(arguments.out / RECIPE)
-    return 0
 
 
-def _add_evaluate(parser: Parser) -> None:
-    parser.take("--expert", *SIMULATOR, *GRID, "--set", "--json", settings="robots=64")
-    parser.runs(_evaluate, "gaitforge expert evaluate --terrain flat --skill run,stand --level 0-9")
-
-
-def _evaluate(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge expert evaluate --terrain flat --skill run,stand --level 0-9",
+    "--expert",
+    SIMULATOR,
+    GRID,
+    setting("robots=64"),
+    "--json",
+)
+def _evaluate(arguments: argparse.Namespace) -> None:
+    """Run an expert in closed loop on held-out episodes."""
     name = arguments.expert or DEFAULT_EXPERT
-    return show_evaluation(arguments, Path(name).stem, expert=name)
+    show_evaluation(arguments, Path(name).stem, expert=name)
 
 
-def _add_film(parser: Parser) -> None:
-    parser.take("--expert", "--skill", "--seed")
-    option(parser, "--terrain", "terrains; a skill is shown on its hardest of them", names)
-    option(parser, "--level", "terrain level, 0-9 (default: 4)", whole)
-    option(parser, "--out", "output folder", Path, Path("runs/film"))
-    option(parser, "--format", "of gif, png, webp (default: gif,png)", names, ("gif", "png"))
-    parser.runs(_film, "gaitforge expert film --skill crawl,tilt --out runs/film --format png,webp")
-
-
-def _film(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge expert film --skill crawl,tilt --out runs/film --format png,webp",
+    "--expert --skill --seed",
+    option("--terrain", "terrains; a skill is shown on its hardest of them", names),
+    option("--level", "terrain level, 0-9 (default: 4)", whole),
+    option("--out", "output folder", Path, Path("runs/film")),
+    option("--format", "of gif, png, webp (default: gif,png)", names, ("gif", "png")),
+)
+def _film(arguments: argparse.Namespace) -> None:
+    """Draw an expert's skills as contact sheets and animations."""
     from pipeline.report.pictures import FilmPlan, make_films
 
     chosen = {"skills": arguments.skill, "terrains": arguments.terrain}
@@ -141,4 +129,6 @@ def _film(arguments: argparse.Namespace) -> int:
     expert = arguments.expert or DEFAULT_EXPERT
     for path in make_films(expert, arguments.out, plan, arguments.format):
         print(f"{path}  {path.stat().st_size / 1000:,.0f} kB")
-    return 0
+
+
+expert_command = actions("gaitforge expert list --json", _list, _train, _evaluate, _film)

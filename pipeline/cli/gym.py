@@ -14,14 +14,15 @@ from collectors.gym.tasks import TASKS
 from flows.settings import override, with_chosen
 from flows.tasks.gym import GymPlan, quality_summary
 from pipeline.cli.arguments import (
-    Parser,
-    add_actions,
+    actions,
+    command,
     flag,
     given,
     names,
     numbers,
     option,
     positive,
+    setting,
 )
 from pipeline.cli.collect import run_collection, show_collected
 from pipeline.cli.runner_arguments import add_runner
@@ -37,23 +38,9 @@ _POLICIES = "output of gaitforge expert train --env (default: the shipped polici
 _REFERENCES = "a task's policies, whose returns score 0 and 100 (default: POLICY's or the store's)"
 
 
-def add_gym(parser: Parser) -> None:
-    """`gaitforge gym ACTION`."""
-    table = {
-        "list": (_add_list, "list the tasks"),
-        "collect": (_add_collect, "collect episodes of trained policies, or their replay buffer"),
-        "evaluate": (_add_evaluate, "run a trained policy, an expert or a random policy"),
-        "compare": (_add_compare, "train return-conditioned models on a store, and evaluate"),
-    }
-    add_actions(parser, "gaitforge gym list", table)
-
-
-def _add_list(parser: Parser) -> None:
-    parser.take("--json")
-    parser.runs(_list, "gaitforge gym list")
-
-
-def _list(arguments: argparse.Namespace) -> int:
+@command("gaitforge gym list", "--json")
+def _list(arguments: argparse.Namespace) -> None:
+    """List the tasks."""
     rows = [
         {
             "env": task.env_id,
@@ -67,32 +54,28 @@ def _list(arguments: argparse.Namespace) -> int:
         for task in TASKS.values()
     ]
     show(rows, arguments.json)
-    return 0
 
 
-def _add_collect(parser: Parser) -> None:
-    parser.take("store")
-    option(parser, "--env", "a task, see gaitforge gym list", metavar="TASK", required=True)
-    option(parser, "--policies", _POLICIES, default="", metavar="FOLDER")
+@command(
+    "gaitforge gym collect hopper.zarr --env Hopper-v5 --policies runs/hopper",
+    "store",
+    option("--env", "a task, see gaitforge gym list", metavar="TASK", required=True),
+    option("--policies", _POLICIES, default="", metavar="FOLDER"),
     option(
-        parser,
         "--quality",
         "of random, medium, medium-replay, expert (default: all but random; of the shipped "
         "policies, which have no replay buffer, medium,expert)",
         names,
-    )
-    option(parser, "--steps", "minimum steps per quality (default: 1,000,000)", positive)
-    option(parser, "--part-steps", "minimum steps per part (default: 50,000)", positive)
-    flag(parser, "--physics", "store the simulator's positions and velocities")
-    option(parser, "--processes", "parallel simulators", positive, 1)
-    add_runner(parser)
-    parser.take("--seed", "--json")
-    parser.runs(
-        _collect, "gaitforge gym collect hopper.zarr --env Hopper-v5 --policies runs/hopper"
-    )
-
-
-def _collect(arguments: argparse.Namespace) -> int:
+    ),
+    option("--steps", "minimum steps per quality (default: 1,000,000)", positive),
+    option("--part-steps", "minimum steps per part (default: 50,000)", positive),
+    flag("--physics", "store the simulator's positions and velocities"),
+    option("--processes", "parallel simulators", positive, 1),
+    add_runner,
+    "--seed --json",
+)
+def _collect(arguments: argparse.Namespace) -> None:
+    """Collect episodes of trained policies, or their replay buffer."""
     chosen = given(arguments, "steps", "part_steps", "seed")
     if arguments.quality is not None:
         chosen["qualities"] = arguments.quality
@@ -109,27 +92,26 @@ def _collect(arguments: argparse.Namespace) -> int:
     if records is not None:
         rows = quality_summary(arguments.store, plan.part_ids())
         show_collected(rows, records, arguments.json)
-    return 0
 
 
-def _add_evaluate(parser: Parser) -> None:
+@command(
+    "gaitforge gym evaluate runs/fcnet --env Hopper-v5 --return-target 1.15",
     option(
-        parser,
         "policy",
         "folder of a training run or of a task's policies; medium or expert (shipped); random",
-    )
-    option(parser, "--env", "a task, e.g. Hopper-v5", metavar="TASK", required=True)
-    option(parser, "--policies", _REFERENCES, default="", metavar="FOLDER")
-    qualities = ("medium", "expert")
-    option(parser, "--quality", "of a folder of policies", default="expert", choices=qualities)
-    option(parser, "--episodes", "episodes to run (default: 100)", positive)
-    option(parser, "--return-target", "in units of the expert's return (default: 1)", float)
-    option(parser, "--out", "also write the result as JSON", Path, metavar="FILE")
-    parser.take("--seed", "--checkpoint", "--set", "--json", settings="environments=50")
-    parser.runs(_evaluate, "gaitforge gym evaluate runs/fcnet --env Hopper-v5 --return-target 1.15")
-
-
-def _evaluate(arguments: argparse.Namespace) -> int:
+    ),
+    option("--env", "a task, e.g. Hopper-v5", metavar="TASK", required=True),
+    option("--policies", _REFERENCES, default="", metavar="FOLDER"),
+    option("--quality", "of a folder of policies", default=EXPERT, choices=(MEDIUM, EXPERT)),
+    option("--episodes", "episodes to run (default: 100)", positive),
+    option("--return-target", "in units of the expert's return (default: 1)", float),
+    option("--out", "also write the result as JSON", Path, metavar="FILE"),
+    "--seed --checkpoint",
+    setting("environments=50"),
+    "--json",
+)
+def _evaluate(arguments: argparse.Namespace) -> None:
+    """Run a trained policy, an expert or a random policy."""
     from flows.stages.gym.evaluation import (
         GymEvaluationPlan,
         evaluate_gym,
@@ -145,7 +127,6 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--env chooses the task, {arguments.env}: leave out --set env")
     record = evaluate_gym(source, plan, TerminalReporter(), arguments.out)
     show_one(record if arguments.json else _shown(record), arguments.json)
-    return 0
 
 
 def _source(arguments: argparse.Namespace) -> GymSource:
@@ -169,24 +150,26 @@ def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
     return rows | {name: record[name] for name in ("success", "terminated", "steps_per_s")}
 
 
-def _add_compare(parser: Parser) -> None:
-    parser.take("store", "--out")
-    option(parser, "--env", "a task (default: Hopper-v5)", metavar="TASK")
-    option(parser, "--policies", _REFERENCES, metavar="FOLDER")
-    option(parser, "--models", "of this call (default: fcnet,dt)", names)
-    sets = "of this call (default: medium,medium-replay,medium-expert)"
-    option(parser, "--sets", sets, names, dest="only")
-    option(parser, "--seeds", "of this call, one run each (default: 0-2)", numbers)
-    option(parser, "--episodes", "episodes to evaluate a run on (default: 100)", positive)
-    own = """'own={"dt":{"model_overrides":{"context_len":20}}}'"""
-    parser.take("--steps", "--batch-size", "--device", "--set", "--json", settings=own)
-    parser.runs(
-        _compare,
-        "gaitforge gym compare hopper.zarr --env Hopper-v5 --steps 20000 --out runs/hopper-compare",
-    )
-
-
-def _compare(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge gym compare hopper.zarr --env Hopper-v5 --steps 20000 --out runs/hopper-compare",
+    "store --out",
+    option("--env", "a task (default: Hopper-v5)", metavar="TASK"),
+    option("--policies", _REFERENCES, metavar="FOLDER"),
+    option("--models", "models to train now (default: fcnet,dt)", names),
+    option(
+        "--sets",
+        "sets to train on now (default: medium,medium-replay,medium-expert)",
+        names,
+        dest="only",
+    ),
+    option("--seeds", "seeds to train now, one run each (default: 0-2)", numbers),
+    option("--episodes", "episodes to evaluate a run on (default: 100)", positive),
+    "--steps --batch-size --device",
+    setting("""'own={"dt":{"model_overrides":{"context_len":20}}}'"""),
+    "--json",
+)
+def _compare(arguments: argparse.Namespace) -> None:
+    """Train return-conditioned models on a store, and evaluate."""
     from flows.stages.gym.comparison import run_gym_comparison
     from pipeline.report.gym_comparison_page import result_rows, write_gym_comparison
 
@@ -196,12 +179,11 @@ def _compare(arguments: argparse.Namespace) -> int:
     page = write_gym_comparison(arguments.out)
     if arguments.json:
         show_one(record, as_json=True)
-        return 0
+        return
     show(result_rows(record), as_json=False)
     if record["left_out"]:
         print(f"\nleft out, their settings differ: {', '.join(record['left_out'])}")
     print(f"\npage: {page}")
-    return 0
 
 
 def _comparison_plan(arguments: argparse.Namespace) -> GymComparisonPlan:
@@ -219,3 +201,6 @@ def _comparison_plan(arguments: argparse.Namespace) -> GymComparisonPlan:
     # What names sets is checked against them, so they come first.
     settings = sorted(arguments.settings, key=lambda setting: not setting.startswith("sets="))
     return with_chosen(override(plan, settings), given(arguments, "only"))
+
+
+gym_command = actions("gaitforge gym list", _list, _collect, _evaluate, _compare)

@@ -14,7 +14,17 @@ from collectors.humanoid.experts.experts import PD
 from collectors.humanoid.observation import CONTROL_DT_S
 from flows.settings import override
 from flows.tasks.humanoid import HumanoidPlan
-from pipeline.cli.arguments import Parser, add_actions, given, names, option, positive, whole
+from pipeline.cli.arguments import (
+    Container,
+    actions,
+    command,
+    given,
+    names,
+    option,
+    positive,
+    setting,
+    whole,
+)
 from pipeline.cli.collect import run_collection, show_parts
 from pipeline.cli.runner_arguments import add_runner
 from pipeline.progress import TerminalReporter
@@ -24,31 +34,22 @@ if TYPE_CHECKING:
     from flows.stages.humanoid.evaluation import HumanoidSource
 
 
-def add_humanoid(parser: Parser) -> None:
-    """`gaitforge humanoid ACTION`."""
-    table = {
-        "reference": (_add_reference, "write synthetic reference clips, or list a file's clips"),
-        "train-expert": (_add_train_expert, "train an expert per snippet"),
-        "collect": (_add_collect, "collect rollouts of experts, one part per snippet"),
-        "evaluate": (_add_evaluate, "run a trained policy or an expert from the start of clips"),
-    }
-    add_actions(parser, "gaitforge humanoid reference --out clips.h5", table)
-
-
-def _add_reference(parser: Parser) -> None:
+def _add_reference_file(parser: Container) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
-    option(which, "--out", "write synthetic clips to it", Path, metavar="FILE")
-    option(which, "--list", "such a file, or cmu_2020_*.h5", Path, metavar="FILE")
-    option(parser, "--motion", "motions, comma-separated (default: all)", names)
-    option(parser, "--frames", "frames per clip", positive, 96)
-    option(parser, "--variants", "clips per motion", positive, 1)
-    parser.take("--json")
-    parser.runs(
-        _reference, "gaitforge humanoid reference --out clips.h5 --motion squat,step --variants 3"
-    )
+    option("--out", "write synthetic clips to it", Path, metavar="FILE")(which)
+    option("--list", "a file made by --out, or cmu_2020_*.h5", Path, metavar="FILE")(which)
 
 
-def _reference(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge humanoid reference --out clips.h5 --motion squat,step --variants 3",
+    _add_reference_file,
+    option("--motion", "motions, comma-separated (default: all)", names),
+    option("--frames", "frames per clip", positive, 96),
+    option("--variants", "clips per motion", positive, 1),
+    "--json",
+)
+def _reference(arguments: argparse.Namespace) -> None:
+    """Write synthetic reference clips, or list a file's clips."""
     if arguments.out is not None:
         clips = [
             synthetic_clip(motion, arguments.frames, variant)
@@ -62,14 +63,15 @@ def _reference(arguments: argparse.Namespace) -> int:
         for name, frames in lengths.items()
     ]
     show(rows, arguments.json)
-    return 0
 
 
-def _add_snippets(parser: Parser) -> None:
-    option(parser, "--reference", "file with the clips", Path, metavar="FILE", required=True)
-    option(parser, "--clips", "clips, or snippets CLIP-START-END (default: all clips)", names)
-    option(parser, "--snippet-frames", "frames per snippet, to cut clips into", positive, 165)
-    option(parser, "--overlap", "frames that neighbouring snippets share", whole, 33)
+_REFERENCE = option("--reference", "file with the clips", Path, metavar="FILE", required=True)
+_SNIPPETS = (
+    _REFERENCE,
+    option("--clips", "clips, or snippets CLIP-START-END (default: all clips)", names),
+    option("--snippet-frames", "frames per snippet, to cut clips into", positive, 165),
+    option("--overlap", "frames that neighbouring snippets share", whole, 33),
+)
 
 
 def _snippets(arguments: argparse.Namespace) -> list[Snippet]:
@@ -84,17 +86,16 @@ def _snippets(arguments: argparse.Namespace) -> list[Snippet]:
     return found
 
 
-def _add_train_expert(parser: Parser) -> None:
-    _add_snippets(parser)
-    option(parser, "--steps", "control steps per snippet, in all", positive)
-    parser.take("--out", "--seed", "--threads", "--set", "--json", settings="humanoids=256")
-    parser.runs(
-        _train_expert,
-        "gaitforge humanoid train-expert --reference clips.h5 --clips step_00 --out experts",
-    )
-
-
-def _train_expert(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge humanoid train-expert --reference clips.h5 --clips step_00 --out experts",
+    *_SNIPPETS,
+    option("--steps", "control steps per snippet, in all", positive),
+    "--out --seed --threads",
+    setting("humanoids=256"),
+    "--json",
+)
+def _train_expert(arguments: argparse.Namespace) -> None:
+    """Train an expert per snippet."""
     from collectors.humanoid.experts.training import ResidualTrainingConfig
     from flows.stages.humanoid.training import train_humanoid_expert
 
@@ -112,50 +113,43 @@ def _train_expert(arguments: argparse.Namespace) -> int:
         }
         rows.append({"snippet": snippet.name, **scores, "wall_s": card["wall_s"]})
     show(rows, arguments.json)
-    return 0
 
 
-def _add_collect(parser: Parser) -> None:
-    parser.take("store")
-    _add_snippets(parser)
-    option(parser, "--expert", "pd, or the output folder of train-expert (default: pd)")
-    option(parser, "--start-rollouts", "per snippet, from its start (default: 16)", whole)
-    option(parser, "--random-rollouts", "per snippet, from random frames (default: 16)", whole)
-    option(parser, "--action-noise", "standard deviation (default: 0.1)", float)
-    option(parser, "--processes", "parallel simulators", positive, 1)
-    add_runner(parser)
-    parser.take("--seed", "--json")
-    parser.runs(
-        _collect,
-        "gaitforge humanoid collect mocap.zarr --reference clips.h5 --clips step_00,squat_00",
-    )
-
-
-def _collect(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge humanoid collect mocap.zarr --reference clips.h5 --clips step_00,squat_00",
+    "store",
+    *_SNIPPETS,
+    option("--expert", "pd, or the output folder of train-expert (default: pd)"),
+    option("--start-rollouts", "per snippet, from its start (default: 16)", whole),
+    option("--random-rollouts", "per snippet, from random frames (default: 16)", whole),
+    option("--action-noise", "standard deviation (default: 0.1)", float),
+    option("--processes", "parallel simulators", positive, 1),
+    add_runner,
+    "--seed --json",
+)
+def _collect(arguments: argparse.Namespace) -> None:
+    """Collect rollouts of experts, one part per snippet."""
     chosen = given(arguments, "start_rollouts", "random_rollouts", "action_noise", "seed")
     grid = SnippetGrid(tuple(snippet.name for snippet in _snippets(arguments)), **chosen)
     plan = HumanoidPlan(grid, str(arguments.reference), arguments.expert or PD, arguments.processes)
     records = run_collection(arguments, plan)
     if records is not None:
         show_parts(records, arguments.json)
-    return 0
 
 
-def _add_evaluate(parser: Parser) -> None:
-    option(parser, "policy", "folder of a training run, pd, or a folder of experts")
-    option(parser, "--reference", "file with the clips", Path, metavar="FILE", required=True)
-    option(parser, "--train", "clips that were trained on", names, ())
-    option(parser, "--validation", "clips that were not", names, ())
-    option(parser, "--out", "also write the result as JSON", Path, metavar="FILE")
-    parser.take("--checkpoint", "--set", "--json", settings="rollouts.max_steps=100")
-    parser.runs(
-        _evaluate,
-        "gaitforge humanoid evaluate runs/bot --reference clips.h5 --train step_00 "
-        "--validation step_01",
-    )
-
-
-def _evaluate(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge humanoid evaluate runs/bot --reference clips.h5 --train step_00",
+    option("policy", "folder of a training run, pd, or a folder of experts"),
+    _REFERENCE,
+    option("--train", "clips that were trained on", names, ()),
+    option("--validation", "clips that were not", names, ()),
+    option("--out", "also write the result as JSON", Path, metavar="FILE"),
+    "--checkpoint",
+    setting("rollouts.max_steps=100"),
+    "--json",
+)
+def _evaluate(arguments: argparse.Namespace) -> None:
+    """Run a trained policy or an expert from the start of clips."""
     from flows.stages.humanoid.evaluation import (
         HumanoidEvaluationPlan,
         evaluate_humanoid,
@@ -173,7 +167,6 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     shown = ("group", "snippet", "normalised_return", "normalised_length", "early")
     rows = [{name: row[name] for name in shown} for row in (*record["snippets"], *means)]
     show(rows, arguments.json)
-    return 0
 
 
 def _source(policy: str, checkpoint: str) -> HumanoidSource:
@@ -183,3 +176,8 @@ def _source(policy: str, checkpoint: str) -> HumanoidSource:
     if (folder / "config.json").is_file():
         return HumanoidSource(folder.resolve().name, run=folder, which=checkpoint)
     return HumanoidSource(policy if policy == PD else folder.name, expert=policy)
+
+
+humanoid_command = actions(
+    "gaitforge humanoid reference --out clips.h5", _reference, _train_expert, _collect, _evaluate
+)

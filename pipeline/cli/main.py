@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from learners.training.interrupts import INTERRUPTED, Stopped
-from pipeline.cli.arguments import WRONG_INPUT, Parser, add_command
+from pipeline.cli.arguments import WRONG_INPUT, Command, Parser, add_command, command, option
 
 COMMANDS = {
     "demo": ("demo", "run a small pipeline end to end: collect, train, evaluate, report"),
@@ -49,7 +49,7 @@ COMMANDS = {
     "bench": ("bench", "measure speeds on this machine"),
     "completion": ("main", "print a shell completion script"),
 }
-"""Name -> (module of this package with the function `add_NAME`, help)."""
+"""Name -> (module of this package with the `Command` called NAME_command, help)."""
 
 _ENVIRONMENT = {
     # Threads of a pool that wait by spinning take the cores from those that work.
@@ -67,28 +67,26 @@ _ENVIRONMENT = {
 
 def build_parser(argv: Sequence[str] | None = None) -> Parser:
     """The parser of the command that `argv` begins with; without `argv`, of all commands."""
-    parser = Parser(
+    program = Parser(
         prog="gaitforge",
         description="Legged-motion datasets and policies: collect, query, train, evaluate, report.",
         epilog="Start with: gaitforge demo --out runs/demo",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = program.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, what) in COMMANDS.items():
-        command = add_command(commands, name, what)
+        parser = add_command(commands, name, what)
         if argv is None or name in argv[:1]:
-            getattr(import_module(f"pipeline.cli.{module}"), f"add_{name}")(command)
-    return parser
+            found: Command = getattr(import_module(f"pipeline.cli.{module}"), f"{name}_command")
+            found.fill(parser)
+    return program
 
 
-def add_completion(parser: Parser) -> None:
-    """`gaitforge completion SHELL`."""
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
-    parser.runs(_print_completion, "source <(gaitforge completion bash)")
-
-
-def _print_completion(arguments: argparse.Namespace) -> int:
+@command(
+    "source <(gaitforge completion bash)", option("shell", "", choices=("bash", "zsh", "tcsh"))
+)
+def completion_command(arguments: argparse.Namespace) -> None:
+    """Print a shell completion script."""
     print(import_module("shtab").complete(build_parser(), arguments.shell))
-    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check_packages()
         arguments = build_parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
-        return arguments.run(arguments)
+        return arguments.run(arguments) or 0
     except ValueError as error:
         print(f"gaitforge: error: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_INPUT

@@ -7,25 +7,13 @@ from typing import Any
 
 from collectors.physics.contract.robot_check import RobotFindings, check_robot
 from collectors.robots.robot import list_robots, load_robot
-from pipeline.cli.arguments import Parser, add_actions, option
+from pipeline.cli.arguments import actions, command, option
 from pipeline.tables import show, show_one
 
 
-def add_robot(parser: Parser) -> None:
-    """`gaitforge robot ACTION`."""
-    table = {
-        "list": (_add_list, "list the shipped robots"),
-        "check": (_add_check, "check a robot's card and MJCF, and let it stand for two seconds"),
-    }
-    add_actions(parser, "gaitforge robot check my_robot", table)
-
-
-def _add_list(parser: Parser) -> None:
-    parser.take("--json")
-    parser.runs(_list, "gaitforge robot list --json")
-
-
-def _list(arguments: argparse.Namespace) -> int:
+@command("gaitforge robot list --json", "--json")
+def _list(arguments: argparse.Namespace) -> None:
+    """List the shipped robots."""
     rows = []
     for name in list_robots():
         robot = load_robot(name)
@@ -39,21 +27,20 @@ def _list(arguments: argparse.Namespace) -> int:
             }
         )
     show(rows, arguments.json)
-    return 0
 
 
-def _add_check(parser: Parser) -> None:
-    option(parser, "robot", "a folder with robot.json and its MJCF, a card, or a shipped robot")
-    parser.take("--json")
-    parser.runs(_check, "gaitforge robot check my_robot")
-
-
-def _check(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge robot check my_robot",
+    option("robot", "a folder with robot.json and its MJCF, a card, or a shipped robot"),
+    "--json",
+)
+def _check(arguments: argparse.Namespace) -> None:
+    """Check a robot's card and MJCF, and let it stand for two seconds."""
     findings = check_robot(load_robot(arguments.robot))
     record, joints = _robot_record(findings), _joint_records(findings)
     if arguments.json:
         show_one({**record, "joints": joints, "warnings": list(findings.warnings)}, as_json=True)
-        return 0
+        return
     show_one(record, as_json=False)
     print()
     show(joints, as_json=False)
@@ -61,7 +48,6 @@ def _check(arguments: argparse.Namespace) -> int:
     for warning in findings.warnings:
         print(f"warning: {warning}")
     print(f"{findings.robot.name} can be used" + (" all the same" if findings.warnings else ""))
-    return 0
 
 
 def _robot_record(findings: RobotFindings) -> dict[str, Any]:
@@ -98,3 +84,6 @@ def _joint_records(findings: RobotFindings) -> list[dict[str, Any]]:
         {"joint": joint, **{name: float(values[i]) for name, values in columns.items()}}
         for i, joint in enumerate(robot.joint_names)
     ]
+
+
+robot_command = actions("gaitforge robot check my_robot", _list, _check)

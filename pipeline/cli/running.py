@@ -28,7 +28,17 @@ from flows.runners.slurm.jobs import (
 )
 from flows.runners.slurm.script import STOPPED
 from flows.stages.status import CollectionStatus, TrainingStatus, as_tree, status
-from pipeline.cli.arguments import Parser, add_actions, flag, option, positive, store_address, whole
+from pipeline.cli.arguments import (
+    actions,
+    command,
+    flag,
+    group,
+    option,
+    positive,
+    setting,
+    store_address,
+    whole,
+)
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one, table
 
@@ -39,21 +49,14 @@ _MOST_FAILED = 5
 _CLEAR = "\x1b[H\x1b[J"
 
 
-def add_status(parser: Parser) -> None:
-    """`gaitforge status STORE|RUN`."""
-    option(
-        parser,
-        "place",
-        "a store, or the folder of a training run",
-        store_address,
-        metavar="STORE|RUN",
-    )
-    flag(parser, "--watch", "repeat every two seconds until the work has ended")
-    parser.take("--json")
-    parser.runs(_status, "gaitforge status data/legged.zarr --watch")
-
-
-def _status(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge status data/legged.zarr --watch",
+    option("place", "a store, or the folder of a training run", store_address, metavar="STORE|RUN"),
+    flag("--watch", "repeat every two seconds until the work has ended"),
+    "--json",
+)
+def status_command(arguments: argparse.Namespace) -> None:
+    """Show the progress of a collection or a training run, from its files."""
     while True:
         found = status(arguments.place)
         if arguments.json:
@@ -65,7 +68,7 @@ def _status(arguments: argparse.Namespace) -> int:
             lines = _collection_lines(found) if collection else _training_lines(found)
             print(start + "\n".join(lines), flush=True)
         if not arguments.watch or found.state in ("complete", "stopped"):
-            return 0
+            return
         time.sleep(_WATCH_S)
 
 
@@ -149,24 +152,13 @@ _SETTLE_S = 15.0
 _JOB = "a job's folder or id, a store, a run, or a folder that holds them"
 
 
-def add_jobs(parser: Parser) -> None:
-    """`gaitforge jobs ACTION`."""
-    table = {
-        "list": (_add_list, "list jobs, or the tasks of one"),
-        "follow": (_add_follow, "print a job's log until the job ends; exit 1 if it failed"),
-        "cancel": (_add_cancel, "cancel a job; what it has saved stays"),
-        "run": (_add_run, "do a job's work in this process, as its script does"),
-    }
-    add_actions(parser, "gaitforge jobs list data/legged.zarr", table)
-
-
-def _add_list(parser: Parser) -> None:
-    option(parser, "job", _JOB, default=".", nargs="?", metavar="FOLDER|JOB")
-    parser.take("--json")
-    parser.runs(_list, "gaitforge jobs list runs/fcnet")
-
-
-def _list(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge jobs list runs/fcnet",
+    option("job", _JOB, default=".", nargs="?", metavar="FOLDER|JOB"),
+    "--json",
+)
+def _list(arguments: argparse.Namespace) -> None:
+    """List jobs, or the tasks of one."""
     name = arguments.job
     jobs = [find_job(name)] if name.isdigit() else find_jobs(Path(name))
     seen = list(zip(jobs, states_of(jobs), strict=True))
@@ -178,15 +170,11 @@ def _list(arguments: argparse.Namespace) -> int:
         show([_task_row(task) for task in seen[0][1]], as_json=False)
     else:
         show([_row(job, tasks) for job, tasks in seen], as_json=False)
-    return 0
 
 
-def _add_follow(parser: Parser) -> None:
-    option(parser, "job", _JOB, metavar="FOLDER|JOB")
-    parser.runs(_follow, "gaitforge jobs follow 1234")
-
-
+@command("gaitforge jobs follow 1234", option("job", _JOB, metavar="FOLDER|JOB"))
 def _follow(arguments: argparse.Namespace) -> int:
+    """Print a job's log until the job ends; exit 1 if it failed."""
     job = find_job(arguments.job)
     for task, line in follow(job):
         print(f"[{task}] {line}" if job.is_array else line, flush=True)
@@ -195,13 +183,9 @@ def _follow(arguments: argparse.Namespace) -> int:
     return 0 if state == "done" else 1
 
 
-def _add_cancel(parser: Parser) -> None:
-    option(parser, "job", _JOB, metavar="FOLDER|JOB")
-    parser.take("--json")
-    parser.runs(_cancel, "gaitforge jobs cancel 1234")
-
-
-def _cancel(arguments: argparse.Namespace) -> int:
+@command("gaitforge jobs cancel 1234", option("job", _JOB, metavar="FOLDER|JOB"), "--json")
+def _cancel(arguments: argparse.Namespace) -> None:
+    """Cancel a job; what it has saved stays."""
     job = find_job(arguments.job)
     cancel_job(job)
     deadline = time.monotonic() + _SETTLE_S
@@ -209,16 +193,15 @@ def _cancel(arguments: argparse.Namespace) -> int:
         time.sleep(0.2)
     tasks = task_states(job)
     show_one(_record(job, tasks) if arguments.json else _row(job, tasks), arguments.json)
-    return 0
 
 
-def _add_run(parser: Parser) -> None:
-    option(parser, "folder", "folder of the job", Path)
-    option(parser, "--task", "array task", whole, 0)
-    parser.runs(_run, "gaitforge jobs run data/legged.zarr.jobs/collect-20260131-120000 --task 3")
-
-
-def _run(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge jobs run data/legged.zarr.jobs/collect-20260131-120000 --task 3",
+    option("folder", "folder of the job", Path),
+    option("--task", "array task", whole, 0),
+)
+def _run(arguments: argparse.Namespace) -> None:
+    """Do a job's work in this process, as its script does."""
     from flows.runners.slurm.runner import run_task
 
     # Of several processes of one training, the first speaks.
@@ -230,7 +213,6 @@ def _run(arguments: argparse.Namespace) -> int:
         run_task(arguments.folder, arguments.task, reporter)
     finally:
         signal.signal(signal.SIGTERM, former)
-    return 0
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
@@ -279,30 +261,27 @@ def _record(job: Job, tasks: list[TaskStatus]) -> dict[str, Any]:
     return to_tree(job) | {"state": job_state(tasks), "tasks": [asdict(task) for task in tasks]}
 
 
-def add_serve(parser: Parser) -> None:
-    """`gaitforge serve`."""
-    option(parser, "--store", "the store to collect into", store_address)
-    option(parser, "--schedule", "when to collect, e.g. '0 2 * * *'", default="", metavar="CRON")
-    option(parser, "--timezone", "of the schedule", default="UTC")
-    flag(
-        parser,
-        "--new-every-day",
-        "the day is the seed, so every day adds new parts",
-    )
-    option(parser, "--preset", "size of the plan", default="demo", metavar="NAME")
-    option(parser, "--threads", "simulator threads", positive, 2)
-    parser.take("--set", settings="grid.parts=4")
-    server = parser.add_argument_group("server, unless PREFECT_API_URL names one")
-    option(server, "--host", "", default="127.0.0.1")
-    option(server, "--port", "0 for a free one", whole, 4200)
-    flag(server, "--expose", "allow a host that other machines can reach")
-    parser.runs(
-        _serve, 'gaitforge serve --store data/legged.zarr --schedule "0 2 * * *" --new-every-day'
-    )
-
-
-def _serve(arguments: argparse.Namespace) -> int:
+@command(
+    'gaitforge serve --store data/legged.zarr --schedule "0 2 * * *" --new-every-day',
+    option("--store", "the store to collect into", store_address),
+    option("--schedule", "when to collect, e.g. '0 2 * * *'", default="", metavar="CRON"),
+    option("--timezone", "of the schedule", default="UTC", metavar="AREA/CITY"),
+    flag("--new-every-day", "the day is the seed, so every day adds new parts"),
+    option("--preset", "size of the plan", default="demo", metavar="NAME"),
+    option("--threads", "simulator threads", positive, 2),
+    setting("grid.parts=4"),
+    group(
+        "server, unless PREFECT_API_URL names one",
+        option("--host", "address to listen at", default="127.0.0.1", metavar="ADDRESS"),
+        option("--port", "0 for a free one", whole, 4200),
+        flag("--expose", "allow a host that other machines can reach"),
+    ),
+)
+def serve_command(arguments: argparse.Namespace) -> None:
+    """Serve the flows to Prefect, with forms and a schedule, until Ctrl-C."""
     from pipeline.serve.serving import ServePlan, serve_flows
 
     serve_flows(ServePlan(**{name: getattr(arguments, name) for name in ServePlan.__annotations__}))
-    return 0
+
+
+jobs_command = actions("gaitforge jobs list data/legged.zarr", _list, _follow, _cancel, _run)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from collectors.physics import availability
 from collectors.physics.contract.checks import CHECKS, CheckResult, run_checks
 from collectors.simulators import BACKENDS
-from pipeline.cli.arguments import SHARED, Parser, add_actions, option, positive
+from pipeline.cli.arguments import actions, command, option, positive, simulator
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
 
@@ -16,35 +16,20 @@ FAILED = 1
 _NAME_WIDTH = max(len(name) for name in CHECKS)
 
 
-def add_sim(parser: Parser) -> None:
-    """`gaitforge sim ACTION`."""
-    table = {
-        "list": (_add_list, "list the simulators, and what the unavailable ones lack"),
-        "check": (_add_check, "run the physics contract's checks on an installed simulator"),
-    }
-    add_actions(parser, "gaitforge sim check isaacgym", table)
-
-
-def _add_list(parser: Parser) -> None:
-    parser.take("--isaacgym-python", "--json")
-    parser.runs(_list, "gaitforge sim list --json")
-
-
-def _list(arguments: argparse.Namespace) -> int:
+@command("gaitforge sim list --json", "--isaacgym-python", "--json")
+def _list(arguments: argparse.Namespace) -> None:
+    """List the simulators, and what the unavailable ones lack."""
     show([asdict(availability(name)) for name in BACKENDS], arguments.json)
-    return 0
 
 
-def _add_check(parser: Parser) -> None:
-    parser.add_argument("sim", **SHARED["--sim"])
-    option(parser, "--robots", "parallel robots when measuring the speed", positive, 256)
-    parser.take("--isaacgym-python", "--json")
-    parser.runs(
-        _check, "gaitforge sim check isaacgym --isaacgym-python ~/miniconda3/envs/gym/bin/python"
-    )
-
-
+@command(
+    "gaitforge sim check isaacgym --isaacgym-python ~/miniconda3/envs/gym/bin/python",
+    option("sim", f"simulator: {', '.join(BACKENDS)}", simulator, metavar="NAME"),
+    option("--robots", "parallel robots when measuring the speed", positive, 256),
+    "--isaacgym-python --json",
+)
 def _check(arguments: argparse.Namespace) -> int:
+    """Run the physics contract's checks on an installed simulator."""
     found = availability(arguments.sim)
     if not found.available:
         raise ValueError(f"simulator '{found.name}' is not available: {found.why_not}")
@@ -72,3 +57,6 @@ def _check_line(result: CheckResult) -> str:
     passed = "passed" if result.passed else "FAILED"
     name = f"{result.name:<{_NAME_WIDTH}}"
     return f"{passed}  {name}  {result.seconds:6.1f} s  {result.what}: {result.found}"
+
+
+sim_command = actions("gaitforge sim check isaacgym", _list, _check)

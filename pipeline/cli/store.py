@@ -8,9 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from datasets import Selection, Store, migrate_store, open_store, write_parquet
-from pipeline.cli.arguments import CELLS, Handler, Parser, cells_of, flag, names, option, whole
+from pipeline.cli.arguments import CELLS, cells_of, command, flag, names, option, whole
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
+
+_EXAMPLE = "runs/demo/legged.zarr"
 
 
 def chosen_episodes(store: Store, arguments: argparse.Namespace) -> Selection:
@@ -19,21 +21,19 @@ def chosen_episodes(store: Store, arguments: argparse.Namespace) -> Selection:
     return selection if arguments.where is None else selection.where(arguments.where)
 
 
-def add_query(parser: Parser) -> None:
-    """`gaitforge query STORE`."""
-    parser.take("store", *CELLS, "--where")
-    option(parser, "--group-by", "columns (default: the store's own)", names)
-    parser.take("--tag")
-    option(parser, "--parquet", "also write the rows there", Path, metavar="FILE")
-    option(parser, "--save", "save the selection, to train on", Path, metavar="FILE")
-    parser.take("--json")
-    parser.runs(
-        _query,
-        'gaitforge query legged.zarr --terrain rough --where "return > 6 and friction < 0.6"',
-    )
-
-
-def _query(arguments: argparse.Namespace) -> int:
+@command(
+    'gaitforge query legged.zarr --terrain rough --where "return > 6 and friction < 0.6"',
+    "store",
+    CELLS,
+    "--where",
+    option("--group-by", "columns (default: the store's own)", names),
+    "--tag",
+    option("--parquet", "also write the rows there", Path, metavar="FILE"),
+    option("--save", "save the selection, to train on", Path, metavar="FILE"),
+    "--json",
+)
+def query_command(arguments: argparse.Namespace) -> None:
+    """Describe the episodes that match a condition."""
     selection = chosen_episodes(open_store(arguments.store, tag=arguments.tag), arguments)
     rows = selection.describe(arguments.group_by)
     if arguments.parquet is not None:
@@ -41,37 +41,30 @@ def _query(arguments: argparse.Namespace) -> int:
     if arguments.save is not None:
         selection.save(arguments.save)
     show(rows, arguments.json)
-    return 0
 
 
-def add_info(parser: Parser) -> None:
-    """`gaitforge info STORE`."""
-    _on_store(parser, "info", _info)
-    parser.take("--tag")
-
-
-def _info(arguments: argparse.Namespace) -> int:
+@command(f"gaitforge info {_EXAMPLE}", "store --json --tag")
+def info_command(arguments: argparse.Namespace) -> None:
+    """Show a store's version, size and schema version."""
     store = open_store(arguments.store, tag=arguments.tag)
     record = store.info() | {"tags": [tag.name for tag in store.tags()]}
     show_one(record | ({"plan": store.plan} if arguments.json else {}), arguments.json)
-    return 0
 
 
-def add_verify(parser: Parser) -> None:
-    """`gaitforge verify STORE`."""
-    _on_store(parser, "verify", _verify)
+@command(
+    f"gaitforge verify {_EXAMPLE}",
+    "store --json",
     option(
-        parser,
         "--replay",
         "also simulate N random episodes again and compare them bit for bit",
         whole,
         0,
-    )
-    option(parser, "--seed", "which episodes are replayed", whole, 0)
-    option(parser, "--robot", "a name or path, if not the store's own robot", default="")
-
-
-def _verify(arguments: argparse.Namespace) -> int:
+    ),
+    option("--seed", "which episodes are replayed", whole, 0),
+    option("--robot", "a name or path, if not the store's own robot", default=""),
+)
+def verify_command(arguments: argparse.Namespace) -> int:
+    """Check every file of a store; exit 1 and print a line per fault."""
     store = open_store(arguments.store)
     faults = store.verify()
     if arguments.replay and not faults:
@@ -92,87 +85,67 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 1 if faults else 0
 
 
-def add_gc(parser: Parser) -> None:
-    """`gaitforge gc STORE`."""
-    _on_store(parser, "gc", _gc)
-
-
-def _gc(arguments: argparse.Namespace) -> int:
+@command(f"gaitforge gc {_EXAMPLE}", "store --json")
+def gc_command(arguments: argparse.Namespace) -> None:
+    """Remove what interrupted writers and compactions left in a store."""
     show_one({"removed": open_store(arguments.store).gc()}, arguments.json)
-    return 0
 
 
-def add_compact(parser: Parser) -> None:
-    """`gaitforge compact STORE`."""
-    _on_store(parser, "compact", _compact)
-
-
-def _compact(arguments: argparse.Namespace) -> int:
+@command(f"gaitforge compact {_EXAMPLE}", "store --json")
+def compact_command(arguments: argparse.Namespace) -> None:
+    """Merge small parts; the dataset and its hash stay the same."""
     rows = [asdict(record) for record in open_store(arguments.store).compact()]
     show(rows, arguments.json)
     if rows and not arguments.json:
         print("gaitforge gc frees the parts that these replace")
-    return 0
 
 
-def add_tag(parser: Parser) -> None:
-    """`gaitforge tag STORE [NAME]`."""
-    _on_store(parser, "tag", _tag, " v1")
-    option(parser, "name", "letters, digits, '_', '-' and '.'", nargs="?")
-
-
-def _tag(arguments: argparse.Namespace) -> int:
+@command(
+    f"gaitforge tag {_EXAMPLE} v1",
+    "store --json",
+    option("name", "letters, digits, '_', '-' and '.'", nargs="?"),
+)
+def tag_command(arguments: argparse.Namespace) -> None:
+    """Name a store's present version, or list the names."""
     store = open_store(arguments.store)
     tags = [store.tag(arguments.name)] if arguments.name else store.tags()
     rows = [{"tag": t.name, "hash": t.hash, "steps": t.steps, "episodes": t.episodes} for t in tags]
     show(rows, arguments.json)
-    return 0
 
 
-def add_migrate(parser: Parser) -> None:
-    """`gaitforge migrate STORE`."""
-    _on_store(parser, "migrate", _migrate)
-
-
-def _migrate(arguments: argparse.Namespace) -> int:
+@command(f"gaitforge migrate {_EXAMPLE}", "store --json")
+def migrate_command(arguments: argparse.Namespace) -> None:
+    """Upgrade a store of an older version of this program."""
     old = migrate_store(arguments.store)
     new = open_store(arguments.store).info()["schema_version"]
     show_one({"from": old, "to": new}, arguments.json)
-    return 0
 
 
-def add_push(parser: Parser) -> None:
-    """`gaitforge push STORE URL`."""
-    option(parser, "store", "folder of the store", Path)
-    option(parser, "url", "s3://bucket/prefix")
-    parser.take("--json")
-    parser.runs(_push, "gaitforge push data/legged.zarr s3://bucket/legged.zarr")
-
-
-def _push(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge push data/legged.zarr s3://bucket/legged.zarr",
+    option("store", "folder of the store", Path),
+    option("url", "s3://bucket/prefix"),
+    "--json",
+)
+def push_command(arguments: argparse.Namespace) -> None:
+    """Copy a local store's parts to object storage; existing parts are kept."""
     from datasets.storage.s3.object_store import push_store  # of the extra s3
 
     sent = push_store(open_store(arguments.store), arguments.url)
     show_one({"url": arguments.url, "committed": sent}, arguments.json)
-    return 0
 
 
-def _on_store(parser: Parser, name: str, handler: Handler, rest: str = "") -> None:
-    parser.take("store", "--json")
-    parser.runs(handler, f"gaitforge {name} runs/demo/legged.zarr{rest}")
-
-
-def add_card(parser: Parser) -> None:
-    """`gaitforge card STORE`."""
-    parser.take("store")
-    option(parser, "--out", "output folder (default: STORE.card)", Path)
-    parser.take(*CELLS, "--where")
-    flag(parser, "--no-channels", "skip the statistics of the arrays")
-    parser.take("--scheduler")
-    parser.runs(_card, "gaitforge card runs/demo/legged.zarr --out runs/demo/card")
-
-
-def _card(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge card runs/demo/legged.zarr --out runs/demo/card",
+    "store",
+    option("--out", "output folder (default: STORE.card)", Path),
+    CELLS,
+    "--where",
+    flag("--no-channels", "skip the statistics of the arrays"),
+    "--scheduler",
+)
+def card_command(arguments: argparse.Namespace) -> None:
+    """Write a dataset card: HTML, Markdown and JSON."""
     from flows.runners.dask_clusters import DaskSettings, dask_client
     from pipeline.report.card import selected, write_card
 
@@ -183,4 +156,3 @@ def _card(arguments: argparse.Namespace) -> int:
     with dask_client(DaskSettings(scheduler=scheduler)) if scheduler else nullcontext():
         written = write_card(selection, folder, filters=filters, channels=not arguments.no_channels)
     print(*written, sep="\n")
-    return 0

@@ -13,12 +13,13 @@ from pipeline.cli.arguments import (
     CELLS,
     GRID,
     SIMULATOR,
-    Parser,
+    command,
     given,
     names,
     numbers,
     option,
     positive,
+    setting,
 )
 from pipeline.cli.runner_arguments import add_training_runner, training_job_settings
 from pipeline.cli.running import show_submitted
@@ -30,22 +31,22 @@ if TYPE_CHECKING:
     from flows.stages.train import SelectPlan
 
 
-def add_train(parser: Parser) -> None:
-    """`gaitforge train STORE`."""
-    parser.take("store")
-    option(parser, "--model", "see gaitforge models", default="fcnet", metavar="NAME")
-    parser.take("--objective", "--out", "--steps", "--batch-size")
-    option(parser, "--optimiser", "adamw, adam or lion (default: adamw)", metavar="NAME")
-    option(parser, "--seed", "of the weights and of the order of the data", int)
-    parser.take("--device", *CELLS, "--where", "--selection")
-    add_training_runner(parser)
-    parser.take("--set", "--json", settings="config.peak_lr=0.001")
-    parser.runs(
-        _train, "gaitforge train legged.zarr --model fcnet --terrain flat,rough --out runs/fcnet"
-    )
-
-
-def _train(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge train legged.zarr --model fcnet --terrain flat,rough --out runs/fcnet",
+    "store",
+    option("--model", "see gaitforge models", default="fcnet", metavar="NAME"),
+    "--objective --out --steps --batch-size",
+    option("--optimiser", "adamw, adam or lion (default: adamw)", metavar="NAME"),
+    option("--seed", "of the weights and of the order of the data", int),
+    "--device",
+    CELLS,
+    "--where --selection",
+    add_training_runner,
+    setting("config.peak_lr=0.001"),
+    "--json",
+)
+def train_command(arguments: argparse.Namespace) -> None:
+    """Train a model on a selection of a store, or resume a run."""
     from flows.stages.train import TrainPlan, run_training
     from learners.training.config import TrainConfig
     from learners.training.distributed import process_rank
@@ -60,13 +61,12 @@ def _train(arguments: argparse.Namespace) -> int:
 
         job = run_training_on_slurm(plan, arguments.store, arguments.out, job_settings)
         show_submitted(job, arguments.json)
-        return 0
+        return
     leads = process_rank() == 0  # of the processes that torchrun may have started
     reporter = TerminalReporter() if leads else Silent()
     result = run_training(plan, arguments.store, arguments.out, reporter)
     if leads:
         show_one({**asdict(result), "run_dir": str(result.run_dir)}, arguments.json)
-    return 0
 
 
 def _select_plan(arguments: argparse.Namespace) -> SelectPlan:
@@ -81,25 +81,25 @@ def _select_plan(arguments: argparse.Namespace) -> SelectPlan:
     )
 
 
-def add_evaluate(parser: Parser) -> None:
-    """`gaitforge evaluate RUN`."""
-    option(parser, "policy_run", "folder of a training run or exported policy", Path, metavar="RUN")
-    parser.take("--checkpoint", "--robot", *SIMULATOR, *GRID)
-    parser.take("--set", "--json", settings="robots=64")
-    parser.runs(
-        _evaluate, "gaitforge evaluate runs/fcnet --terrain flat,rough --skill run --episodes 64"
-    )
-
-
-def _evaluate(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge evaluate runs/fcnet --terrain flat,rough --skill run --episodes 64",
+    option("policy_run", "folder of a training run or exported policy", Path, metavar="RUN"),
+    "--checkpoint --robot",
+    SIMULATOR,
+    GRID,
+    setting("robots=64"),
+    "--json",
+)
+def evaluate_command(arguments: argparse.Namespace) -> None:
+    """Run a trained policy in closed loop on held-out episodes."""
     run = arguments.policy_run
     if not run.is_dir():
         raise ValueError(f"no training run at {run}; `gaitforge train` makes one")
     name = run.resolve().name
-    return show_evaluation(arguments, name, run=run, which=arguments.checkpoint)
+    show_evaluation(arguments, name, run=run, which=arguments.checkpoint)
 
 
-def show_evaluation(arguments: argparse.Namespace, name: str, **source: Any) -> int:
+def show_evaluation(arguments: argparse.Namespace, name: str, **source: Any) -> None:
     """Evaluate a policy on the chosen grid and print its cells.
 
     Args:
@@ -120,41 +120,31 @@ def show_evaluation(arguments: argparse.Namespace, name: str, **source: Any) -> 
     plan = override(plan, arguments.settings)
     evaluation = evaluate_policy(PolicySource(name, **source), plan, TerminalReporter())
     show(evaluation["cells"], arguments.json)
-    return 0
 
 
-def add_models(parser: Parser) -> None:
-    """`gaitforge models`."""
-    parser.take("--json")
-    parser.runs(_models, "gaitforge models --json")
-
-
-def _models(arguments: argparse.Namespace) -> int:
+@command("gaitforge models --json", "--json")
+def models_command(arguments: argparse.Namespace) -> None:
+    """List the models and their sizes."""
     from learners.models.registry import describe_models
 
     show(describe_models(), arguments.json)
-    return 0
 
 
-def add_compare(parser: Parser) -> None:
-    """`gaitforge compare STORE`."""
-    parser.take("store")
-    option(parser, "--models", "see gaitforge models (default: fcnet and three baselines)", names)
-    option(parser, "--seeds", "one run each, e.g. 0-2 (default: 0,1,2)", numbers)
-    parser.take("--objective", "--steps", "--batch-size", "--device", "--out", *CELLS, "--where")
-    parser.take("--selection")
-    option(
-        parser, "--episodes", "episodes to evaluate per terrain and skill (default: 20)", positive
-    )
-    parser.take("--expert")
-    parser.take("--set", "--json", settings="""'own={"transformer":{"peak_lr":0.001}}'""")
-    parser.runs(
-        _compare,
-        "gaitforge compare legged.zarr --models fcnet,transformer --steps 5000 --out runs/compare",
-    )
-
-
-def _compare(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge compare legged.zarr --models fcnet,transformer --steps 5000 --out runs/compare",
+    "store",
+    option("--models", "see gaitforge models (default: fcnet and three baselines)", names),
+    option("--seeds", "one run each, e.g. 0-2 (default: 0,1,2)", numbers),
+    "--objective --steps --batch-size --device --out",
+    CELLS,
+    "--where --selection",
+    option("--episodes", "episodes to evaluate per terrain and skill (default: 20)", positive),
+    "--expert",
+    setting('\'own={"transformer":{"peak_lr":0.001}}\''),
+    "--json",
+)
+def compare_command(arguments: argparse.Namespace) -> None:
+    """Train models with equal budgets on the same episodes, and evaluate."""
     from flows.stages.comparison import run_comparison
     from pipeline.report.comparison_page import comparison_rows, write_comparison
 
@@ -163,10 +153,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     page = write_comparison(arguments.out)
     if arguments.json:
         show_one(record, as_json=True)
-        return 0
+        return
     show(comparison_rows(record), as_json=False)
     print(f"\npage: {page}")
-    return 0
 
 
 def _comparison_plan(arguments: argparse.Namespace) -> ComparisonPlan:

@@ -20,12 +20,13 @@ from flows.settings import override, setting_names
 from flows.stages.importing import ImportPlan, run_import
 from pipeline.cli.arguments import (
     CELLS,
-    SHARED,
-    Parser,
+    command,
     given,
+    group,
     names,
     option,
     positive,
+    setting,
     store_address,
 )
 from pipeline.cli.store import chosen_episodes
@@ -36,47 +37,47 @@ _OF_POLICY = ("formats", "checkpoint", "batch", "robot")
 _OF_DATA = ("terrain", "skill", "level", "where", "tag", "settings")
 
 
-def add_export(parser: Parser) -> None:
-    """`gaitforge export RUN DST` and `gaitforge export STORE FORMAT DST`."""
-    parser.usage = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [--batch N]
+_USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [--batch N]
                         [--robot ROBOT]
        gaitforge export STORE FORMAT DST [--where CONDITION] [--terrain T] [--skill S] [--level L]
                         [--tag NAME] [--set NAME=VALUE]"""
+
+
+@command(
+    "gaitforge export runs/fcnet exports/fcnet\n"
+    "          gaitforge export legged.zarr d4rl rough.hdf5 --where \"terrain = 'rough'\"",
+    lambda parser: setattr(parser, "usage", _USAGE),
     option(
-        parser,
         "places",
         "folder of a training run and the new folder; or a store, a format (see gaitforge "
         "formats) and the new file or folder",
         nargs="+",
         metavar="RUN DST | STORE FORMAT DST",
-    )
-    policy = parser.add_argument_group("to export a policy")
-    option(policy, "--formats", "onnx, pt2 (default: both)", names)
-    option(policy, "--checkpoint", "(default: last)", choices=("last", "best"))
-    option(policy, "--batch", "robots per control step (default: 1)", positive)
-    option(policy, "--robot", "a name or path, if not the run's own robot")
-    data = parser.add_argument_group("to export data")
-    for name in (*CELLS, "--where", "--tag"):
-        data.add_argument(name, **SHARED[name])
-    parser.take("--set", "--json", settings="compression=none (d4rl)")
-    parser.runs(
-        _export,
-        "gaitforge export runs/fcnet exports/fcnet\n"
-        "          gaitforge export legged.zarr d4rl rough.hdf5 --where \"terrain = 'rough'\"",
-    )
-
-
-def _export(arguments: argparse.Namespace) -> int:
+    ),
+    group(
+        "to export a policy",
+        option("--formats", "onnx, pt2 (default: both)", names),
+        option("--checkpoint", "(default: last)", choices=("last", "best")),
+        option("--batch", "robots per control step (default: 1)", positive),
+        option("--robot", "a name or path, if not the run's own robot"),
+    ),
+    group("to export data", CELLS, "--where --tag"),
+    setting("compression=none (d4rl)"),
+    "--json",
+)
+def export_command(arguments: argparse.Namespace) -> None:
+    """Write a policy for a robot's program, or a store in another format."""
     places = arguments.places
     if len(places) == 2:
         _refuse(arguments, _OF_DATA, "data, and RUN DST names a policy: give STORE FORMAT DST")
-        return _export_policy(arguments)
-    if len(places) == 3:
+        _export_policy(arguments)
+    elif len(places) == 3:
         _refuse(arguments, _OF_POLICY, "a policy, and STORE FORMAT DST names data: give RUN DST")
-        return _export_data(arguments)
-    raise ValueError(
-        f"export needs RUN DST (a policy) or STORE FORMAT DST (data), not {len(places)} names"
-    )
+        _export_data(arguments)
+    else:
+        raise ValueError(
+            f"export needs RUN DST (a policy) or STORE FORMAT DST (data), not {len(places)} names"
+        )
 
 
 def _refuse(arguments: argparse.Namespace, names: Iterable[str], reason: str) -> None:
@@ -85,7 +86,7 @@ def _refuse(arguments: argparse.Namespace, names: Iterable[str], reason: str) ->
             raise ValueError(f"--{'set' if name == 'settings' else name} is for {reason}")
 
 
-def _export_policy(arguments: argparse.Namespace) -> int:
+def _export_policy(arguments: argparse.Namespace) -> None:
     from flows.stages.export import ExportPlan, run_export
     from learners.deploy.export import ExportOptions
 
@@ -100,10 +101,9 @@ def _export_policy(arguments: argparse.Namespace) -> int:
         "largest_error": result.errors,
     }
     show_one(record, arguments.json)
-    return 0
 
 
-def _export_data(arguments: argparse.Namespace) -> int:
+def _export_data(arguments: argparse.Namespace) -> None:
     place, name, destination = arguments.places
     options = override(exporter_class(name).Options(), arguments.settings)
     selection = chosen_episodes(open_store(store_address(place), tag=arguments.tag), arguments)
@@ -116,25 +116,23 @@ def _export_data(arguments: argparse.Namespace) -> int:
 
         report = export_selection(name, selection, Path(destination), asdict(options), begin)
     _show_report(report, arguments.json)
-    return 0
 
 
-def add_import(parser: Parser) -> None:
-    """`gaitforge import FORMAT SRC STORE`."""
-    option(parser, "format", "see gaitforge formats")
-    option(parser, "source", "file or folder of that format", metavar="SRC")
-    parser.take("store")
-    option(parser, "--workers", "threads that read and write parts", positive)
-    parser.take("--set", "--json", settings="horizon=1000 (d4rl)")
-    parser.runs(_import, "gaitforge import d4rl hopper_medium.hdf5 hopper.zarr")
-
-
-def _import(arguments: argparse.Namespace) -> int:
+@command(
+    "gaitforge import d4rl hopper_medium.hdf5 hopper.zarr",
+    option("format", "see gaitforge formats"),
+    option("source", "file or folder of that format", metavar="SRC"),
+    "store",
+    option("--workers", "threads that read and write parts", positive),
+    setting("horizon=1000 (d4rl)"),
+    "--json",
+)
+def import_command(arguments: argparse.Namespace) -> None:
+    """Import another project's data into a store."""
     options = override(importer_class(arguments.format).Options(), arguments.settings)
     plan = ImportPlan(arguments.format, asdict(options), **given(arguments, "workers"))
     report = run_import(plan, arguments.source, arguments.store, TerminalReporter())
     _show_report(report, arguments.json)
-    return 0
 
 
 def _show_report(report: Report, as_json: bool) -> None:
@@ -155,15 +153,10 @@ def _show_report(report: Report, as_json: bool) -> None:
     print(f"{report.bytes / 1e6:,.1f} MB in {report.seconds:.1f} s")
 
 
-def add_formats(parser: Parser) -> None:
-    """`gaitforge formats`."""
-    parser.take("--json")
-    parser.runs(_formats, "gaitforge formats --json")
-
-
-def _formats(arguments: argparse.Namespace) -> int:
+@command("gaitforge formats --json", "--json")
+def formats_command(arguments: argparse.Namespace) -> None:
+    """List the other projects' formats and their options."""
     show([_row(name, arguments.json) for name in FORMATS], arguments.json)
-    return 0
 
 
 def _row(name: str, with_options: bool) -> dict[str, Any]:

@@ -13,9 +13,8 @@ from flows.records.records import read_record
 from flows.stages.gym.comparison import COMPARISON, FROM_D4RL, OURS, PUBLISHED_TARGETS
 from pipeline.report import charts
 from pipeline.report.figures import Panel
-from pipeline.report.gym_published import PUBLISHED, SOURCE, published
+from pipeline.report.gym_published import SOURCE, published
 from pipeline.report.pages import (
-    DASH,
     Record,
     count,
     duration,
@@ -28,6 +27,8 @@ from pipeline.report.pages import (
 
 PAGE_NAME = "comparison.html"
 KIND_NAMES = {"fcnet": "FCNet", "dt": "DT"}
+BEST = "asked for the best"
+NONE: Record = {"mean": None, "std": None}
 
 
 def write_gym_comparison(folder: Path) -> Path:
@@ -49,7 +50,7 @@ def gym_comparison_page(record: Record) -> str:
         "gym_comparison.html",
         abstract=_abstract(record),
         record=record,
-        columns=_columns(record),
+        columns=[label for label, _ in _series(record)],
         table=_score_table(record),
         chart=_score_chart(record),
         results=result_rows(record),
@@ -74,7 +75,9 @@ def result_rows(record: Record) -> list[dict[str, str]]:
             "seeds": count(len(result["seeds"])),
             "normalised": spread(result["normalised"], 1),
             "asked for the best": spread(result["normalised_asked_best"], 1),
-            "published": spread(_published(record, result["set"], result["model"]), 1),
+            "published": spread(
+                published(record["task"], result["set"], record["models"][result["model"]]), 1
+            ),
             "the data's mean": fixed(record["sets"][result["set"]]["normalised"], 1),
             "return": spread(result["return"], 0),
             "length": spread(result["length"], 0),
@@ -114,61 +117,49 @@ def _title(record: Record, model: str) -> str:
     return KIND_NAMES.get(kind, model) if alone else model
 
 
-def _columns(record: Record) -> list[str]:
-    heads = []
-    for model in record["models"]:
-        heads += [f"{_title(record, model)}, ours", f"{_title(record, model)}, asked for the best"]
-        if _has_published(record, model):
-            heads.append(f"{_title(record, model)}, published")
-    return heads
+def _series(record: Record) -> list[tuple[str, list[Record]]]:
+    """A label and a score per set: what every model reached, and what was published of it."""
+    series = []
+    for model, kind in record["models"].items():
+        title, known = (
+            _title(record, model),
+            [published(record["task"], name, kind) for name in record["sets"]],
+        )
+        results = {each["set"]: each for each in record["results"] if each["model"] == model}
+        for label, measure in (("ours", "normalised"), (BEST, "normalised_asked_best")):
+            scores = [
+                results[name][measure] if name in results else NONE for name in record["sets"]
+            ]
+            series.append((f"{title}, {label}", scores))
+        if any(each != NONE for each in known):
+            series.append((f"{title}, published", known))
+    return series
 
 
 def _score_table(record: Record) -> list[tuple[str, list[str]]]:
-    """A row a set: what the data themselves reach, then every model's score and the published."""
-    rows = []
-    for name, data in record["sets"].items():
-        cells = [fixed(data["normalised"], 1), fixed(data["normalised_best"], 1)]
-        for model in record["models"]:
-            result = _result(record, name, model)
-            cells += [
-                DASH if result is None else spread(result[measure], 1)
-                for measure in ("normalised", "normalised_asked_best")
-            ]
-            if _has_published(record, model):
-                cells.append(spread(_published(record, name, model), 1))
-        rows.append((name, cells))
-    return rows
+    """A row a set: mean and best of the data, then every model's and the published scores."""
+    scores = zip(*(scores for _, scores in _series(record)), strict=True)
+    return [
+        (
+            name,
+            [fixed(data["normalised"], 1), fixed(data["normalised_best"], 1)]
+            + [spread(score, 1) for score in across],
+        )
+        for (name, data), across in zip(record["sets"].items(), scores, strict=True)
+    ]
 
 
 def _score_chart(record: Record) -> Panel:
-    names = list(record["sets"])
-    data = [record["sets"][name] for name in names]
-    series = [
-        charts.BarSeries("the data’s mean", [each["normalised"] for each in data], _none(names))
+    means = [{"mean": data["normalised"], "std": None} for data in record["sets"].values()]
+    shown = [each for each in _series(record) if not each[0].endswith(BEST)]
+    bars = [
+        charts.BarSeries(label, [s["mean"] for s in scores], [s["std"] for s in scores])
+        for label, scores in [("the data’s mean", means), *shown]
     ]
-    for model in record["models"]:
-        results = [_result(record, name, model) for name in names]
-        scores = [
-            {"mean": None, "std": None} if each is None else each["normalised"] for each in results
-        ]
-        series.append(_bars(f"{_title(record, model)}, ours", scores))
-        if _has_published(record, model):
-            known = [_published(record, name, model) for name in names]
-            series.append(_bars(f"{_title(record, model)}, published", known))
     return charts.grouped_bars(
-        "Normalised score by set", names, series, 100.0, "normalised score",
+        "Normalised score by set", list(record["sets"]), bars, 100.0, "normalised score",
         "The dashed line is the expert of each one’s own data.",
     )  # fmt: skip
-
-
-def _bars(label: str, scores: Sequence[Record]) -> charts.BarSeries:
-    return charts.BarSeries(
-        label, [each["mean"] for each in scores], [each["std"] for each in scores]
-    )
-
-
-def _none(names: Sequence[str]) -> list[None]:
-    return [None] * len(names)
 
 
 def _training_rows(record: Record) -> list[dict[str, str]]:
@@ -198,24 +189,6 @@ def _sizes(record: Record) -> list[tuple[str, Record]]:
 def _targets_are_published(record: Record) -> bool:
     targets = record["plan"]["return_targets"]
     return all(targets[name] == PUBLISHED_TARGETS.get(name) for name in record["sets"])
-
-
-def _result(record: Record, set_name: str, model: str) -> Record | None:
-    return next(
-        (each for each in record["results"] if (each["set"], each["model"]) == (set_name, model)),
-        None,
-    )
-
-
-def _has_published(record: Record, model: str) -> bool:
-    return any(
-        record["models"][model] in PUBLISHED.get((record["task"], name), {})
-        for name in record["sets"]
-    )
-
-
-def _published(record: Record, set_name: str, model: str) -> Record:
-    return published(record["task"], set_name, record["models"][model])
 
 
 def _listed(names: Sequence[str]) -> str:

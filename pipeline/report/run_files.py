@@ -16,19 +16,30 @@ PICTURE_INDEX = "pictures.json"
 EXPERT_CARD = Path("expert.json")
 BENCH = Path("bench_learners.json")
 
-_SUMMARY = "dataset collect policies cells wall_s versions git_revision command"
-_DATASET = "control_dt_s groups levels randomisation episode_lengths spectra info"
-_POLICY = (
-    "return return_fraction success survival parameters train_s latency_us_median latency_us_p99"
-)
-_CELL = "policy terrain skill level return success survival episodes"
-_GROUP = "terrain skill episodes steps return success survival"
-_SHEET = "file skill terrain level command success succeeded episodes"
-_BENCH = "train_step_ms control_step_us attention bars notes config"
 _HISTORY = "step loss validation_loss lr steps_per_s elapsed_s"
-_DRAW = "name unit edges counts"
-_SPECTRUM = "signal unit frequency_hz energy_share channels"
-"""The keys that records of the files must have."""
+_CELL = "policy terrain skill level return success survival episodes"
+_KEYS = {
+    "summary.json": "dataset collect policies cells wall_s versions git_revision command",
+    "summary.json: policies": (
+        "return return_fraction success survival parameters train_s latency_us_median "
+        "latency_us_p99"
+    ),
+    "summary.json: cells": _CELL,
+    "dataset.json": "control_dt_s groups levels randomisation episode_lengths spectra info",
+    "dataset.json: groups": "terrain skill episodes steps return success survival",
+    "dataset.json: levels": "level episodes",
+    "dataset.json: randomisation": "name unit edges counts",
+    "dataset.json: episode_lengths": "edges counts",
+    "dataset.json: spectra": "signal unit frequency_hz energy_share channels",
+    "plan.json": "",
+    "pictures/pictures.json": "renderer sheets",
+    "pictures/pictures.json: sheets": (
+        "file skill terrain level command success succeeded episodes"
+    ),
+    "expert.json": "robot",
+    "bench_learners.json": "train_step_ms control_step_us attention bars notes config",
+}
+"""File, or file and field -> the keys that it, or each record in that field, must have."""
 
 
 @dataclass(frozen=True)
@@ -67,55 +78,35 @@ def read_run(run_dir: Path) -> RunFiles:
     """
     if not run_dir.is_dir():
         raise ValueError(f"no run folder at {run_dir}; `gaitforge demo --out DIR` makes one")
-    summary = _read_object(run_dir, Path("summary.json"), _SUMMARY)
-    _check_records(summary["policies"].values(), _POLICY, "summary.json: policies")
-    _check_records(summary["cells"], _CELL, "summary.json: cells")
-    dataset = _read_object(run_dir, Path("dataset.json"), _DATASET)
-    for name, keys in (
-        ("groups", _GROUP),
-        ("levels", "level episodes"),
-        ("randomisation", _DRAW),
-        ("spectra", _SPECTRUM),
-    ):
-        _check_records(dataset[name], keys, f"dataset.json: {name}")
-    _check_records([dataset["episode_lengths"]], "edges counts", "dataset.json: lengths")
-    plan = _read_object(run_dir, Path("plan.json"))
+    paths = [Path("summary.json"), Path("dataset.json"), Path("plan.json")]
+    summary, dataset, plan = (_read_object(run_dir, path) for path in paths)
     learned = [name for name in summary["policies"] if name != EXPERT]
     training = tuple(_read_training(run_dir, policy) for policy in learned)
-    paths = [Path("summary.json"), Path("dataset.json"), Path("plan.json")]
     for policy in learned:
         paths += [_history_path(policy), _config_path(policy)]
-    pictures = _read_pictures(run_dir)
-    if pictures is not None:
-        sheets = [PICTURES / sheet["file"] for sheet in pictures["sheets"]]
-        paths += [PICTURES / PICTURE_INDEX, *sheets]
-    expert = bench = None
-    if (run_dir / EXPERT_CARD).is_file():
-        expert = _read_object(run_dir, EXPERT_CARD, "robot")
-        cells = expert.get("evaluation", {}).get("cells", [])
-        _check_records(cells, _CELL, f"{EXPERT_CARD}: cells")
-        paths.append(EXPERT_CARD)
-    if (run_dir / BENCH).is_file():
-        bench = _read_object(run_dir, BENCH, _BENCH)
-        paths.append(BENCH)
+    extras: list[Record | None] = []
+    for path in (PICTURES / PICTURE_INDEX, EXPERT_CARD, BENCH):
+        there = (run_dir / path).is_file()
+        extras.append(_read_object(run_dir, path) if there else None)
+        paths += [path] if there else []
+    pictures, expert, bench = extras
+    cells = (expert or {}).get("evaluation", {}).get("cells", [])
+    _check_records(cells, _CELL, f"{EXPERT_CARD}: cells")
+    paths += _sheets(run_dir, pictures["sheets"] if pictures else [])
     return RunFiles(
         run_dir, summary, dataset, plan, training, pictures, expert, bench, tuple(paths)
     )
 
 
-def _read_pictures(run_dir: Path) -> Record | None:
-    path = PICTURES / PICTURE_INDEX
-    if not (run_dir / path).is_file():
-        return None
-    record = _read_object(run_dir, path, "renderer sheets")
-    _check_records(record["sheets"], _SHEET, f"{path}: sheets")
-    for sheet in record["sheets"]:
-        if Path(sheet["file"]).name != sheet["file"]:
-            raise ValueError(f"{path}: '{sheet['file']}' is not the name of a file beside it")
-        if not (run_dir / PICTURES / sheet["file"]).is_file():
-            name = PICTURES / sheet["file"]
-            raise ValueError(f"the report needs {name}, which {run_dir} does not have")
-    return record
+def _sheets(run_dir: Path, sheets: Iterable[Record]) -> list[Path]:
+    """The pictures' files."""
+    for name in (sheet["file"] for sheet in sheets):
+        if Path(name).name != name:
+            index = PICTURES / PICTURE_INDEX
+            raise ValueError(f"{index}: '{name}' is not the name of a file beside it")
+        if not (run_dir / PICTURES / name).is_file():
+            raise ValueError(f"the report needs {PICTURES / name}, which {run_dir} does not have")
+    return [PICTURES / sheet["file"] for sheet in sheets]
 
 
 def _history_path(policy: str) -> Path:
@@ -147,10 +138,21 @@ def _read_text(run_dir: Path, path: Path) -> str:
         raise ValueError(f"the report needs {path}, which {run_dir} does not have") from None
 
 
-def _read_object(run_dir: Path, path: Path, keys: str = "") -> Record:
+def _read_object(run_dir: Path, path: Path) -> Record:
+    """A JSON object whose keys, and those of the records in its fields, were checked."""
     record = _parse_object(_read_text(run_dir, path), str(path))
-    _check_records([record], keys, str(path))
+    for name, keys in _KEYS.items():
+        file, _, field = name.partition(": ")
+        if file == path.as_posix():
+            _check_records(_records(record[field]) if field else [record], keys, name)
     return record
+
+
+def _records(value: Any) -> Iterable[Record]:
+    """The records in a field: a list, a record by name, or one record."""
+    if isinstance(value, list):
+        return value
+    return value.values() if all(isinstance(each, Mapping) for each in value.values()) else [value]
 
 
 def _parse_object(text: str, where: str) -> Record:
