@@ -23,6 +23,7 @@ from datasets import open_store
 from flows.progress import Advance, no_progress
 from flows.stages.collect import prepare
 from flows.tasks.legged import LeggedPlan
+from pipeline.bench.common import median, seconds_of
 
 ROLLOUT = "mujoco.rollout"
 BACKEND = "back end around it"
@@ -36,7 +37,7 @@ STAGES = (ROLLOUT, BACKEND, OBSERVATION, REWARD, RESET, POLICY, RECORDING, WRITI
 
 
 class StageClock:
-    """Seconds of each stage; a stage that begins within another one stops the other's clock."""
+    """Seconds of each stage; an inner stage pauses the clock of the outer one."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -46,7 +47,7 @@ class StageClock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time what is done within as a stage."""
+        """Time a block as a stage."""
         self._pass()
         self._open.append(name)
         try:
@@ -102,9 +103,7 @@ def measure_collection(
             stack.enter_context(_clocked(workers[0]))
 
         def together(work: Callable[[_Worker], None]) -> float:
-            started = time.perf_counter()
-            list(pool.map(work, workers))
-            return time.perf_counter() - started
+            return seconds_of(lambda: list(pool.map(work, workers)))
 
         def collect_s(name: str) -> float:
             store = folder / f"{len(workers)}-{name}.zarr"
@@ -117,28 +116,26 @@ def measure_collection(
             worker.clock.clear()
         advance(1, "")
         collected, bare = [], []
-        for k in range(rounds):
-            if k % 2:
-                bare.append(together(_Worker.repeat))
-            collected.append(collect_s(str(k)))
-            if not k % 2:
-                bare.append(together(_Worker.repeat))
+        for k in range(rounds):  # the order changes from round to round
+            measured = [bare, collected] if k % 2 else [collected, bare]
+            for each in measured:
+                each.append(together(_Worker.repeat) if each is bare else collect_s(str(k)))
             advance(1, "")
         ratios = (np.array(bare) / np.array(collected)).tolist()
         steps = sum(worker.pool.robot_steps for worker in workers)
         found = {
             "threads": len(workers),
             "robots": workers[0].simulation.env.num_robots,
-            "collect_steps_per_s": steps / float(np.median(collected)),
-            "bare_steps_per_s": steps / float(np.median(bare)),
-            "ratio": float(np.median(ratios)),
+            "collect_steps_per_s": steps / median(collected),
+            "bare_steps_per_s": steps / median(bare),
+            "ratio": median(ratios),
             "ratios": ratios,
         }
         return found | ({"stages": workers[0].clock.shares()} if len(workers) == 1 else {})
 
 
 class _KeptCalls:
-    """Stands in for a `mujoco.rollout.Rollout`, and can make the calls that it passed on again."""
+    """Wraps a `mujoco.rollout.Rollout` and can repeat the calls made through it."""
 
     def __init__(self, pool: Any):
         self.keep = True
@@ -153,7 +150,7 @@ class _KeptCalls:
         self._pool.rollout(models, datas, start, control, **rest)
 
     def repeat(self) -> None:
-        """Make all kept calls."""
+        """Repeat all kept calls."""
         for arguments, rest in self._calls:
             self._pool.rollout(*arguments, **rest)
 
@@ -183,7 +180,7 @@ class _Worker:
             opened.write_part(self._part_id, data.steps, data.catalog, data.per_episode)
 
     def repeat(self) -> None:
-        """Simulate what the collection did, and nothing else."""
+        """Repeat the collection's physics alone."""
         self.pool.repeat()
 
     def close(self) -> None:
@@ -191,7 +188,7 @@ class _Worker:
 
 
 class _ClockedPolicy:
-    """A policy whose time counts as its own but for the observation that it has made."""
+    """A policy with its time counted as `POLICY`, and that of its observation as `OBSERVATION`."""
 
     def __init__(self, policy: Policy, clock: StageClock):
         self.name = policy.name
@@ -207,7 +204,7 @@ class _ClockedPolicy:
 
 @contextmanager
 def _clocked(worker: _Worker) -> Iterator[None]:
-    """Have the worker's clock run in everything that it does."""
+    """Time all stages of a worker with its clock."""
     env, clock = worker.simulation.env, worker.clock
     clock.wrap(env.physics, "step", BACKEND)
     clock.wrap(env.physics, "push", BACKEND)

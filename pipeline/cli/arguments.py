@@ -268,7 +268,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "--device": details("cpu or cuda"),
     "--objective": details("bc, gaussian-bc or return (default: bc)", metavar="NAME"),
     "--checkpoint": details(
-        "of a training run: the last, or the one with the lowest validation loss",
+        "of a training run: the last one, or the one with the lowest validation loss",
         default="last",
         choices=("last", "best"),
     ),

@@ -21,7 +21,7 @@ from pipeline.cli.arguments import (
     option,
     setting,
 )
-from pipeline.cli.runner_arguments import add_runner, runner_settings
+from pipeline.cli.runner_arguments import RUNNER, runner_settings
 from pipeline.cli.running import show_submitted
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
@@ -43,7 +43,7 @@ from pipeline.tables import show
     ),
     flag("--privileged", "store what the expert sees and a learner does not"),
     flag("--half", "store half-precision floats: half the size, no exact replay"),
-    add_runner,
+    *RUNNER,
     setting("grid.episodes_per_part=100"),
     "--json",
 )

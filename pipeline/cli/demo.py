@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from flows.records.records import to_tree
 from flows.settings import override
 from pipeline.cli.arguments import command, flag, option, setting
 from pipeline.progress import TerminalReporter
@@ -26,7 +27,6 @@ def demo_command(arguments: argparse.Namespace) -> None:
     plan = override(DemoPlan(), arguments.settings)
     reporter = TerminalReporter()
     if arguments.prefect:
-        from flows.records.records import to_tree
         from flows.runners.prefect import run_from_a_program
         from pipeline.serve.deployments import demo_report
 

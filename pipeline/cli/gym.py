@@ -25,7 +25,7 @@ from pipeline.cli.arguments import (
     setting,
 )
 from pipeline.cli.collect import run_collection, show_collected
-from pipeline.cli.runner_arguments import add_runner
+from pipeline.cli.runner_arguments import RUNNER
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
 
@@ -71,7 +71,7 @@ def _list(arguments: argparse.Namespace) -> None:
     option("--part-steps", "minimum steps per part (default: 50,000)", positive),
     flag("--physics", "store the simulator's positions and velocities"),
     option("--processes", "parallel simulators", positive, 1),
-    add_runner,
+    *RUNNER,
     "--seed --json",
 )
 def _collect(arguments: argparse.Namespace) -> None:
@@ -98,13 +98,22 @@ def _collect(arguments: argparse.Namespace) -> None:
     "gaitforge gym evaluate runs/fcnet --env Hopper-v5 --return-target 1.15",
     option(
         "policy",
-        "folder of a training run or of a task's policies; medium or expert (shipped); random",
+        "folder of a training run or of a task's policies; medium or expert (the shipped policies); random",
     ),
     option("--env", "a task, e.g. Hopper-v5", metavar="TASK", required=True),
     option("--policies", _REFERENCES, default="", metavar="FOLDER"),
-    option("--quality", "of a folder of policies", default=EXPERT, choices=(MEDIUM, EXPERT)),
+    option(
+        "--quality",
+        "which policy of a folder of policies",
+        default=EXPERT,
+        choices=(MEDIUM, EXPERT),
+    ),
     option("--episodes", "episodes to run (default: 100)", positive),
-    option("--return-target", "in units of the expert's return (default: 1)", float),
+    option(
+        "--return-target",
+        "return to condition on, in units of the expert's return (default: 1)",
+        float,
+    ),
     option("--out", "also write the result as JSON", Path, metavar="FILE"),
     "--seed --checkpoint",
     setting("environments=50"),

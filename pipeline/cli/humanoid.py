@@ -26,7 +26,7 @@ from pipeline.cli.arguments import (
     whole,
 )
 from pipeline.cli.collect import run_collection, show_parts
-from pipeline.cli.runner_arguments import add_runner
+from pipeline.cli.runner_arguments import RUNNER
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
 
@@ -120,11 +120,11 @@ def _train_expert(arguments: argparse.Namespace) -> None:
     "store",
     *_SNIPPETS,
     option("--expert", "pd, or the output folder of train-expert (default: pd)"),
-    option("--start-rollouts", "per snippet, from its start (default: 16)", whole),
-    option("--random-rollouts", "per snippet, from random frames (default: 16)", whole),
-    option("--action-noise", "standard deviation (default: 0.1)", float),
+    option("--start-rollouts", "rollouts per snippet from its start (default: 16)", whole),
+    option("--random-rollouts", "rollouts per snippet from random frames (default: 16)", whole),
+    option("--action-noise", "standard deviation of the noise on actions (default: 0.1)", float),
     option("--processes", "parallel simulators", positive, 1),
-    add_runner,
+    *RUNNER,
     "--seed --json",
 )
 def _collect(arguments: argparse.Namespace) -> None:
@@ -142,7 +142,7 @@ def _collect(arguments: argparse.Namespace) -> None:
     option("policy", "folder of a training run, pd, or a folder of experts"),
     _REFERENCE,
     option("--train", "clips that were trained on", names, ()),
-    option("--validation", "clips that were not", names, ()),
+    option("--validation", "clips that were not trained on", names, ()),
     option("--out", "also write the result as JSON", Path, metavar="FILE"),
     "--checkpoint",
     setting("rollouts.max_steps=100"),

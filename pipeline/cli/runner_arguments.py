@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flows.runners.dask_clusters import QUEUES, DaskSettings
 from flows.runners.registry import RUNNERS
 from flows.runners.slurm.script import SlurmSettings
-from pipeline.cli.arguments import SHARED, Parser, details, given, names, option, positive, whole
+from pipeline.cli.arguments import (
+    SHARED,
+    AddTo,
+    Container,
+    details,
+    given,
+    group,
+    names,
+    option,
+    positive,
+    whole,
+)
 
 TRAINING_RUNNERS = ("local", "slurm")
 
 Options = dict[str, dict[str, Any]]
-_UNSET: dict[str, Any] = {"default": None}
-"""A flag that was not given is None, too."""
-
 _DASK: Options = {
     "--workers": details("worker processes, or jobs of --dask-jobqueue", positive),
     "--scheduler": SHARED["--scheduler"],
@@ -54,29 +63,34 @@ _SLURM_TRAINING: Options = {
 }
 
 
-def add_runner(parser: Parser) -> None:
-    """Add `--runner` and the runners' options to a command that collects."""
+def _group(title: str, options: Options) -> AddTo:
+    """A group of options; a flag that was not given is None, too."""
+    return group(title, *(partial(_add_unset, name, what) for name, what in options.items()))
+
+
+def _add_unset(name: str, what: dict[str, Any], parser: Container) -> None:
+    parser.add_argument(name, **what | {"default": None})
+
+
+RUNNER = (
     option(
-        parser,
         "--runner",
         f"who makes the parts: {', '.join(RUNNERS)} (default: %(default)s, this process)",
         default="local",
         metavar="NAME",
-    )
-    _add_group(parser, "with --runner dask, or prefect on Dask", _DASK)
-    _add_group(parser, "with --runner slurm", _SLURM_COLLECTION | _SLURM)
+    ),
+    _group("with --runner dask, or prefect on Dask", _DASK),
+    _group("with --runner slurm", _SLURM_COLLECTION | _SLURM),
+)
+"""The options of a command that collects."""
 
-
-def add_training_runner(parser: Parser) -> None:
-    """Add `--runner` and Slurm's options to a command that trains."""
+TRAINING_RUNNER = (
     option(
-        parser,
-        "--runner",
-        f"who trains: {' or '.join(TRAINING_RUNNERS)}",
-        default="local",
-        metavar="NAME",
-    )
-    _add_group(parser, "with --runner slurm", _SLURM_TRAINING | _SLURM)
+        "--runner", f"who trains: {' or '.join(TRAINING_RUNNERS)}", str, "local", metavar="NAME"
+    ),
+    _group("with --runner slurm", _SLURM_TRAINING | _SLURM),
+)
+"""The options of a command that trains."""
 
 
 def runner_settings(arguments: argparse.Namespace) -> DaskSettings | SlurmSettings | None:
@@ -115,12 +129,6 @@ def training_job_settings(arguments: argparse.Namespace) -> SlurmSettings | None
         return _slurm_settings(arguments)
     _refuse(arguments, _SLURM_TRAINING | _SLURM, "slurm")
     return None
-
-
-def _add_group(parser: Parser, title: str, options: Options) -> None:
-    group = parser.add_argument_group(title)
-    for name, what in options.items():
-        group.add_argument(name, **what | _UNSET)
 
 
 def _slurm_settings(arguments: argparse.Namespace) -> SlurmSettings:

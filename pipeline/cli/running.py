@@ -265,7 +265,7 @@ def _record(job: Job, tasks: list[TaskStatus]) -> dict[str, Any]:
     'gaitforge serve --store data/legged.zarr --schedule "0 2 * * *" --new-every-day',
     option("--store", "the store to collect into", store_address),
     option("--schedule", "when to collect, e.g. '0 2 * * *'", default="", metavar="CRON"),
-    option("--timezone", "of the schedule", default="UTC", metavar="AREA/CITY"),
+    option("--timezone", "time zone of the schedule", default="UTC", metavar="AREA/CITY"),
     flag("--new-every-day", "the day is the seed, so every day adds new parts"),
     option("--preset", "size of the plan", default="demo", metavar="NAME"),
     option("--threads", "simulator threads", positive, 2),
@@ -273,7 +273,7 @@ def _record(job: Job, tasks: list[TaskStatus]) -> dict[str, Any]:
     group(
         "server, unless PREFECT_API_URL names one",
         option("--host", "address to listen at", default="127.0.0.1", metavar="ADDRESS"),
-        option("--port", "0 for a free one", whole, 4200),
+        option("--port", "port; 0 for any free one", whole, 4200),
         flag("--expose", "allow a host that other machines can reach"),
     ),
 )

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from datasets import Selection, Store, migrate_store, open_store, write_parquet
+from flows.runners.dask_clusters import DaskSettings, dask_client
 from pipeline.cli.arguments import CELLS, cells_of, command, flag, names, option, whole
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
@@ -146,7 +147,6 @@ def push_command(arguments: argparse.Namespace) -> None:
 )
 def card_command(arguments: argparse.Namespace) -> None:
     """Write a dataset card: HTML, Markdown and JSON."""
-    from flows.runners.dask_clusters import DaskSettings, dask_client
     from pipeline.report.card import selected, write_card
 
     store = open_store(arguments.store)

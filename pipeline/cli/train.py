@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flows.progress import Silent
 from flows.settings import override, with_chosen
+from learners.models.registry import describe_models
+from learners.training.config import TrainConfig
 from pipeline.cli.arguments import (
     CELLS,
     GRID,
@@ -21,7 +23,7 @@ from pipeline.cli.arguments import (
     positive,
     setting,
 )
-from pipeline.cli.runner_arguments import add_training_runner, training_job_settings
+from pipeline.cli.runner_arguments import TRAINING_RUNNER, training_job_settings
 from pipeline.cli.running import show_submitted
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
@@ -37,18 +39,17 @@ if TYPE_CHECKING:
     option("--model", "see gaitforge models", default="fcnet", metavar="NAME"),
     "--objective --out --steps --batch-size",
     option("--optimiser", "adamw, adam or lion (default: adamw)", metavar="NAME"),
-    option("--seed", "of the weights and of the order of the data", int),
+    option("--seed", "random seed of the weights and the data order", int),
     "--device",
     CELLS,
     "--where --selection",
-    add_training_runner,
+    *TRAINING_RUNNER,
     setting("config.peak_lr=0.001"),
     "--json",
 )
 def train_command(arguments: argparse.Namespace) -> None:
     """Train a model on a selection of a store, or resume a run."""
     from flows.stages.train import TrainPlan, run_training
-    from learners.training.config import TrainConfig
     from learners.training.distributed import process_rank
 
     select = _select_plan(arguments)
@@ -125,8 +126,6 @@ def show_evaluation(arguments: argparse.Namespace, name: str, **source: Any) -> 
 @command("gaitforge models --json", "--json")
 def models_command(arguments: argparse.Namespace) -> None:
     """List the models and their sizes."""
-    from learners.models.registry import describe_models
-
     show(describe_models(), arguments.json)
 
 

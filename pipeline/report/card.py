@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,31 +94,26 @@ def write_card(
         raise ValueError("a card of an empty selection; select at least one episode")
     record = card_record(selection, channels=channels)
     record |= {"filters": filters, "origins": collection_origins(selection.store.path)}
-    texts = {
-        RECORD_NAME: json.dumps(record, indent=1) + "\n",
-        MARKDOWN_NAME: card_markdown(record),
-        PAGE_NAME: card_page(record),
-    }
-    write_texts(folder, texts)
+    text = json.dumps(record, indent=1) + "\n"
+    pages = {MARKDOWN_NAME: card_markdown(record), PAGE_NAME: card_page(record)}
+    write_texts(folder, {RECORD_NAME: text, **pages})
     return folder / PAGE_NAME, folder / MARKDOWN_NAME
 
 
 def collection_origins(store_path: Path) -> list[dict[str, Any]]:
     """Seed, git revision and versions of each collection plan that is kept beside a store."""
     records = store_path.with_name(f"{store_path.name}.records")
-    origins = []
-    for path in sorted(records.glob("plan-*.json")):
-        tree = read_record(path)
-        if isinstance(tree, Mapping):
-            origins.append(
-                {
-                    "plan": path.stem.removeprefix("plan-"),
-                    "seed": tree.get("plan", {}).get("grid", {}).get("seed"),
-                    "git_revision": tree.get("git_revision"),
-                    "versions": tree.get("versions", {}),
-                }
-            )
-    return origins
+    trees = {path: read_record(path) for path in sorted(records.glob("plan-*.json"))}
+    return [
+        {
+            "plan": path.stem.removeprefix("plan-"),
+            "seed": tree.get("plan", {}).get("grid", {}).get("seed"),
+            "git_revision": tree.get("git_revision"),
+            "versions": tree.get("versions", {}),
+        }
+        for path, tree in trees.items()
+        if isinstance(tree, Mapping)
+    ]
 
 
 def card_page(record: Record) -> str:
@@ -184,39 +179,33 @@ def _grids(
         ("success", "Success rate", fixed),
         ("return", "Mean return", fixed),
     )
-    return [_grid(cells, pairs, group_by, *kind) for kind in kinds]
-
-
-def _grid(
-    cells: Sequence[Record],
-    pairs: Sequence[Record],
-    group_by: tuple[str, str],
-    key: str,
-    title: str,
-    text: Any,
-) -> Grid:
     levels = tuple(sorted({cell["level"] for cell in cells}))
-    first, second = group_by
-    values = {(cell[first], cell[second], cell["level"]): cell[key] for cell in cells}
-    high = 1.0 if key == "success" else max(values.values())
-    low = min(values.values()) if key == "return" else 0.0
+    grids = []
+    for key, title, text in kinds:
+        values = {(*_pair(cell, group_by), cell["level"]): cell[key] for cell in cells}
+        high = 1.0 if key == "success" else max(values.values())
+        low = min(values.values()) if key == "return" else 0.0
+        rows = []
+        for k, pair in enumerate(pairs):
+            where, what = _pair(pair, group_by)
+            places = [j for j, each in enumerate(pairs) if each[group_by[0]] == where]
+            span = len(places) if k == places[0] else 0
+            across = (values.get((where, what, level)) for level in levels)
+            shades = (_shade(value, text, low, high) for value in across)
+            rows.append(GridRow(where, what, (*shades, Shade(text(pair[key]), None)), span))
+        grids.append(Grid(key, title, group_by, levels, tuple(rows)))
+    return grids
 
-    def shade(value: float | None) -> Shade:
-        if value is None:
-            return Shade("–", None)
-        share = (value - low) / (high - low) if high > low else 0.15
-        return Shade(text(value), min(max(share, 0.0), 1.0))
 
-    rows = []
-    seen: set[str] = set()
-    for pair in pairs:
-        where, what = pair[first], pair[second]
-        span = 0 if where in seen else sum(p[first] == where for p in pairs)
-        seen.add(where)
-        across = [shade(values.get((where, what, level))) for level in levels]
-        everywhere = Shade(text(pair[key]), None)
-        rows.append(GridRow(where, what, (*across, everywhere), span))
-    return Grid(key, title, group_by, levels, tuple(rows))
+def _pair(record: Record, group_by: tuple[str, str]) -> tuple[str, str]:
+    return record[group_by[0]], record[group_by[1]]
+
+
+def _shade(value: float | None, text: Callable[..., str], low: float, high: float) -> Shade:
+    if value is None:
+        return Shade(DASH, None)
+    share = (value - low) / (high - low) if high > low else 0.15
+    return Shade(text(value), min(max(share, 0.0), 1.0))
 
 
 def _chart(histogram: Record, xlabel: str, title: str) -> Panel:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -69,7 +70,7 @@ def contact_sheet(heading: Heading, frames: np.ndarray, times_s: np.ndarray) -> 
 def animation(
     heading: Heading, frames: np.ndarray, times_s: np.ndarray, fps: int, kind: str
 ) -> bytes:
-    """A "gif" or "webp" of the frames (F, height, width, 3) uint8 that plays for ever.
+    """A "gif" or "webp" of the frames (F, height, width, 3) uint8 that repeats endlessly.
 
     Colours (or quality), then size, are reduced until it is small enough.
     """
@@ -135,20 +136,19 @@ def _png(image: Image.Image, colours: int, kept: tuple[int, ...]) -> bytes:
 def _gif(images: Sequence[Image.Image], colours: int, frame_ms: int) -> bytes:
     palette = _palette(_montage(images[:: max(1, len(images) // 8)]), colours)
     indexed = [_indexed(image, palette) for image in images]
-    buffer = io.BytesIO()
-    indexed[0].save(
-        buffer, "GIF", save_all=True, append_images=indexed[1:], duration=frame_ms, loop=0,
-        optimize=True,
-    )  # fmt: skip
-    return buffer.getvalue()
+    return _animated(indexed, "GIF", frame_ms, optimize=True)
 
 
 def _webp(images: Sequence[Image.Image], quality: int, frame_ms: int) -> bytes:
+    return _animated(images, "WEBP", frame_ms, quality=quality)
+
+
+def _animated(images: Sequence[Image.Image], kind: str, frame_ms: int, **more: Any) -> bytes:
     buffer = io.BytesIO()
+    rest = list(images[1:])
     images[0].save(
-        buffer, "WEBP", save_all=True, append_images=list(images[1:]), duration=frame_ms, loop=0,
-        quality=quality,
-    )  # fmt: skip
+        buffer, kind, save_all=True, append_images=rest, duration=frame_ms, loop=0, **more
+    )
     return buffer.getvalue()
 
 

@@ -1,7 +1,7 @@
-"""Contact sheets and films of what an expert does: one typical episode a skill.
+"""Contact sheets and films of an expert: one typical episode per skill.
 
-Typical means the episode of median return among a few held-out ones, so that a sheet neither
-flatters nor blames the expert; the sheet says how many of them succeeded.
+The episode shown has the median return of a few held-out ones; the sheet says how many of these
+succeeded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pipeline.report.run_files import PICTURE_INDEX, PICTURES
 FORMATS = ("png", "gif", "webp")
 FILM_FPS = 25
 _DRAWING = 1
-"""Part of the key under which sheets are kept: raise it when they shall be drawn anew."""
+"""Version of the drawing: raise it to have existing sheets drawn again."""
 
 Say = Callable[[str], None]
 
@@ -41,9 +41,9 @@ class FilmPlan:
     """What to show.
 
     Attributes:
-        terrains: those there are to choose from; each skill is shown on the hardest it is asked for
-            on, or on the hardest that holds its passage.
-        episodes: how many are run a skill, of which the one of median return is shown.
+        terrains: to choose from; a skill is shown on the hardest one that has its passage, else on
+            the hardest one that it is commanded on.
+        episodes: how many are run per skill; the one of median return is shown.
     """
 
     skills: tuple[str, ...] = tuple(SKILLS)
@@ -59,7 +59,7 @@ class FilmPlan:
             check_terrain(terrain)
 
     def grids(self) -> dict[str, EvaluationGrid]:
-        """The episodes to run, by skill; skills that none of the terrains is for are left out.
+        """The episodes to run, by skill; skills that fit none of the terrains are left out.
 
         Raises:
             ValueError: no skill is left.
@@ -197,13 +197,12 @@ def make_films(
     written = []
     for take in takes:
         scene = scene_of(take.result, expert.policy.robot)
-        shots = [_sheet_shot(scene)] if "png" in formats else []
-        if set(formats) != {"png"}:
-            shots.append(_film_shot(scene))
-        pictures = draw(shots, *FRAME_PX)
+        stills = sorted({name == "png" for name in formats})
+        shots = [_sheet_shot(scene) if still else _film_shot(scene) for still in stills]
+        drawn = dict(zip(stills, zip(shots, draw(shots, *FRAME_PX), strict=True), strict=True))
         for name in formats:
-            k = 0 if name == "png" else -1
-            frames, times_s = pictures[k], shots[k].steps * CONTROL_DT_S
+            shot, frames = drawn[name == "png"]
+            times_s = shot.steps * CONTROL_DT_S
             content = (
                 contact_sheet(heading(take), frames, times_s)
                 if name == "png"
@@ -237,11 +236,7 @@ def describe(result: EpisodeResult) -> str:
 
 def _facts(take: Take) -> dict[str, Any]:
     spec = take.result.spec
-    return {
-        "skill": spec.skill,
-        "terrain": spec.terrain,
-        "level": spec.level,
-        "seed": spec.seed,
+    return {name: getattr(spec, name) for name in ("skill", "terrain", "level", "seed")} | {
         "command": describe(take.result),
         "success": take.result.success,
         "return": take.result.episode_return,

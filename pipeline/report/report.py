@@ -7,17 +7,25 @@ same files give the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets.files import write_bytes_durably
 from pipeline.report import charts
 from pipeline.report.bench_page import bench_panels
 from pipeline.report.expert_section import card_table, drawn_by, sheet_figures
 from pipeline.report.figures import MUTED, Panel, heat_colours
-from pipeline.report.pages import DASH, count, fixed, flattened, is_number, render, words
+from pipeline.report.pages import (
+    DASH,
+    count,
+    fixed,
+    flattened,
+    is_number,
+    render,
+    words,
+    write_texts,
+)
 from pipeline.report.run_files import EXPERT, Record, RunFiles, read_run
 
 REPORT_NAME = "report.html"
@@ -71,10 +79,8 @@ def write_report(run_dir: Path) -> Path:
     Raises:
         ValueError: a file is missing or malformed; an older report is then left as it was.
     """
-    page = render_report(read_run(run_dir))
-    target = run_dir / REPORT_NAME
-    write_bytes_durably(target, page.encode())
-    return target
+    write_texts(run_dir, {REPORT_NAME: render_report(read_run(run_dir))})
+    return run_dir / REPORT_NAME
 
 
 def render_report(run: RunFiles) -> str:
@@ -158,11 +164,10 @@ def _evaluation_heat(
 ) -> list[HeatTable]:
     """One table a policy: means over levels, weighted by episodes; colours on one common scale."""
     tables = {
-        policy: _mean_over_levels(summary["cells"], policy, field) for policy in summary["policies"]
+        policy: _mean_over_levels([c for c in summary["cells"] if c["policy"] == policy], field)
+        for policy in summary["policies"]
     }
-    if limits is None:
-        numbers = [v for table in tables.values() for v in table.values() if v is not None]
-        limits = (min(numbers, default=0.0), max(numbers, default=1.0))
+    limits = limits or _limits(value for table in tables.values() for value in table.values())
     return [
         _heat_table(policy_name(policy), values, 2, limits)
         for policy, values in tables.items()
@@ -170,20 +175,23 @@ def _evaluation_heat(
     ]
 
 
-def _mean_over_levels(
-    cells: Iterable[Record], policy: str, field: str
-) -> dict[tuple[str, str], float | None]:
-    sums: dict[tuple[str, str], tuple[float, float]] = {}
+def _mean_over_levels(cells: Iterable[Record], field: str) -> dict[tuple[str, str], float | None]:
+    groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for cell in cells:
-        if cell["policy"] != policy:
-            continue
-        place = (cell["terrain"], cell["skill"])
-        total, episodes = sums.get(place, (0.0, 0.0))
+        known = groups.setdefault((cell["terrain"], cell["skill"]), [])
         if is_number(cell[field]) and is_number(cell["episodes"]):
-            total += cell[field] * cell["episodes"]
-            episodes += cell["episodes"]
-        sums[place] = (total, episodes)
-    return {place: total / n if n else None for place, (total, n) in sums.items()}
+            known.append((cell[field], cell["episodes"]))
+    return {place: _weighted_mean(known) for place, known in groups.items()}
+
+
+def _weighted_mean(pairs: Sequence[tuple[float, float]]) -> float | None:
+    weights = sum(weight for _, weight in pairs)
+    return sum(value * weight for value, weight in pairs) / weights if weights else None
+
+
+def _limits(values: Iterable[float | None]) -> tuple[float, float]:
+    numbers = [value for value in values if is_number(value)]
+    return min(numbers, default=0.0), max(numbers, default=1.0)
 
 
 def _heat_table(
@@ -194,9 +202,7 @@ def _heat_table(
 ) -> HeatTable:
     terrains = tuple(dict.fromkeys(terrain for terrain, _ in values))
     skills = tuple(dict.fromkeys(skill for _, skill in values))
-    if limits is None:
-        numbers = [value for value in values.values() if is_number(value)]
-        limits = (min(numbers, default=0.0), max(numbers, default=1.0))
+    limits = limits or _limits(values.values())
     cells = tuple(
         tuple(_heat_cell(values.get((terrain, skill)), digits, limits) for skill in skills)
         for terrain in terrains
@@ -214,9 +220,7 @@ def _dataset_charts(dataset: Record) -> list[Panel]:
     levels, lengths = dataset["levels"], dataset["episode_lengths"]
     panels = []
     if levels:
-        names, episodes = zip(
-            *((str(row["level"]), row["episodes"]) for row in levels), strict=True
-        )
+        names, episodes = [str(row["level"]) for row in levels], [row["episodes"] for row in levels]
         panels.append(charts.bars("Episodes by terrain level", names, episodes, "terrain level"))
     if lengths["counts"]:
         edges, counts = lengths["edges"], lengths["counts"]
@@ -241,21 +245,16 @@ def _modes_cut(run: RunFiles) -> ModesCut | None:
 
 
 def _spectrum_chart(signal: Record, cut: ModesCut | None) -> Panel:
-    name = words(signal["signal"])
     unit = f", {signal['unit']}" if signal["unit"] else ""
     pairs = list(zip(signal["frequency_hz"], signal["energy_share"], strict=True))
     note = f"{signal['channels']} channels{unit}."
     if cut is not None:
         kept = sum(share for frequency, share in pairs if frequency <= cut.edge_hz)
         note += f" Kept: {fixed(100 * kept, 1)} % of the energy."
-    return charts.spectrum(
-        name,
-        signal["frequency_hz"],
-        signal["energy_share"],
-        cut.edge_hz if cut else None,
-        f"{cut.n_modes} of {cut.context_len} modes" if cut else "",
-        note,
-    )
+    edge_hz = cut.edge_hz if cut else None
+    label = f"{cut.n_modes} of {cut.context_len} modes" if cut else ""
+    frequency_hz, share = signal["frequency_hz"], signal["energy_share"]
+    return charts.spectrum(words(signal["signal"]), frequency_hz, share, edge_hz, label, note)
 
 
 def _best_validation(history: Iterable[Record]) -> float | None:
