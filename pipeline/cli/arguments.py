@@ -265,12 +265,13 @@ SHARED: dict[str, dict[str, Any]] = {
     "--episodes": details("episodes per terrain, skill and level", positive),
     "--steps": details("optimiser steps", positive),
     "--batch-size": details("windows per optimiser step, over all processes", positive),
-    "--device": details("cpu or cuda"),
+    "--device": details("cpu or cuda", metavar="DEVICE"),
     "--objective": details("bc, gaussian-bc or return (default: bc)", metavar="NAME"),
     "--checkpoint": details(
-        "of a training run: the last one, or the one with the lowest validation loss",
+        "of a training run: last, or best (the lowest validation loss)",
         default="last",
         choices=("last", "best"),
+        metavar="last|best",
     ),
     "--scheduler": details(
         "an existing Dask scheduler, e.g. tcp://127.0.0.1:8786", metavar="ADDRESS"

@@ -118,7 +118,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     option("--terrain", "terrains; a skill is shown on its hardest of them", names),
     option("--level", "terrain level, 0-9 (default: 4)", whole),
     option("--out", "output folder", Path, Path("runs/film")),
-    option("--format", "file formats: gif, png, webp (default: gif,png)", names, ("gif", "png")),
+    option("--format", "file formats: gif, png, webp (default: gif,png)", names),
 )
 def _film(arguments: argparse.Namespace) -> None:
     """Draw an expert's skills as contact sheets and animations."""
@@ -127,7 +127,8 @@ def _film(arguments: argparse.Namespace) -> None:
     chosen = {"skills": arguments.skill, "terrains": arguments.terrain}
     plan = with_chosen(FilmPlan(), chosen | given(arguments, "level", "seed"))
     expert = arguments.expert or DEFAULT_EXPERT
-    for path in make_films(expert, arguments.out, plan, arguments.format):
+    formats = arguments.format or ("gif", "png")
+    for path in make_films(expert, arguments.out, plan, formats):
         print(f"{path}  {path.stat().st_size / 1000:,.0f} kB")
 
 

@@ -96,10 +96,7 @@ def _collect(arguments: argparse.Namespace) -> None:
 
 @command(
     "gaitforge gym evaluate runs/fcnet --env Hopper-v5 --return-target 1.15",
-    option(
-        "policy",
-        "folder of a training run or of a task's policies; medium or expert (the shipped policies); random",
-    ),
+    option("policy", "folder of a run or of a task's policies; medium or expert (shipped); random"),
     option("--env", "a task, e.g. Hopper-v5", metavar="TASK", required=True),
     option("--policies", _REFERENCES, default="", metavar="FOLDER"),
     option(

@@ -82,7 +82,8 @@ def build_parser(argv: Sequence[str] | None = None) -> Parser:
 
 
 @command(
-    "source <(gaitforge completion bash)", option("shell", "", choices=("bash", "zsh", "tcsh"))
+    "source <(gaitforge completion bash)",
+    option("shell", "your shell", choices=("bash", "zsh", "tcsh")),
 )
 def completion_command(arguments: argparse.Namespace) -> None:
     """Print a shell completion script."""

@@ -69,13 +69,14 @@ def _group(title: str, options: Options) -> AddTo:
 
 
 def _add_unset(name: str, what: dict[str, Any], parser: Container) -> None:
-    parser.add_argument(name, **what | {"default": None})
+    unset: dict[str, Any] = {**what, "default": None}
+    parser.add_argument(name, **unset)
 
 
 RUNNER = (
     option(
         "--runner",
-        f"who makes the parts: {', '.join(RUNNERS)} (default: %(default)s, this process)",
+        f"who makes the parts: {', '.join(RUNNERS)}; local is this process",
         default="local",
         metavar="NAME",
     ),

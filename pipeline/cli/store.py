@@ -29,8 +29,8 @@ def chosen_episodes(store: Store, arguments: argparse.Namespace) -> Selection:
     "--where",
     option("--group-by", "columns (default: the store's own)", names),
     "--tag",
-    option("--parquet", "also write the rows there", Path, metavar="FILE"),
-    option("--save", "save the selection, to train on", Path, metavar="FILE"),
+    option("--parquet", "also write the rows to this file", Path, metavar="FILE"),
+    option("--save", "save the selection to this file, to train on", Path, metavar="FILE"),
     "--json",
 )
 def query_command(arguments: argparse.Namespace) -> None:
@@ -61,7 +61,7 @@ def info_command(arguments: argparse.Namespace) -> None:
         whole,
         0,
     ),
-    option("--seed", "which episodes are replayed", whole, 0),
+    option("--seed", "random seed that chooses the replayed episodes", whole, 0),
     option("--robot", "a name or path, if not the store's own robot", default=""),
 )
 def verify_command(arguments: argparse.Namespace) -> int:
@@ -104,7 +104,7 @@ def compact_command(arguments: argparse.Namespace) -> None:
 @command(
     f"gaitforge tag {_EXAMPLE} v1",
     "store --json",
-    option("name", "letters, digits, '_', '-' and '.'", nargs="?"),
+    option("name", "tag to add: letters, digits, '_', '-' and '.'", nargs="?"),
 )
 def tag_command(arguments: argparse.Namespace) -> None:
     """Name a store's present version, or list the names."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @command(
     "gaitforge train legged.zarr --model fcnet --terrain flat,rough --out runs/fcnet",
     "store",
-    option("--model", "see gaitforge models", default="fcnet", metavar="NAME"),
+    option("--model", "one of gaitforge models", default="fcnet", metavar="NAME"),
     "--objective --out --steps --batch-size",
     option("--optimiser", "adamw, adam or lion (default: adamw)", metavar="NAME"),
     option("--seed", "random seed of the weights and the data order", int),
@@ -132,8 +132,8 @@ def models_command(arguments: argparse.Namespace) -> None:
 @command(
     "gaitforge compare legged.zarr --models fcnet,transformer --steps 5000 --out runs/compare",
     "store",
-    option("--models", "see gaitforge models (default: fcnet and three baselines)", names),
-    option("--seeds", "one run each, e.g. 0-2 (default: 0,1,2)", numbers),
+    option("--models", "of gaitforge models (default: fcnet and three baselines)", names),
+    option("--seeds", "random seeds, one run each, e.g. 0-2 (default: 0,1,2)", numbers),
     "--objective --steps --batch-size --device --out",
     CELLS,
     "--where --selection",

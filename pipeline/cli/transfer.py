@@ -57,7 +57,9 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
     group(
         "to export a policy",
         option("--formats", "onnx, pt2 (default: both)", names),
-        option("--checkpoint", "(default: last)", choices=("last", "best")),
+        option(
+            "--checkpoint", "of the run: last or best (default: last)", choices=("last", "best")
+        ),
         option("--batch", "robots per control step (default: 1)", positive),
         option("--robot", "a name or path, if not the run's own robot"),
     ),
@@ -120,7 +122,7 @@ def _export_data(arguments: argparse.Namespace) -> None:
 
 @command(
     "gaitforge import d4rl hopper_medium.hdf5 hopper.zarr",
-    option("format", "see gaitforge formats"),
+    option("format", "one of gaitforge formats"),
     option("source", "file or folder of that format", metavar="SRC"),
     "store",
     option("--workers", "threads that read and write parts", positive),
