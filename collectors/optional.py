@@ -1,7 +1,5 @@
 """Packages of optional extras, imported when they are used."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import warnings

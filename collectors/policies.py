@@ -1,7 +1,5 @@
 """The protocol of policies, expert or learned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

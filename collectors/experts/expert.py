@@ -3,14 +3,12 @@
 An expert is a safetensors file and a JSON card. The MLP runs in NumPy: collecting needs no torch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from safetensors import SafetensorError
@@ -34,8 +32,8 @@ class ExpertFeatures:
     features: np.ndarray
     reference: np.ndarray
 
-    @staticmethod
-    def of(observation: Observation, robot: RobotCard, gait: GaitReference) -> ExpertFeatures:
+    @classmethod
+    def of(cls, observation: Observation, robot: RobotCard, gait: GaitReference) -> Self:
         """From an observation of N robots, float32.
 
         features (N, FEATURE_DIM): last action and command, privileged block, reference action; the
@@ -46,7 +44,7 @@ class ExpertFeatures:
         reference = reference.astype(np.float32)
         known = observation.policy[:, _KNOWN]
         features = np.concatenate([known, observation.privileged, reference], axis=1)
-        return ExpertFeatures(features, reference)
+        return cls(features, reference)
 
 
 class ExpertPolicy:

@@ -4,22 +4,32 @@ The network learns a correction to the kinematic gait; the critic sees more than
 (asymmetric actor-critic, Pinto et al., 2018). `training_task` holds the curriculum of levels.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from rsl_rl.algorithms import PPO
+from safetensors.numpy import save_file
 
 from collectors.experts.ppo_algorithm import make_algorithm
-from collectors.experts.ppo_checkpoint import Progress, load_checkpoint, save_checkpoint
+from collectors.experts.ppo_checkpoint import (
+    Progress,
+    actor_layers,
+    load_training,
+    network_weights,
+    replace_file,
+    save_training,
+)
 from collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
 from collectors.robots.robot import DEFAULT_ROBOT, load_robot
+
+_FIXED = ("robot", "robots", "hidden", "horizon")
+"""Settings that a resumed training keeps."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +84,11 @@ def train_expert(
     torch.set_num_threads(config.learner_threads)
     task = ExpertTask(load_robot(config.robot), config.robots, config.threads, config.seed)
     algorithm = make_algorithm(config, task)
-    progress = load_checkpoint(out, asdict(config), algorithm, task)
+    progress, extra = load_training(out, asdict(config), _FIXED, algorithm)
+    if extra:
+        task.begin(progress.iteration, extra["levels"].numpy())
     algorithm.train_mode()
-    per_update = config.robots * config.horizon
+    weights, per_update = out / "expert.safetensors", config.robots * config.horizon
     observations = task.get_observations()
     while progress.steps < config.steps:
         started = time.perf_counter()
@@ -94,7 +106,11 @@ def train_expert(
         progress.wall_s += elapsed
         report(_summary(config, progress, task, algorithm, losses, elapsed, simulated - started))
         if progress.iteration % config.checkpoint_every == 0 or progress.steps >= config.steps:
-            save_checkpoint(out, asdict(config), algorithm, task, progress)
+            policy = algorithm.get_policy()
+            tensors = network_weights(actor_layers(algorithm), policy.obs_normalizer)
+            replace_file(weights, partial(save_file, tensors))
+            levels = {"levels": torch.from_numpy(task.levels)}
+            save_training(out, asdict(config), algorithm, progress, levels)
     task.close()
     card = {
         "robot": config.robot,
@@ -105,7 +121,7 @@ def train_expert(
         "seed": config.seed,
         "training": asdict(config),
     }
-    return out / "expert.safetensors", card
+    return weights, card
 
 
 def _summary(

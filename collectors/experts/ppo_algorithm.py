@@ -1,7 +1,5 @@
 """rsl-rl's PPO as the experts use it: a residual policy that starts at zero, a capped rate."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from typing import Any

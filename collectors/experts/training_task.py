@@ -5,8 +5,6 @@ distance and, where one stands, the passage; down below 40 % or after a fall (le
 relative to the command as windows are short).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """N environments of a task behind one batched interface, stepped one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Beyond D4RL's files: named slices of the observation, the final observation, and
 simulator's state in float64, from which episodes can be stepped again (a replay buffer has none).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

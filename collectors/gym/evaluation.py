@@ -1,7 +1,5 @@
 """Closed-loop evaluation on a task: the same starts for every policy, N parallel environments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -5,8 +5,6 @@ measured returns in `recipe.json`. The folder of a finished training is one; oth
 `collectors/assets/gym`, without a replay buffer.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Environments are stepped one at a time, with one observation per policy call: th
 matrix product depends on the rows beside it, and the simulator takes most of the time anyway.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

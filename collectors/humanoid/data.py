@@ -1,7 +1,5 @@
 """The plan of episodes, and a store's schema, arrays and catalog."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf

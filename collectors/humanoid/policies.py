@@ -1,7 +1,5 @@
 """Protocols of the humanoid's policies, expert or learned."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Episodes of a policy in the tracking environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What the legged task stores: its schema, plan of episodes, and a part's arrays and catalog."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf

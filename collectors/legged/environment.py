@@ -4,8 +4,6 @@ The first axis of all arrays is the robot. The environment never resets by itsel
 returned at an episode's end is the true final one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +20,7 @@ from collectors.legged.observations import (
 from collectors.legged.rewards import StepView, total_reward
 from collectors.legged.signals import signals
 from collectors.physics import make_backend
-from collectors.physics.interface import InitialState
+from collectors.physics.interface import RobotStart
 from collectors.policies import Observation
 from collectors.robots.commands import N_COMMANDS, C, ramped
 from collectors.robots.gait import leg_phases
@@ -54,6 +52,15 @@ class Transition:
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What reward, observation and signals share in a step; foot_contact is (N, 4) bool."""
+
+    geometry: Geometry
+    on_track: np.ndarray
+    foot_contact: np.ndarray
 
 
 class LeggedEnvironment:
@@ -116,11 +123,13 @@ class LeggedEnvironment:
             )
             base_pos = np.array([*drawn.offset_xy, self._start_height(tile, drawn)])
             quat = from_yaw(np.array(drawn.yaw))
-            start = InitialState(base_pos, quat, drawn.base_vel, joint_pos)
             self.track_origin[index], self.track_yaw[index] = drawn.offset_xy, drawn.yaw
             self._passage[index] = _passage_row(drawn)
             barriers = place_barriers(drawn.passage, tile, drawn.offset_xy, drawn.yaw)
-            self.physics.reset(index, tile, barriers, drawn.draws, start)
+            start = RobotStart(
+                base_pos, joint_pos, quat, drawn.base_vel, tile, barriers, drawn.draws
+            )
+            self.physics.reset(index, start)
         self.step_count[ids] = 0
         self._last_action[ids] = 0.0
         self._reward[ids] = 0.0
@@ -313,12 +322,3 @@ def _passage_row(drawn: EpisodeDraws) -> tuple[float, float, float, float]:
         return 0.0, 0.0, 0.0, 0.0
     kind = -1.0 if passage.kind == "bar" else 1.0
     return kind, passage.start_m, passage.end_m, passage.opening_m
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What reward, observation and signals share in a step; foot_contact is (N, 4) bool."""
-
-    geometry: Geometry
-    on_track: np.ndarray
-    foot_contact: np.ndarray

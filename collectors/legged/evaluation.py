@@ -3,8 +3,6 @@
 A cell is a terrain, a skill and a level.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

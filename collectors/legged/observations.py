@@ -1,7 +1,5 @@
 """The stored observation, 70 numbers in the paper's order, and the experts' privileged one."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from collectors.robots.commands import N_COMMANDS

@@ -6,8 +6,6 @@ walk-these-ways (slip, commanded attitude, height and stance). Positive terms ad
 a second, 12.3 an episode of 192 steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

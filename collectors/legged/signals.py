@@ -1,7 +1,5 @@
 """The signals of one control step, see `collectors.scenarios.signals`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from collectors.legged.rewards import StepView, track_linear_velocity

@@ -3,8 +3,6 @@
 A back end's module holds its class and `availability()`; importing it needs no optional package.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from collectors.physics.interface import Availability, BackendUnavailable, PhysicsBackend

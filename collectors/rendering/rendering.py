@@ -1,7 +1,5 @@
 """Draw scenes with MuJoCo's offscreen renderer, through EGL or OSMesa."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -3,8 +3,6 @@
 World frame, m and rad. Positions are unwrapped: the periodic tile is laid out under the whole path.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Raw SI units, also on disk. The layout is walk-these-ways' command vector; an ac
 replaces the reward coefficient, and a flag tells standing from moving.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import IntEnum
 

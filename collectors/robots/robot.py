@@ -1,7 +1,5 @@
 """Robot cards: what the task needs to know of a legged robot beside its MJCF."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

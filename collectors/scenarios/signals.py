@@ -1,7 +1,5 @@
 """Signals recorded at every step of an episode, from which success is judged."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 

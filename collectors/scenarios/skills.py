@@ -5,8 +5,6 @@ standing height (Aliengo: 0.50 to 0.29 m), walls 0.19 to 0.03 m wider than the r
 through, and 0.03 m wider to 0.05 m narrower to tilt through.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A robot that leaves a tile on one side re-enters on the other, so no episode end
 0 (nearly flat) to 9 follow legged_gym's terrain types, scaled to Aliengo's 0.5 m legs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Robots, starts, draws, episodes and policies that several tests share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Observation normalisation during training; saved policies have it folded into `layer0`."""
 
-from __future__ import annotations
+from typing import Self
 
 import numpy as np
 import torch
@@ -20,12 +20,12 @@ class ObservationScale:
         self._mean, self._spread = mean, spread
 
     @classmethod
-    def unchanged(cls, obs_dim: int) -> ObservationScale:
+    def unchanged(cls, obs_dim: int) -> Self:
         """The identity."""
         return cls(torch.zeros(obs_dim), torch.ones(obs_dim))
 
     @classmethod
-    def of(cls, observations: np.ndarray) -> ObservationScale:
+    def of(cls, observations: np.ndarray) -> Self:
         """The scale that gives observations (n, Do) mean 0 and a standard deviation near 1."""
         mean = observations.mean(axis=0, dtype=np.float64)
         spread = observations.std(axis=0, dtype=np.float64) + _LEAST_SPREAD

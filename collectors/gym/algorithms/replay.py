@@ -5,8 +5,6 @@ action, reward, terminated, truncated, next observation. The training's checkpoi
 rows count; a resumed training overwrites the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

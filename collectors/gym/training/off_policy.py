@@ -1,7 +1,5 @@
 """Training by SAC: one environment, and an update every few of its steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ In a rollout every environment plays one episode. After the first ones the actor
 planner's demonstrations, after the others it is updated by PPO.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path

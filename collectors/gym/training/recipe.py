@@ -5,8 +5,6 @@ the expert's score (Chen et al. 2021), and "medium-replay" the replay buffer unt
 chosen at the end, among the actors that the training saved.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from contextlib import closing

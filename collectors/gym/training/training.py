@@ -4,8 +4,6 @@ The replay buffer keeps every transition, and actors are evaluated and saved at 
 D4RL's "medium" depends on the expert's return, so `recipe.py` chooses it at the end.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import closing

@@ -3,8 +3,6 @@
 A trained expert is `<snippet>/expert.safetensors` with a card `expert.json` beside it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

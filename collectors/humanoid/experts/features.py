@@ -3,8 +3,6 @@
 Computed from an observation, or, for training, from a batch's state; a test compares the two.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 

@@ -4,8 +4,6 @@ The package needs NumPy below 2 and gym, so an environment of its own; gaitforge
 it. Its files are pickles, which can run any code: load none from strangers.
 """
 
-from __future__ import annotations
-
 import hashlib
 from importlib import import_module
 from pathlib import Path

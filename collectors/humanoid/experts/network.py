@@ -1,7 +1,5 @@
 """A small network as an expert's file holds it, evaluated in NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 

@@ -4,8 +4,6 @@ Episodes start at random frames of the snippet with the reference's pose and vel
 state initialisation: Peng et al. 2018, "DeepMimic").
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import closing

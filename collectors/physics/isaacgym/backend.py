@@ -14,13 +14,7 @@ Deviations from the MuJoCo back end, beside PhysX's own contacts and integration
 - On a GPU, PhysX sometimes misses contacts with triangle meshes (legged_gym's README).
 """
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import subprocess
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -30,8 +24,8 @@ import numpy as np
 from collectors.physics.interface import (
     Availability,
     BackendUnavailable,
-    InitialState,
     PhysicsState,
+    RobotStart,
 )
 from collectors.physics.isaacgym.process import (
     IsaacGymConfig,
@@ -45,15 +39,9 @@ from collectors.physics.mujoco.model import build_model
 from collectors.physics.mujoco.urdf import robot_urdf
 from collectors.robots.kinematics import standing_height_m
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
-from collectors.scenarios.passages import MAX_BARRIERS, Barrier
-from collectors.scenarios.randomisation import (
-    COM_OFFSET,
-    DRAW_INDEX,
-    DRAWS,
-    JOINT_OFFSET,
-    nominal_draws,
-)
-from collectors.scenarios.terrains import TerrainTile, make_tile, tile_heights
+from collectors.scenarios.passages import MAX_BARRIERS
+from collectors.scenarios.randomisation import COM_OFFSET, DRAW_INDEX, DRAWS, JOINT_OFFSET
+from collectors.scenarios.terrains import tile_heights
 from collectors.timing import DECIMATION, GRAVITY_MS2, SUBSTEP_S
 
 FOOT_CLEARANCE_M = 0.05
@@ -187,27 +175,20 @@ class IsaacGymBackend:
         draws[..., DRAW_INDEX["friction"]] = _FRICTIONS[np.clip(bucket, 0, FRICTION_BUCKETS - 1)]
         return draws
 
-    def reset(
-        self,
-        index: int,
-        tile: TerrainTile,
-        barriers: Sequence[Barrier],
-        draws: np.ndarray,
-        start: InitialState,
-    ) -> None:
+    def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
-        if len(barriers) > MAX_BARRIERS:
-            raise ValueError(f"{len(barriers)} barriers; a model holds {MAX_BARRIERS}")
-        draws = self.realised(draws)
+        if len(start.barriers) > MAX_BARRIERS:
+            raise ValueError(f"{len(start.barriers)} barriers; a model holds {MAX_BARRIERS}")
+        draws = self.realised(start.draws)
         self._wanted[index] = FixedPart(
-            self._tiles.number(tile),
-            tuple(barriers),
+            self._tiles.number(start.tile),
+            tuple(start.barriers),
             float(draws[DRAW_INDEX["friction"]]),
             float(draws[DRAW_INDEX["base_mass_offset_kg"]]),
             tuple(draws[COM_OFFSET].tolist()),
         )
         self._joint_offset[index] = draws[JOINT_OFFSET]
-        self._period[index] = tile.period_m
+        self._period[index] = start.tile.period_m
         self._targets[index] = start.joint_pos
         self._write_gains(index, draws)
         self._show_start(index, start)
@@ -272,14 +253,11 @@ class IsaacGymBackend:
 
     def _stand_everywhere(self) -> None:
         """Place every robot: the world holds them all."""
-        robot = self._robot
-        position = np.array([0.0, 0.0, standing_height_m(robot)])
-        upright = np.array([1.0, 0.0, 0.0, 0.0])
-        start = InitialState(position, upright, np.zeros(6), robot.default_joint_pos_rad)
-        draws = nominal_draws()
+        position = np.array([0.0, 0.0, standing_height_m(self._robot)])
+        start = RobotStart(position, self._robot.default_joint_pos_rad)
         self._wanted = [FixedPart(0, (), 0.0, 0.0, ())] * self.num_robots
         for index in range(self.num_robots):
-            self.reset(index, make_tile("flat", 0, 0), (), draws, start)
+            self.reset(index, start)
 
     def _write_gains(self, index: int, draws: np.ndarray) -> None:
         event = self._events[index]
@@ -302,7 +280,7 @@ class IsaacGymBackend:
         event[_EVENT["previous_targets"]] = self._targets[index]
         self._eventful = True
 
-    def _show_start(self, index: int, start: InitialState) -> None:
+    def _show_start(self, index: int, start: RobotStart) -> None:
         """Show a reset robot's start, feet where kinematics puts them."""
         data = self._data
         data.qpos[:3], data.qpos[3:7] = start.base_pos, start.base_quat

@@ -3,8 +3,6 @@
 It ends with this process. Its failures are one-line errors with its last output.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import mmap

@@ -5,14 +5,10 @@ with one contact force a link; they take a little of their body's mass, so that 
 centre of mass and inertia stay the same.
 """
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import mujoco
 import numpy as np
@@ -93,7 +89,7 @@ class _Inertial:
         com = self.com
         return self.inertia + self.mass * (com @ com * np.eye(3) - np.outer(com, com))
 
-    def without(self, parts: Sequence[_Inertial]) -> _Inertial:
+    def without(self, parts: Sequence[Self]) -> Self:
         """The rest when parts are removed."""
         mass = self.mass - sum(part.mass for part in parts)
         moment = self.mass * self.com - sum((p.mass * p.com for p in parts), np.zeros(3))
@@ -102,7 +98,7 @@ class _Inertial:
         )
         com = moment / mass
         inertia = about_origin - mass * (com @ com * np.eye(3) - np.outer(com, com))
-        return _Inertial(mass, com, inertia)
+        return type(self)(mass, com, inertia)
 
     def possible(self) -> bool:
         """Whether no principal moment exceeds the sum of the other two."""

@@ -1,7 +1,5 @@
 """Closed-loop evaluation on a task: which episodes it runs, and what it says of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Experts: the PD law, trained corrections, and files that are not experts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The task: dm_control's environment, and the batch against it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small worlds in the double of Isaac Gym, for the tests of the double itself."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

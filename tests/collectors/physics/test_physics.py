@@ -1,7 +1,5 @@
 """Every back end that is here passes the checks of the contract, and broken ones fail them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

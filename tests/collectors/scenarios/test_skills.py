@@ -1,7 +1,5 @@
 """Success criteria on hand-made tracks: one that fails for every condition, and ones that pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
