@@ -6,14 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectors.gym.tasks import GymTask, make_environment
-
-
-@dataclass
-class TaskObservation:
-    """Of N environments: observation (N, Do) and the last step's reward (N,), float32."""
-
-    policy: np.ndarray
-    reward: np.ndarray
+from collectors.policies import StoredObservation
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,7 @@ class TaskBatch:
             raise ValueError(f"{task.env_id} has actions outside of [-1, 1]")
         self.obs_dim = int(self._envs[0].observation_space.shape[0])
         self.act_dim = int(space.shape[0])
-        self.observation = TaskObservation(
+        self.observation = StoredObservation(
             np.zeros((count, self.obs_dim), np.float32), np.zeros(count, np.float32)
         )
 

@@ -2,26 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from collectors.gym.batch import TaskBatch, TaskObservation
+from collectors.gym.batch import TaskBatch
+from collectors.policies import TaskPolicy
 
 DEFAULT_SEED = 1_000_003
 _STREAM = 0xE7A1  # separates evaluation's seeds from those of a collection
-
-
-class TaskPolicy(Protocol):
-    """A policy to evaluate: learned, expert or random."""
-
-    def reset(self, ids: np.ndarray) -> None:
-        """An episode starts in the environments `ids`: forget their history."""
-        ...
-
-    def act(self, observation: TaskObservation) -> np.ndarray:
-        """(N, A) actions of all N environments."""
-        ...
 
 
 @dataclass

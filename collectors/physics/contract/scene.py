@@ -87,7 +87,7 @@ def start_at(
     Args:
         lin_vel: world frame, m/s; ang_vel: body frame, rad/s.
     """
-    defaults = {"base_quat": from_yaw(np.array(yaw)), "joint_pos": DEFAULT_POSE}
+    defaults: dict[str, Any] = {"base_quat": from_yaw(np.array(yaw)), "joint_pos": DEFAULT_POSE}
     motion = np.array([*lin_vel, *ang_vel])
     return RobotStart(np.array([x, y, z]), base_vel=motion, **(defaults | fields))
 
