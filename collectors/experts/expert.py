@@ -48,13 +48,10 @@ class ExpertFeatures:
 
 
 class ExpertPolicy:
-    """A trained expert as a policy.
+    """A trained expert as a policy; ValueError for weights that do not fit the features.
 
     Args:
         weights: the tensors of an `Mlp` from FEATURE_DIM to 12.
-
-    Raises:
-        ValueError: weights that do not fit the features.
     """
 
     def __init__(self, name: str, robot: RobotCard, weights: dict[str, np.ndarray]):
@@ -93,8 +90,7 @@ def list_experts() -> list[str]:
 def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
     """Load a shipped expert by name, or one from its `.safetensors` file.
 
-    Raises:
-        ValueError: no such expert, no card, or weights that do not fit.
+    ValueError for no such expert, no card, or weights that do not fit.
     """
     path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
     if not path.is_file():

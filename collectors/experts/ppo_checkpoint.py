@@ -88,8 +88,7 @@ def load_training(
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
     """Restore an algorithm from `save_training`; returns the progress and the extra tensors.
 
-    Raises:
-        ValueError: a checkpoint that differs in one of the `fixed` settings, or in its inputs.
+    ValueError for a checkpoint that differs in one of the `fixed` settings, or in its inputs.
     """
     path = out / "training.json"
     if not path.exists():

@@ -94,11 +94,8 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
                 action=rows["action"][span],
                 log_prob=rows["log_prob"][span],
                 reward=rows["reward"][span],
-                qpos=None,
-                qvel=None,
                 terminated=bool(found.terminated[first + k]),
                 truncated=bool(found.truncated[first + k]),
-                success=None,
             )
         )
     return episodes

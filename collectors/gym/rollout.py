@@ -76,11 +76,11 @@ class Episode:
     action: np.ndarray
     log_prob: np.ndarray
     reward: np.ndarray
-    qpos: np.ndarray | None
-    qvel: np.ndarray | None
     terminated: bool
     truncated: bool
-    success: bool | None
+    success: bool | None = None
+    qpos: np.ndarray | None = None
+    qvel: np.ndarray | None = None
 
     @property
     def length(self) -> int:

@@ -70,16 +70,6 @@ class EpisodeResult:
         return self.length / self.possible
 
 
-def record_episode(
-    env: TrackingEnvironment,
-    expert: ExpertPolicy,
-    spec: EpisodeSpec,
-    progress: Callable[[int], None] = lambda steps: None,
-) -> EpisodeResult:
-    """As `run_episode`, with the episode's arrays in the result."""
-    return run_episode(env, expert, spec, progress, expert)
-
-
 def run_episode(
     env: TrackingEnvironment,
     policy: TaskPolicy,

@@ -146,11 +146,7 @@ class LeggedEnvironment:
         return self._observation(self._look())
 
     def step(self, action: np.ndarray) -> Transition:
-        """Execute actions (N, 12) for one control step.
-
-        Raises:
-            ValueError: an action of another shape, or one that is not finite.
-        """
+        """Execute finite actions (N, 12) for one control step; ValueError for others."""
         if action.shape != (self.num_robots, N_JOINTS):
             raise ValueError(f"action has shape {action.shape}, not {(self.num_robots, N_JOINTS)}")
         if not np.isfinite(action).all():
@@ -165,10 +161,10 @@ class LeggedEnvironment:
         seen = self._look()
         view = self._view(seen, command, action)
         reward = (total_reward(view) * CONTROL_DT_S).astype(np.float32)
-        recorded = signals(view, self.physics.state.base_pos, seen.on_track)
+        recorded = signals(view, seen.on_track)
         self._signals[self._rows, np.minimum(self.step_count, self.episode_steps - 1)] = recorded
         self.step_count += 1
-        upright = np.einsum("nk,nk->n", view.gravity, view.desired_gravity)
+        upright = np.einsum("nk,nk->n", view.geometry.gravity, view.desired_gravity)
         terminated = (view.trunk_force_n > CONTACT_FORCE_N) | (upright < MIN_UPRIGHT)
         truncated = ~terminated & (self.step_count >= self.episode_steps)
         self._last_action = action
@@ -240,23 +236,13 @@ class LeggedEnvironment:
         return StepView(
             robot=self.robot,
             command=command,
-            lin_vel_body=geometry.lin_vel_body,
-            lin_vel_heading=geometry.lin_vel_heading,
-            yaw_rate=geometry.yaw_rate,
-            ang_vel_body=state.base_ang_vel_body,
-            gravity=geometry.gravity,
+            state=state,
+            geometry=geometry,
             desired_gravity=geometry.desired_gravity(command),
-            height_m=geometry.height,
-            joint_pos=state.joint_pos,
-            joint_vel=state.joint_vel,
-            joint_torque=state.joint_torque,
-            foot_vel=state.foot_vel,
             foot_contact=seen.foot_contact,
             stance_width_m=geometry.stance_width(foot_offset, self.robot.leg_signs[:, 1]),
             knee_force_n=lengths(state.knee_force),
             trunk_force_n=lengths(state.trunk_force[:, None])[:, 0],
-            barrier_force_n=state.barrier_force,
-            barrier_body_force_n=state.barrier_body_force,
             action=action,
             last_action=self._last_action,
         )

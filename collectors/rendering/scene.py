@@ -61,11 +61,7 @@ class Scene:
 
 
 def scene_of(result: EpisodeResult, robot: RobotCard) -> Scene:
-    """The scene of a recorded episode.
-
-    Raises:
-        ValueError: the episode was not recorded.
-    """
+    """The scene of a recorded episode; ValueError if it was not recorded."""
     if result.record is None:
         raise ValueError(f"episode {result.spec.index} was not recorded; there is nothing to draw")
     spec, draws = result.spec, result.draws

@@ -305,8 +305,7 @@ def matching_cells(
 ) -> list[tuple[str, str]]:
     """The pairs of terrain and skill that go together, for a grid of cells.
 
-    Raises:
-        ValueError: an unknown name or level, no level, or no pair.
+    ValueError for an unknown name or level, no level, or no pair.
     """
     for skill in skills:
         check_skill(skill)

@@ -138,11 +138,7 @@ def check_level(level: int) -> int:
 
 @lru_cache(maxsize=1024)
 def make_tile(terrain: str, level: int, variant: int) -> TerrainTile:
-    """The tile of a terrain, level and variant; a pure function of them.
-
-    Raises:
-        ValueError: an unknown terrain, or a level outside 0-9.
-    """
+    """A pure function of its arguments; ValueError for an unknown terrain or level."""
     kind = TERRAINS[check_terrain(terrain)]
     rng = np.random.default_rng([kind.seed, check_level(level), variant])
     cells = GRID - 2 * MARGIN_CELLS

@@ -23,12 +23,7 @@ _STATE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
 _SENSOR = "planner-{}"
 _STRENGTHS = (0.1, 0.3, 1.0)
 _SET_BY_TASKS = (
-    "body_pos",
-    "body_quat",
-    "site_pos",
-    "site_quat",
-    "actuator_gainprm",
-    "actuator_biasprm",
+    *("body_pos", "body_quat", "site_pos", "site_quat", "actuator_gainprm", "actuator_biasprm"),
 )
 """Model fields that the tasks set when they are made and at an episode's start."""
 

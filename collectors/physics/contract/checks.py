@@ -67,11 +67,8 @@ def run_check(check: Check, make: Make) -> str:
 def run_checks(backend: str, robots: int = speed.ROBOTS) -> Iterator[CheckResult]:
     """Run every check on a back end and yield the results; a simulator's error is a failed check.
 
-    Args:
-        robots: for the measurement of throughput.
-
-    Raises:
-        ValueError: an unknown back end, or one that cannot be built here.
+    ValueError for an unknown back end, or one that cannot be built here. `robots` is the number
+    whose throughput is measured.
     """
     make = partial(make_backend, backend, ROBOT)
     make(1, 1).close()

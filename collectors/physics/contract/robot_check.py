@@ -62,9 +62,8 @@ class RobotFindings:
 def check_robot(robot: RobotCard) -> RobotFindings:
     """Check a robot's MJCF against its card, its motors against its weight, and let it stand.
 
-    Raises:
-        RobotError: the MJCF contradicts the card, joint limits do not allow the nominal height, or
-            motors or gains are too weak for the weight.
+    RobotError if the MJCF contradicts the card, joint limits do not allow the nominal height, or
+    motors or gains are too weak for the weight.
     """
     backend = make_backend("mujoco", robot, 1, 1)
     try:

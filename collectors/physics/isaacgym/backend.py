@@ -201,11 +201,7 @@ class IsaacGymBackend:
         self._eventful = True
 
     def step(self, joint_targets: np.ndarray) -> None:
-        """See `PhysicsBackend.step`.
-
-        Raises:
-            WorkerError: the worker died, hung or failed.
-        """
+        """See `PhysicsBackend.step`; WorkerError if the worker died, hung or failed."""
         targets = joint_targets + self._joint_offset
         if self._eventful and self._wanted != self._built:
             self._build()

@@ -52,9 +52,8 @@ class RobotUrdf:
 def robot_urdf(robot: RobotCard, model: mujoco.MjModel) -> RobotUrdf:
     """The URDF of a robot as `model.build_model` compiled it.
 
-    Raises:
-        RobotError: URDF cannot hold it: colliding shapes that are no primitives, two joints of one
-            body, springs, tendons, equality constraints.
+    RobotError where URDF cannot hold it: colliding shapes that are no primitives, two joints of one
+    body, springs, tendons, equality constraints.
     """
     _check(robot, model)
     writer = _Writer(robot, model)

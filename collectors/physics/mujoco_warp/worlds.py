@@ -61,11 +61,7 @@ class WorldLimits:
 
 
 def chosen_device() -> Any:
-    """Warp's device: the environment's, else the first GPU, else the CPU.
-
-    Raises:
-        ValueError: no such device.
-    """
+    """Warp's device: the environment's (ValueError if unknown), else the first GPU or the CPU."""
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
     known = [device.alias for device in wp.get_devices()]
