@@ -138,7 +138,7 @@ def check_level(level: int) -> int:
 
 @lru_cache(maxsize=1024)
 def make_tile(terrain: str, level: int, variant: int) -> TerrainTile:
-    """A pure function of its arguments; ValueError for an unknown terrain or level."""
+    """The tile of a terrain, level and variant; ValueError for an unknown terrain or level."""
     kind = TERRAINS[check_terrain(terrain)]
     rng = np.random.default_rng([kind.seed, check_level(level), variant])
     cells = GRID - 2 * MARGIN_CELLS

@@ -45,30 +45,19 @@ _FELT_N = 1.0
 
 def walls(make: Make) -> str:
     """Walls stop a wider robot and let a narrower one pass; each robot has its own."""
-    backend = _fly(make, (), _walls(ROBOT.width_m - 0.06), _walls(ROBOT.width_m + 0.05))
-    force, on_body = _hardest(backend)
-    free, stopped, _ = backend.state.base_pos[:, 0]
-    require(stopped + _NOSE_M < 0.65, f"the wider robot's nose is {stopped + _NOSE_M:.2f} m ahead")
-    require(force[1] > _HARD_N, f"it feels {force[1]:.0f} N")
-    require(on_body[1] > _HARD_N, f"its body feels {on_body[1]:.0f} N")
+    narrow, wide = _walls(ROBOT.width_m - 0.06), _walls(ROBOT.width_m + 0.05)
+    backend, force, found = _require_stop(make, narrow, wide, 0.65)
+    require(force > _HARD_N, f"it feels {force:.0f} N")
     way = _SPEED_MS * _FLIGHT_STEPS * CONTROL_DT_S
+    free = backend.state.base_pos[0, 0]
     require_close("way on open ground, m", free, way, tolerance(backend, 1e-9, 1e-3))
-    require(not force[[0, 2]].any() and not on_body[[0, 2]].any(), "a passing robot feels a force")
-    off = _require_alike(backend, 0, 2)
-    return f"{force[1]:.0f} N, {on_body[1]:.0f} N on the body; a passing robot is off by {off:.1g}"
+    return f"{force:.0f} N, {found}"
 
 
 def bar(make: Make) -> str:
     """A bar stops a taller robot and lets a lower one pass."""
     # The robot is a few centimetres lower by the time it arrives.
-    backend = _fly(make, (), _bar(-0.1), _bar(ROBOT.trunk_half_size_m[2]))
-    force, on_body = _hardest(backend)
-    stopped = backend.state.base_pos[1, 0]
-    require(stopped + _NOSE_M < 0.62, f"the taller robot's nose is {stopped + _NOSE_M:.2f} m ahead")
-    require(on_body[1] > _HARD_N, f"its body feels {on_body[1]:.0f} N")
-    require(not force[[0, 2]].any(), "a passing robot feels a force")
-    off = _require_alike(backend, 0, 2)
-    return f"{on_body[1]:.0f} N on the body; a passing robot is off by {off:.1g}"
+    return _require_stop(make, _bar(-0.1), _bar(ROBOT.trunk_half_size_m[2]), 0.62)[2]
 
 
 def turned_barrier(make: Make) -> str:
@@ -191,6 +180,24 @@ def too_many_barriers(make: Make) -> str:
         require(f"{len(barriers)} barriers" in str(error), f"the message is: {error}")
         return str(error)
     raise CheckFailed(f"{len(barriers)} barriers were accepted; {MAX_BARRIERS} are allowed")
+
+
+def _require_stop(
+    make: Make, stopping: Sequence[Barrier], passing: Sequence[Barrier], nose_m: float
+) -> tuple[PhysicsBackend, float, str]:
+    """Fly robots at nothing, at barriers that stop one, and at others that let it pass.
+
+    Returns the back end, the force that stopped the robot, and what was found.
+    """
+    backend = _fly(make, (), stopping, passing)
+    force, on_body = _hardest(backend)
+    nose = backend.state.base_pos[1, 0] + _NOSE_M
+    require(nose < nose_m, f"the nose of the robot to stop is {nose:.2f} m ahead")
+    require(on_body[1] > _HARD_N, f"its body feels {on_body[1]:.0f} N")
+    require(not force[[0, 2]].any() and not on_body[[0, 2]].any(), "a passing robot feels a force")
+    off = _require_alike(backend, 0, 2)
+    found = f"{on_body[1]:.0f} N on the body; a passing robot is off by {off:.1g}"
+    return backend, float(force[1]), found
 
 
 def _fly(make: Make, *barriers: Sequence[Barrier]) -> PhysicsBackend:

@@ -15,6 +15,7 @@ Deviations from the MuJoCo back end, beside PhysX's own contacts and integration
 """
 
 import subprocess
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
@@ -136,17 +137,10 @@ class IsaacGymBackend:
         self._data = mujoco.MjData(self._model)
         self._feet = [self._model.geom(name).id for name in robot.foot_geoms]
         self._joints = [int(self._model.joint(name).qposadr[0]) for name in robot.joint_names]
-        urdf = robot_urdf(robot, self._model)
-        self._urdf = urdf.text
-        self._facts: dict[str, Any] = {
-            "trunk": urdf.trunk,
-            "hips": urdf.hips,
-            "feet": urdf.feet,
-            "knees": urdf.knees,
-            "beyond_barriers": urdf.beyond_barriers,
+        self._facts: dict[str, Any] = asdict(robot_urdf(robot, self._model))
+        self._urdf: str = self._facts.pop("text")
+        self._facts |= {
             "joints": robot.joint_names,
-            "damping": urdf.damping.tolist(),
-            "armature": urdf.armature.tolist(),
             "torque_limit": robot.torque_limit_nm.tolist(),
             "substep_s": SUBSTEP_S,
             "decimation": DECIMATION,
@@ -216,11 +210,6 @@ class IsaacGymBackend:
             self._eventful = False
         self._targets[:] = targets
         self.state = self._read()
-
-    @property
-    def worker_pid(self) -> int:
-        """Process id of the worker."""
-        return self._worker.pid
 
     @property
     def worker_s(self) -> float:

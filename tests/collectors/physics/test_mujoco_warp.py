@@ -48,7 +48,7 @@ def make() -> Iterator[Make]:
     """Makes back ends of Warp's and closes them."""
     made: list[PhysicsBackend] = []
 
-    def new(robots: int, limits: WorldLimits | None = None) -> PhysicsBackend:
+    def new(robots: int, limits: "WorldLimits | None" = None) -> PhysicsBackend:
         made.append(MujocoWarpBackend(ROBOT, robots, 1, limits))
         return made[-1]
 
