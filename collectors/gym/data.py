@@ -89,11 +89,8 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
         episodes.append(
             Episode(
                 seed=-1,
-                obs=rows["obs"][span],
                 final_obs=rows["next_obs"][span.stop - 1],
-                action=rows["action"][span],
-                log_prob=rows["log_prob"][span],
-                reward=rows["reward"][span],
+                **{name: rows[name][span] for name in ("obs", "action", "log_prob", "reward")},
                 terminated=bool(found.terminated[first + k]),
                 truncated=bool(found.truncated[first + k]),
             )

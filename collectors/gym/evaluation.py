@@ -35,7 +35,7 @@ def evaluation_seeds(episodes: int, seed: int = DEFAULT_SEED) -> list[int]:
     if episodes < 1 or seed < 0:
         raise ValueError(f"need at least 1 episode, got {episodes}, and a seed >= 0, got {seed}")
     drawn = np.random.SeedSequence([_STREAM, seed]).generate_state(episodes, np.uint64)
-    return [int(each >> np.uint64(1)) for each in drawn]
+    return (drawn >> np.uint64(1)).tolist()
 
 
 def evaluate(

@@ -123,10 +123,8 @@ class CollectionGrid:
         seeds = np.random.SeedSequence([0xC0, self.seed, int(number)]).generate_state(
             self.episodes_per_part, np.uint64
         )
-        unique = int(tag, 16) << 32
-        return [
-            self._spec(first + i, int(seed >> np.uint64(1)), unique) for i, seed in enumerate(seeds)
-        ]
+        unique, halved = int(tag, 16) << 32, (seeds >> np.uint64(1)).tolist()
+        return [self._spec(first + i, seed, unique) for i, seed in enumerate(halved)]
 
     def _spec(self, index: int, seed: int, unique: int) -> EpisodeSpec:
         cells = self.cells()

@@ -134,6 +134,11 @@ class WorkerProcess:
         self.hello = self._greet(robots)
 
     @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
     def step_s(self) -> float:
         """Seconds that the worker spent on steps."""
         return float(self._clock[0])

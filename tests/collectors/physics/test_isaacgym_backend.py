@@ -176,7 +176,7 @@ def test_a_new_world_carries_the_others_on_and_one_that_need_not_change_stays(
                 each.reset(1, replace(spinning(9), tile=stairs, draws=heavier))
         for each in (changing, steady):
             hold(each, 1, sway(step))
-        pids.append(changing._worker._process.pid)
+        pids.append(changing._worker.pid)
         assert_same_motion(changing, steady, [0, 1, 2])
     assert len(set(pids[:16])) == 1
     assert (pids[16] != pids[15]) == fresh_process
@@ -192,7 +192,7 @@ def test_robots_that_were_never_reset_stand_and_a_worker_that_dies_is_reported(
     hold(idle, 25, FIRM_STANCE)
     assert (idle.state.foot_force[..., 2].sum(axis=1) > WEIGHT_N / 2).all()
     assert (np.abs(idle.state.base_pos[:, 2] - STANDING_HEIGHT_M) < 0.15).all()
-    os.kill(idle._worker._process.pid, signal.SIGKILL)
+    os.kill(idle._worker.pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match="it was killed by SIGKILL") as error:
         hold(idle, 1)
     assert "\n" not in str(error.value)
