@@ -65,9 +65,7 @@ class ExpertTrainingConfig:
 
 
 def train_expert(
-    config: ExpertTrainingConfig,
-    out: Path,
-    report: Callable[[dict[str, Any]], None],
+    config: ExpertTrainingConfig, out: Path, report: Callable[[dict[str, Any]], None]
 ) -> tuple[Path, dict[str, Any]]:
     """Train an expert, or resume from the checkpoint in `out`; returns its weights and card.
 
@@ -114,17 +112,13 @@ def _widen_speeds(task: ExpertTask, progress: Progress, config: ExpertTrainingCo
 
 
 def _summary(
-    config: ExpertTrainingConfig,
-    progress: Progress,
-    task: ExpertTask,
-    algorithm: PPO,
-    update: Update,
+    config: ExpertTrainingConfig, progress: Progress, task: ExpertTask, algorithm: PPO, done: Update
 ) -> dict[str, Any]:
     finished, task.finished = task.finished, []
     cells: dict[str, list[float]] = {}
     for episode in finished:
         cells.setdefault(f"{episode['terrain']}/{episode['skill']}", []).append(episode["success"])
-    rate = config.robots * config.horizon / update.elapsed_s
+    rate = config.robots * config.horizon / done.elapsed_s
 
     def mean(key: str) -> float | None:
         return float(np.mean([e[key] for e in finished])) if finished else None
@@ -135,13 +129,13 @@ def _summary(
         "total_steps": config.steps,
         "steps_per_s": rate,
         "remaining_s": (config.steps - progress.steps) / rate,
-        "simulation_share": update.simulating_s / update.elapsed_s,
+        "simulation_share": done.simulating_s / done.elapsed_s,
         "return": mean("return"),
         "success": mean("success"),
         "survival": mean("survived"),
         "level": float(task.levels.mean()),
         "action_std": float(algorithm.get_policy().output_std.mean().detach()),
         "learning_rate": algorithm.learning_rate,
-        "losses": update.losses,
+        "losses": done.losses,
         "cells": {k: [float(np.mean(v)), len(v)] for k, v in sorted(cells.items())},
     }

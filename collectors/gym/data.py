@@ -90,7 +90,10 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
             Episode(
                 seed=-1,
                 final_obs=rows["next_obs"][span.stop - 1],
-                **{name: rows[name][span] for name in ("obs", "action", "log_prob", "reward")},
+                obs=rows["obs"][span],
+                action=rows["action"][span],
+                log_prob=rows["log_prob"][span],
+                reward=rows["reward"][span],
                 terminated=bool(found.terminated[first + k]),
                 truncated=bool(found.truncated[first + k]),
             )

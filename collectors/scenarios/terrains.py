@@ -191,11 +191,7 @@ def cell_height(
 
 @compiled
 def _look_up(
-    heights: np.ndarray,
-    points: np.ndarray,
-    period_m: float,
-    resolution_m: float,
-    found: np.ndarray,
+    heights: np.ndarray, points: np.ndarray, period_m: float, resolution_m: float, found: np.ndarray
 ) -> None:
     for k in range(len(points)):
         found[k] = cell_height(heights, points[k, 0], points[k, 1], period_m, resolution_m)

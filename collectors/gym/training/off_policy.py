@@ -34,11 +34,7 @@ class OffPolicy:
         self._reset()
 
     def advance(self, progress: Callable[[int], None]) -> tuple[int, int]:
-        """One environment step; returns the steps and the episodes that ended.
-
-        Args:
-            progress: called every `_PROGRESS_EVERY` steps with their number.
-        """
+        """One environment step; returns the steps and the episodes that ended."""
         ended = self._step()
         self._steps += 1
         config = self._config

@@ -49,11 +49,7 @@ class OnPolicy:
         self._rollout_return = 0.0
 
     def advance(self, progress: Callable[[int], None]) -> tuple[int, int]:
-        """One rollout and its update; returns the rollout's steps and episodes.
-
-        Args:
-            progress: called after every step with the steps of all environments.
-        """
+        """One rollout and its update; reports its steps, returns its steps and episodes."""
         config = self._config.ppo
         cloning = self.buffer.rows < config.imitations * self._rollout_steps
         rollout = self._roll_out(progress)

@@ -7,13 +7,13 @@ CheckFailed where the contract is broken.
 import inspect
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 
 from collectors.physics import make_backend
 from collectors.physics.contract import barriers, contact, draws, independence, motion, speed
 from collectors.physics.contract.scene import ROBOT, Make
-from collectors.physics.interface import PhysicsBackend
 
 Check = Callable[[Make], str]
 
@@ -51,17 +51,8 @@ def describe(name: str) -> str:
 
 def run_check(check: Check, make: Make) -> str:
     """Run one check and close the back ends that it made; raises CheckFailed."""
-    made: list[PhysicsBackend] = []
-
-    def remember(robots: int, threads: int) -> PhysicsBackend:
-        made.append(make(robots, threads))
-        return made[-1]
-
-    try:
-        return check(remember)
-    finally:
-        for backend in made:
-            backend.close()
+    with ExitStack() as stack:
+        return check(lambda *sizes: stack.enter_context(closing(make(*sizes))))
 
 
 def run_checks(backend: str, robots: int = speed.ROBOTS) -> Iterator[CheckResult]:

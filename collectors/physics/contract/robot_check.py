@@ -1,5 +1,6 @@
 """Check a robot: card against MJCF, motors against weight, a simulated stand."""
 
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,12 +66,9 @@ def check_robot(robot: RobotCard) -> RobotFindings:
     RobotError if the MJCF contradicts the card, joint limits do not allow the nominal height, or
     motors or gains are too weak for the weight.
     """
-    backend = make_backend("mujoco", robot, 1, 1)
-    try:
+    with closing(make_backend("mujoco", robot, 1, 1)) as backend:
         stance = standing_load(robot)
         trial = _stand(robot, backend)
-    finally:
-        backend.close()
     height = standing_height_m(robot)
     return RobotFindings(robot, height, stance, trial, _warnings(robot, height, stance, trial))
 

@@ -63,11 +63,7 @@ class MujocoWarpBackend:
     fixed_world = False
 
     def __init__(
-        self,
-        robot: RobotCard,
-        num_robots: int,
-        threads: int,
-        limits: "WorldLimits | None" = None,
+        self, robot: RobotCard, num_robots: int, threads: int, limits: "WorldLimits | None" = None
     ) -> None:
         found = availability()
         if not found.available:
