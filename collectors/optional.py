@@ -1,7 +1,5 @@
 """Packages of optional extras, imported when they are used."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import warnings
@@ -17,8 +15,7 @@ def load_gymnasium(module: str) -> Any:
 def load_mocapact(module: str) -> Any:
     """A module of the extra `mocapact`: of dm_control or h5py.
 
-    Raises:
-        ValueError: not installed, or in versions that do not work together; names the command.
+    ValueError, with the command to install it, if it is missing or of an unfit version.
     """
     return _load(module, "the humanoid", "mocapact")
 

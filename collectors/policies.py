@@ -1,6 +1,4 @@
-"""The protocol of policies, expert or learned."""
-
-from __future__ import annotations
+"""The protocol of policies, expert or learned, and what they read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,19 +9,28 @@ import numpy as np
 
 
 @dataclass
-class Observation:
-    """What policies may read before a control step, N robots.
+class StoredObservation:
+    """What every policy may read before a control step, of N robots, float32.
 
     Attributes:
-        policy: (N, 70) float32, the stored observation: all that a learned policy sees.
-        reward: (N,) float32 of the previous step, 0 at an episode's start, for return conditioning.
+        policy: (N, D) the stored observation: all that a learned policy sees.
+        reward: (N,) of the previous step, 0 at an episode's start, for return conditioning.
+    """
+
+    policy: np.ndarray
+    reward: np.ndarray
+
+
+@dataclass
+class Observation(StoredObservation):
+    """The legged task's observation: D is 70.
+
+    Attributes:
         command: (N, 16) float64, the command in force, also the last block of `policy`.
         clock: (N,) float64, gait clock in cycles; for experts.
         make_privileged: computes `privileged` when it is first read.
     """
 
-    policy: np.ndarray
-    reward: np.ndarray
     command: np.ndarray
     clock: np.ndarray
     make_privileged: Callable[[], np.ndarray]
@@ -34,13 +41,25 @@ class Observation:
         return self.make_privileged()
 
 
+class TaskPolicy(Protocol):
+    """A policy of the Gymnasium tasks and the humanoid, which reads the stored observation only."""
+
+    def reset(self, ids: np.ndarray) -> None:
+        """Forget the history of robots `ids`: they start an episode."""
+        ...
+
+    def act(self, observation: StoredObservation) -> np.ndarray:
+        """(N, A) actions of all N robots, of which -1 to 1 are executed."""
+        ...
+
+
 class Policy(Protocol):
-    """Turns observations into joint actions."""
+    """A policy of the legged task."""
 
     name: str
 
     def reset(self, ids: np.ndarray) -> None:
-        """Forget the history of robots `ids`: they start an episode."""
+        """As `TaskPolicy.reset`."""
         ...
 
     def act(self, observation: Observation) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Quaternion algebra on batches; quaternions are wxyz and rotate body vectors into the world."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Names of the physics back ends, without importing one."""
 
-from __future__ import annotations
-
 BACKENDS = {
     "mujoco": ("collectors.physics.mujoco.backend", "MujocoBackend"),
     "mujoco_warp": ("collectors.physics.mujoco_warp.backend", "MujocoWarpBackend"),

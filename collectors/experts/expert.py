@@ -3,19 +3,17 @@
 An expert is a safetensors file and a JSON card. The MLP runs in NumPy: collecting needs no torch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from collectors.experts.network import Mlp
 from collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
 from collectors.policies import Observation
 from collectors.robots.gait import GaitReference
@@ -34,8 +32,8 @@ class ExpertFeatures:
     features: np.ndarray
     reference: np.ndarray
 
-    @staticmethod
-    def of(observation: Observation, robot: RobotCard, gait: GaitReference) -> ExpertFeatures:
+    @classmethod
+    def of(cls, observation: Observation, robot: RobotCard, gait: GaitReference) -> Self:
         """From an observation of N robots, float32.
 
         features (N, FEATURE_DIM): last action and command, privileged block, reference action; the
@@ -46,49 +44,21 @@ class ExpertFeatures:
         reference = reference.astype(np.float32)
         known = observation.policy[:, _KNOWN]
         features = np.concatenate([known, observation.privileged, reference], axis=1)
-        return ExpertFeatures(features, reference)
+        return cls(features, reference)
 
 
 class ExpertPolicy:
-    """A trained expert as a policy.
+    """A trained expert as a policy; ValueError for weights that do not fit the features.
 
     Args:
-        weights: `mean`, `std` (FEATURE_DIM,), and `layer{i}.weight` (out, in), `layer{i}.bias`
-            (out,); ELU between layers.
-
-    Raises:
-        ValueError: weights that do not fit the features.
+        weights: the tensors of an `Mlp` from FEATURE_DIM to 12.
     """
 
     def __init__(self, name: str, robot: RobotCard, weights: dict[str, np.ndarray]):
         self.name = name
         self.robot = robot
         self._gait = GaitReference(robot)
-        n_layers = sum(key.endswith(".weight") for key in weights)
-        try:
-            self._mean, self._std = weights["mean"], weights["std"]
-            self._layers = [
-                (weights[f"layer{i}.weight"].T.copy(), weights[f"layer{i}.bias"])
-                for i in range(n_layers)
-            ]
-        except KeyError as missing:
-            raise ValueError(f"expert '{name}' lacks the tensor {missing}") from None
-        if self._mean.shape != (FEATURE_DIM,):
-            raise ValueError(
-                f"expert '{name}' reads {self._mean.size} features, "
-                f"this version makes {FEATURE_DIM}"
-            )
-        sizes = [FEATURE_DIM, *(bias.size for _, bias in self._layers)]
-        shapes = [((m, n), (n,)) for m, n in pairwise(sizes)]
-        if (
-            [(weight.shape, bias.shape) for weight, bias in self._layers] != shapes
-            or self._std.shape != (FEATURE_DIM,)
-            or sizes[-1] != N_JOINTS
-        ):
-            raise ValueError(
-                f"expert '{name}': its tensors do not fit together as layers from {FEATURE_DIM} "
-                f"features to {N_JOINTS} actions"
-            )
+        self._residual = Mlp(weights, FEATURE_DIM, N_JOINTS, f"expert '{name}'")
 
     def reset(self, ids: np.ndarray) -> None:
         """Experts have no state."""
@@ -100,19 +70,7 @@ class ExpertPolicy:
 
     def parameters(self) -> int:
         """Number of trained parameters."""
-        return sum(weight.size + bias.size for weight, bias in self._layers)
-
-    def _residual(self, features: np.ndarray) -> np.ndarray:
-        x = features - self._mean
-        x /= self._std
-        for weight, bias in self._layers[:-1]:
-            x = x @ weight
-            x += bias
-            below = np.minimum(x, 0)
-            np.maximum(x, 0, out=x)
-            x += np.expm1(below, out=below)
-        weight, bias = self._layers[-1]
-        return x @ weight + bias
+        return self._residual.parameters()
 
 
 @dataclass(frozen=True)
@@ -132,8 +90,7 @@ def list_experts() -> list[str]:
 def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
     """Load a shipped expert by name, or one from its `.safetensors` file.
 
-    Raises:
-        ValueError: no such expert, no card, or weights that do not fit.
+    ValueError for no such expert, no card, or weights that do not fit.
     """
     path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
     if not path.is_file():

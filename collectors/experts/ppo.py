@@ -4,22 +4,31 @@ The network learns a correction to the kinematic gait; the critic sees more than
 (asymmetric actor-critic, Pinto et al., 2018). `training_task` holds the curriculum of levels.
 """
 
-from __future__ import annotations
-
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from rsl_rl.algorithms import PPO
+from safetensors.numpy import save_file
 
-from collectors.experts.ppo_algorithm import make_algorithm
-from collectors.experts.ppo_checkpoint import Progress, load_checkpoint, save_checkpoint
+from collectors.experts.ppo_algorithm import Update, make_algorithm, ppo_updates
+from collectors.experts.ppo_checkpoint import (
+    Progress,
+    actor_layers,
+    load_training,
+    network_weights,
+    replace_file,
+    save_training,
+)
 from collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
 from collectors.robots.robot import DEFAULT_ROBOT, load_robot
+
+_FIXED = ("robot", "robots", "hidden", "horizon")
+"""Settings that a resumed training keeps."""
 
 
 @dataclass(frozen=True)
@@ -56,45 +65,35 @@ class ExpertTrainingConfig:
 
 
 def train_expert(
-    config: ExpertTrainingConfig,
-    out: Path,
-    report: Callable[[dict[str, Any]], None],
+    config: ExpertTrainingConfig, out: Path, report: Callable[[dict[str, Any]], None]
 ) -> tuple[Path, dict[str, Any]]:
     """Train an expert, or resume from the checkpoint in `out`; returns its weights and card.
+
+    ValueError for a checkpoint of another configuration in `out`.
 
     Args:
         report: called after every update with steps, rates, mean return, success, and a table of
             terrain-skill cells.
-
-    Raises:
-        ValueError: a checkpoint of another configuration in `out`.
     """
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(config.seed)
     torch.set_num_threads(config.learner_threads)
     task = ExpertTask(load_robot(config.robot), config.robots, config.threads, config.seed)
     algorithm = make_algorithm(config, task)
-    progress = load_checkpoint(out, asdict(config), algorithm, task)
-    algorithm.train_mode()
-    per_update = config.robots * config.horizon
-    observations = task.get_observations()
-    while progress.steps < config.steps:
-        started = time.perf_counter()
-        task.speed_scale = min(1.0, progress.steps / max(1, config.full_speed_steps))
-        with torch.inference_mode():
-            for _ in range(config.horizon):
-                observations, reward, done, extras = task.step(algorithm.act(observations))
-                algorithm.process_env_step(observations, reward, done, extras)
-            simulated = time.perf_counter()
-            algorithm.compute_returns(observations)
-        losses = algorithm.update()
-        progress.iteration += 1
-        progress.steps += per_update
-        elapsed = time.perf_counter() - started
-        progress.wall_s += elapsed
-        report(_summary(config, progress, task, algorithm, losses, elapsed, simulated - started))
+    progress, extra = load_training(out, asdict(config), _FIXED, algorithm)
+    if extra:
+        task.begin(progress.iteration, extra["levels"].numpy())
+    weights = out / "expert.safetensors"
+    _widen_speeds(task, progress, config)
+    for update in ppo_updates(algorithm, task, config.horizon, config.steps, progress):
+        _widen_speeds(task, progress, config)
+        report(_summary(config, progress, task, algorithm, update))
         if progress.iteration % config.checkpoint_every == 0 or progress.steps >= config.steps:
-            save_checkpoint(out, asdict(config), algorithm, task, progress)
+            policy = algorithm.get_policy()
+            tensors = network_weights(actor_layers(algorithm), policy.obs_normalizer)
+            replace_file(weights, partial(save_file, tensors))
+            levels = {"levels": torch.from_numpy(task.levels)}
+            save_training(out, asdict(config), algorithm, progress, levels)
     task.close()
     card = {
         "robot": config.robot,
@@ -105,23 +104,21 @@ def train_expert(
         "seed": config.seed,
         "training": asdict(config),
     }
-    return out / "expert.safetensors", card
+    return weights, card
+
+
+def _widen_speeds(task: ExpertTask, progress: Progress, config: ExpertTrainingConfig) -> None:
+    task.speed_scale = min(1.0, progress.steps / max(1, config.full_speed_steps))
 
 
 def _summary(
-    config: ExpertTrainingConfig,
-    progress: Progress,
-    task: ExpertTask,
-    algorithm: PPO,
-    losses: dict[str, float],
-    elapsed: float,
-    simulating: float,
+    config: ExpertTrainingConfig, progress: Progress, task: ExpertTask, algorithm: PPO, done: Update
 ) -> dict[str, Any]:
     finished, task.finished = task.finished, []
     cells: dict[str, list[float]] = {}
     for episode in finished:
         cells.setdefault(f"{episode['terrain']}/{episode['skill']}", []).append(episode["success"])
-    rate = config.robots * config.horizon / elapsed
+    rate = config.robots * config.horizon / done.elapsed_s
 
     def mean(key: str) -> float | None:
         return float(np.mean([e[key] for e in finished])) if finished else None
@@ -132,13 +129,13 @@ def _summary(
         "total_steps": config.steps,
         "steps_per_s": rate,
         "remaining_s": (config.steps - progress.steps) / rate,
-        "simulation_share": simulating / elapsed,
+        "simulation_share": done.simulating_s / done.elapsed_s,
         "return": mean("return"),
         "success": mean("success"),
         "survival": mean("survived"),
         "level": float(task.levels.mean()),
         "action_std": float(algorithm.get_policy().output_std.mean().detach()),
         "learning_rate": algorithm.learning_rate,
-        "losses": losses,
+        "losses": done.losses,
         "cells": {k: [float(np.mean(v)), len(v)] for k, v in sorted(cells.items())},
     }

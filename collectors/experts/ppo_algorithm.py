@@ -1,15 +1,16 @@
 """rsl-rl's PPO as the experts use it: a residual policy that starts at zero, a capped rate."""
 
-from __future__ import annotations
-
 import contextlib
 import io
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from rsl_rl.algorithms import PPO
 
-from collectors.experts.ppo_checkpoint import actor_layers
+from collectors.experts.ppo_checkpoint import Progress, actor_layers
 
 
 class _CappedPPO(PPO):
@@ -24,6 +25,37 @@ class _CappedPPO(PPO):
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
         self._learning_rate = min(value, self.ceiling)
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update: PPO's losses, and the seconds that it and its rollout took."""
+
+    losses: dict[str, float]
+    elapsed_s: float
+    simulating_s: float
+
+
+def ppo_updates(
+    algorithm: PPO, task: Any, horizon: int, steps: int, progress: Progress
+) -> Iterator[Update]:
+    """Roll out and update until `steps` environment steps; counts in `progress`."""
+    algorithm.train_mode()
+    observations = task.get_observations()
+    while progress.steps < steps:
+        started = time.perf_counter()
+        with torch.inference_mode():
+            for _ in range(horizon):
+                observations, reward, done, extras = task.step(algorithm.act(observations))
+                algorithm.process_env_step(observations, reward, done, extras)
+            simulated = time.perf_counter()
+            algorithm.compute_returns(observations)
+        losses = algorithm.update()
+        elapsed = time.perf_counter() - started
+        progress.iteration += 1
+        progress.steps += task.num_envs * horizon
+        progress.wall_s += elapsed
+        yield Update(losses, elapsed, simulated - started)
 
 
 def make_algorithm(config: Any, task: Any) -> PPO:

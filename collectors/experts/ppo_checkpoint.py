@@ -1,25 +1,19 @@
 """Checkpoints of an expert's training: the policy to ship, and the state to resume from."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from rsl_rl.algorithms import PPO
 from rsl_rl.modules.normalization import EmpiricalNormalization
-from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
 
 from datasets.optimiser_state import load_optimiser_tensors, optimiser_tensors, tensors_below
-
-if TYPE_CHECKING:
-    from collectors.experts.training_task import ExpertTask
 
 
 @dataclass
@@ -55,15 +49,6 @@ def network_weights(linears: list[torch.nn.Linear], normaliser: Any) -> dict[str
     return weights
 
 
-def save_checkpoint(
-    out: Path, config: dict[str, Any], algorithm: PPO, task: ExpertTask, progress: Progress
-) -> None:
-    """Write the expert, then the training state; the JSON, written last, commits it."""
-    weights = network_weights(actor_layers(algorithm), algorithm.get_policy().obs_normalizer)
-    replace_file(out / "expert.safetensors", lambda path: save_numpy(weights, path))
-    save_training(out, config, algorithm, progress, {"levels": torch.from_numpy(task.levels)})
-
-
 def save_training(
     out: Path,
     config: dict[str, Any],
@@ -71,7 +56,10 @@ def save_training(
     progress: Progress,
     extra: dict[str, torch.Tensor],
 ) -> None:
-    """Write the state to resume from: weights, optimiser, and `extra` of the task."""
+    """Write the state to resume from: weights, optimiser, and `extra` of the task.
+
+    The JSON file, written last, commits the checkpoint.
+    """
     modules = {"actor": algorithm.get_policy(), "critic": algorithm._raw_critic}
     tensors = {
         f"{part}.{key}": value
@@ -95,28 +83,12 @@ def save_training(
             old.unlink()
 
 
-def load_checkpoint(
-    out: Path, config: dict[str, Any], algorithm: PPO, task: ExpertTask
-) -> Progress:
-    """Restore algorithm and task from the checkpoint in a folder, if there is one.
-
-    Raises:
-        ValueError: a checkpoint of another configuration.
-    """
-    fixed = ("robot", "robots", "hidden", "horizon")
-    progress, extra = load_training(out, config, fixed, algorithm)
-    if extra:
-        task.begin(progress.iteration, extra["levels"].numpy())
-    return progress
-
-
 def load_training(
     out: Path, config: dict[str, Any], fixed: Sequence[str], algorithm: PPO
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
     """Restore an algorithm from `save_training`; returns the progress and the extra tensors.
 
-    Raises:
-        ValueError: a checkpoint that differs in one of the `fixed` settings, or in its inputs.
+    ValueError for a checkpoint that differs in one of the `fixed` settings, or in its inputs.
     """
     path = out / "training.json"
     if not path.exists():

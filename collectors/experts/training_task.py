@@ -5,8 +5,6 @@ distance and, where one stands, the passage; down below 40 % or after a fall (le
 relative to the command as windows are short).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -66,7 +64,9 @@ class ExpertTask:
 
     def get_observations(self) -> TensorDict:
         """{"features": (N, FEATURE_DIM), "critic": (N, CRITIC_DIM)}."""
-        return self._tensors()
+        features = torch.from_numpy(self._inputs.features)
+        hidden = torch.from_numpy(self._critic_only())
+        return TensorDict({"features": features, "critic": hidden}, batch_size=[self.num_envs])
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict]:
         """Apply corrections (N, 12); see `rsl_rl.env.VecEnv.step`."""
@@ -88,7 +88,8 @@ class ExpertTask:
         price = 0.0005 * np.square(residual).sum(axis=1)
         reward = torch.from_numpy((transition.reward - price).astype(np.float32))
         extras = {"time_outs": torch.from_numpy(timed_out.astype(np.float32))}
-        return self._tensors(), reward, torch.from_numpy(done.astype(np.int64)), extras
+        observations, ended = self.get_observations(), torch.from_numpy(done.astype(np.int64))
+        return observations, reward, ended, extras
 
     def close(self) -> None:
         """Free the simulator."""
@@ -96,11 +97,6 @@ class ExpertTask:
 
     def _features(self, observation: Observation) -> ExpertFeatures:
         return ExpertFeatures.of(observation, self._robot, self._gait)
-
-    def _tensors(self) -> TensorDict:
-        features = torch.from_numpy(self._inputs.features)
-        hidden = torch.from_numpy(self._critic_only())
-        return TensorDict({"features": features, "critic": hidden}, batch_size=[self.num_envs])
 
     def _critic_only(self) -> np.ndarray:
         """(N, CRITIC_DIM) float32 for the critic only.

@@ -1,21 +1,12 @@
 """N environments of a task behind one batched interface, stepped one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from collectors.gym.tasks import GymTask, make_environment
-
-
-@dataclass
-class TaskObservation:
-    """Of N environments: observation (N, Do) and the last step's reward (N,), float32."""
-
-    policy: np.ndarray
-    reward: np.ndarray
+from collectors.policies import StoredObservation
 
 
 @dataclass(frozen=True)
@@ -47,7 +38,7 @@ class TaskBatch:
             raise ValueError(f"{task.env_id} has actions outside of [-1, 1]")
         self.obs_dim = int(self._envs[0].observation_space.shape[0])
         self.act_dim = int(space.shape[0])
-        self.observation = TaskObservation(
+        self.observation = StoredObservation(
             np.zeros((count, self.obs_dim), np.float32), np.zeros(count, np.float32)
         )
 

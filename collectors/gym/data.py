@@ -4,8 +4,6 @@ Beyond D4RL's files: named slices of the observation, the final observation, and
 simulator's state in float64, from which episodes can be stepped again (a replay buffer has none).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -91,16 +89,13 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
         episodes.append(
             Episode(
                 seed=-1,
-                obs=rows["obs"][span],
                 final_obs=rows["next_obs"][span.stop - 1],
+                obs=rows["obs"][span],
                 action=rows["action"][span],
                 log_prob=rows["log_prob"][span],
                 reward=rows["reward"][span],
-                qpos=None,
-                qvel=None,
                 terminated=bool(found.terminated[first + k]),
                 truncated=bool(found.truncated[first + k]),
-                success=None,
             )
         )
     return episodes

@@ -1,29 +1,15 @@
 """Closed-loop evaluation on a task: the same starts for every policy, N parallel environments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from collectors.gym.batch import TaskBatch, TaskObservation
+from collectors.gym.batch import TaskBatch
+from collectors.policies import TaskPolicy
 
 DEFAULT_SEED = 1_000_003
 _STREAM = 0xE7A1  # separates evaluation's seeds from those of a collection
-
-
-class TaskPolicy(Protocol):
-    """A policy to evaluate: learned, expert or random."""
-
-    def reset(self, ids: np.ndarray) -> None:
-        """An episode starts in the environments `ids`: forget their history."""
-        ...
-
-    def act(self, observation: TaskObservation) -> np.ndarray:
-        """(N, A) actions of all N environments."""
-        ...
 
 
 @dataclass
@@ -49,7 +35,7 @@ def evaluation_seeds(episodes: int, seed: int = DEFAULT_SEED) -> list[int]:
     if episodes < 1 or seed < 0:
         raise ValueError(f"need at least 1 episode, got {episodes}, and a seed >= 0, got {seed}")
     drawn = np.random.SeedSequence([_STREAM, seed]).generate_state(episodes, np.uint64)
-    return [int(each >> np.uint64(1)) for each in drawn]
+    return (drawn >> np.uint64(1)).tolist()
 
 
 def evaluate(

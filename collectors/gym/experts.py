@@ -5,8 +5,6 @@ measured returns in `recipe.json`. The folder of a finished training is one; oth
 `collectors/assets/gym`, without a replay buffer.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass
@@ -17,8 +15,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from collectors.gym.batch import TaskObservation
 from collectors.gym.tasks import GymTask, find_task
+from collectors.policies import StoredObservation
 from datasets.errors import listed
 
 SHIPPED = Path(__file__).parent.parent / "assets" / "gym"
@@ -105,7 +103,7 @@ class GymExpert:
     def reset(self, ids: np.ndarray) -> None:
         """Nothing to forget."""
 
-    def act(self, observation: TaskObservation) -> np.ndarray:
+    def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, A) float32 mean actions."""
         return self.mean(observation.policy)
 
@@ -149,7 +147,7 @@ class RandomPolicy:
     def reset(self, ids: np.ndarray) -> None:
         """Nothing to forget."""
 
-    def act(self, observation: TaskObservation) -> np.ndarray:
+    def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, A) float32."""
         shape = (len(observation.policy), self._act_dim)
         return self._rng.uniform(-1.0, 1.0, shape).astype(np.float32)

@@ -6,8 +6,6 @@ Gymnasium-Robotics, up to 1.4.2, has the sign wrong and so rewards keeping away:
 https://github.com/Farama-Foundation/Gymnasium-Robotics/pull/220.
 """
 
-from __future__ import annotations
-
 from typing import Any, SupportsFloat
 
 import numpy as np

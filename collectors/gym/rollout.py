@@ -4,8 +4,6 @@ Environments are stepped one at a time, with one observation per policy call: th
 matrix product depends on the rows beside it, and the simulator takes most of the time anyway.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,11 +76,11 @@ class Episode:
     action: np.ndarray
     log_prob: np.ndarray
     reward: np.ndarray
-    qpos: np.ndarray | None
-    qvel: np.ndarray | None
     terminated: bool
     truncated: bool
-    success: bool | None
+    success: bool | None = None
+    qpos: np.ndarray | None = None
+    qvel: np.ndarray | None = None
 
     @property
     def length(self) -> int:

@@ -4,8 +4,6 @@ D4RL's files were recorded in Gym's version 2 on MuJoCo 2; physics and the healt
 last step have changed since. Returns are compared with returns measured here.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,13 +86,12 @@ def make_environment(task: GymTask) -> Any:
 @contextmanager
 def _silent_mujoco() -> Iterator[None]:
     """Keep MuJoCo from writing MUJOCO_LOG.TXT about HalfCheetah's old MJCF style."""
-    untyped: Any = mujoco
-    before = untyped.get_mju_user_warning()
-    untyped.set_mju_user_warning(lambda message: None)
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
     try:
         yield
     finally:
-        untyped.set_mju_user_warning(before)
+        mujoco.set_mju_user_warning(before)
 
 
 def package_version(task: GymTask) -> str:

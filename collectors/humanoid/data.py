@@ -1,9 +1,7 @@
 """The plan of episodes, and a store's schema, arrays and catalog."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -90,30 +88,20 @@ class SnippetGrid:
 def humanoid_schema(has_value: bool) -> Schema:
     """The store's schema; with the field `value` where the expert has a critic."""
     joints = {name: (i, i + 1) for i, name in enumerate(JOINT_NAMES)}
-    action = {"unit": "1 (-1 and 1 are the ends of the joint's range)", "slices": joints}
-    obs = {"unit": "SI", "slices": OBSERVATION_SLICES}
-    targets = "joint position targets"
-    fields = [
-        Field("obs", (OBS_DIM,), description="observation before the step", **obs),
-        Field(
-            "action",
-            (N_JOINTS,),
-            description=f"{targets} as executed, action noise included",
-            **action,
-        ),
-        Field(
-            "mean_action",
-            (N_JOINTS,),
-            description=f"{targets} of the expert, before action noise",
-            **action,
-        ),
-        Field("reward", description="CoMic's tracking reward of the step, at most 1.45"),
-    ]
+    text = "observation before the step"
+    obs = Field("obs", (OBS_DIM,), "float32", "SI", text, OBSERVATION_SLICES)
+    unit = "1 (-1 and 1 are the ends of the joint's range)"
+    text = "joint position targets as executed, action noise included"
+    action = Field("action", (N_JOINTS,), "float32", unit, text, joints)
+    text = "joint position targets of the expert, before action noise"
+    mean_action = replace(action, name="mean_action", description=text)
+    text = "CoMic's tracking reward of the step, at most 1.45"
+    fields = [obs, action, mean_action, Field("reward", description=text)]
     if has_value:
-        value = "discounted return that the expert's critic expects before the step"
-        fields.append(Field("value", description=value))
+        text = "discounted return that the expert's critic expects before the step"
+        fields.append(Field("value", description=text))
     text = "observation after the episode's last step"
-    fields.append(Field("final_obs", (OBS_DIM,), description=text, per="episode", **obs))
+    fields.append(replace(obs, name="final_obs", description=text, per="episode"))
     return Schema(
         fields=tuple(fields),
         control_dt_s=CONTROL_DT_S,

@@ -3,8 +3,6 @@
 `batch` computes the same task for many humanoids at once, for training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

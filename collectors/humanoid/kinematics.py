@@ -1,11 +1,7 @@
 """Tracked poses of walker and reference, by kinematics."""
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
+from typing import Self
 
 import mujoco
 import numpy as np
@@ -37,12 +33,12 @@ class TrackedPoses:
     def __len__(self) -> int:
         return len(self.qpos)
 
-    def at(self, rows: np.ndarray | slice) -> TrackedPoses:
+    def at(self, rows: np.ndarray | slice) -> Self:
         """The poses of these rows."""
-        return TrackedPoses(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @classmethod
-    def empty(cls, humanoid: Humanoid, count: int) -> TrackedPoses:
+    def empty(cls, humanoid: Humanoid, count: int) -> Self:
         """Uninitialised poses, for `read_pose`."""
         model, bodies = humanoid.model, len(humanoid.bodies)
         return cls(

@@ -3,8 +3,6 @@
 As in MoCapAct's files: the walker's numeric observables in alphabetical order.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate, pairwise
 
 CONTROL_DT_S = 0.03

@@ -4,8 +4,6 @@ Source: Hasenclever et al. 2020, "CoMic: Complementary Task Learning & Mimicry f
 with the weights and scales of dm_control's "comic" reward.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from collectors.humanoid.environment import TERMINATION_ERROR

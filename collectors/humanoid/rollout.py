@@ -1,7 +1,5 @@
 """Episodes of a policy in the tracking environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,7 +7,8 @@ import numpy as np
 
 from collectors.humanoid.environment import TrackingEnvironment
 from collectors.humanoid.observation import N_JOINTS
-from collectors.humanoid.policies import ExpertPolicy, TrackingObservation, TrackingPolicy
+from collectors.humanoid.policies import ExpertPolicy
+from collectors.policies import StoredObservation, TaskPolicy
 
 
 @dataclass(frozen=True)
@@ -71,19 +70,9 @@ class EpisodeResult:
         return self.length / self.possible
 
 
-def record_episode(
-    env: TrackingEnvironment,
-    expert: ExpertPolicy,
-    spec: EpisodeSpec,
-    progress: Callable[[int], None] = lambda steps: None,
-) -> EpisodeResult:
-    """As `run_episode`, with the episode's arrays in the result."""
-    return run_episode(env, expert, spec, progress, expert)
-
-
 def run_episode(
     env: TrackingEnvironment,
-    policy: TrackingPolicy,
+    policy: TaskPolicy,
     spec: EpisodeSpec,
     progress: Callable[[int], None] = lambda steps: None,
     recorded: ExpertPolicy | None = None,
@@ -104,7 +93,7 @@ def run_episode(
     values: list[np.ndarray] = []
     reward, total, length, terminated = 0.0, 0.0, 0, False
     while length < possible and not terminated:
-        seen = TrackingObservation(obs[None], np.array([reward], dtype=np.float32))
+        seen = StoredObservation(obs[None], np.array([reward], dtype=np.float32))
         mean = np.clip(policy.act(seen)[0], -1.0, 1.0).astype(np.float32)
         noise = rng.standard_normal(N_JOINTS, dtype=np.float32) * np.float32(spec.action_noise)
         action = np.clip(mean + noise, -1.0, 1.0)

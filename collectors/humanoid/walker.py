@@ -1,10 +1,5 @@
 """dm_control's CMU humanoid of 2020 on a floor, compiled, with index tables."""
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

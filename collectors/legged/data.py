@@ -1,7 +1,5 @@
 """What the legged task stores: its schema, plan of episodes, and a part's arrays and catalog."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -59,43 +57,25 @@ def legged_schema(robot: RobotCard, form: StoredForm | None = None) -> Schema:
 
 def _fields(robot: RobotCard, form: StoredForm) -> tuple[Field, ...]:
     dtype = "float16" if form.half else "float32"
-    obs = Field(
-        "obs",
-        (OBS_DIM,),
-        dtype,
-        unit="SI (1, rad/s, rad, m/s)",
-        description="observation before the step: all that a learned policy sees",
-        slices=POLICY_SLICES,
-    )
-    action = Field(
-        "action",
-        (N_JOINTS,),
-        dtype,
-        unit=f"{robot.action_scale_rad} rad from the default pose",
-        description="joint position targets chosen by the policy, before any action noise",
-        slices={name: (i, i + 1) for i, name in enumerate(robot.joint_names)},
-    )
-    reward = Field("reward", (), unit="1", description="reward of the step")
-    after = "observation after the episode's last step"
-    final_obs = replace(obs, name="final_obs", description=after, per="episode")
-    state = Field(
-        "state",
-        (STATE_DIM,),
-        dtype,
-        unit="m, 1, rad",
-        description="base position (world), quaternion wxyz and joint positions before the step",
-        slices={"base_pos": (0, 3), "base_quat": (3, 7), "joint_pos": (7, STATE_DIM)},
-    )
-    privileged = Field(
-        "privileged",
-        (PRIVILEGED_DIM,),
-        dtype,
-        unit="SI",
-        description="what the expert saw and a learned policy does not, before the step",
-        slices=PRIVILEGED_SLICES,
-    )
-    fields = [obs, action, reward, final_obs]
-    return (*fields, *([state] if form.state else []), *([privileged] if form.privileged else []))
+    text = "observation before the step: all that a learned policy sees"
+    obs = Field("obs", (OBS_DIM,), dtype, "SI (1, rad/s, rad, m/s)", text, POLICY_SLICES)
+    unit = f"{robot.action_scale_rad} rad from the default pose"
+    text = "joint position targets chosen by the policy, before any action noise"
+    joints = {name: (i, i + 1) for i, name in enumerate(robot.joint_names)}
+    action = Field("action", (N_JOINTS,), dtype, unit, text, joints)
+    text = "observation after the episode's last step"
+    final_obs = replace(obs, name="final_obs", description=text, per="episode")
+    fields = [obs, action, Field("reward", (), unit="1", description="reward of the step")]
+    fields.append(final_obs)
+    if form.state:
+        text = "base position (world), quaternion wxyz and joint positions before the step"
+        slices = {"base_pos": (0, 3), "base_quat": (3, 7), "joint_pos": (7, STATE_DIM)}
+        fields.append(Field("state", (STATE_DIM,), dtype, "m, 1, rad", text, slices))
+    if form.privileged:
+        text = "what the expert saw and a learned policy does not, before the step"
+        shape = (PRIVILEGED_DIM,)
+        fields.append(Field("privileged", shape, dtype, "SI", text, PRIVILEGED_SLICES))
+    return tuple(fields)
 
 
 @dataclass(frozen=True)
@@ -143,10 +123,8 @@ class CollectionGrid:
         seeds = np.random.SeedSequence([0xC0, self.seed, int(number)]).generate_state(
             self.episodes_per_part, np.uint64
         )
-        unique = int(tag, 16) << 32
-        return [
-            self._spec(first + i, int(seed >> np.uint64(1)), unique) for i, seed in enumerate(seeds)
-        ]
+        unique, halved = int(tag, 16) << 32, (seeds >> np.uint64(1)).tolist()
+        return [self._spec(first + i, seed, unique) for i, seed in enumerate(halved)]
 
     def _spec(self, index: int, seed: int, unique: int) -> EpisodeSpec:
         cells = self.cells()

@@ -4,8 +4,6 @@ The first axis of all arrays is the robot. The environment never resets by itsel
 returned at an episode's end is the true final one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +20,7 @@ from collectors.legged.observations import (
 from collectors.legged.rewards import StepView, total_reward
 from collectors.legged.signals import signals
 from collectors.physics import make_backend
-from collectors.physics.interface import InitialState
+from collectors.physics.interface import RobotStart
 from collectors.policies import Observation
 from collectors.robots.commands import N_COMMANDS, C, ramped
 from collectors.robots.gait import leg_phases
@@ -54,6 +52,15 @@ class Transition:
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What reward, observation and signals share in a step; foot_contact is (N, 4) bool."""
+
+    geometry: Geometry
+    on_track: np.ndarray
+    foot_contact: np.ndarray
 
 
 class LeggedEnvironment:
@@ -116,11 +123,13 @@ class LeggedEnvironment:
             )
             base_pos = np.array([*drawn.offset_xy, self._start_height(tile, drawn)])
             quat = from_yaw(np.array(drawn.yaw))
-            start = InitialState(base_pos, quat, drawn.base_vel, joint_pos)
             self.track_origin[index], self.track_yaw[index] = drawn.offset_xy, drawn.yaw
             self._passage[index] = _passage_row(drawn)
             barriers = place_barriers(drawn.passage, tile, drawn.offset_xy, drawn.yaw)
-            self.physics.reset(index, tile, barriers, drawn.draws, start)
+            start = RobotStart(
+                base_pos, joint_pos, quat, drawn.base_vel, tile, barriers, drawn.draws
+            )
+            self.physics.reset(index, start)
         self.step_count[ids] = 0
         self._last_action[ids] = 0.0
         self._reward[ids] = 0.0
@@ -137,11 +146,7 @@ class LeggedEnvironment:
         return self._observation(self._look())
 
     def step(self, action: np.ndarray) -> Transition:
-        """Execute actions (N, 12) for one control step.
-
-        Raises:
-            ValueError: an action of another shape, or one that is not finite.
-        """
+        """Execute finite actions (N, 12) for one control step; ValueError for others."""
         if action.shape != (self.num_robots, N_JOINTS):
             raise ValueError(f"action has shape {action.shape}, not {(self.num_robots, N_JOINTS)}")
         if not np.isfinite(action).all():
@@ -156,10 +161,10 @@ class LeggedEnvironment:
         seen = self._look()
         view = self._view(seen, command, action)
         reward = (total_reward(view) * CONTROL_DT_S).astype(np.float32)
-        recorded = signals(view, self.physics.state.base_pos, seen.on_track)
+        recorded = signals(view, seen.on_track)
         self._signals[self._rows, np.minimum(self.step_count, self.episode_steps - 1)] = recorded
         self.step_count += 1
-        upright = np.einsum("nk,nk->n", view.gravity, view.desired_gravity)
+        upright = np.einsum("nk,nk->n", view.geometry.gravity, view.desired_gravity)
         terminated = (view.trunk_force_n > CONTACT_FORCE_N) | (upright < MIN_UPRIGHT)
         truncated = ~terminated & (self.step_count >= self.episode_steps)
         self._last_action = action
@@ -231,23 +236,13 @@ class LeggedEnvironment:
         return StepView(
             robot=self.robot,
             command=command,
-            lin_vel_body=geometry.lin_vel_body,
-            lin_vel_heading=geometry.lin_vel_heading,
-            yaw_rate=geometry.yaw_rate,
-            ang_vel_body=state.base_ang_vel_body,
-            gravity=geometry.gravity,
+            state=state,
+            geometry=geometry,
             desired_gravity=geometry.desired_gravity(command),
-            height_m=geometry.height,
-            joint_pos=state.joint_pos,
-            joint_vel=state.joint_vel,
-            joint_torque=state.joint_torque,
-            foot_vel=state.foot_vel,
             foot_contact=seen.foot_contact,
             stance_width_m=geometry.stance_width(foot_offset, self.robot.leg_signs[:, 1]),
             knee_force_n=lengths(state.knee_force),
             trunk_force_n=lengths(state.trunk_force[:, None])[:, 0],
-            barrier_force_n=state.barrier_force,
-            barrier_body_force_n=state.barrier_body_force,
             action=action,
             last_action=self._last_action,
         )
@@ -313,12 +308,3 @@ def _passage_row(drawn: EpisodeDraws) -> tuple[float, float, float, float]:
         return 0.0, 0.0, 0.0, 0.0
     kind = -1.0 if passage.kind == "bar" else 1.0
     return kind, passage.start_m, passage.end_m, passage.opening_m
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What reward, observation and signals share in a step; foot_contact is (N, 4) bool."""
-
-    geometry: Geometry
-    on_track: np.ndarray
-    foot_contact: np.ndarray

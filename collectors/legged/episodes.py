@@ -1,7 +1,5 @@
 """Specifications and random draws of episodes; all draws follow from the episode's seed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 A cell is a terrain, a skill and a level.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -45,12 +43,8 @@ class EvaluationGrid:
         seeds = np.random.SeedSequence([0xE7A1, self.seed]).generate_state(
             len(cells) * self.episodes, np.uint64
         )
-        return [
-            EpisodeSpec(
-                i, *cells[i // self.episodes], seed=int(seed >> np.uint64(1)), held_out=True
-            )
-            for i, seed in enumerate(seeds)
-        ]
+        halved = enumerate((seeds >> np.uint64(1)).tolist())
+        return [EpisodeSpec(i, *cells[i // self.episodes], seed, True) for i, seed in halved]
 
 
 @dataclass(frozen=True)

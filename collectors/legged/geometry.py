@@ -1,9 +1,8 @@
 """Geometry of trunks relative to the ground and the world."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import sqrt
+from typing import Self
 
 import numpy as np
 
@@ -52,8 +51,8 @@ class Geometry:
         """(N,) rad/s about the vertical."""
         return self.velocity_heading[:, 2]
 
-    @staticmethod
-    def of(state: PhysicsState, terrain: TerrainBatch) -> Geometry:
+    @classmethod
+    def of(cls, state: PhysicsState, terrain: TerrainBatch) -> Self:
         """The geometry of N robots, each on its own tile."""
         n = len(state.base_pos)
         yaw = yaw_of(state.base_quat)
@@ -75,7 +74,7 @@ class Geometry:
             lin_vel_body,
             velocity_heading,
         )
-        return Geometry(scan, height, slope, gravity, lin_vel_body, velocity_heading, yaw, heading)
+        return cls(scan, height, slope, gravity, lin_vel_body, velocity_heading, yaw, heading)
 
     def desired_gravity(self, command: np.ndarray) -> np.ndarray:
         """(N, 3) gravity in a trunk with the commanded (N, 16) attitude over the terrain."""

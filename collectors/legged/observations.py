@@ -1,6 +1,6 @@
 """The stored observation, 70 numbers in the paper's order, and the experts' privileged one."""
 
-from __future__ import annotations
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -8,51 +8,34 @@ from collectors.robots.commands import N_COMMANDS
 from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.randomisation import N_DRAWS
 
-POLICY_SLICES: dict[str, tuple[int, int]] = {
-    "projected_gravity": (0, 3),
-    "joint_vel": (3, 15),
-    "sin_joint_pos": (15, 27),
-    "cos_joint_pos": (27, 39),
-    "base_ang_vel_body": (39, 42),
-    "last_action": (42, 54),
-    "command": (54, 70),
-}
-OBS_DIM = 70
+_FIELDS: tuple[tuple[str, int, str, str], ...] = (
+    ("projected_gravity", 3, "1", "unit vector of gravity in the trunk's frame (x forward, y left, "
+     "z up); (0, 0, -1) when level"),
+    ("joint_vel", 12, "rad/s", "joint velocities in joint order"),
+    ("sin_joint_pos", 12, "1", "sine of the joint positions in joint order"),
+    ("cos_joint_pos", 12, "1", "cosine of the joint positions in joint order"),
+    ("base_ang_vel_body", 3, "rad/s", "angular velocity of the trunk in its own frame"),
+    ("last_action", 12, "action", "the action of the step before, clipped as it was executed; "
+     "zeros at the start"),
+    ("command", N_COMMANDS, "see command", "the command in force, after its ramps"),
+)  # fmt: skip
+"""Name, width, unit and meaning of each part of the stored observation."""
 
-FIELD_UNITS: dict[str, str] = {
-    "projected_gravity": "1",
-    "joint_vel": "rad/s",
-    "sin_joint_pos": "1",
-    "cos_joint_pos": "1",
-    "base_ang_vel_body": "rad/s",
-    "last_action": "action",
-    "command": "see command",
-}
-FIELD_MEANINGS: dict[str, str] = {
-    "projected_gravity": "unit vector of gravity in the trunk's frame (x forward, y left, z up); "
-    "(0, 0, -1) when level",
-    "joint_vel": "joint velocities in joint order",
-    "sin_joint_pos": "sine of the joint positions in joint order",
-    "cos_joint_pos": "cosine of the joint positions in joint order",
-    "base_ang_vel_body": "angular velocity of the trunk in its own frame",
-    "last_action": "the action of the step before, clipped as it was executed; zeros at the start",
-    "command": "the command in force, after its ramps",
-}
+
+def _slices(sizes: dict[str, int]) -> dict[str, tuple[int, int]]:
+    return dict(zip(sizes, pairwise(accumulate(sizes.values(), initial=0)), strict=True))
+
+
+POLICY_SLICES = _slices({name: width for name, width, _, _ in _FIELDS})
+OBS_DIM = POLICY_SLICES["command"][1]
+FIELD_UNITS = {name: unit for name, _, unit, _ in _FIELDS}
+FIELD_MEANINGS = {name: meaning for name, _, _, meaning in _FIELDS}
 
 SCAN_X_M = np.array([-0.4, -0.2, 0.0, 0.2, 0.4, 0.6, 0.8])
 SCAN_Y_M = np.array([-0.3, -0.15, 0.0, 0.15, 0.3])
 SCAN_POINTS = np.stack(np.meshgrid(SCAN_X_M, SCAN_Y_M, indexing="ij"), axis=-1).reshape(-1, 2)
 """(35, 2): points of the height scan in the heading frame, m."""
 N_SCAN = len(SCAN_POINTS)
-
-
-def _slices(sizes: dict[str, int]) -> dict[str, tuple[int, int]]:
-    stops = np.cumsum(list(sizes.values()))
-    return {
-        name: (int(stop) - size, int(stop))
-        for (name, size), stop in zip(sizes.items(), stops, strict=True)
-    }
-
 
 PRIVILEGED_SLICES = _slices(
     {
@@ -122,6 +105,3 @@ def joined(parts: dict[str, np.ndarray], slices: dict[str, tuple[int, int]]) -> 
     for name, (start, stop) in slices.items():
         whole[:, start:stop] = parts[name]
     return whole
-
-
-assert POLICY_SLICES["command"] == (OBS_DIM - N_COMMANDS, OBS_DIM)

@@ -6,13 +6,13 @@ walk-these-ways (slip, commanded attitude, height and stance). Positive terms ad
 a second, 12.3 an episode of 192 steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from collectors.legged.geometry import Geometry
+from collectors.physics.interface import PhysicsState
 from collectors.robots.commands import C
 from collectors.robots.robot import RobotCard
 
@@ -21,38 +21,27 @@ from collectors.robots.robot import RobotCard
 class StepView:
     """What rewards, terminations and signals read after a control step; (N, ...) float64.
 
-    gravity and desired_gravity are unit vectors in the body frame. lin_vel_heading (N, 2) is the
-    horizontal velocity along the heading and to its left, yaw_rate (N,) about the vertical, since a
-    trunk may be rolled by a radian. height_m is above the terrain plane under it; command is the
-    one in force during the step.
+    Velocities are tracked along the heading and about the vertical (`geometry`), since a trunk may
+    be rolled by a radian. `command` is the one in force during the step; `desired_gravity` is the
+    unit vector in the body frame that its attitude asks for.
     """
 
     robot: RobotCard
     command: np.ndarray
-    lin_vel_body: np.ndarray
-    lin_vel_heading: np.ndarray
-    yaw_rate: np.ndarray
-    ang_vel_body: np.ndarray
-    gravity: np.ndarray
+    state: PhysicsState
+    geometry: Geometry
     desired_gravity: np.ndarray
-    height_m: np.ndarray
-    joint_pos: np.ndarray
-    joint_vel: np.ndarray
-    joint_torque: np.ndarray
-    foot_vel: np.ndarray
     foot_contact: np.ndarray
     stance_width_m: np.ndarray
     knee_force_n: np.ndarray
     trunk_force_n: np.ndarray
-    barrier_force_n: np.ndarray
-    barrier_body_force_n: np.ndarray
     action: np.ndarray
     last_action: np.ndarray
 
     @property
     def height_error_m(self) -> np.ndarray:
         """(N,) height of the trunk minus the commanded one."""
-        return self.height_m - self.robot.nominal_height_m - self.command[:, C.BODY_HEIGHT]
+        return self.geometry.height - self.robot.nominal_height_m - self.command[:, C.BODY_HEIGHT]
 
 
 def _squares(values: np.ndarray) -> np.ndarray:
@@ -61,18 +50,18 @@ def _squares(values: np.ndarray) -> np.ndarray:
 
 def track_linear_velocity(view: StepView) -> np.ndarray:
     """exp(-|v_xy - v*_xy|^2 / 0.25), heading frame (Isaac Lab: track_lin_vel_xy_yaw_frame_exp)."""
-    error = view.lin_vel_heading - view.command[:, C.VEL_X : C.VEL_Y + 1]
+    error = view.geometry.lin_vel_heading - view.command[:, C.VEL_X : C.VEL_Y + 1]
     return np.exp(-_squares(error) / 0.25)
 
 
 def track_yaw_rate(view: StepView) -> np.ndarray:
     """exp(-(w_z - w*_z)^2 / 0.25), about the vertical (Isaac Lab: track_ang_vel_z_world_exp)."""
-    return np.exp(-np.square(view.yaw_rate - view.command[:, C.YAW_RATE]) / 0.25)
+    return np.exp(-np.square(view.geometry.yaw_rate - view.command[:, C.YAW_RATE]) / 0.25)
 
 
 def track_attitude(view: StepView) -> np.ndarray:
     """exp(-|g - g*|^2 / 0.02): commanded pitch and roll relative to the terrain plane."""
-    return np.exp(-_squares(view.gravity - view.desired_gravity) / 0.02)
+    return np.exp(-_squares(view.geometry.gravity - view.desired_gravity) / 0.02)
 
 
 def track_height(view: StepView) -> np.ndarray:
@@ -87,22 +76,22 @@ def track_stance_width(view: StepView) -> np.ndarray:
 
 def vertical_speed(view: StepView) -> np.ndarray:
     """v_z^2."""
-    return np.square(view.lin_vel_body[:, 2])
+    return np.square(view.geometry.lin_vel_body[:, 2])
 
 
 def roll_pitch_rate(view: StepView) -> np.ndarray:
     """w_x^2 + w_y^2."""
-    return _squares(view.ang_vel_body[:, :2])
+    return _squares(view.state.base_ang_vel_body[:, :2])
 
 
 def power(view: StepView) -> np.ndarray:
     """Sum of |torque x joint speed| in W."""
-    return np.abs(view.joint_torque * view.joint_vel).sum(axis=1)
+    return np.abs(view.state.joint_torque * view.state.joint_vel).sum(axis=1)
 
 
 def torque(view: StepView) -> np.ndarray:
     """Sum of squared torques."""
-    return _squares(view.joint_torque)
+    return _squares(view.state.joint_torque)
 
 
 def action_rate(view: StepView) -> np.ndarray:
@@ -112,7 +101,7 @@ def action_rate(view: StepView) -> np.ndarray:
 
 def foot_slip(view: StepView) -> np.ndarray:
     """Sum of squared horizontal speeds of the feet on the ground."""
-    x, y = view.foot_vel[..., 0], view.foot_vel[..., 1]
+    x, y = view.state.foot_vel[..., 0], view.state.foot_vel[..., 1]
     return ((x * x + y * y) * view.foot_contact).sum(axis=1)
 
 
@@ -123,19 +112,19 @@ def knee_collision(view: StepView) -> np.ndarray:
 
 def barrier_contact(view: StepView) -> np.ndarray:
     """1 while any part presses on a bar or a wall with more than 1 N."""
-    return (view.barrier_force_n > 1.0).astype(np.float64)
+    return (view.state.barrier_force > 1.0).astype(np.float64)
 
 
 def unrest(view: StepView) -> np.ndarray:
     """|w|^2 of a trunk commanded to stand."""
-    return (1.0 - view.command[:, C.LOCOMOTE]) * _squares(view.ang_vel_body)
+    return (1.0 - view.command[:, C.LOCOMOTE]) * _squares(view.state.base_ang_vel_body)
 
 
 def joint_limits(view: StepView) -> np.ndarray:
     """Sum of rad beyond 95 % of the joint range."""
     middle = (view.robot.joint_upper_rad + view.robot.joint_lower_rad) / 2
     half = 0.95 * (view.robot.joint_upper_rad - view.robot.joint_lower_rad) / 2
-    return np.maximum(np.abs(view.joint_pos - middle) - half, 0.0).sum(axis=1)
+    return np.maximum(np.abs(view.state.joint_pos - middle) - half, 0.0).sum(axis=1)
 
 
 REWARDS: dict[Callable[[StepView], np.ndarray], float] = {

@@ -1,7 +1,5 @@
 """Run episodes in closed loop: any policy, any list of episodes, N robots at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A back end's module holds its class and `availability()`; importing it needs no optional package.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from collectors.physics.interface import Availability, BackendUnavailable, PhysicsBackend
@@ -24,11 +22,9 @@ def availability(name: str) -> Availability:
 
 
 def make_backend(name: str, robot: RobotCard, num_robots: int, threads: int) -> PhysicsBackend:
-    """Build a back end.
+    """Build a back end; BackendUnavailable if that cannot be done here.
 
-    Raises:
-        BackendUnavailable: it cannot be built here.
-        ValueError: an unknown back end, or fewer than one robot or thread.
+    ValueError for an unknown back end, or fewer than one robot or thread.
     """
     check_backend(name)
     if num_robots < 1 or threads < 1:

@@ -5,16 +5,15 @@ wxyz, body to world; base angular velocity in the body frame; joints in the card
 frame for everything else. A control step is `DECIMATION` substeps of `SUBSTEP_S`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 import numpy as np
 
 from collectors.scenarios.passages import Barrier
-from collectors.scenarios.terrains import TerrainTile
+from collectors.scenarios.randomisation import nominal_draws
+from collectors.scenarios.terrains import TerrainTile, make_tile
 
 
 class BackendUnavailable(ValueError):
@@ -32,6 +31,23 @@ class Availability:
     available: bool
     why_not: str
     version: str
+
+
+@dataclass(frozen=True)
+class RobotStart:
+    """One robot at an episode's start, by default upright, at rest, nominal, on open flat ground.
+
+    base_vel (6,): world linear, then body angular velocity; draws (N_DRAWS,): its randomisation;
+    barriers do not repeat with the tile.
+    """
+
+    base_pos: np.ndarray
+    joint_pos: np.ndarray
+    base_quat: np.ndarray = field(default_factory=lambda: np.array([1.0, 0.0, 0.0, 0.0]))
+    base_vel: np.ndarray = field(default_factory=lambda: np.zeros(6))
+    tile: TerrainTile = field(default_factory=lambda: make_tile("flat", 0, 0))
+    barriers: Sequence[Barrier] = ()
+    draws: np.ndarray = field(default_factory=nominal_draws)
 
 
 @dataclass
@@ -59,24 +75,14 @@ class PhysicsState:
     barrier_force: np.ndarray
     barrier_body_force: np.ndarray
 
-    def show_start(self, index: int, start: InitialState, foot_pos: np.ndarray) -> None:
+    def show_start(self, index: int, start: RobotStart, foot_pos: np.ndarray) -> None:
         """Show robot `index` at a start: no contact, no torque, joints and feet (4, 3) at rest."""
-        for field in fields(self):
-            getattr(self, field.name)[index] = 0.0
+        for each in fields(self):
+            getattr(self, each.name)[index] = 0.0
         self.base_pos[index], self.base_quat[index] = start.base_pos, start.base_quat
         self.base_lin_vel_world[index] = start.base_vel[:3]
         self.base_ang_vel_body[index] = start.base_vel[3:]
         self.joint_pos[index], self.foot_pos[index] = start.joint_pos, foot_pos
-
-
-@dataclass(frozen=True)
-class InitialState:
-    """One robot at an episode's start; base_vel (6,): world linear, then body angular velocity."""
-
-    base_pos: np.ndarray
-    base_quat: np.ndarray
-    base_vel: np.ndarray
-    joint_pos: np.ndarray
 
 
 class PhysicsBackend(Protocol):
@@ -108,18 +114,11 @@ class PhysicsBackend(Protocol):
         """
         ...
 
-    def reset(
-        self,
-        index: int,
-        tile: TerrainTile,
-        barriers: Sequence[Barrier],
-        draws: np.ndarray,
-        start: InitialState,
-    ) -> None:
-        """Put robot `index` on a tile among barriers, with its draws, in a state.
+    def reset(self, index: int, start: RobotStart) -> None:
+        """Start robot `index`; other robots are untouched.
 
-        Other robots are untouched; barriers do not repeat with the tile. `state` shows the start at
-        once: joints at rest, feet where kinematics puts them, no force and no torque.
+        `state` shows the start at once: joints at rest, feet where kinematics puts them, no force
+        and no torque.
         """
         ...
 

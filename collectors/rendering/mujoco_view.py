@@ -4,11 +4,6 @@ Run by `rendering` as `python -m collectors.rendering.mujoco_view IN.npz OUT.npz
 be set before MuJoCo loads, and a broken OpenGL driver may kill the process.
 """
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

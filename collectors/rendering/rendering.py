@@ -1,7 +1,5 @@
 """Draw scenes with MuJoCo's offscreen renderer, through EGL or OSMesa."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -37,11 +35,7 @@ class Shot:
 
 
 def draw(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarray]:
-    """Draw every shot, (F, height_px, width_px, 3) uint8, in a process of its own.
-
-    Raises:
-        RenderingError: no OpenGL back end works.
-    """
+    """Draw every shot, (F, height_px, width_px, 3) uint8; RenderingError if no OpenGL works."""
     if not shots:
         return []
     chosen = os.environ.get("MUJOCO_GL")

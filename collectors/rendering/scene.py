@@ -3,8 +3,6 @@
 World frame, m and rad. Positions are unwrapped: the periodic tile is laid out under the whole path.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,11 +61,7 @@ class Scene:
 
 
 def scene_of(result: EpisodeResult, robot: RobotCard) -> Scene:
-    """The scene of a recorded episode.
-
-    Raises:
-        ValueError: the episode was not recorded.
-    """
+    """The scene of a recorded episode; ValueError if it was not recorded."""
     if result.record is None:
         raise ValueError(f"episode {result.spec.index} was not recorded; there is nothing to draw")
     spec, draws = result.spec, result.draws

@@ -4,8 +4,6 @@ Raw SI units, also on disk. The layout is walk-these-ways' command vector; an ac
 replaces the reward coefficient, and a flag tells standing from moving.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -18,22 +16,9 @@ from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 class C(IntEnum):
     """Index of each number of the command."""
 
-    VEL_X = 0
-    VEL_Y = 1
-    YAW_RATE = 2
-    BODY_HEIGHT = 3
-    BODY_PITCH = 4
-    BODY_ROLL = 5
-    STANCE_WIDTH = 6
-    STANCE_LENGTH = 7
-    SWING_HEIGHT = 8
-    GAIT_FREQUENCY = 9
-    GAIT_PHASE = 10
-    GAIT_OFFSET = 11
-    GAIT_BOUND = 12
-    GAIT_DUTY = 13
-    ACCEL_LIMIT = 14
-    LOCOMOTE = 15
+    VEL_X, VEL_Y, YAW_RATE, BODY_HEIGHT, BODY_PITCH, BODY_ROLL = range(6)
+    STANCE_WIDTH, STANCE_LENGTH, SWING_HEIGHT, GAIT_FREQUENCY, GAIT_PHASE = range(6, 11)
+    GAIT_OFFSET, GAIT_BOUND, GAIT_DUTY, ACCEL_LIMIT, LOCOMOTE = range(11, 16)
 
 
 N_COMMANDS = len(C)
@@ -53,12 +38,7 @@ _RAMP_RATES = (HEIGHT_RAMP_MS, ATTITUDE_RAMP_RADS, ATTITUDE_RAMP_RADS)
 
 
 NEUTRAL: dict[C, Range] = {
-    C.VEL_X: (0.0, 0.0),
-    C.VEL_Y: (0.0, 0.0),
-    C.YAW_RATE: (0.0, 0.0),
-    C.BODY_HEIGHT: (0.0, 0.0),
-    C.BODY_PITCH: (0.0, 0.0),
-    C.BODY_ROLL: (0.0, 0.0),
+    **dict.fromkeys(list(C)[: C.STANCE_WIDTH], (0.0, 0.0)),
     C.STANCE_WIDTH: (0.276, 0.30),
     C.STANCE_LENGTH: (0.47, 0.49),
     C.SWING_HEIGHT: (0.08, 0.12),

@@ -6,8 +6,6 @@ targets. Policies that modulate a generator learn faster (Iscen et al., "Policie
 Trajectory Generators", 2018). The clock never enters the stored observation.
 """
 
-from __future__ import annotations
-
 from math import cos, pi
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Closed-form kinematics of a leg with hip roll (x axis), thigh pitch and calf pitch (y axis)."""
 
-from __future__ import annotations
-
 from math import cos, sin, sqrt
 
 import numpy as np

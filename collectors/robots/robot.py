@@ -1,7 +1,5 @@
 """Robot cards: what the task needs to know of a legged robot beside its MJCF."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -86,17 +84,19 @@ class RobotCard:
         return RobotError(f"robot '{self.name}': {message}")
 
 
-_NAMES = {"foot_geoms": N_LEGS, "knee_geoms": N_LEGS, "joint_names": N_JOINTS}
-_PER_JOINT = ("default_joint_pos_rad", "joint_lower_rad", "joint_upper_rad", "torque_limit_nm")
-_GAINS = ("kp_nm_per_rad", "kd_nms_per_rad")
-_POSITIVE = (
-    *("action_scale_rad", "mass_kg", "foot_radius_m", "thigh_offset_m", "thigh_length_m"),
-    *("calf_length_m", "nominal_height_m", "width_m"),
-)
 _TEXTS = ("name", "mjcf", "source", "trunk_body")
-_SIZES = {"hip_offset_m": 2, "trunk_half_size_m": 3}
-_COUNTS = dict.fromkeys(_PER_JOINT, N_JOINTS) | dict.fromkeys(_POSITIVE, 1) | _SIZES
-CARD_KEYS = (*_TEXTS, *_NAMES, *_PER_JOINT, *_GAINS, *_POSITIVE, *_SIZES)
+_NAMES = {"foot_geoms": N_LEGS, "knee_geoms": N_LEGS, "joint_names": N_JOINTS}
+_ANGLES = ("default_joint_pos_rad", "joint_lower_rad", "joint_upper_rad")
+_GAINS = ("kp_nm_per_rad", "kd_nms_per_rad")
+"""A single gain holds for every joint."""
+_LENGTHS = ("foot_radius_m", "thigh_offset_m", "thigh_length_m", "calf_length_m", "width_m")
+_POSITIVE = {
+    **dict.fromkeys(("torque_limit_nm", *_GAINS), N_JOINTS),
+    **dict.fromkeys(("action_scale_rad", "mass_kg", "nominal_height_m", *_LENGTHS), 1),
+    **{"hip_offset_m": 2, "trunk_half_size_m": 3},
+}
+_COUNTS = dict.fromkeys(_ANGLES, N_JOINTS) | _POSITIVE
+CARD_KEYS = (*_TEXTS, *_NAMES, *_COUNTS)
 _LARGEST = 1e6
 
 _Wrong = Callable[[str], RobotError]
@@ -108,11 +108,7 @@ def list_robots() -> list[str]:
 
 
 def find_robot(robot: str) -> Path:
-    """Path of a card: a shipped robot by name, or a card or its folder by path.
-
-    Raises:
-        RobotError: there is none.
-    """
+    """Path of a shipped robot by name, or of a card or its folder; RobotError if there is none."""
     if robot in list_robots():
         return ASSETS / robot / CARD_FILE
     path = Path(robot)
@@ -139,8 +135,7 @@ def absolute_robot(robot: str) -> str:
 def load_robot(robot: str = "aliengo") -> RobotCard:
     """Load a robot card, as `find_robot` finds it; `physics.mujoco.model_check` checks the MJCF.
 
-    Raises:
-        RobotError: no such robot, or an incomplete or contradictory card.
+    RobotError for no such robot, or an incomplete or contradictory card.
     """
     path = find_robot(robot)
     try:
@@ -168,15 +163,9 @@ def _card(path: Path, raw: dict[str, Any]) -> RobotCard:
         raise wrong("that is a shipped robot's name, and data know robots by name; choose another")
     for key, count in _NAMES.items():
         _check_names(raw[key], key, count, wrong)
-    numbers = {key: _numbers(raw[key], key, wrong) for key in (*_COUNTS, *_GAINS)}
-    for key in (*_GAINS, *_POSITIVE, *_SIZES, "torque_limit_nm"):
-        if not (numbers[key] > 0).all():
-            raise wrong(f"{key} has to be positive")
     entries: dict[str, Any] = {key: raw[key] for key in _TEXTS if key != "mjcf"}
     entries |= {key: tuple(raw[key]) for key in _NAMES}
-    entries |= {key: numbers[key] for key in (*_PER_JOINT, *_GAINS)}
-    entries |= {key: float(numbers[key][0]) for key in _POSITIVE}
-    entries |= {key: tuple(numbers[key].tolist()) for key in _SIZES}
+    entries |= {key: _numbers(raw[key], key, count, wrong) for key, count in _COUNTS.items()}
     card = RobotCard(path=path, mjcf_path=path.parent / raw["mjcf"], **entries)
     _check_pose(card)
     if not card.mjcf_path.is_file():
@@ -206,22 +195,24 @@ def _check_names(names: Any, key: str, count: int, wrong: _Wrong) -> None:
         raise wrong(f"{key} names {', '.join(twice)} more than once")
 
 
-def _numbers(value: Any, key: str, wrong: _Wrong) -> np.ndarray:
-    """The key's float64 numbers; a single gain holds for every joint."""
+def _numbers(value: Any, key: str, count: int, wrong: _Wrong) -> Any:
+    """The key's numbers: one float, a tuple, or float64 (12,) in the order of the joints."""
     items = value if isinstance(value, list) else [value]
     if not all(
         isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < _LARGEST for x in items
     ):
         raise wrong(f"{key} has to be a number or a list of numbers, all finite")
+    if key in _GAINS and len(items) == 1:
+        items = items * count
+    if len(items) != count:
+        needs = f"{'1 or ' if key in _GAINS else ''}{count} numbers" if count > 1 else "one number"
+        raise wrong(f"{key} needs {needs}, not {len(items)}")
     numbers = np.array(items, dtype=np.float64)
-    if key in _GAINS:
-        if numbers.size not in (1, N_JOINTS):
-            raise wrong(f"{key} needs 1 or {N_JOINTS} numbers, not {numbers.size}")
-        return np.broadcast_to(numbers, N_JOINTS).copy()
-    if numbers.size != _COUNTS[key]:
-        needs = f"{_COUNTS[key]} numbers" if _COUNTS[key] > 1 else "one number"
-        raise wrong(f"{key} needs {needs}, not {numbers.size}")
-    return numbers
+    if key in _POSITIVE and not (numbers > 0).all():
+        raise wrong(f"{key} has to be positive")
+    if count == N_JOINTS:
+        return numbers
+    return float(numbers[0]) if count == 1 else tuple(numbers.tolist())
 
 
 def _check_pose(card: RobotCard) -> None:

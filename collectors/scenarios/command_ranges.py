@@ -1,7 +1,5 @@
 """Which commands a robot's policies have met, over all skills."""
 
-from __future__ import annotations
-
 from collectors.robots.commands import NEUTRAL, C, Range, command_scale
 from collectors.robots.robot import RobotCard
 from collectors.scenarios.passages import MAX_STEER_SIDE_MS, MAX_STEER_TURN_RADS

@@ -4,8 +4,6 @@ Height fields have no overhangs, so these are boxes beside the terrain. Each pas
 (`skills`) says how wide or high it is at every level.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Domain randomisation: draws around nominal values, stored with each episode."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Signals recorded at every step of an episode, from which success is judged."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -14,24 +12,9 @@ from collectors.timing import CONTROL_DT_S
 class S(IntEnum):
     """Index of each recorded signal."""
 
-    VEL_X = 0
-    VEL_X_COMMAND = 1
-    SPEED = 2
-    TURN_RATE = 3
-    HEIGHT_ERROR = 4
-    TILT_ERROR = 5
-    ROLL_ERROR = 6
-    FEET_DOWN = 7
-    POS_X = 8
-    POS_Y = 9
-    TRACKING = 10
-    STANCE_WIDTH = 11
-    ALONG = 12
-    ACROSS = 13
-    BARRIER_FORCE = 14
-    BARRIER_BODY_FORCE = 15
-    TORQUE = 16
-    ACTION_RATE = 17
+    VEL_X, VEL_X_COMMAND, SPEED, TURN_RATE, HEIGHT_ERROR, TILT_ERROR, ROLL_ERROR = range(7)
+    FEET_DOWN, POS_X, POS_Y, TRACKING, STANCE_WIDTH, ALONG, ACROSS = range(7, 14)
+    BARRIER_FORCE, BARRIER_BODY_FORCE, TORQUE, ACTION_RATE = range(14, 18)
 
 
 N_SIGNALS = len(S)

@@ -5,8 +5,6 @@ standing height (Aliengo: 0.50 to 0.29 m), walls 0.19 to 0.03 m wider than the r
 through, and 0.03 m wider to 0.05 m narrower to tilt through.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -307,8 +305,7 @@ def matching_cells(
 ) -> list[tuple[str, str]]:
     """The pairs of terrain and skill that go together, for a grid of cells.
 
-    Raises:
-        ValueError: an unknown name or level, no level, or no pair.
+    ValueError for an unknown name or level, no level, or no pair.
     """
     for skill in skills:
         check_skill(skill)

@@ -4,8 +4,6 @@ A robot that leaves a tile on one side re-enters on the other, so no episode end
 0 (nearly flat) to 9 follow legged_gym's terrain types, scaled to Aliengo's 0.5 m legs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -140,11 +138,7 @@ def check_level(level: int) -> int:
 
 @lru_cache(maxsize=1024)
 def make_tile(terrain: str, level: int, variant: int) -> TerrainTile:
-    """The tile of a terrain, level and variant; a pure function of them.
-
-    Raises:
-        ValueError: an unknown terrain, or a level outside 0-9.
-    """
+    """The tile of a terrain, level and variant; ValueError for an unknown terrain or level."""
     kind = TERRAINS[check_terrain(terrain)]
     rng = np.random.default_rng([kind.seed, check_level(level), variant])
     cells = GRID - 2 * MARGIN_CELLS
@@ -197,11 +191,7 @@ def cell_height(
 
 @compiled
 def _look_up(
-    heights: np.ndarray,
-    points: np.ndarray,
-    period_m: float,
-    resolution_m: float,
-    found: np.ndarray,
+    heights: np.ndarray, points: np.ndarray, period_m: float, resolution_m: float, found: np.ndarray
 ) -> None:
     for k in range(len(points)):
         found[k] = cell_height(heights, points[k, 0], points[k, 1], period_m, resolution_m)

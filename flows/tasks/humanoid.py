@@ -10,7 +10,7 @@ from collectors.humanoid.clips.snippets import Snippet
 from collectors.humanoid.data import SnippetGrid, humanoid_schema, part_arrays, part_catalog
 from collectors.humanoid.environment import TrackingEnvironment
 from collectors.humanoid.experts.experts import PD, Expert, load_expert
-from collectors.humanoid.rollout import record_episode
+from collectors.humanoid.rollout import run_episode
 from datasets import Schema
 from flows.progress import Advance
 from flows.records.records import digest
@@ -107,9 +107,10 @@ class HumanoidSimulation(Simulation):
         unique = int(part[:6], 16) << 32
         env = TrackingEnvironment(Path(plan.reference), [snippet])
         try:
+            specs = plan.grid.episode_specs(snippet, unique)
             results = [
-                record_episode(env, expert, spec, lambda steps: advance(steps, snippet.name))
-                for spec in plan.grid.episode_specs(snippet, unique)
+                run_episode(env, expert, spec, lambda n: advance(n, snippet.name), recorded=expert)
+                for spec in specs
             ]
             catalog = part_catalog(results, snippet, (env.simulator, env.version), expert)
         finally:

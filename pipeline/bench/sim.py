@@ -15,7 +15,6 @@ from collectors.legged.data import CollectionGrid
 from collectors.physics import availability, make_backend
 from collectors.physics.contract.scene import FIRM_STANCE, ROBOT, hold, start_at
 from collectors.physics.interface import PhysicsBackend
-from collectors.scenarios.randomisation import nominal_draws
 from collectors.scenarios.terrains import TERRAINS, make_tile
 from collectors.simulators import BACKENDS
 from flows.progress import Reporter
@@ -130,8 +129,8 @@ def _rate(backend: PhysicsBackend, config: SimBenchConfig) -> dict[str, Any]:
     tiles = [make_tile(terrain, _LEVEL, _VARIANT) for terrain in TERRAINS]
     for index in range(backend.num_robots):
         tile = tiles[index % len(tiles)]
-        start = start_at(z=float(tile.heights.max()) + 0.4, joint_pos=FIRM_STANCE)
-        backend.reset(index, tile, (), nominal_draws(), start)
+        height = float(tile.heights.max()) + 0.4
+        backend.reset(index, start_at(z=height, joint_pos=FIRM_STANCE, tile=tile))
     hold(backend, config.warm_up, FIRM_STANCE)
     worker_s, steps, seconds = getattr(backend, "worker_s", None), 0, 0.0
     started = time.perf_counter()

@@ -1,7 +1,5 @@
 """Fixtures of the simulators' tests."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.collectors.physics.isaacgym import use_the_double

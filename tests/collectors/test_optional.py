@@ -1,7 +1,5 @@
 """Without the extra, importing costs nothing and using says what to install."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Quaternion algebra against closed forms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -4,8 +4,6 @@ Cloned policies of relocate succeeded from 23 of 80 starts without noise and wit
 the fingers alone; with 0.03 on all actions from 16, with 0.07 on the arm's from 4.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from collectors.gym.tasks import GymTask

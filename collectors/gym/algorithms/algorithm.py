@@ -1,7 +1,5 @@
 """What SAC and PPO share: modules with an Adam optimiser each, and their checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import torch

@@ -5,8 +5,6 @@ Source: Haarnoja et al. 2018b, Table 1.
 Legend: B rows, Do observation, A action, H hidden units.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,6 +1,7 @@
 """Observation normalisation during training; saved policies have it folded into `layer0`."""
 
-from __future__ import annotations
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -12,20 +13,20 @@ _LEAST_SPREAD = 0.01
 """Added to every standard deviation, in radians or metres."""
 
 
+@dataclass(frozen=True)
 class ObservationScale:
-    """(x - mean) / spread, per component."""
+    """(x - mean) / spread, per component; both (Do,) float32, the spread positive."""
 
-    def __init__(self, mean: Tensor, spread: Tensor) -> None:
-        """Both (Do,) float32, the spread positive."""
-        self._mean, self._spread = mean, spread
+    mean: Tensor
+    spread: Tensor
 
     @classmethod
-    def unchanged(cls, obs_dim: int) -> ObservationScale:
+    def unchanged(cls, obs_dim: int) -> Self:
         """The identity."""
         return cls(torch.zeros(obs_dim), torch.ones(obs_dim))
 
     @classmethod
-    def of(cls, observations: np.ndarray) -> ObservationScale:
+    def of(cls, observations: np.ndarray) -> Self:
         """The scale that gives observations (n, Do) mean 0 and a standard deviation near 1."""
         mean = observations.mean(axis=0, dtype=np.float64)
         spread = observations.std(axis=0, dtype=np.float64) + _LEAST_SPREAD
@@ -33,11 +34,11 @@ class ObservationScale:
 
     def __call__(self, observations: Tensor) -> Tensor:
         """(B, Do) -> (B, Do)."""
-        return (observations - self._mean) / self._spread
+        return (observations - self.mean) / self.spread
 
     def weights_for_unscaled(self, actor: Actor) -> dict[str, Tensor]:
         """`actor`'s state dict for raw observations: the scale folded into `layer0`."""
         state = {name: value.clone() for name, value in actor.state_dict().items()}
-        state["layer0.weight"] /= self._spread
-        state["layer0.bias"] -= state["layer0.weight"] @ self._mean
+        state["layer0.weight"] /= self.spread
+        state["layer0.bias"] -= state["layer0.weight"] @ self.mean
         return state

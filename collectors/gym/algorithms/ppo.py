@@ -7,8 +7,6 @@ natural gradient, and no demonstrations after the cloning.
 Legend: T steps, N parallel episodes, B rows, Do observation, A action.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from math import isfinite
 

@@ -5,8 +5,6 @@ action, reward, terminated, truncated, next observation. The training's checkpoi
 rows count; a resumed training overwrites the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,22 +121,16 @@ class ReplayReader:
         An episode also ends where a row's next observation is not the next row's observation.
         """
         until = min(until, self.rows)
-        flags = {
-            name: self._data[:until, self.columns[name].start] > 0.5
-            for name in ("terminated", "truncated")
-        }
-        ended = flags["terminated"] | flags["truncated"]
-        obs, next_obs = (self._data[:until, self.columns[name]] for name in ("obs", "next_obs"))
-        ended[:-1] |= (next_obs[:-1] != obs[1:]).any(axis=1)
+        rows = _split(self._data[:until], self.columns)
+        terminated, truncated = rows["terminated"] > 0.5, rows["truncated"] > 0.5
+        ended = terminated | truncated
+        ended[:-1] |= (rows["next_obs"][:-1] != rows["obs"][1:]).any(axis=1)
         ends = np.flatnonzero(ended) + 1
         stops = np.union1d(ends, [until]) if until else ends
         starts = np.concatenate([[0], stops[:-1]]).astype(np.int64)
-        return ReplayEpisodes(
-            starts,
-            (stops - starts).astype(np.int64),
-            flags["terminated"][stops - 1],
-            flags["truncated"][stops - 1],
-        )
+        last = stops - 1
+        lengths = (stops - starts).astype(np.int64)
+        return ReplayEpisodes(starts, lengths, terminated[last], truncated[last])
 
     def read(self, first: int, stop: int) -> dict[str, np.ndarray]:
         """Rows [first, stop): {column: (T, width)}, of width 1 (T,), float32 copies."""

@@ -3,8 +3,6 @@
 Truncated episodes are bootstrapped at their last step (Pardo et al. 2018).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite

@@ -5,8 +5,6 @@ with a short horizon needs. These add the fingertips' distances, for a grip, to 
 (Gymnasium-Robotics' `adroit_*.py`), with our own weights; in metres and radians.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from collectors.gym.planning.mppi import Objective, Points

@@ -10,14 +10,8 @@ Deviations: a sample's noise has one of three strengths, returns are weighted in
 spread, and knots are offsets from a reference, the actions of a good episode.
 """
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import mujoco
 import numpy as np
@@ -29,12 +23,7 @@ _STATE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
 _SENSOR = "planner-{}"
 _STRENGTHS = (0.1, 0.3, 1.0)
 _SET_BY_TASKS = (
-    "body_pos",
-    "body_quat",
-    "site_pos",
-    "site_quat",
-    "actuator_gainprm",
-    "actuator_biasprm",
+    *("body_pos", "body_quat", "site_pos", "site_quat", "actuator_gainprm", "actuator_biasprm"),
 )
 """Model fields that the tasks set when they are made and at an episode's start."""
 
@@ -131,7 +120,7 @@ class Planner:
         inner = self._inner = self.env.unwrapped
         self._model = model = _with_sensors(inner.fullpath, objective.points)
         self._data = [mujoco.MjData(model) for _ in range(threads)]
-        self._pool: Any = Rollout(nthread=threads if threads > 1 else 0)
+        self._pool = Rollout(nthread=threads if threads > 1 else 0)
         self._first_sensor = int(model.sensor(_SENSOR.format(0)).adr[0])
         model.opt.timestep *= inner.frame_skip / config.substeps
         # For steps longer than the task's own.
@@ -248,7 +237,7 @@ class Planner:
 
 def _with_sensors(path: str, points: tuple[str, ...]) -> mujoco.MjModel:
     """The model with a position sensor per point added behind its own sensors."""
-    spec: Any = mujoco.MjSpec.from_file(path)
+    spec = mujoco.MjSpec.from_file(path)
     kinds = {"site": mujoco.mjtObj.mjOBJ_SITE, "body": mujoco.mjtObj.mjOBJ_XBODY}
     for index, point in enumerate(points):
         kind, _, name = point.partition(" ")

@@ -1,7 +1,5 @@
 """Settings of a training, and the check that a folder's training has the same ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -11,8 +11,6 @@ first, log-densities NaN; then `demonstrations.json` with the settings and every
 an interrupted run continues.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict

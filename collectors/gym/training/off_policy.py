@@ -1,7 +1,5 @@
 """Training by SAC: one environment, and an update every few of its steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,11 +34,7 @@ class OffPolicy:
         self._reset()
 
     def advance(self, progress: Callable[[int], None]) -> tuple[int, int]:
-        """One environment step; returns the steps and the episodes that ended.
-
-        Args:
-            progress: called every `_PROGRESS_EVERY` steps with their number.
-        """
+        """One environment step; returns the steps and the episodes that ended."""
         ended = self._step()
         self._steps += 1
         config = self._config

@@ -4,8 +4,6 @@ In a rollout every environment plays one episode. After the first ones the actor
 planner's demonstrations, after the others it is updated by PPO.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -51,11 +49,7 @@ class OnPolicy:
         self._rollout_return = 0.0
 
     def advance(self, progress: Callable[[int], None]) -> tuple[int, int]:
-        """One rollout and its update; returns the rollout's steps and episodes.
-
-        Args:
-            progress: called after every step with the steps of all environments.
-        """
+        """One rollout and its update; reports its steps, returns its steps and episodes."""
         config = self._config.ppo
         cloning = self.buffer.rows < config.imitations * self._rollout_steps
         rollout = self._roll_out(progress)

@@ -5,8 +5,6 @@ the expert's score (Chen et al. 2021), and "medium-replay" the replay buffer unt
 chosen at the end, among the actors that the training saved.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -17,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from collectors.gym.batch import TaskBatch
-from collectors.gym.evaluation import TaskPolicy, evaluate, evaluation_seeds
+from collectors.gym.evaluation import evaluate, evaluation_seeds
 from collectors.gym.experts import RECIPE, RandomPolicy, load_actor
 from collectors.gym.tasks import GymTask, find_task, package_version
 from collectors.gym.training.record import TrainingRecord, read_training
 from collectors.gym.training.training import snapshot_path
+from collectors.policies import TaskPolicy
 from datasets.files import write_bytes_durably
 
 MEDIUM_SHARE = 1.0 / 3.0

@@ -4,8 +4,6 @@ Deviations from SAC's paper (the defaults), so that one core suffices: half as m
 as many rows, with faster critics.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -4,8 +4,6 @@
 It is read only where an earlier version wrote a `training.json` without them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields

@@ -4,8 +4,6 @@ The replay buffer keeps every transition, and actors are evaluated and saved at 
 D4RL's "medium" depends on the expert's return, so `recipe.py` chooses it at the end.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -21,7 +19,7 @@ from safetensors.torch import load_file, save
 
 from collectors.gym.algorithms.networks import Actor
 from collectors.gym.algorithms.observation_scale import ObservationScale
-from collectors.gym.batch import TaskBatch, TaskObservation
+from collectors.gym.batch import TaskBatch
 from collectors.gym.evaluation import evaluate
 from collectors.gym.tasks import find_task
 from collectors.gym.training.config import GymTrainingConfig, check_same
@@ -34,6 +32,7 @@ from collectors.gym.training.record import (
     write_history,
     write_training,
 )
+from collectors.policies import StoredObservation
 from datasets.files import write_bytes_durably
 
 SNAPSHOTS = "snapshots"
@@ -79,7 +78,7 @@ class _MeanAction:
         """Nothing to forget."""
 
     @torch.inference_mode()
-    def act(self, observation: TaskObservation) -> np.ndarray:
+    def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, A) float32 mean actions."""
         mean, _ = self._actor(self._scale(torch.from_numpy(observation.policy)))
         return mean.tanh().numpy()

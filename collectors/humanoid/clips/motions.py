@@ -1,7 +1,5 @@
 """Synthetic reference clips, for tests and where there is no motion-capture data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,10 +1,5 @@
 """Poses from foot places: inverse kinematics of the humanoid's legs."""
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import mujoco

@@ -3,13 +3,11 @@
 Files are the user's `cmu_2020_*.h5` with the CMU clips, or made by `write_reference`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -40,7 +38,7 @@ class ReferenceClip:
         return _digest([part.T for part in parts])
 
     @classmethod
-    def of_poses(cls, name: str, qpos: np.ndarray) -> ReferenceClip:
+    def of_poses(cls, name: str, qpos: np.ndarray) -> Self:
         """A clip from root poses and joint angles, qpos (T, 63); ValueError for unfit poses."""
         humanoid = load_humanoid()
         qpos = np.asarray(qpos, dtype=np.float64)

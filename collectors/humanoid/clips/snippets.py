@@ -1,8 +1,7 @@
 """Snippets: the stretches of a clip that one expert tracks, as MoCapAct cuts them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 from collectors.humanoid.observation import LOOK_AHEAD
 
@@ -51,7 +50,7 @@ class Snippet:
         return range(self.start, last + 1)
 
     @classmethod
-    def parse(cls, name: str) -> Snippet:
+    def parse(cls, name: str) -> Self:
         """The snippet of a name; ValueError for another form."""
         clip, *frames = name.rsplit("-", 2)
         if len(frames) != 2 or not clip or not all(frame.isdecimal() for frame in frames):

@@ -4,11 +4,6 @@ States, rewards and ends equal those of `environment` bit for bit, with the solv
 `mujoco.rollout` forgets it (positions differ by 1e-6 after ten steps) and is no faster.
 """
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

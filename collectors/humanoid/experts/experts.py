@@ -3,8 +3,6 @@
 A trained expert is `<snippet>/expert.safetensors` with a card `expert.json` beside it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -16,6 +14,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from collectors.experts.network import Mlp
 from collectors.humanoid.clips.snippets import Snippet
 from collectors.humanoid.experts.features import (
     FEATURE_DIM,
@@ -24,10 +23,10 @@ from collectors.humanoid.experts.features import (
     reference_velocity,
 )
 from collectors.humanoid.experts.mocapact_expert import MOCAPACT, MocapactExpert
-from collectors.humanoid.experts.network import Mlp
 from collectors.humanoid.observation import N_JOINTS, REF_STEPS
-from collectors.humanoid.policies import ExpertPolicy, TrackingObservation
+from collectors.humanoid.policies import ExpertPolicy
 from collectors.humanoid.walker import load_humanoid
+from collectors.policies import StoredObservation
 from datasets.optimiser_state import tensors_below
 
 PD, RESIDUAL = "pd", "pd-residual"
@@ -76,11 +75,11 @@ class PDExpert:
     def reset(self, ids: np.ndarray) -> None:
         """Nothing to forget."""
 
-    def act(self, observation: TrackingObservation) -> np.ndarray:
+    def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, 56) float32."""
         return self._law.action(observed_features(observation.policy))
 
-    def value(self, observation: TrackingObservation) -> None:
+    def value(self, observation: StoredObservation) -> None:
         """Unknown."""
 
 
@@ -103,12 +102,12 @@ class ResidualExpert:
     def reset(self, ids: np.ndarray) -> None:
         """Nothing to forget."""
 
-    def act(self, observation: TrackingObservation) -> np.ndarray:
+    def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, 56) float32."""
         features = observed_features(observation.policy)
         return self._law.action(features) + self._actor(features)
 
-    def value(self, observation: TrackingObservation) -> np.ndarray:
+    def value(self, observation: StoredObservation) -> np.ndarray:
         """(N,) float32."""
         return self._critic(observed_features(observation.policy))[:, 0]
 

@@ -3,8 +3,6 @@
 Computed from an observation, or, for training, from a batch's state; a test compares the two.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -21,18 +19,9 @@ from collectors.humanoid.walker import END_EFFECTORS, Humanoid
 from collectors.rotations import rotate_inverse
 
 _SEEN = (
-    "actuator_activation",
-    "body_height",
-    "end_effectors_pos",
-    "joints_pos",
-    "joints_vel",
-    "reference_rel_joints",
-    "reference_rel_root_pos_local",
-    "reference_rel_root_quat",
-    "sensors_gyro",
-    "sensors_velocimeter",
-    "time_in_clip",
-    "world_zaxis",
+    *("actuator_activation", "body_height", "end_effectors_pos", "joints_pos", "joints_vel"),
+    *("reference_rel_joints", "reference_rel_root_pos_local", "reference_rel_root_quat"),
+    *("sensors_gyro", "sensors_velocimeter", "time_in_clip", "world_zaxis"),
 )
 _WIDTHS = [OBSERVATION_SLICES[name][1] - OBSERVATION_SLICES[name][0] for name in _SEEN]
 _ENDS = accumulate(_WIDTHS, initial=0)

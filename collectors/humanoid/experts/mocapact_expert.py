@@ -4,8 +4,6 @@ The package needs NumPy below 2 and gym, so an environment of its own; gaitforge
 it. Its files are pickles, which can run any code: load none from strangers.
 """
 
-from __future__ import annotations
-
 import hashlib
 from importlib import import_module
 from pathlib import Path
@@ -15,8 +13,8 @@ import numpy as np
 
 from collectors.humanoid.clips.snippets import Snippet
 from collectors.humanoid.observation import OBSERVATION_SLICES
-from collectors.humanoid.policies import TrackingObservation
 from collectors.humanoid.walker import PREFIX
+from collectors.policies import StoredObservation
 
 MOCAPACT = "mocapact:"
 """Before the folder of MoCapAct's experts, in the name of an expert."""
@@ -49,7 +47,7 @@ class MocapactExpert:
     def reset(self, ids: np.ndarray) -> None:
         """Nothing to forget."""
 
-    def act(self, observation: TrackingObservation) -> np.ndarray:
+    def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, 56) float32, the mean action."""
         seen = {
             PREFIX + name: observation.policy[:, start:stop]
@@ -58,7 +56,7 @@ class MocapactExpert:
         action, _ = self._model.predict(seen, deterministic=True)
         return np.asarray(action, dtype=np.float32)
 
-    def value(self, observation: TrackingObservation) -> None:
+    def value(self, observation: StoredObservation) -> None:
         """Unknown."""
 
 

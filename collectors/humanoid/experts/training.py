@@ -4,9 +4,6 @@ Episodes start at random frames of the snippet with the reference's pose and vel
 state initialisation: Peng et al. 2018, "DeepMimic").
 """
 
-from __future__ import annotations
-
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -19,7 +16,7 @@ from rsl_rl.algorithms import PPO
 from safetensors.numpy import save_file
 from tensordict import TensorDict
 
-from collectors.experts.ppo_algorithm import make_algorithm
+from collectors.experts.ppo_algorithm import make_algorithm, ppo_updates
 from collectors.experts.ppo_checkpoint import (
     Progress,
     actor_layers,
@@ -175,22 +172,9 @@ def train_residual(
         progress, _ = load_training(out, tree, _FIXED, algorithm)
         if progress.steps:
             task = ResidualTask(batch, config, progress.iteration)
-        algorithm.train_mode()
-        observations = task.get_observations()
-        per_update = config.humanoids * config.horizon
-        while progress.steps < config.steps:
-            started = time.perf_counter()
-            with torch.inference_mode():
-                for _ in range(config.horizon):
-                    observations, reward, done, extras = task.step(algorithm.act(observations))
-                    algorithm.process_env_step(observations, reward, done, extras)
-                algorithm.compute_returns(observations)
-            algorithm.update()
-            elapsed = time.perf_counter() - started
-            progress.iteration += 1
-            progress.steps += per_update
-            progress.wall_s += elapsed
-            report(_summary(task, algorithm, progress, per_update / elapsed))
+        for update in ppo_updates(algorithm, task, config.horizon, config.steps, progress):
+            rate = config.humanoids * config.horizon / update.elapsed_s
+            report(_summary(task, algorithm, progress, rate))
             finished = progress.steps >= config.steps
             if finished or progress.iteration % config.checkpoint_every == 0:
                 _save(weights, config, tree, algorithm, progress)

@@ -4,8 +4,6 @@ Robots fly at most of them, so that nothing else acts. In float32 a robot that t
 differ by 1 mm from one on open ground.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,16 +21,16 @@ from collectors.physics.contract.scene import (
     hold,
     in_the_air,
     mean_over,
+    placed,
     require,
     require_close,
     snapshot,
     start_at,
     tolerance,
 )
-from collectors.physics.interface import PhysicsBackend
+from collectors.physics.interface import PhysicsBackend, RobotStart
 from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.passages import MAX_BARRIERS, Barrier, Passage, place_barriers
-from collectors.scenarios.randomisation import nominal_draws
 from collectors.scenarios.terrains import make_tile
 from collectors.timing import CONTROL_DT_S
 
@@ -47,30 +45,19 @@ _FELT_N = 1.0
 
 def walls(make: Make) -> str:
     """Walls stop a wider robot and let a narrower one pass; each robot has its own."""
-    backend = _fly(make, (), _walls(ROBOT.width_m - 0.06), _walls(ROBOT.width_m + 0.05))
-    force, on_body = _hardest(backend)
-    free, stopped, _ = backend.state.base_pos[:, 0]
-    require(stopped + _NOSE_M < 0.65, f"the wider robot's nose is {stopped + _NOSE_M:.2f} m ahead")
-    require(force[1] > _HARD_N, f"it feels {force[1]:.0f} N")
-    require(on_body[1] > _HARD_N, f"its body feels {on_body[1]:.0f} N")
+    narrow, wide = _walls(ROBOT.width_m - 0.06), _walls(ROBOT.width_m + 0.05)
+    backend, force, found = _require_stop(make, narrow, wide, 0.65)
+    require(force > _HARD_N, f"it feels {force:.0f} N")
     way = _SPEED_MS * _FLIGHT_STEPS * CONTROL_DT_S
+    free = backend.state.base_pos[0, 0]
     require_close("way on open ground, m", free, way, tolerance(backend, 1e-9, 1e-3))
-    require(not force[[0, 2]].any() and not on_body[[0, 2]].any(), "a passing robot feels a force")
-    off = _require_alike(backend, 0, 2)
-    return f"{force[1]:.0f} N, {on_body[1]:.0f} N on the body; a passing robot is off by {off:.1g}"
+    return f"{force:.0f} N, {found}"
 
 
 def bar(make: Make) -> str:
     """A bar stops a taller robot and lets a lower one pass."""
     # The robot is a few centimetres lower by the time it arrives.
-    backend = _fly(make, (), _bar(-0.1), _bar(ROBOT.trunk_half_size_m[2]))
-    force, on_body = _hardest(backend)
-    stopped = backend.state.base_pos[1, 0]
-    require(stopped + _NOSE_M < 0.62, f"the taller robot's nose is {stopped + _NOSE_M:.2f} m ahead")
-    require(on_body[1] > _HARD_N, f"its body feels {on_body[1]:.0f} N")
-    require(not force[[0, 2]].any(), "a passing robot feels a force")
-    off = _require_alike(backend, 0, 2)
-    return f"{on_body[1]:.0f} N on the body; a passing robot is off by {off:.1g}"
+    return _require_stop(make, _bar(-0.1), _bar(ROBOT.trunk_half_size_m[2]), 0.62)[2]
 
 
 def turned_barrier(make: Make) -> str:
@@ -126,10 +113,9 @@ def no_ground(make: Make) -> str:
 
 def wall_beside(make: Make) -> str:
     """A robot that stands beside a wall feels wall and ground separately."""
-    backend = make(1, 1)
     # Overlaps the left hips of the low stance by 5 mm.
     wall = Barrier((0.0, 0.155 + 0.05 - 0.005, 0.4), (0.5, 0.05, 0.16), 0.0)
-    backend.reset(0, FLAT, [wall], nominal_draws(), start_at(joint_pos=FIRM_STANCE))
+    backend = placed(make, start_at(joint_pos=FIRM_STANCE, barriers=[wall]))
     pressed = 0.0
     for _ in range(50):
         hold(backend, 1, FIRM_STANCE)
@@ -144,13 +130,9 @@ def wall_beside(make: Make) -> str:
 def out_of_reach(make: Make) -> str:
     """A robot under a high bar moves as on open ground, and open ground has no barriers."""
     under = Barrier((0.0, 0.0, STANDING_HEIGHT_M + 0.1 + 0.3), (0.5, 0.8, 0.3), 0.0)
-    terrains = ("rough", "stairs")
-    backend = make(2 + len(terrains), 1)
-    for index, barriers in enumerate(((), (under,))):
-        backend.reset(index, FLAT, barriers, nominal_draws(), start_at())
-    for index, terrain in enumerate(terrains, 2):
-        start = start_at(z=STANDING_HEIGHT_M + 0.1)
-        backend.reset(index, make_tile(terrain, 5, 1), (), nominal_draws(), start)
+    tiles = [make_tile(terrain, 5, 1) for terrain in ("rough", "stairs")]
+    high = [start_at(z=STANDING_HEIGHT_M + 0.1, tile=tile) for tile in tiles]
+    backend = placed(make, start_at(), start_at(barriers=[under]), *high)
     off = 0.0
     for step in range(40):
         hold(backend, 1, FIRM_STANCE + 0.1 * np.sin(0.4 * step + np.arange(N_JOINTS)))
@@ -172,7 +154,7 @@ def own_barriers(make: Make) -> str:
     _hardest(used)
     now = ((), _walls(0.2), _bar(0.2), (), raised, raised)
     for index, barriers in enumerate(now):
-        _take_off(used, index, barriers)
+        used.reset(index, _flying(barriers))
     require(not used.state.barrier_force.any(), "a start has a contact already")
     force, _ = _hardest(used)
     felt = (force > 0).tolist()
@@ -191,27 +173,40 @@ def own_barriers(make: Make) -> str:
 
 def too_many_barriers(make: Make) -> str:
     """More barriers than a robot may have are refused."""
-    backend = make(1, 1)
     barriers = [*_walls(0.3), *_bar(0.3)]
     try:
-        _take_off(backend, 0, barriers)
+        _fly(make, barriers)
     except ValueError as error:
         require(f"{len(barriers)} barriers" in str(error), f"the message is: {error}")
         return str(error)
     raise CheckFailed(f"{len(barriers)} barriers were accepted; {MAX_BARRIERS} are allowed")
 
 
+def _require_stop(
+    make: Make, stopping: Sequence[Barrier], passing: Sequence[Barrier], nose_m: float
+) -> tuple[PhysicsBackend, float, str]:
+    """Fly robots at nothing, at barriers that stop one, and at others that let it pass.
+
+    Returns the back end, the force that stopped the robot, and what was found.
+    """
+    backend = _fly(make, (), stopping, passing)
+    force, on_body = _hardest(backend)
+    nose = backend.state.base_pos[1, 0] + _NOSE_M
+    require(nose < nose_m, f"the nose of the robot to stop is {nose:.2f} m ahead")
+    require(on_body[1] > _HARD_N, f"its body feels {on_body[1]:.0f} N")
+    require(not force[[0, 2]].any() and not on_body[[0, 2]].any(), "a passing robot feels a force")
+    off = _require_alike(backend, 0, 2)
+    found = f"{on_body[1]:.0f} N on the body; a passing robot is off by {off:.1g}"
+    return backend, float(force[1]), found
+
+
 def _fly(make: Make, *barriers: Sequence[Barrier]) -> PhysicsBackend:
     """A robot in the air for each list of barriers, moving forward."""
-    backend = make(len(barriers), 1)
-    for index, around in enumerate(barriers):
-        _take_off(backend, index, around)
-    return backend
+    return placed(make, *map(_flying, barriers))
 
 
-def _take_off(backend: PhysicsBackend, index: int, barriers: Sequence[Barrier]) -> None:
-    start = in_the_air(z=_HEIGHT_M, lin_vel=(_SPEED_MS, 0.0, 0.0))
-    backend.reset(index, FLAT, barriers, nominal_draws(), start)
+def _flying(barriers: Sequence[Barrier]) -> RobotStart:
+    return in_the_air(z=_HEIGHT_M, lin_vel=(_SPEED_MS, 0.0, 0.0), barriers=barriers)
 
 
 def _box(x: float, y: float, z: float, half: tuple[float, float, float], yaw: float = 0) -> Barrier:

@@ -4,59 +4,33 @@ A check takes `make(robots, threads)`, returns what it measured in a few words, 
 CheckFailed where the contract is broken.
 """
 
-from __future__ import annotations
-
 import inspect
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 
 from collectors.physics import make_backend
 from collectors.physics.contract import barriers, contact, draws, independence, motion, speed
 from collectors.physics.contract.scene import ROBOT, Make
-from collectors.physics.interface import PhysicsBackend
 
 Check = Callable[[Make], str]
 
-CHECKS: dict[str, Check] = {
-    "start": motion.start,
-    "free-fall": motion.free_fall,
-    "base-velocity": motion.base_velocity,
-    "frames": motion.frames,
-    "joint-order": motion.joint_order,
-    "torque-limits": motion.torque_limits,
-    "push": motion.push,
-    "seam": motion.seam,
-    "standing-sag": contact.standing_sag,
-    "weight-on-feet": contact.weight_on_feet,
-    "belly": contact.belly,
-    "terrain-heights": contact.terrain_heights,
-    "slope-friction": contact.slope_friction,
-    "realised-draws": draws.realised_draws,
-    "motor-gains": draws.motor_gains,
-    "stiff-legs": draws.stiff_legs,
-    "action-lag": draws.action_lag,
-    "joint-offset": draws.joint_offset,
-    "added-mass": draws.added_mass,
-    "centre-of-mass": draws.centre_of_mass,
-    "raised-mass": draws.raised_mass,
-    "draws-replaced": draws.draws_replaced,
-    "walls": barriers.walls,
-    "bar": barriers.bar,
-    "turned-barrier": barriers.turned_barrier,
-    "body-force": barriers.body_force,
-    "no-ground": barriers.no_ground,
-    "wall-beside": barriers.wall_beside,
-    "out-of-reach": barriers.out_of_reach,
-    "own-barriers": barriers.own_barriers,
-    "too-many-barriers": barriers.too_many_barriers,
-    "determinism": independence.determinism,
-    "neighbours": independence.neighbours,
-    "partial-reset": independence.partial_reset,
-    "restart": independence.restart,
-    "throughput": speed.throughput,
-}
+_CHECKS: tuple[Check, ...] = (
+    *(motion.start, motion.free_fall, motion.base_velocity, motion.frames, motion.joint_order),
+    *(motion.torque_limits, motion.push, motion.seam),
+    *(contact.standing_sag, contact.weight_on_feet, contact.belly, contact.terrain_heights),
+    *(contact.slope_friction, draws.realised_draws, draws.motor_gains, draws.stiff_legs),
+    *(draws.action_lag, draws.joint_offset, draws.added_mass, draws.centre_of_mass),
+    *(draws.raised_mass, draws.draws_replaced),
+    *(barriers.walls, barriers.bar, barriers.turned_barrier, barriers.body_force),
+    *(barriers.no_ground, barriers.wall_beside, barriers.out_of_reach, barriers.own_barriers),
+    *(barriers.too_many_barriers, independence.determinism, independence.neighbours),
+    *(independence.partial_reset, independence.restart, speed.throughput),
+)
+CHECKS = {check.__name__.replace("_", "-"): check for check in _CHECKS}
+"""Checks by name, "free-fall" for `free_fall`."""
 
 
 @dataclass(frozen=True)
@@ -77,27 +51,15 @@ def describe(name: str) -> str:
 
 def run_check(check: Check, make: Make) -> str:
     """Run one check and close the back ends that it made; raises CheckFailed."""
-    made: list[PhysicsBackend] = []
-
-    def remember(robots: int, threads: int) -> PhysicsBackend:
-        made.append(make(robots, threads))
-        return made[-1]
-
-    try:
-        return check(remember)
-    finally:
-        for backend in made:
-            backend.close()
+    with ExitStack() as stack:
+        return check(lambda *sizes: stack.enter_context(closing(make(*sizes))))
 
 
 def run_checks(backend: str, robots: int = speed.ROBOTS) -> Iterator[CheckResult]:
     """Run every check on a back end and yield the results; a simulator's error is a failed check.
 
-    Args:
-        robots: for the measurement of throughput.
-
-    Raises:
-        ValueError: an unknown back end, or one that cannot be built here.
+    ValueError for an unknown back end, or one that cannot be built here. `robots` is the number
+    whose throughput is measured.
     """
     make = partial(make_backend, backend, ROBOT)
     make(1, 1).close()

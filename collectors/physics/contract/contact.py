@@ -3,7 +3,7 @@
 Forces are means over half a second: in some simulators they flicker.
 """
 
-from __future__ import annotations
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,12 +19,11 @@ from collectors.physics.contract.scene import (
     height_between,
     hold,
     mean_over,
+    placed,
     require,
     require_close,
-    start_all,
     start_at,
 )
-from collectors.scenarios.randomisation import nominal_draws
 from collectors.scenarios.terrains import TERRAINS, make_tile, tile_heights
 
 _SETTLE_STEPS = 75
@@ -38,7 +37,7 @@ def standing_sag(make: Make) -> str:
     stance = standing_load(ROBOT)
     targets = stance.joint_pos_rad + stance.torque_nm / ROBOT.kp_nm_per_rad
     start = start_at(z=ROBOT.nominal_height_m + 0.002, joint_pos=stance.joint_pos_rad)
-    backend = start_all(make(1, 1), start)
+    backend = placed(make, start)
     hold(backend, _SETTLE_STEPS, targets)
     sag = mean_over(backend, _MEAN_STEPS, targets, lambda state: targets - state.joint_pos[0])
     torque = mean_over(backend, _MEAN_STEPS, targets, lambda state: state.joint_torque[0])
@@ -56,7 +55,7 @@ def standing_sag(make: Make) -> str:
 
 def weight_on_feet(make: Make) -> str:
     """The feet of a standing robot carry its weight, straight up; nothing else does."""
-    backend = start_all(make(1, 1), start_at(joint_pos=FIRM_STANCE))
+    backend = placed(make, start_at(joint_pos=FIRM_STANCE))
     hold(backend, _SETTLE_STEPS, FIRM_STANCE)
     force = mean_over(
         backend, _MEAN_STEPS, FIRM_STANCE, lambda state: state.foot_force[0].sum(axis=0)
@@ -70,7 +69,7 @@ def weight_on_feet(make: Make) -> str:
 
 def belly(make: Make) -> str:
     """A trunk on the ground carries the weight, and feet in the air nothing."""
-    backend = start_all(make(1, 1), start_at(z=0.06, joint_pos=LEGS_UP))
+    backend = placed(make, start_at(z=0.06, joint_pos=LEGS_UP))
     hold(backend, _SETTLE_STEPS, LEGS_UP)
     force = mean_over(backend, _MEAN_STEPS, LEGS_UP, lambda state: state.trunk_force[0])
     require_close("weight on the trunk, N", force[2], WEIGHT_N, 0.05 * WEIGHT_N)
@@ -82,15 +81,15 @@ def terrain_heights(make: Make) -> str:
     """Feet stand on the ground of every terrain, within the tile and on its seam."""
     names = sorted(TERRAINS)
     places = [(name, on_seam) for name in names for on_seam in (False, True)]
-    backend = start_all(make(len(places), 1), start_at())
+    backend = placed(make, *[start_at()] * len(places))
     hold(backend, 5)  # the second reset counts
     tiles = [make_tile(name, 4, 2) for name, _ in places]
     for index, (tile, (_, on_seam)) in enumerate(zip(tiles, places, strict=True)):
         x, y = (tile.period_m / 2, 0.3) if on_seam else (1.2, 0.4)
         under = np.stack(np.meshgrid(x + np.arange(-0.4, 0.5, 0.1), y + np.arange(-0.3, 0.4, 0.1)))
         ground = height_between(tile, under.reshape(2, -1).T).max()
-        start = start_at(x, y, z=float(ground) + STANDING_HEIGHT_M + 0.01)
-        backend.reset(index, tile, (), nominal_draws(), start)
+        height = float(ground) + STANDING_HEIGHT_M + 0.01
+        backend.reset(index, start_at(x, y, height, tile=tile))
     hold(backend, 40, FIRM_STANCE)
     state, worst = backend.state, 0.0
     for index, (tile, (name, on_seam)) in enumerate(zip(tiles, places, strict=True)):
@@ -109,12 +108,11 @@ def slope_friction(make: Make) -> str:
     """Feet slide down a slope steeper than their friction angle and hold on a gentler one."""
     tile = make_tile("slope", _SLOPE_LEVEL, 0)
     frictions = (0.3, 0.8, 1.25)
-    backend = make(len(frictions), 1)
     heights = tile_heights(tile, np.array([[2.5, 0.0], [2.9, 0.0]]))
     grade = abs(float(heights[1] - heights[0])) / 0.4
-    for index, friction in enumerate(frictions):
-        start = start_at(x=2.5, z=float(heights[0]) + 0.45, joint_pos=FIRM_STANCE)
-        backend.reset(index, tile, (), draws_with(friction=friction), start)
+    start = start_at(x=2.5, z=float(heights[0]) + 0.45, joint_pos=FIRM_STANCE, tile=tile)
+    draws = [draws_with(friction=friction) for friction in frictions]
+    backend = placed(make, *(replace(start, draws=drawn) for drawn in draws))
     hold(backend, 50, FIRM_STANCE)
     landed = backend.state.foot_pos.copy()
     hold(backend, 25, FIRM_STANCE)

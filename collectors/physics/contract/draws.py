@@ -1,7 +1,5 @@
 """Checks of randomisation draws, on robots with different draws in one simulation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +7,6 @@ import numpy as np
 from collectors.physics.contract.scene import (
     DEFAULT_POSE,
     FIRM_STANCE,
-    FLAT,
     ROBOT,
     WEIGHT_N,
     Make,
@@ -17,12 +14,13 @@ from collectors.physics.contract.scene import (
     hold,
     in_the_air,
     mean_over,
+    placed,
     require,
     require_close,
     start_at,
     tolerance,
 )
-from collectors.physics.interface import InitialState, PhysicsBackend
+from collectors.physics.interface import PhysicsBackend
 from collectors.robots.robot import LEGS
 from collectors.scenarios.randomisation import DRAWS, draw_randomisation
 from collectors.timing import GRAVITY_MS2
@@ -129,7 +127,7 @@ def centre_of_mass(make: Make) -> str:
 def raised_mass(make: Make) -> str:
     """A spinning robot turns about its raised or lowered centre of mass."""
     draws = [draws_with(com_offset_z_m=value) for value in (-0.05, 0.05)]
-    backend = _reset(make, draws, in_the_air(ang_vel=(3.0, 0.0, 0.0)))
+    backend = placed(make, *(in_the_air(ang_vel=(3.0, 0.0, 0.0), draws=row) for row in draws))
     hold(backend, 25)
     # The origin, at rest at first, circles a point r above it: y = r (sin wt - wt).
     low, high = backend.state.base_pos[:, 1]
@@ -143,27 +141,19 @@ def draws_replaced(make: Make) -> str:
     backend = _hanging(make, [draws_with(base_mass_offset_kg=3.0, kp_factor=1.1), draws_with()])
     hold(backend, 1)
     for index in range(2):
-        backend.reset(index, FLAT, (), draws_with(), in_the_air())
+        backend.reset(index, in_the_air())
     response = _calf_response(backend, 3)
     near = tolerance(backend, 0.0, 1e-4)
     off = require_close("response, rad", response[0], response[1], near)
     return f"responses differ by {off:.1g} rad"
 
 
-def _reset(make: Make, draws: Sequence[np.ndarray], start: InitialState) -> PhysicsBackend:
-    """A robot for each row of draws."""
-    backend = make(len(draws), 1)
-    for index, row in enumerate(draws):
-        backend.reset(index, FLAT, (), row, start)
-    return backend
-
-
 def _hanging(make: Make, draws: Sequence[np.ndarray]) -> PhysicsBackend:
-    return _reset(make, draws, in_the_air())
+    return placed(make, *(in_the_air(draws=row) for row in draws))
 
 
 def _standing(make: Make, draws: Sequence[np.ndarray]) -> PhysicsBackend:
-    backend = _reset(make, draws, start_at(joint_pos=FIRM_STANCE))
+    backend = placed(make, *(start_at(joint_pos=FIRM_STANCE, draws=row) for row in draws))
     hold(backend, 60, FIRM_STANCE)
     return backend
 

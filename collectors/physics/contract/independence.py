@@ -4,8 +4,6 @@ Exact back ends give the same bits. In float32, rounding differs beside other ro
 amplify it: 2 cm and 0.1 rad are allowed, against decimetres where a robot got another one's reset.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -25,7 +23,7 @@ from collectors.physics.contract.scene import (
 from collectors.physics.interface import PhysicsBackend
 from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.passages import Passage, place_barriers
-from collectors.scenarios.randomisation import draw_randomisation, nominal_draws
+from collectors.scenarios.randomisation import draw_randomisation
 from collectors.scenarios.terrains import TERRAINS, make_tile
 
 _FLOAT32 = {"base_pos": 0.02, "joint_pos": 0.1}
@@ -75,7 +73,7 @@ def partial_reset(make: Make) -> str:
         _scatter(backend, range(4))
         _wave(backend, 10)
     before = snapshot(partly)
-    partly.reset(1, make_tile("stairs", 7, 0), (), nominal_draws(), in_the_air())
+    partly.reset(1, in_the_air(tile=make_tile("stairs", 7, 0)))
     others = [0, 2, 3]
     at_once = snapshot(partly)
     for name in STATE_NAMES:
@@ -110,9 +108,9 @@ def _scatter(backend: PhysicsBackend, numbers: Sequence[int]) -> None:
         tile = make_tile(names[number % len(names)], 3, number)
         yaw = rng.uniform(-3, 3)
         walls = place_barriers(Passage("walls", 0.0, 0.6, 0.32), tile, np.zeros(2), yaw)
-        start = start_at(z=STANDING_HEIGHT_M + 0.1, yaw=yaw)
         draws = backend.realised(draw_randomisation(rng))
-        backend.reset(robot, tile, walls if number % 2 else (), draws, start)
+        fields = {"tile": tile, "barriers": walls if number % 2 else (), "draws": draws}
+        backend.reset(robot, start_at(z=STANDING_HEIGHT_M + 0.1, yaw=yaw, **fields))
 
 
 def _wave(backend: PhysicsBackend, steps: int) -> np.ndarray:

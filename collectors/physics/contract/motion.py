@@ -4,28 +4,24 @@ float32 back ends are held to 1e-3 m and m/s, exact ones to 1e-6: at 50 m each s
 4e-6 m.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from collectors.physics.contract.scene import (
     DEFAULT_POSE,
-    FLAT,
     ROBOT,
     Make,
     draws_with,
     hold,
     in_the_air,
+    placed,
     require,
     require_close,
-    start_all,
     start_at,
     tolerance,
 )
 from collectors.robots.kinematics import LegKinematics
 from collectors.robots.robot import N_JOINTS, N_LEGS
 from collectors.rotations import from_yaw, rotate, rotate_inverse
-from collectors.scenarios.randomisation import nominal_draws
 from collectors.scenarios.terrains import make_tile
 from collectors.timing import CONTROL_DT_S, GRAVITY_MS2, SUBSTEP_S
 
@@ -36,13 +32,13 @@ _TURN_OF_AXES = np.array([0.5, 0.5, 0.5, 0.5])
 
 def start(make: Make) -> str:
     """A reset shows the requested start at once, feet and frames included."""
-    backend = make(2, 1)
-    hold(start_all(backend, start_at()), 10)
+    backend = placed(make, start_at(), start_at())
+    hold(backend, 10)
     joint_pos = DEFAULT_POSE + np.linspace(-0.1, 0.1, N_JOINTS)
     begin = in_the_air(
         x=0.3, y=-0.2, yaw=0.7, lin_vel=(1, 2, 3), ang_vel=(0.1, 0.2, 0.3), joint_pos=joint_pos
     )
-    backend.reset(1, FLAT, (), nominal_draws(), begin)
+    backend.reset(1, begin)
     state, near = backend.state, tolerance(backend, 1e-12, 1e-5)
     off = max(
         require_close("base position", state.base_pos[1], [0.3, -0.2, 50.0], near),
@@ -62,7 +58,7 @@ def start(make: Make) -> str:
 
 def free_fall(make: Make) -> str:
     """A robot in the air falls as a parabola, feels nothing and keeps its pose."""
-    backend = start_all(make(1, 1), in_the_air(lin_vel=(1.0, -0.5, 2.0)))
+    backend = placed(make, in_the_air(lin_vel=(1.0, -0.5, 2.0)))
     steps = 25
     hold(backend, steps)
     time = steps * CONTROL_DT_S
@@ -82,10 +78,8 @@ def free_fall(make: Make) -> str:
 
 def base_velocity(make: Make) -> str:
     """Position and velocity are those of the trunk's origin, not of its centre of mass."""
-    backend = make(2, 1)
-    for index, offset in enumerate((-0.05, 0.05)):
-        spin = in_the_air(ang_vel=(0.0, 3.0, 0.0))
-        backend.reset(index, FLAT, (), draws_with(com_offset_x_m=offset), spin)
+    draws = [draws_with(com_offset_x_m=offset) for offset in (-0.05, 0.05)]
+    backend = placed(make, *(in_the_air(ang_vel=(0.0, 3.0, 0.0), draws=row) for row in draws))
     worst = 0.0
     for _ in range(10):
         before, speed = backend.state.base_pos.copy(), backend.state.base_lin_vel_world.copy()
@@ -102,8 +96,8 @@ def seam(make: Make) -> str:
     tile = make_tile("rough", 5, 0)
     velocity = np.array([3.0, -2.0])
     corner = tile.period_m / 2
-    begin = in_the_air(x=corner - 0.1, y=-corner + 0.1, lin_vel=(*velocity, 0.0))
-    backend = start_all(make(1, 1), begin, tile)
+    flying = in_the_air(x=corner - 0.1, y=-corner + 0.1, lin_vel=(*velocity, 0.0), tile=tile)
+    backend = placed(make, flying)
     near, worst = tolerance(backend, 1e-6, 1e-3), 0.0
     previous = backend.state.base_pos[0].copy()
     for _ in range(20):
@@ -124,7 +118,7 @@ def joint_order(make: Make) -> str:
     steps = 40
     # Thrown so that they are at rest when feet are compared.
     thrown = in_the_air(lin_vel=(0.0, 0.0, GRAVITY_MS2 * steps * CONTROL_DT_S))
-    backend = start_all(make(2 * N_JOINTS, 1), thrown)
+    backend = placed(make, *[thrown] * 2 * N_JOINTS)
     unit = np.concatenate([np.eye(N_JOINTS), -np.eye(N_JOINTS)])
     targets = DEFAULT_POSE + _STEP_RAD * unit
     hold(backend, 2, targets)
@@ -157,7 +151,7 @@ def joint_order(make: Make) -> str:
 
 def torque_limits(make: Make) -> str:
     """Motors reach their torque limits and never exceed them."""
-    backend = start_all(make(N_JOINTS, 1), in_the_air())
+    backend = placed(make, *[in_the_air()] * N_JOINTS)
     hold(backend, 1, DEFAULT_POSE + 5.0 * np.eye(N_JOINTS))
     found, limits = np.diag(backend.state.joint_torque), ROBOT.torque_limit_nm
     off = require_close("torque, Nm", found, limits, tolerance(backend, 1e-6, 1e-3))
@@ -166,13 +160,11 @@ def torque_limits(make: Make) -> str:
 
 def frames(make: Make) -> str:
     """Spins about any axis match the closed form; body-frame rates, w first."""
-    backend = make(6, 1)
     starts = [from_yaw(np.array(np.pi / 2)), _TURN_OF_AXES]
     spins = np.tile(np.eye(3), (2, 1))
     quats = np.repeat(starts, 3, axis=0)
-    for index in range(6):
-        begin = in_the_air(quat=quats[index], ang_vel=tuple(spins[index]))
-        backend.reset(index, FLAT, (), nominal_draws(), begin)
+    pairs = zip(quats, spins, strict=True)
+    backend = placed(make, *(in_the_air(base_quat=quat, ang_vel=spin) for quat, spin in pairs))
     steps = 5
     hold(backend, steps)
     rate = require_close("body-frame rate", backend.state.base_ang_vel_body, spins, 0.06)
@@ -189,11 +181,11 @@ def frames(make: Make) -> str:
 
 def push(make: Make) -> str:
     """A push adds world velocity to its robots, also beside another one's reset."""
-    backend = start_all(make(3, 1), in_the_air(yaw=1.2, lin_vel=(0.5, 0.0, 0.0)))
+    backend = placed(make, *[in_the_air(yaw=1.2, lin_vel=(0.5, 0.0, 0.0))] * 3)
     hold(backend, 1)
     near = tolerance(backend, 1e-6, 1e-3)
     backend.push(np.array([0, 2]), np.array([[0.3, -0.4], [-0.1, 0.2]]))
-    backend.reset(1, FLAT, (), nominal_draws(), in_the_air(lin_vel=(0.0, 0.7, 0.0)))
+    backend.reset(1, in_the_air(lin_vel=(0.0, 0.7, 0.0)))
     expected = np.array([[0.8, -0.4], [0.0, 0.7], [0.4, 0.2]])
     require_close("velocity at once", backend.state.base_lin_vel_world[:, :2], expected, near)
     before = backend.state.base_pos[:, :2].copy()

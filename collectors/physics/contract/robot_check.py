@@ -1,21 +1,18 @@
 """Check a robot: card against MJCF, motors against weight, a simulated stand."""
 
-from __future__ import annotations
-
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 
 from collectors.physics import make_backend
-from collectors.physics.interface import InitialState, PhysicsBackend
+from collectors.physics.interface import PhysicsBackend, RobotStart
 from collectors.robots.commands import C
 from collectors.robots.gait import GaitReference
 from collectors.robots.kinematics import LegKinematics, standing_height_m
 from collectors.robots.robot import N_LEGS, RobotCard
 from collectors.rotations import gravity_in_body
-from collectors.scenarios.randomisation import nominal_draws
 from collectors.scenarios.skills import STAND
-from collectors.scenarios.terrains import make_tile
 from collectors.timing import CONTROL_DT_S
 
 TRIAL_S = 2.0
@@ -66,16 +63,12 @@ class RobotFindings:
 def check_robot(robot: RobotCard) -> RobotFindings:
     """Check a robot's MJCF against its card, its motors against its weight, and let it stand.
 
-    Raises:
-        RobotError: the MJCF contradicts the card, joint limits do not allow the nominal height, or
-            motors or gains are too weak for the weight.
+    RobotError if the MJCF contradicts the card, joint limits do not allow the nominal height, or
+    motors or gains are too weak for the weight.
     """
-    backend = make_backend("mujoco", robot, 1, 1)
-    try:
+    with closing(make_backend("mujoco", robot, 1, 1)) as backend:
         stance = standing_load(robot)
         trial = _stand(robot, backend)
-    finally:
-        backend.close()
     height = standing_height_m(robot)
     return RobotFindings(robot, height, stance, trial, _warnings(robot, height, stance, trial))
 
@@ -118,13 +111,8 @@ def _stand(robot: RobotCard, backend: PhysicsBackend) -> Trial:
     command = STAND.draw_command(np.random.default_rng(0), robot)
     command[[C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL]] = 0.0
     targets = GaitReference(robot).joint_targets(command[None], np.zeros(1))
-    start = InitialState(
-        base_pos=np.array([0.0, 0.0, standing_height_m(robot) + _CLEARANCE_M]),
-        base_quat=np.array([1.0, 0.0, 0.0, 0.0]),
-        base_vel=np.zeros(6),
-        joint_pos=robot.default_joint_pos_rad,
-    )
-    backend.reset(0, make_tile("flat", 0, 0), (), nominal_draws(), start)
+    position = np.array([0.0, 0.0, standing_height_m(robot) + _CLEARANCE_M])
+    backend.reset(0, RobotStart(position, robot.default_joint_pos_rad))
     speeds = []
     for _ in range(round(TRIAL_S / CONTROL_DT_S)):
         backend.step(targets)

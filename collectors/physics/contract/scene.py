@@ -1,14 +1,12 @@
 """What the checks share: the robot, its poses and starts, and comparisons."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from collectors.physics.interface import InitialState, PhysicsBackend, PhysicsState
+from collectors.physics.interface import PhysicsBackend, PhysicsState, RobotStart
 from collectors.robots.commands import NEUTRAL, C
 from collectors.robots.gait import GaitReference
 from collectors.robots.kinematics import standing_height_m
@@ -80,31 +78,30 @@ def start_at(
     y: float = 0.0,
     z: float = STANDING_HEIGHT_M + 0.01,
     yaw: float = 0.0,
-    quat: np.ndarray | None = None,
-    lin_vel: tuple[float, float, float] = (0.0, 0.0, 0.0),
-    ang_vel: tuple[float, float, float] = (0.0, 0.0, 0.0),
-    joint_pos: np.ndarray = DEFAULT_POSE,
-) -> InitialState:
-    """A start, by default standing still; `ang_vel` is in the body frame."""
-    return InitialState(
-        base_pos=np.array([x, y, z]),
-        base_quat=from_yaw(np.array(yaw)) if quat is None else quat,
-        base_vel=np.array([*lin_vel, *ang_vel]),
-        joint_pos=joint_pos,
-    )
+    lin_vel: Sequence[float] = (0.0, 0.0, 0.0),
+    ang_vel: Sequence[float] = (0.0, 0.0, 0.0),
+    **fields: Any,
+) -> RobotStart:
+    """A start, by default standing still; `fields` are RobotStart's.
+
+    Args:
+        lin_vel: world frame, m/s; ang_vel: body frame, rad/s.
+    """
+    defaults: dict[str, Any] = {"base_quat": from_yaw(np.array(yaw)), "joint_pos": DEFAULT_POSE}
+    motion = np.array([*lin_vel, *ang_vel])
+    return RobotStart(np.array([x, y, z]), base_vel=motion, **(defaults | fields))
 
 
-def in_the_air(**changes: Any) -> InitialState:
+def in_the_air(**changes: Any) -> RobotStart:
     """A start too high to reach the ground in a check."""
     return start_at(**{"z": 50.0, **changes})
 
 
-def start_all(
-    backend: PhysicsBackend, start: InitialState, tile: TerrainTile = FLAT
-) -> PhysicsBackend:
-    """Reset every robot to the same state, without randomisation."""
-    for index in range(backend.num_robots):
-        backend.reset(index, tile, (), nominal_draws(), start)
+def placed(make: Make, *starts: RobotStart) -> PhysicsBackend:
+    """A new back end, on one thread, with a robot at each start."""
+    backend = make(len(starts), 1)
+    for index, start in enumerate(starts):
+        backend.reset(index, start)
     return backend
 
 

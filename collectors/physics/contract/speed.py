@@ -1,10 +1,8 @@
 """How fast a back end steps."""
 
-from __future__ import annotations
-
 import time
 
-from collectors.physics.contract.scene import FIRM_STANCE, Make, hold, require, start_all, start_at
+from collectors.physics.contract.scene import FIRM_STANCE, Make, hold, placed, require, start_at
 
 ROBOTS = 256
 _WARM_UP, _STEPS = 3, 20
@@ -12,7 +10,7 @@ _WARM_UP, _STEPS = 3, 20
 
 def throughput(make: Make, robots: int = ROBOTS) -> str:
     """Control steps a second of robots that stand on flat ground; no bar."""
-    backend = start_all(make(robots, 1), start_at(joint_pos=FIRM_STANCE))
+    backend = placed(make, *[start_at(joint_pos=FIRM_STANCE)] * robots)
     hold(backend, _WARM_UP, FIRM_STANCE)
     started = time.perf_counter()
     hold(backend, _STEPS, FIRM_STANCE)

@@ -14,13 +14,8 @@ Deviations from the MuJoCo back end, beside PhysX's own contacts and integration
 - On a GPU, PhysX sometimes misses contacts with triangle meshes (legged_gym's README).
 """
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import subprocess
-from collections.abc import Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
@@ -30,8 +25,8 @@ import numpy as np
 from collectors.physics.interface import (
     Availability,
     BackendUnavailable,
-    InitialState,
     PhysicsState,
+    RobotStart,
 )
 from collectors.physics.isaacgym.process import (
     IsaacGymConfig,
@@ -45,15 +40,9 @@ from collectors.physics.mujoco.model import build_model
 from collectors.physics.mujoco.urdf import robot_urdf
 from collectors.robots.kinematics import standing_height_m
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
-from collectors.scenarios.passages import MAX_BARRIERS, Barrier
-from collectors.scenarios.randomisation import (
-    COM_OFFSET,
-    DRAW_INDEX,
-    DRAWS,
-    JOINT_OFFSET,
-    nominal_draws,
-)
-from collectors.scenarios.terrains import TerrainTile, make_tile, tile_heights
+from collectors.scenarios.passages import MAX_BARRIERS
+from collectors.scenarios.randomisation import COM_OFFSET, DRAW_INDEX, DRAWS, JOINT_OFFSET
+from collectors.scenarios.terrains import tile_heights
 from collectors.timing import DECIMATION, GRAVITY_MS2, SUBSTEP_S
 
 FOOT_CLEARANCE_M = 0.05
@@ -148,17 +137,10 @@ class IsaacGymBackend:
         self._data = mujoco.MjData(self._model)
         self._feet = [self._model.geom(name).id for name in robot.foot_geoms]
         self._joints = [int(self._model.joint(name).qposadr[0]) for name in robot.joint_names]
-        urdf = robot_urdf(robot, self._model)
-        self._urdf = urdf.text
-        self._facts: dict[str, Any] = {
-            "trunk": urdf.trunk,
-            "hips": urdf.hips,
-            "feet": urdf.feet,
-            "knees": urdf.knees,
-            "beyond_barriers": urdf.beyond_barriers,
+        self._facts: dict[str, Any] = asdict(robot_urdf(robot, self._model))
+        self._urdf: str = self._facts.pop("text")
+        self._facts |= {
             "joints": robot.joint_names,
-            "damping": urdf.damping.tolist(),
-            "armature": urdf.armature.tolist(),
             "torque_limit": robot.torque_limit_nm.tolist(),
             "substep_s": SUBSTEP_S,
             "decimation": DECIMATION,
@@ -187,27 +169,20 @@ class IsaacGymBackend:
         draws[..., DRAW_INDEX["friction"]] = _FRICTIONS[np.clip(bucket, 0, FRICTION_BUCKETS - 1)]
         return draws
 
-    def reset(
-        self,
-        index: int,
-        tile: TerrainTile,
-        barriers: Sequence[Barrier],
-        draws: np.ndarray,
-        start: InitialState,
-    ) -> None:
+    def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
-        if len(barriers) > MAX_BARRIERS:
-            raise ValueError(f"{len(barriers)} barriers; a model holds {MAX_BARRIERS}")
-        draws = self.realised(draws)
+        if len(start.barriers) > MAX_BARRIERS:
+            raise ValueError(f"{len(start.barriers)} barriers; a model holds {MAX_BARRIERS}")
+        draws = self.realised(start.draws)
         self._wanted[index] = FixedPart(
-            self._tiles.number(tile),
-            tuple(barriers),
+            self._tiles.number(start.tile),
+            tuple(start.barriers),
             float(draws[DRAW_INDEX["friction"]]),
             float(draws[DRAW_INDEX["base_mass_offset_kg"]]),
             tuple(draws[COM_OFFSET].tolist()),
         )
         self._joint_offset[index] = draws[JOINT_OFFSET]
-        self._period[index] = tile.period_m
+        self._period[index] = start.tile.period_m
         self._targets[index] = start.joint_pos
         self._write_gains(index, draws)
         self._show_start(index, start)
@@ -220,11 +195,7 @@ class IsaacGymBackend:
         self._eventful = True
 
     def step(self, joint_targets: np.ndarray) -> None:
-        """See `PhysicsBackend.step`.
-
-        Raises:
-            WorkerError: the worker died, hung or failed.
-        """
+        """See `PhysicsBackend.step`; WorkerError if the worker died, hung or failed."""
         targets = joint_targets + self._joint_offset
         if self._eventful and self._wanted != self._built:
             self._build()
@@ -239,11 +210,6 @@ class IsaacGymBackend:
             self._eventful = False
         self._targets[:] = targets
         self.state = self._read()
-
-    @property
-    def worker_pid(self) -> int:
-        """Process id of the worker."""
-        return self._worker.pid
 
     @property
     def worker_s(self) -> float:
@@ -272,14 +238,11 @@ class IsaacGymBackend:
 
     def _stand_everywhere(self) -> None:
         """Place every robot: the world holds them all."""
-        robot = self._robot
-        position = np.array([0.0, 0.0, standing_height_m(robot)])
-        upright = np.array([1.0, 0.0, 0.0, 0.0])
-        start = InitialState(position, upright, np.zeros(6), robot.default_joint_pos_rad)
-        draws = nominal_draws()
+        position = np.array([0.0, 0.0, standing_height_m(self._robot)])
+        start = RobotStart(position, self._robot.default_joint_pos_rad)
         self._wanted = [FixedPart(0, (), 0.0, 0.0, ())] * self.num_robots
         for index in range(self.num_robots):
-            self.reset(index, make_tile("flat", 0, 0), (), draws, start)
+            self.reset(index, start)
 
     def _write_gains(self, index: int, draws: np.ndarray) -> None:
         event = self._events[index]
@@ -302,7 +265,7 @@ class IsaacGymBackend:
         event[_EVENT["previous_targets"]] = self._targets[index]
         self._eventful = True
 
-    def _show_start(self, index: int, start: InitialState) -> None:
+    def _show_start(self, index: int, start: RobotStart) -> None:
         """Show a reset robot's start, feet where kinematics puts them."""
         data = self._data
         data.qpos[:3], data.qpos[3:7] = start.base_pos, start.base_quat

@@ -3,8 +3,6 @@
 It ends with this process. Its failures are one-line errors with its last output.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import mmap
@@ -78,7 +76,7 @@ def child_environment(python: str) -> dict[str, str]:
 
 
 class WorkerProcess:
-    """A running worker and its shared memory.
+    """A running worker and its shared memory; WorkerError if it does not start or match.
 
     Args:
         facts: the robot's, for the worker's settings file; urdf: its text.
@@ -87,9 +85,6 @@ class WorkerProcess:
         blocks: {name: (robots, width) float32} views of the shared memory.
         hello: the worker's versions and device.
         world_path: the file of the world to build.
-
-    Raises:
-        WorkerError: it does not start, or does not match.
     """
 
     def __init__(self, config: IsaacGymConfig, robots: int, facts: Mapping[str, Any], urdf: str):

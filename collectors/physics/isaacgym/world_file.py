@@ -1,7 +1,5 @@
 """The file from which the worker builds an Isaac Gym world."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

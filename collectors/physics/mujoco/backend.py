@@ -1,25 +1,16 @@
 """MuJoCo on the CPU: one model a robot, stepped by `mujoco.rollout` on threads."""
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import copy
-from collections.abc import Sequence
-from typing import Any
 
 import mujoco
 import numpy as np
 from mujoco.rollout import Rollout
 
 from collectors.compiling import compiled
-from collectors.physics.interface import Availability, InitialState, PhysicsState
-from collectors.physics.mujoco.host import RobotRows, write_draws
-from collectors.physics.mujoco.model import build_model, write_barriers, write_tile
+from collectors.physics.interface import Availability, PhysicsState, RobotStart
+from collectors.physics.mujoco.host import RobotRows, write_start
+from collectors.physics.mujoco.model import build_model
 from collectors.robots.robot import N_JOINTS, RobotCard
-from collectors.scenarios.passages import Barrier
-from collectors.scenarios.terrains import TerrainTile
 from collectors.timing import DECIMATION
 
 _FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
@@ -53,7 +44,7 @@ class MujocoBackend:
         self._models = [copy.copy(nominal) for _ in range(num_robots)]
         self._datas = [mujoco.MjData(nominal) for _ in range(threads)]
         self._scratch = mujoco.MjData(nominal)
-        self.pool: Any = Rollout(nthread=threads)
+        self.pool = Rollout(nthread=threads)
         self._chunk = max(1, num_robots // (threads * 8))
 
         n_state = mujoco.mj_stateSize(nominal, _FULL)
@@ -71,23 +62,12 @@ class MujocoBackend:
         """See `PhysicsBackend.realised`."""
         return draws
 
-    def reset(
-        self,
-        index: int,
-        tile: TerrainTile,
-        barriers: Sequence[Barrier],
-        draws: np.ndarray,
-        start: InitialState,
-    ) -> None:
+    def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
         model, data = self._models[index], self._scratch
-        write_draws(model, self._nominal, self._robot, draws)
-        write_tile(model, tile)
-        write_barriers(model, barriers)
-        # Derived constants last: they depend on masses and on where the ground is.
-        mujoco.mj_setConst(model, data)
+        write_start(model, data, self._nominal, self._robot, start)
         self._full[index], self._sensors[index] = 0.0, 0.0
-        self._rows.start(index, tile, draws, start, self._pos[index], self._vel[index])
+        self._rows.start(index, start, self._pos[index], self._vel[index])
         mujoco.mj_setState(model, data, self._full[index], _FULL)
         mujoco.mj_kinematics(model, data)
         self.state.show_start(index, start, self._rows.feet(data))

@@ -1,26 +1,29 @@
 """What MuJoCo back ends do on the host: write draws into a model, read states from sensors."""
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import mujoco
 import numpy as np
 
 from collectors.compiling import compiled
-from collectors.physics.interface import InitialState, PhysicsState
-from collectors.physics.mujoco.model import sensor_slices
+from collectors.physics.interface import PhysicsState, RobotStart
+from collectors.physics.mujoco.model import sensor_slices, write_barriers, write_tile
 from collectors.robots.robot import N_JOINTS, RobotCard
 from collectors.rotations import lengths
 from collectors.scenarios.randomisation import COM_OFFSET, DRAW_INDEX, JOINT_OFFSET
-from collectors.scenarios.terrains import TerrainTile
 
 
-def write_draws(
-    model: mujoco.MjModel, nominal: mujoco.MjModel, robot: RobotCard, draws: np.ndarray
+def write_start(
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    nominal: mujoco.MjModel,
+    robot: RobotCard,
+    start: RobotStart,
 ) -> None:
-    """Write the draws that live in the model, starting from the nominal model's values."""
+    """Write draws (relative to the nominal model), tile, barriers, and the constants they change.
+
+    Args:
+        data: of the model, overwritten.
+    """
+    draws = start.draws
     trunk = nominal.body(robot.trunk_body).id
     feet = [nominal.geom(name).id for name in robot.foot_geoms]
     mass = nominal.body_mass[trunk] + draws[DRAW_INDEX["base_mass_offset_kg"]]
@@ -34,6 +37,10 @@ def write_draws(
     model.actuator_gainprm[:, 0] = kp
     model.actuator_biasprm[:, 1] = -kp
     model.actuator_biasprm[:, 2] = -kd
+    write_tile(model, start.tile)
+    write_barriers(model, start.barriers)
+    # Derived constants last: they depend on masses and on where the ground is.
+    mujoco.mj_setConst(model, data)
 
 
 class RobotRows:
@@ -58,19 +65,11 @@ class RobotRows:
         self.origin = np.zeros((num_robots, 2))
         self.sensor_origin = np.zeros((num_robots, 2))
 
-    def start(
-        self,
-        index: int,
-        tile: TerrainTile,
-        draws: np.ndarray,
-        start: InitialState,
-        pos: np.ndarray,
-        vel: np.ndarray,
-    ) -> None:
+    def start(self, index: int, start: RobotStart, pos: np.ndarray, vel: np.ndarray) -> None:
         """Start robot `index`; writes its positions (nq,) and velocities (nv,)."""
-        self.joint_offset[index] = draws[JOINT_OFFSET]
-        self.lag[index] = int(draws[DRAW_INDEX["action_lag_substeps"]])
-        self.period[index] = tile.period_m
+        self.joint_offset[index] = start.draws[JOINT_OFFSET]
+        self.lag[index] = int(start.draws[DRAW_INDEX["action_lag_substeps"]])
+        self.period[index] = start.tile.period_m
         self.origin[index] = self.sensor_origin[index] = 0.0
         self.targets[index] = start.joint_pos
         pos[:3], pos[3:7], pos[self._qpos] = start.base_pos, start.base_quat, start.joint_pos

@@ -1,10 +1,5 @@
 """The simulated model: a robot's MJCF with ground, barriers, motors and sensors."""
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

@@ -1,10 +1,5 @@
 """Check a compiled model against its robot's card."""
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import mujoco
 import numpy as np
 

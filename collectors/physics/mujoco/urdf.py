@@ -5,14 +5,10 @@ with one contact force a link; they take a little of their body's mass, so that 
 centre of mass and inertia stay the same.
 """
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import mujoco
 import numpy as np
@@ -49,16 +45,15 @@ class RobotUrdf:
     feet: tuple[str, ...]
     knees: tuple[str, ...]
     beyond_barriers: tuple[str, ...]
-    damping: np.ndarray
-    armature: np.ndarray
+    damping: list[float]
+    armature: list[float]
 
 
 def robot_urdf(robot: RobotCard, model: mujoco.MjModel) -> RobotUrdf:
     """The URDF of a robot as `model.build_model` compiled it.
 
-    Raises:
-        RobotError: URDF cannot hold it: colliding shapes that are no primitives, two joints of one
-            body, springs, tendons, equality constraints.
+    RobotError where URDF cannot hold it: colliding shapes that are no primitives, two joints of one
+    body, springs, tendons, equality constraints.
     """
     _check(robot, model)
     writer = _Writer(robot, model)
@@ -67,6 +62,7 @@ def robot_urdf(robot: RobotCard, model: mujoco.MjModel) -> RobotUrdf:
         writer.write_body(root, body)
     ET.indent(root)
     dofs = [int(model.joint(name).dofadr[0]) for name in robot.joint_names]
+    damping = model.dof_damping[dofs] + model.dof_frictionloss[dofs] / FRICTION_SPEED_RADS
     hips = [int(model.joint(name).bodyid[0]) for name in robot.joint_names[::JOINTS_PER_LEG]]
     return RobotUrdf(
         text=ET.tostring(root, encoding="unicode"),
@@ -75,8 +71,8 @@ def robot_urdf(robot: RobotCard, model: mujoco.MjModel) -> RobotUrdf:
         feet=tuple(writer.part_name(model.geom(name).id) for name in robot.foot_geoms),
         knees=tuple(writer.part_name(model.geom(name).id) for name in robot.knee_geoms),
         beyond_barriers=tuple(writer.beyond_barriers),
-        damping=model.dof_damping[dofs] + model.dof_frictionloss[dofs] / FRICTION_SPEED_RADS,
-        armature=model.dof_armature[dofs].copy(),
+        damping=damping.tolist(),
+        armature=model.dof_armature[dofs].tolist(),
     )
 
 
@@ -90,24 +86,25 @@ class _Inertial:
 
     def about_origin(self) -> np.ndarray:
         """(3, 3) inertia about the link's origin."""
-        com = self.com
-        return self.inertia + self.mass * (com @ com * np.eye(3) - np.outer(com, com))
+        return self.inertia + _of_point(self.mass, self.com)
 
-    def without(self, parts: Sequence[_Inertial]) -> _Inertial:
+    def without(self, parts: Sequence[Self]) -> Self:
         """The rest when parts are removed."""
         mass = self.mass - sum(part.mass for part in parts)
         moment = self.mass * self.com - sum((p.mass * p.com for p in parts), np.zeros(3))
-        about_origin = self.about_origin() - sum(
-            (p.about_origin() for p in parts), np.zeros((3, 3))
-        )
+        removed = sum((part.about_origin() for part in parts), np.zeros((3, 3)))
         com = moment / mass
-        inertia = about_origin - mass * (com @ com * np.eye(3) - np.outer(com, com))
-        return _Inertial(mass, com, inertia)
+        return type(self)(mass, com, self.about_origin() - removed - _of_point(mass, com))
 
     def possible(self) -> bool:
         """Whether no principal moment exceeds the sum of the other two."""
         low, middle, high = np.linalg.eigvalsh(self.inertia)
         return low > 0 and low + middle >= high
+
+
+def _of_point(mass: float, place: np.ndarray) -> np.ndarray:
+    """(3, 3) inertia of a point mass about the origin."""
+    return mass * (place @ place * np.eye(3) - np.outer(place, place))
 
 
 class _Writer:

@@ -5,13 +5,7 @@ ground contacts a shape (MuJoCo: one for every prism it touches); constraints so
 1e-8.
 """
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import copy
-from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -22,14 +16,12 @@ import numpy as np
 from collectors.physics.interface import (
     Availability,
     BackendUnavailable,
-    InitialState,
     PhysicsState,
+    RobotStart,
 )
-from collectors.physics.mujoco.host import RobotRows, write_draws
-from collectors.physics.mujoco.model import GROUND, build_model, write_barriers, write_tile
+from collectors.physics.mujoco.host import RobotRows, write_start
+from collectors.physics.mujoco.model import GROUND, build_model
 from collectors.robots.robot import N_JOINTS, RobotCard
-from collectors.scenarios.passages import Barrier
-from collectors.scenarios.terrains import TerrainTile
 from collectors.timing import DECIMATION
 
 if TYPE_CHECKING:
@@ -71,11 +63,7 @@ class MujocoWarpBackend:
     fixed_world = False
 
     def __init__(
-        self,
-        robot: RobotCard,
-        num_robots: int,
-        threads: int,
-        limits: WorldLimits | None = None,
+        self, robot: RobotCard, num_robots: int, threads: int, limits: "WorldLimits | None" = None
     ) -> None:
         found = availability()
         if not found.available:
@@ -106,25 +94,15 @@ class MujocoWarpBackend:
         """See `PhysicsBackend.realised`."""
         return draws
 
-    def reset(
-        self,
-        index: int,
-        tile: TerrainTile,
-        barriers: Sequence[Barrier],
-        draws: np.ndarray,
-        start: InitialState,
-    ) -> None:
+    def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
         model, data = self._model, self._scratch
-        write_draws(model, self._nominal, self._robot, draws)
-        write_tile(model, tile)
-        write_barriers(model, barriers)
-        mujoco.mj_setConst(model, data)
-        self._rows.start(index, tile, draws, start, self._pos[index], self._vel[index])
+        write_start(model, data, self._nominal, self._robot, start)
+        self._rows.start(index, start, self._pos[index], self._vel[index])
         self._sensors[index] = 0.0
         data.qpos[:] = self._pos[index]
         mujoco.mj_kinematics(model, data)
-        self._worlds.place(index, model, data, tile)
+        self._worlds.place(index, model, data, start.tile)
         self.state.show_start(index, start, self._rows.feet(data))
 
     def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:

@@ -1,10 +1,5 @@
 """Memory shared by host and Warp device: one block for a step, and a bank of tiles."""
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -26,7 +21,7 @@ class Mirror:
             self._start[name], self._stop[name] = size, size + math.prod(shape)
             size += -(-math.prod(shape) // _ALIGNED_FLOATS) * _ALIGNED_FLOATS
         self._size, self._at = size, device
-        self._device = wp.zeros(size, dtype=wp.float32, device=device)
+        self._device: Any = wp.zeros(size, dtype=wp.float32, device=device)
         self._host = wp.zeros(size, dtype=wp.float32, device="cpu", pinned=device.is_cuda)
         memory = self._host.numpy()
         self.host: dict[str, np.ndarray] = {}

@@ -1,15 +1,10 @@
 """N worlds of one MuJoCo model on a Warp device; needs the extra `warp`."""
 
-# MuJoCo's compiled modules come without type stubs.
-# pyright: reportAttributeAccessIssue=false
-
-from __future__ import annotations
-
 import logging
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import mujoco
 import mujoco_warp as mjw
@@ -50,7 +45,7 @@ class WorldLimits:
     constraints: int = 128
     matches: int = 32
 
-    def enlarged(self, overflow: int) -> WorldLimits:
+    def enlarged(self, overflow: int) -> Self:
         """Doubled where something overflowed, else the same."""
         limits = self
         if overflow & (OverflowType.BROADPHASE | OverflowType.NARROWPHASE):
@@ -66,11 +61,7 @@ class WorldLimits:
 
 
 def chosen_device() -> Any:
-    """Warp's device: the environment's, else the first GPU, else the CPU.
-
-    Raises:
-        ValueError: no such device.
-    """
+    """Warp's device: the environment's (ValueError if unknown), else the first GPU or the CPU."""
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
     known = [device.alias for device in wp.get_devices()]

@@ -21,12 +21,12 @@ from collectors.gym.batch import TaskBatch
 from collectors.gym.evaluation import (
     DEFAULT_SEED,
     TaskEpisode,
-    TaskPolicy,
     evaluate,
     evaluation_seeds,
 )
 from collectors.gym.experts import RandomPolicy, load_gym_expert, read_recipe
 from collectors.gym.tasks import GymTask, find_task, package_version
+from collectors.policies import TaskPolicy
 from datasets.files import sha256_file
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from datasets.formats.d4rl.tasks import normalised_return

@@ -21,8 +21,8 @@ from collectors.humanoid.clips.snippets import Snippet, whole_clip
 from collectors.humanoid.environment import TrackingEnvironment
 from collectors.humanoid.experts.experts import PD, load_expert
 from collectors.humanoid.observation import OBSERVATION_SLICES
-from collectors.humanoid.policies import TrackingPolicy
 from collectors.humanoid.rollout import EpisodeSpec, run_episode
+from collectors.policies import TaskPolicy
 from datasets.files import sha256_file
 from flows.progress import Reporter
 from flows.records.records import digest, kept_evaluation
@@ -42,7 +42,7 @@ class HumanoidSource:
     expert: str = PD
     which: str = "last"
 
-    def load(self, snippets: Sequence[Snippet]) -> list[TrackingPolicy]:
+    def load(self, snippets: Sequence[Snippet]) -> list[TaskPolicy]:
         """A policy for each snippet; ValueError if there is none or it reads other observations."""
         if self.run is None:
             return [load_expert(self.expert, snippet).policy for snippet in snippets]
@@ -155,7 +155,7 @@ def evaluate_snippets(
 
 def _score(
     name: str,
-    policy: TrackingPolicy,
+    policy: TaskPolicy,
     env: TrackingEnvironment,
     index: int,
     rollouts: Rollouts,

@@ -1,7 +1,5 @@
 """Expert files: what is read, what is refused, and policies that always answer the same."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

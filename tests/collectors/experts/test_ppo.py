@@ -1,7 +1,5 @@
 """Training an expert: tiny, resumed, exported."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

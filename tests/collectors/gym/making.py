@@ -1,7 +1,5 @@
 """Finished trainings that nobody trained: actors of random weights, and what they went through."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

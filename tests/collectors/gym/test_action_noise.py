@@ -1,7 +1,5 @@
 """How strong noise is on the actions of a task."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import numpy as np

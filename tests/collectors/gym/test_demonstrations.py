@@ -1,7 +1,5 @@
 """Demonstrations: what counts, what they follow, and what a stop leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The environments of a batch: D4RL's horizons, and nothing of one in another."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Closed-loop evaluation on a task: which episodes it runs, and what it says of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 
@@ -10,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.gym.batch import TaskBatch, TaskObservation
+from collectors.gym.batch import TaskBatch
 from collectors.gym.evaluation import evaluate, evaluation_seeds
 from collectors.gym.tasks import find_task, make_environment
+from collectors.policies import StoredObservation
 
 pytest.importorskip("gymnasium")
 
@@ -31,7 +30,7 @@ class Linear:
         self.resets.update(ids.tolist())
         self.fresh |= set(ids.tolist())
 
-    def act(self, observation: TaskObservation) -> np.ndarray:
+    def act(self, observation: StoredObservation) -> np.ndarray:
         for row in self.fresh:
             assert observation.reward[row] == 0.0, "an episode starts without a reward"
         self.fresh.clear()

@@ -1,7 +1,5 @@
 """A task's policies: NumPy and torch agree, densities are densities, and bad files are refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

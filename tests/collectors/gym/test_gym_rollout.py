@@ -1,7 +1,5 @@
 """Episodes: the same whatever ran before them, and what their records say of each other."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Training a task's policies: the buffer, going on, D4RL's choice, and that it learns."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Observations in units of their spread, and policies that do without."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Training from demonstrations: imitation first, then what the actor's own episodes teach."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from dataclasses import replace

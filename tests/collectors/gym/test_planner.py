@@ -1,7 +1,5 @@
 """Planning on the Adroit hand: it reaches what it is to reach, and sees the task's own world."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Proximal policy optimisation: what it computes, what it learns, and that it can go on."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The Adroit tasks pay for reaching as D4RL's do, whatever the installed package has it like."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What several of the humanoid's tests use; dm_control is slow to build."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

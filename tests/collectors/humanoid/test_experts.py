@@ -1,7 +1,5 @@
 """Experts: the PD law, trained corrections, and files that are not experts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load_file, save_file
 
+from collectors.experts.network import Mlp
 from collectors.humanoid.clips.reference import read_clip
 from collectors.humanoid.clips.snippets import Snippet
 from collectors.humanoid.environment import TrackingEnvironment
 from collectors.humanoid.experts.experts import PD, WEIGHTS, PDExpert, PDLaw, load_expert
 from collectors.humanoid.experts.features import FEATURE_DIM, FEATURE_SLICES
-from collectors.humanoid.experts.network import Mlp
 from collectors.humanoid.observation import OBS_DIM, REF_STEPS
-from collectors.humanoid.policies import TrackingObservation
 from collectors.humanoid.rollout import EpisodeSpec, run_episode
 from collectors.humanoid.walker import load_humanoid
+from collectors.policies import StoredObservation
 from tests.collectors.humanoid.conftest import SNIPPETS
 
 training = pytest.importorskip("collectors.humanoid.experts.training")
@@ -41,7 +39,7 @@ class Limp:
     def reset(self, ids: np.ndarray) -> None:
         """Nothing to forget."""
 
-    def act(self, observation: TrackingObservation) -> np.ndarray:
+    def act(self, observation: StoredObservation) -> np.ndarray:
         return np.zeros((1, 56), dtype=np.float32)
 
 
@@ -58,9 +56,9 @@ def trained(humanoid_reference: Path, tmp_path_factory: pytest.TempPathFactory) 
     return out
 
 
-def observations(environment: TrackingEnvironment) -> TrackingObservation:
+def observations(environment: TrackingEnvironment) -> StoredObservation:
     seen = np.stack([environment.reset(0, frame) for frame in (0, 7, 15)])
-    return TrackingObservation(seen, np.zeros(3, dtype=np.float32))
+    return StoredObservation(seen, np.zeros(3, dtype=np.float32))
 
 
 def test_tracking_the_reference_beats_going_limp(environment: TrackingEnvironment) -> None:
@@ -132,7 +130,7 @@ def test_the_pd_law_needs_no_file_and_has_a_hash_of_its_gains() -> None:
     assert policy.hash == PDExpert().hash
     assert not policy.has_value
     assert PDExpert(PDLaw(kp=1.0)).hash != policy.hash
-    seen = TrackingObservation(np.zeros((1, OBS_DIM), np.float32), np.zeros(1, np.float32))
+    seen = StoredObservation(np.zeros((1, OBS_DIM), np.float32), np.zeros(1, np.float32))
     assert policy.value(seen) is None
 
 
@@ -184,5 +182,7 @@ def test_a_network_is_linear_layers_with_elu_between(inputs: np.ndarray) -> None
     hidden = (inputs - 0.5) / 2.0 @ first.T + np.arange(5.0)
     expected = np.where(hidden > 0, hidden, np.exp(np.minimum(hidden, 0)) - 1) @ second.T + 1
     np.testing.assert_allclose(Mlp(weights, 4, 2, "net")(inputs), expected, rtol=1e-6, atol=1e-9)
-    with pytest.raises(ValueError, match="net: its tensors are no layers from 4 to 3"):
+    with pytest.raises(
+        ValueError, match="net: its tensors do not fit together as layers from 4 to 3"
+    ):
         Mlp(weights, 4, 3, "net")

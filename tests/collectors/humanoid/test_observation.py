@@ -1,7 +1,5 @@
 """The observation's names and places: the published ones, dm_control's, and the learners'."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from collectors.humanoid.environment import TrackingEnvironment

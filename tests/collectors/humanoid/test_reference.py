@@ -3,8 +3,6 @@
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Snippets cover their clips and survive being named."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """The task: dm_control's environment, and the batch against it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +13,15 @@ from collectors.humanoid.environment import TERMINATION_ERROR, TrackingEnvironme
 from collectors.humanoid.experts.batch import TrackingBatch
 from collectors.humanoid.experts.experts import PDExpert
 from collectors.humanoid.experts.features import FEATURE_SLICES, observed_features
-from collectors.humanoid.policies import TrackingObservation
 from collectors.humanoid.walker import load_humanoid
+from collectors.policies import StoredObservation
 from tests.collectors.humanoid.conftest import SNIPPETS
 
 STEP = 1
 
 
 def pd_action(observation: np.ndarray) -> np.ndarray:
-    seen = TrackingObservation(observation[None], np.zeros(1, dtype=np.float32))
+    seen = StoredObservation(observation[None], np.zeros(1, dtype=np.float32))
     return PDExpert().act(seen)[0]
 
 

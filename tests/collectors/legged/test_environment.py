@@ -1,9 +1,6 @@
 """The task: rewards, tracks and steering, how episodes end, and what it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +16,10 @@ from collectors.robots.commands import C, ramped
 from collectors.robots.gait import GaitReference, leg_phases
 from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.passages import steer
-from collectors.scenarios.randomisation import nominal_draws
 from collectors.scenarios.signals import S
 from collectors.scenarios.skills import SKILLS
 from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
-from tests.collectors.making import FLAT, LEGS_UP, ROBOT, perfect_view, spec, start_at
+from tests.collectors.making import LEGS_UP, ROBOT, changed_view, perfect_view, spec, start_at
 
 BEST_PER_S = 3.2
 
@@ -53,14 +49,14 @@ def test_a_perfect_step_earns_the_stated_maximum() -> None:
 @pytest.mark.parametrize(
     ("changes", "lost"),
     [
-        ({"lin_vel_heading": np.array([[0.5, 0.0]])}, 1.0 * (1 - np.exp(-1))),
-        ({"lin_vel_heading": np.array([[0.0, -0.5]])}, 1.0 * (1 - np.exp(-1))),
-        ({"yaw_rate": np.array([0.5])}, 0.5 * (1 - np.exp(-1))),
+        ({"velocity_heading": np.array([[0.5, 0.0, 0.0]])}, 1.0 * (1 - np.exp(-1))),
+        ({"velocity_heading": np.array([[0.0, -0.5, 0.0]])}, 1.0 * (1 - np.exp(-1))),
+        ({"velocity_heading": np.array([[0.0, 0.0, 0.5]])}, 0.5 * (1 - np.exp(-1))),
         ({"gravity": np.array([[0.1, -0.1, -1.0]])}, 1.0 * (1 - np.exp(-1))),
-        ({"height_m": np.array([0.38 + 0.05])}, 0.4 * (1 - np.exp(-0.625))),
+        ({"height": np.array([0.38 + 0.05])}, 0.4 * (1 - np.exp(-0.625))),
         ({"stance_width_m": np.array([0.3 - 0.05])}, 0.3 * (1 - np.exp(-2.5 / 3))),
         ({"lin_vel_body": np.array([[0.0, 0.0, 1.0]])}, 0.3),
-        ({"ang_vel_body": np.array([[1.0, 2.0, 0.0]])}, 0.15),
+        ({"base_ang_vel_body": np.array([[1.0, 2.0, 0.0]])}, 0.15),
         ({"joint_torque": np.full((1, N_JOINTS), 10.0)}, 2e-5 * 1200),
         (
             {
@@ -70,8 +66,8 @@ def test_a_perfect_step_earns_the_stated_maximum() -> None:
             2e-5 * 1200 + 2e-5 * 600,
         ),
         ({"action": np.full((1, N_JOINTS), 0.5)}, 0.01 * 3),
-        ({"barrier_force_n": np.array([1.1])}, 1.0),
-        ({"barrier_force_n": np.array([0.9])}, 0.0),
+        ({"barrier_force": np.array([1.1])}, 1.0),
+        ({"barrier_force": np.array([0.9])}, 0.0),
         ({"foot_vel": np.full((1, 4, 3), 0.5)}, 0.04 * 2),
         ({"knee_force_n": np.array([[2.0, 0.5, 0.0, 3.0]])}, 1.0),
         ({"joint_pos": np.tile([0.0, 0.8, -0.646], 4)[None]}, 2.0 * 4 * 0.05 * 2.129 / 2),
@@ -80,22 +76,24 @@ def test_a_perfect_step_earns_the_stated_maximum() -> None:
 def test_every_imperfection_costs_what_its_term_says(changes: dict[str, Any], lost: float) -> None:
     asked = command(vel_x=0.0, vel_y=0.0, yaw_rate=0.0, body_height=0.0, stance_width=0.3)
     view = perfect_view(asked)
-    assert total_reward(replace(view, **changes))[0] == pytest.approx(BEST_PER_S - lost, abs=1e-9)
+    assert total_reward(changed_view(view, **changes))[0] == pytest.approx(
+        BEST_PER_S - lost, abs=1e-9
+    )
 
 
 def test_who_is_asked_to_stand_pays_for_turning_and_swaying() -> None:
     standing = perfect_view(command(locomote=0.0, yaw_rate=0.0))
     walking = perfect_view(command(locomote=1.0, yaw_rate=0.0))
     turn = np.array([[0.1, -0.2, 0.3]])
-    paid = total_reward(replace(walking, ang_vel_body=turn)) - total_reward(
-        replace(standing, ang_vel_body=turn)
+    paid = total_reward(changed_view(walking, base_ang_vel_body=turn)) - total_reward(
+        changed_view(standing, base_ang_vel_body=turn)
     )
     assert paid[0] == pytest.approx(0.1**2 + 0.2**2 + 0.3**2)
     assert total_reward(standing)[0] == pytest.approx(BEST_PER_S)
 
 
 def test_feet_in_the_air_do_not_slip() -> None:
-    view = replace(
+    view = changed_view(
         perfect_view(command()),
         foot_vel=np.full((1, 4, 3), 0.5),
         foot_contact=np.zeros((1, 4), dtype=bool),
@@ -110,7 +108,7 @@ def test_the_gait_alone_stands_well_on_flat_ground_for_a_whole_episode() -> None
         seed = next(s for s in range(99) if draw_episode(spec(seed=s), ROBOT).push_step < 0)
         env.reset(np.arange(1), [spec(seed=seed, skill="stand")])
         # The nominal robot in the same episode.
-        env.physics.reset(0, FLAT, (), nominal_draws(), start_at())
+        env.physics.reset(0, start_at())
         rewards = []
         for step in range(1, EPISODE_STEPS + 1):
             targets = gait.joint_targets(env.command(), env.clock())
@@ -140,15 +138,15 @@ def test_the_observation_after_the_last_step_is_the_true_final_one(env: LeggedEn
 @pytest.mark.parametrize(
     ("what", "start"),
     [
-        ("upside down", start_at(z=1.0, quat=np.array([0.0, 1.0, 0.0, 0.0]))),
-        ("on its side", start_at(z=1.0, quat=np.array([np.sqrt(0.5), np.sqrt(0.5), 0.0, 0.0]))),
+        ("upside down", start_at(z=1.0, base_quat=np.array([0.0, 1.0, 0.0, 0.0]))),
+        ("on its side", start_at(z=1.0, base_quat=np.sqrt([0.5, 0.5, 0.0, 0.0]))),
         ("trunk on the ground", start_at(z=0.055, joint_pos=LEGS_UP)),
     ],
 )
 def test_a_fallen_robot_ends_its_episode_and_no_other(
     env: LeggedEnvironment, what: str, start: Any
 ) -> None:
-    env.physics.reset(0, FLAT, (), nominal_draws(), start)
+    env.physics.reset(0, start)
     action = np.zeros((2, N_JOINTS))
     action[0] = (LEGS_UP - ROBOT.default_joint_pos_rad) / ROBOT.action_scale_rad
     transition = env.step(action)
@@ -174,7 +172,7 @@ def test_leaning_counts_from_the_commanded_attitude(side: float, beyond: float, 
         env.reset(np.arange(1), [tilting(next(filter(tilts, range(99))))])
         half = (env.target_command[0, C.BODY_ROLL] + beyond) / 2
         quat = np.array([np.cos(half), np.sin(half), 0.0, 0.0])
-        env.physics.reset(0, FLAT, (), nominal_draws(), start_at(z=5.0, quat=quat))
+        env.physics.reset(0, start_at(z=5.0, base_quat=quat))
         env.step_count[:] = 100  # The whole roll is commanded by then.
         terminated = env.step(np.zeros((1, N_JOINTS))).terminated[0]
     finally:
@@ -184,9 +182,7 @@ def test_leaning_counts_from_the_commanded_attitude(side: float, beyond: float, 
 
 
 def test_the_environment_never_starts_an_episode_by_itself(env: LeggedEnvironment) -> None:
-    env.physics.reset(
-        0, FLAT, (), nominal_draws(), start_at(z=1.0, quat=np.array([0.0, 1.0, 0, 0]))
-    )
+    env.physics.reset(0, start_at(z=1.0, base_quat=np.array([0.0, 1.0, 0, 0])))
     for step in range(1, 4):
         assert env.step(np.zeros((2, N_JOINTS))).terminated[0]
         assert env.step_count.tolist() == [step, step]
@@ -255,7 +251,7 @@ def place(env: LeggedEnvironment, along: float, across: float, heading: float) -
             z=2.0,
             yaw=float(yaw + heading),
         )
-        env.physics.reset(index, FLAT, (), nominal_draws(), start)
+        env.physics.reset(index, start)
 
 
 PASSAGE_SPECS = [
@@ -312,7 +308,7 @@ def test_the_reward_asks_for_the_steered_command() -> None:
         # Both move left; only to the second, right of its track, is that the way back.
         for index, across in enumerate((0.25, -0.25)):
             start = start_at(z=2.0, lin_vel=(0.0, 0.3, 0.0))
-            env.physics.reset(index, FLAT, (), nominal_draws(), start)
+            env.physics.reset(index, start)
             env.track_origin[index], env.track_yaw[index] = (0.0, -across), 0.0
         away, back = env.step(np.zeros((2, N_JOINTS))).reward
     finally:

@@ -1,7 +1,5 @@
 """What is random in an episode follows from its spec alone."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

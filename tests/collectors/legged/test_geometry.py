@@ -1,7 +1,5 @@
 """Where trunks are, from compiled loops, against what NumPy and the definitions say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The 70 stored numbers: their order, what each holds, and their noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,8 +21,7 @@ from collectors.legged.observations import (
 from collectors.robots.commands import C
 from collectors.robots.robot import N_JOINTS
 from collectors.rotations import from_yaw, gravity_in_body, rotate_inverse
-from collectors.scenarios.randomisation import nominal_draws
-from tests.collectors.making import DEFAULT_POSE, FLAT, ROBOT, in_the_air, spec
+from tests.collectors.making import DEFAULT_POSE, ROBOT, in_the_air, spec
 
 ORDER = [
     ("projected_gravity", 3),
@@ -228,8 +225,8 @@ def test_velocities_are_told_along_the_heading_and_in_the_trunk(
     # 0.8 m/s ahead, 0.3 m/s to the left and 0.2 m/s up, turning at 0.7 rad/s about the vertical.
     velocity = (c * 0.8 - s * 0.3, s * 0.8 + c * 0.3, 0.2)
     spin = rotate_inverse(quat[None], np.array([[0.0, 0.0, 0.7]]))[0]
-    start = in_the_air(quat=quat, lin_vel=velocity, ang_vel=tuple(spin))
-    flying.physics.reset(0, FLAT, (), nominal_draws(), start)
+    start = in_the_air(base_quat=quat, lin_vel=velocity, ang_vel=tuple(spin))
+    flying.physics.reset(0, start)
     privileged = flying.observe().privileged[0]
     found = {name: privileged[slice(*where)] for name, where in PRIVILEGED_SLICES.items()}
     np.testing.assert_allclose(found["velocity_heading"], [0.8, 0.3, 0.7], atol=1e-5)

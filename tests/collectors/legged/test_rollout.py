@@ -1,9 +1,6 @@
 """Episodes in closed loop: alone or among others, all of them once, and as they are stored."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +12,7 @@ from collectors.legged.episodes import EpisodeSpec
 from collectors.legged.evaluation import EvaluationGrid, evaluate
 from collectors.legged.observations import OBS_DIM, POLICY_SLICES
 from collectors.legged.rollout import STATE_DIM, EpisodeRecord, EpisodeResult, run_episodes
+from collectors.physics.interface import RobotStart
 from collectors.policies import Policy
 from collectors.robots.commands import COMMAND_NAMES
 from collectors.robots.robot import N_JOINTS
@@ -177,9 +175,9 @@ def test_the_catalog_holds_the_draws_that_were_simulated() -> None:
     def coarse(draws: np.ndarray) -> np.ndarray:
         return np.round(draws, 1)
 
-    def heard(index: int, tile: Any, barriers: Any, draws: np.ndarray, start: Any) -> None:
-        simulated.append(draws.copy())
-        reset(index, tile, barriers, draws, start)
+    def heard(index: int, start: RobotStart) -> None:
+        simulated.append(start.draws.copy())
+        reset(index, start)
 
     env.physics.realised, env.physics.reset = coarse, heard
     try:

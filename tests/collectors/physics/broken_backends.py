@@ -1,22 +1,14 @@
 """Back ends that break the contract in one way each, and one that keeps it in float32."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
 
 from collectors.physics import make_backend
 from collectors.physics.contract.scene import ROBOT, STATE_NAMES
-from collectors.physics.interface import InitialState, PhysicsState
+from collectors.physics.interface import PhysicsState, RobotStart
 from collectors.rotations import rotate, rotate_inverse
-from collectors.scenarios.passages import Barrier
 from collectors.scenarios.randomisation import DRAW_INDEX, nominal_draws
-from collectors.scenarios.terrains import TerrainTile
-
-Start = tuple[TerrainTile, Sequence[Barrier], np.ndarray, InitialState]
-"""What `reset` is told of a robot."""
 
 
 class Wrapped:
@@ -35,18 +27,11 @@ class Wrapped:
     def realised(self, draws: np.ndarray) -> np.ndarray:
         return self.inner.realised(draws)
 
-    def reset(
-        self,
-        index: int,
-        tile: TerrainTile,
-        barriers: Sequence[Barrier],
-        draws: np.ndarray,
-        start: InitialState,
-    ) -> None:
-        self.inner.reset(index, *self.heard((tile, barriers, draws, start)))
+    def reset(self, index: int, start: RobotStart) -> None:
+        self.inner.reset(index, self.heard(start))
         self.state = self.shown(self.inner.state)
 
-    def heard(self, start: Start) -> Start:
+    def heard(self, start: RobotStart) -> RobotStart:
         """What a reset takes the start for."""
         return start
 
@@ -86,9 +71,8 @@ class SwapsJoints(Wrapped):
 
     order = np.array([0, 4, 2, 3, 1, 5, 6, 7, 8, 9, 10, 11])
 
-    def heard(self, start: Start) -> Start:
-        tile, barriers, draws, at = start
-        return tile, barriers, draws, replace(at, joint_pos=at.joint_pos[self.order])
+    def heard(self, start: RobotStart) -> RobotStart:
+        return replace(start, joint_pos=start.joint_pos[self.order])
 
     def step(self, joint_targets: np.ndarray) -> None:
         super().step(joint_targets[:, self.order])
@@ -150,29 +134,22 @@ class ForcesUpsideDown(Wrapped):
 
 
 class GroundTooHigh(Wrapped):
-    def heard(self, start: Start) -> Start:
-        tile, barriers, draws, at = start
-        return replace(tile, heights=tile.heights + np.float32(0.04)), barriers, draws, at
+    def heard(self, start: RobotStart) -> RobotStart:
+        tile = replace(start.tile, heights=start.tile.heights + np.float32(0.04))
+        return replace(start, tile=tile)
 
 
 class BarriersUnturned(Wrapped):
-    def heard(self, start: Start) -> Start:
-        tile, barriers, draws, at = start
-        return tile, [replace(barrier, yaw_rad=0.0) for barrier in barriers], draws, at
+    def heard(self, start: RobotStart) -> RobotStart:
+        unturned = [replace(barrier, yaw_rad=0.0) for barrier in start.barriers]
+        return replace(start, barriers=unturned)
 
 
 class ResetsANeighbour(Wrapped):
-    def reset(
-        self,
-        index: int,
-        tile: TerrainTile,
-        barriers: Sequence[Barrier],
-        draws: np.ndarray,
-        start: InitialState,
-    ) -> None:
-        super().reset(index, tile, barriers, draws, start)
+    def reset(self, index: int, start: RobotStart) -> None:
+        super().reset(index, start)
         if index + 1 < self.num_robots:
-            super().reset(index + 1, tile, barriers, draws, start)
+            super().reset(index + 1, start)
 
 
 class Trembles(Wrapped):
@@ -193,10 +170,9 @@ def ignoring(draw: str) -> type[Wrapped]:
     """A back end in which one draw always has its nominal value."""
 
     class Ignores(Wrapped):
-        def heard(self, start: Start) -> Start:
-            tile, barriers, draws, at = start
-            heard = draws.copy()
-            heard[DRAW_INDEX[draw]] = nominal_draws()[DRAW_INDEX[draw]]
-            return tile, barriers, heard, at
+        def heard(self, start: RobotStart) -> RobotStart:
+            draws = start.draws.copy()
+            draws[DRAW_INDEX[draw]] = nominal_draws()[DRAW_INDEX[draw]]
+            return replace(start, draws=draws)
 
     return Ignores

@@ -1,14 +1,12 @@
 """Small worlds in the double of Isaac Gym, for the tests of the double itself."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -118,7 +116,7 @@ class World:
         params = self.params or self.double.params()
         self.sim = self.gym.create_sim(0, -1, self.api.SIM_PHYSX, params)
 
-    def ground(self, friction: float = 1.0) -> World:
+    def ground(self, friction: float = 1.0) -> Self:
         """Add a plane at z 0."""
         plane = self.api.PlaneParams()
         plane.normal = self.api.Vec3(0.0, 0.0, 1.0)
@@ -171,7 +169,7 @@ class World:
         group = self.envs.index(env) if group is None else group
         return self.gym.create_actor(env, asset, pose, "actor", group, -1, 0)
 
-    def ready(self) -> World:
+    def ready(self) -> Self:
         """Prepare, and take hold of the tensors."""
         gym, sim, wrap = self.gym, self.sim, self.double.gymtorch.wrap_tensor
         gym.prepare_sim(sim)
@@ -201,7 +199,7 @@ class World:
             self.sim, self.unwrap(self.dof), self.ids(*ids), len(ids)
         )
 
-    def step(self, count: int = 1, efforts: torch.Tensor | None = None) -> World:
+    def step(self, count: int = 1, efforts: torch.Tensor | None = None) -> Self:
         """Simulate, and refresh all tensors at the end."""
         for _ in range(count):
             if efforts is not None:

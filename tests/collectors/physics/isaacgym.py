@@ -1,7 +1,5 @@
 """Isaac Gym's stand-in: the double in tests/isaacgym_double, run by this interpreter."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -4,28 +4,26 @@ It runs on the double, whose physics is MuJoCo's and whose conventions are Isaac
 ground, robots move as those of the MuJoCo back end.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.physics.interface import InitialState, PhysicsBackend
+from collectors.physics.interface import PhysicsBackend, RobotStart
 from collectors.physics.isaacgym.backend import FRICTION_BUCKETS, IsaacGymBackend
 from collectors.physics.isaacgym.process import WorkerError
 from collectors.physics.mujoco.backend import MujocoBackend
 from collectors.scenarios.passages import Barrier
-from collectors.scenarios.randomisation import DRAW_INDEX, DRAWS, draw_randomisation, nominal_draws
+from collectors.scenarios.randomisation import DRAW_INDEX, DRAWS, draw_randomisation
 from collectors.scenarios.terrains import make_tile
 from tests.collectors.making import (
     DEFAULT_POSE,
     FIRM_STANCE,
-    FLAT,
     ROBOT,
     STANDING_HEIGHT_M,
     draws_with,
@@ -55,7 +53,7 @@ def backend(double: None) -> Iterator[IsaacGymBackend]:
     made.close()
 
 
-def spinning(number: int) -> InitialState:
+def spinning(number: int) -> RobotStart:
     """A start high above the seam of a tile, in full motion."""
     rng = np.random.default_rng(number)
     return in_the_air(
@@ -90,7 +88,7 @@ def test_robots_move_as_the_mujoco_back_ends_do(backend: IsaacGymBackend) -> Non
     for index in range(4):
         draws = backend.realised(draw_randomisation(rng))
         for each in (backend, other):
-            each.reset(index, tiles[index], (), draws, spinning(index))
+            each.reset(index, replace(spinning(index), tile=tiles[index], draws=draws))
     for step in range(30):
         if step == 10:
             for each in (backend, other):
@@ -106,7 +104,7 @@ def test_robots_move_as_the_mujoco_back_ends_do(backend: IsaacGymBackend) -> Non
 
 def test_a_push_of_a_robot_that_starts_adds_to_its_start(backend: IsaacGymBackend) -> None:
     for index in range(4):
-        backend.reset(index, FLAT, (), nominal_draws(), in_the_air(lin_vel=(1.0, 0.0, 0.0)))
+        backend.reset(index, in_the_air(lin_vel=(1.0, 0.0, 0.0)))
     backend.push(np.array([2]), np.array([[0.25, -0.5]]))
     expected = np.tile([1.0, 0.0], (4, 1))
     expected[2] += [0.25, -0.5]
@@ -120,8 +118,8 @@ def test_a_foot_on_a_barrier_in_the_air_feels_no_ground_and_one_on_the_ground_do
 ) -> None:
     beam = Barrier((0.2407, 0.138, 50.0 - 0.40), (0.3, 0.1, 0.05), 0.0)
     wall = Barrier((0.0, 0.155 + 0.05 - 0.005, 0.4), (0.5, 0.05, 0.16), 0.0)
-    backend.reset(0, FLAT, [beam], nominal_draws(), in_the_air())
-    backend.reset(1, FLAT, [wall], nominal_draws(), start_at(joint_pos=FIRM_STANCE))
+    backend.reset(0, in_the_air(barriers=[beam]))
+    backend.reset(1, start_at(joint_pos=FIRM_STANCE, barriers=[wall]))
     carried = pressed = 0.0
     for _ in range(40):
         hold(backend, 1, FIRM_STANCE)
@@ -163,21 +161,22 @@ def test_a_new_world_carries_the_others_on_and_one_that_need_not_change_stays(
     lagging = draws_with(action_lag_substeps=3, com_offset_x_m=0.03)
     for each in (changing, steady):
         for index in range(3):
-            each.reset(index, FLAT, (), lagging, spinning(index))
+            each.reset(index, replace(spinning(index), draws=lagging))
     pids = []
     stairs = make_tile("stairs", 3, 0)
     for step in range(24):
         if step == 8:
             # Nothing fixed changes: other gains, another start.
             for each in (changing, steady):
-                each.reset(2, FLAT, (), lagging + 0.0, spinning(7))
+                each.reset(2, replace(spinning(7), draws=lagging + 0.0))
         if step == 16:
             for each in (changing, steady):
                 each.push(np.array([0]), np.array([[0.2, 0.1]]))
-                each.reset(1, stairs, (), draws_with(base_mass_offset_kg=2.0), spinning(9))
+                heavier = draws_with(base_mass_offset_kg=2.0)
+                each.reset(1, replace(spinning(9), tile=stairs, draws=heavier))
         for each in (changing, steady):
             hold(each, 1, sway(step))
-        pids.append(changing.worker_pid)
+        pids.append(changing._worker.pid)
         assert_same_motion(changing, steady, [0, 1, 2])
     assert len(set(pids[:16])) == 1
     assert (pids[16] != pids[15]) == fresh_process
@@ -193,7 +192,7 @@ def test_robots_that_were_never_reset_stand_and_a_worker_that_dies_is_reported(
     hold(idle, 25, FIRM_STANCE)
     assert (idle.state.foot_force[..., 2].sum(axis=1) > WEIGHT_N / 2).all()
     assert (np.abs(idle.state.base_pos[:, 2] - STANDING_HEIGHT_M) < 0.15).all()
-    os.kill(idle.worker_pid, signal.SIGKILL)
+    os.kill(idle._worker.pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match="it was killed by SIGKILL") as error:
         hold(idle, 1)
     assert "\n" not in str(error.value)
@@ -206,4 +205,4 @@ def test_robots_that_were_never_reset_stand_and_a_worker_that_dies_is_reported(
 def test_more_barriers_than_there_may_be_are_refused(backend: IsaacGymBackend) -> None:
     wall = Barrier((3.0, 0.0, 0.0), (0.1, 0.1, 0.1), 0.0)
     with pytest.raises(ValueError, match="3 barriers; a model holds 2"):
-        backend.reset(0, FLAT, [wall] * 3, nominal_draws(), start_at())
+        backend.reset(0, start_at(barriers=[wall] * 3))

@@ -3,8 +3,6 @@
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

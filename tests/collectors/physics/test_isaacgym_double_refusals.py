@@ -1,7 +1,5 @@
 """What the double of Isaac Gym refuses: call orders and arguments that spoil a simulation."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

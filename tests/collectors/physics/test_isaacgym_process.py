@@ -1,7 +1,5 @@
 """The process that runs Isaac Gym: wrong interpreters, faults, hangs, and no orphans."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The Isaac Gym worker runs where Isaac Gym does: in Python 3.6 to 3.8 with torch and numpy."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

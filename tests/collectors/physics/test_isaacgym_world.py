@@ -1,7 +1,5 @@
 """The file that an Isaac Gym world is built from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,6 +1,6 @@
 """MJCFs as users have them: what becomes of one, and the line that a wrong one gets."""
 
-from __future__ import annotations
+from dataclasses import replace
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -17,9 +17,8 @@ from collectors.physics.mujoco.model import build_model
 from collectors.physics.mujoco.model_check import check_model
 from collectors.robots.robot import RobotCard, RobotError, list_robots, load_robot
 from collectors.scenarios.passages import Barrier
-from collectors.scenarios.randomisation import nominal_draws
 from collectors.timing import SUBSTEP_S
-from tests.collectors.making import FLAT, hold, start_at
+from tests.collectors.making import hold, start_at
 from tests.collectors.robots.robot_folders import (
     GO1,
     Edits,
@@ -100,7 +99,7 @@ def test_targets_and_joints_keep_the_cards_order(foreign: RobotCard) -> None:
     for robot in (GO1, foreign):
         backend = make_backend("mujoco", robot, 1, 1)
         target = robot.default_joint_pos_rad + np.linspace(-0.3, 0.3, 12)
-        backend.reset(0, FLAT, (), nominal_draws(), start_at(z=50.0))
+        backend.reset(0, start_at(z=50.0))
         hold(backend, 20, target)
         moved.append(backend.state.joint_pos[0].copy())
         backend.close()
@@ -112,12 +111,12 @@ def test_any_shape_that_collides_meets_the_ground_and_barriers(foreign: RobotCar
     for robot in (GO1, foreign):
         backend = make_backend("mujoco", robot, 1, 1)
         start = start_at(z=0.33, joint_pos=robot.default_joint_pos_rad)
-        backend.reset(0, FLAT, (), nominal_draws(), start)
+        backend.reset(0, start)
         hold(backend, 5, robot.default_joint_pos_rad)
         assert backend.state.barrier_force[0] == 0.0
         assert (backend.state.foot_force[0, :, 2] > 1.0).all()
         above = Barrier((0.0, 0.0, 0.47), (0.1, 0.5, 0.1), 0.0)
-        backend.reset(0, FLAT, (above,), nominal_draws(), start)
+        backend.reset(0, replace(start, barriers=(above,)))
         hold(backend, 1, robot.default_joint_pos_rad)
         assert backend.state.barrier_body_force[0] > 1.0
         backend.close()

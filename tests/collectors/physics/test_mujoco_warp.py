@@ -3,11 +3,10 @@
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +19,9 @@ from collectors.physics import availability, make_backend
 from collectors.physics.contract.scene import (
     DEFAULT_POSE,
     FIRM_STANCE,
-    FLAT,
     STANDING_HEIGHT_M,
     hold,
     in_the_air,
-    start_all,
     start_at,
 )
 from collectors.physics.interface import BackendUnavailable, PhysicsBackend
@@ -32,7 +29,7 @@ from collectors.physics.mujoco.model import GROUND, build_model, write_tile
 from collectors.physics.mujoco_warp.backend import MujocoWarpBackend
 from collectors.robots.robot import N_JOINTS, RobotError, load_robot
 from collectors.scenarios.passages import Passage, place_barriers
-from collectors.scenarios.randomisation import draw_randomisation, nominal_draws
+from collectors.scenarios.randomisation import draw_randomisation
 from collectors.scenarios.terrains import TERRAINS, make_tile
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import robot_folder
@@ -51,7 +48,7 @@ def make() -> Iterator[Make]:
     """Makes back ends of Warp's and closes them."""
     made: list[PhysicsBackend] = []
 
-    def new(robots: int, limits: WorldLimits | None = None) -> PhysicsBackend:
+    def new(robots: int, limits: "WorldLimits | None" = None) -> PhysicsBackend:
         made.append(MujocoWarpBackend(ROBOT, robots, 1, limits))
         return made[-1]
 
@@ -95,7 +92,8 @@ def scatter(backend: PhysicsBackend) -> None:
         yaw = rng.uniform(-3, 3)
         walls = place_barriers(Passage("walls", 0.0, 0.6, 0.32), tile, np.zeros(2), yaw)
         start = start_at(z=STANDING_HEIGHT_M + 0.05, yaw=yaw, lin_vel=(0.4, -0.2, 0.0))
-        backend.reset(robot, tile, walls if robot % 2 else (), draw_randomisation(rng), start)
+        barriers, draws = walls if robot % 2 else (), draw_randomisation(rng)
+        backend.reset(robot, replace(start, tile=tile, barriers=barriers, draws=draws))
 
 
 def sway(step: int) -> np.ndarray:
@@ -128,7 +126,8 @@ def test_robots_move_as_in_mujoco_on_every_terrain_and_between_walls(make: Make)
 def test_a_step_on_the_ground_gives_mujocos_forces_and_feet(make: Make) -> None:
     warp, mujoco = make(2), make_backend("mujoco", ROBOT, 2, 1)
     for backend in (warp, mujoco):
-        start_all(backend, start_at(z=STANDING_HEIGHT_M - 0.005))
+        for robot in range(backend.num_robots):
+            backend.reset(robot, start_at(z=STANDING_HEIGHT_M - 0.005))
         hold(backend, 1)
     mujoco.close()
     assert mujoco.state.foot_force[..., 2].max() > 10.0
@@ -161,9 +160,10 @@ def test_memory_for_contacts_grows_and_the_step_is_done_again(
 def test_a_robot_whose_state_is_no_number_starts_again_and_the_others_go_on(make: Make) -> None:
     broken, whole = make(3), make(3)
     for backend in (broken, whole):
-        start_all(backend, start_at(joint_pos=FIRM_STANCE))
+        for robot in range(backend.num_robots):
+            backend.reset(robot, start_at(joint_pos=FIRM_STANCE))
         hold(backend, 2, FIRM_STANCE)
-    broken.reset(1, FLAT, (), nominal_draws(), in_the_air(ang_vel=(1e30, 0.0, 0.0)))
+    broken.reset(1, in_the_air(ang_vel=(1e30, 0.0, 0.0)))
     for backend in (broken, whole):
         hold(backend, 2, FIRM_STANCE)
     assert np.isfinite(broken.state.base_pos).all()
@@ -172,7 +172,7 @@ def test_a_robot_whose_state_is_no_number_starts_again_and_the_others_go_on(make
     np.testing.assert_allclose(
         broken.state.base_pos[others], whole.state.base_pos[others], atol=1e-4
     )
-    broken.reset(1, FLAT, (), nominal_draws(), start_at(joint_pos=FIRM_STANCE))
+    broken.reset(1, start_at(joint_pos=FIRM_STANCE))
     hold(broken, 4, FIRM_STANCE)
     np.testing.assert_allclose(broken.state.base_pos[1], whole.state.base_pos[1], atol=1e-4)
 

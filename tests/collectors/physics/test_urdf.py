@@ -1,7 +1,5 @@
 """A robot written as URDF is the robot of its MuJoCo model: mass, kinematics, dynamics, shapes."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable

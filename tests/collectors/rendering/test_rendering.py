@@ -1,7 +1,5 @@
 """Pictures of recorded episodes: true to the record, and one clear line without OpenGL."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

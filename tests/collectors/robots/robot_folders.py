@@ -1,7 +1,5 @@
 """Folders with a robot in them, as a user would hand one over: copies of Go1 with changes."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Commands: every skill draws within its ranges, in a robot's own size, and ramps to its target."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The gait's feed-forward: how joints raise feet, and stances that the weight does not bend."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,10 +11,9 @@ from collectors.robots.gait import GaitReference
 from collectors.robots.kinematics import LegKinematics
 from collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
 from collectors.rotations import gravity_in_body
-from collectors.scenarios.randomisation import nominal_draws
 from collectors.scenarios.skills import SKILLS
 from collectors.timing import CONTROL_DT_S
-from tests.collectors.making import FLAT, ROBOT, SMALL_ROBOT, start_at
+from tests.collectors.making import ROBOT, SMALL_ROBOT, start_at
 
 STEP_RAD = 1e-5
 
@@ -90,7 +87,7 @@ def found() -> np.ndarray:
     gait, backend = GaitReference(ROBOT), make_backend("mujoco", ROBOT, len(STANCES), 1)
     try:
         for index in range(len(STANCES)):
-            backend.reset(index, FLAT, (), nominal_draws(), start_at())
+            backend.reset(index, start_at())
         target = np.array([standing(*stance) for stance in STANCES])
         clock = np.zeros(len(STANCES))
         for step in range(100):

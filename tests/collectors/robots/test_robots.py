@@ -1,7 +1,5 @@
 """Robot cards, what is refused of them, and closed-form leg kinematics against the MJCF."""
 
-from __future__ import annotations
-
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
 import json

@@ -1,7 +1,5 @@
 """The ranges of the command hold every command that an episode puts in force."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

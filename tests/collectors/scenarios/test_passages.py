@@ -1,7 +1,5 @@
 """Bars and wall pairs: their sizes, the commands that take them, their boxes, and the way back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Domain randomisation draws."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,9 +1,6 @@
 """Success criteria on hand-made tracks: one that fails for every condition, and ones that pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from collectors.scenarios.passages import Passage
 from collectors.scenarios.signals import N_SIGNALS, S, Track
 from collectors.scenarios.skills import SKILLS
 from collectors.timing import CONTROL_DT_S
-from tests.collectors.making import ROBOT, perfect_view
+from tests.collectors.making import ROBOT, changed_view, perfect_view
 
 STEPS = 192
 LAST_SECOND = slice(-50, None)
@@ -264,21 +261,22 @@ def test_passing_is_being_out_at_the_end_and_on_the_track_inside(
 
 
 def test_signals_tell_what_happened_in_the_step() -> None:
-    view = replace(
+    view = changed_view(
         perfect_view(command_of("run")),
-        lin_vel_heading=np.array([[0.3, -0.4]]),
-        ang_vel_body=np.array([[0.2, -0.1, 0.2]]),
+        base_pos=np.array([[1.0, 2.0, 0.4]]),
+        velocity_heading=np.array([[0.3, -0.4, 0.0]]),
+        base_ang_vel_body=np.array([[0.2, -0.1, 0.2]]),
         gravity=np.array([[0.0, 0.2, -0.98]]),
         desired_gravity=np.array([[0.0, 0.1, -0.99]]),
-        height_m=np.array([ROBOT.nominal_height_m - 0.02]),
+        height=np.array([ROBOT.nominal_height_m - 0.02]),
         foot_contact=np.array([[True, False, True, True]]),
         joint_torque=np.linspace(-30.0, 20.0, N_JOINTS)[None],
-        barrier_force_n=np.array([7.0]),
-        barrier_body_force_n=np.array([3.0]),
+        barrier_force=np.array([7.0]),
+        barrier_body_force=np.array([3.0]),
         action=np.linspace(0.0, 1.1, N_JOINTS)[None],
         last_action=np.full((1, N_JOINTS), 0.2),
     )
-    found = signals(view, np.array([[1.0, 2.0, 0.4]]), np.array([[3.0, -0.5]]))
+    found = signals(view, np.array([[3.0, -0.5]]))
     assert found.shape == (1, N_SIGNALS)
     assert found.dtype == np.float32
     expected = {

@@ -1,7 +1,5 @@
 """Terrain tiles: periodic, graded by level, repeatable, and read as they are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

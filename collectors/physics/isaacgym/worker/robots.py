@@ -107,20 +107,13 @@ class Robots:
         """Write changed states to the simulator."""
         gym, sim = self._gym, self._sim
         changed, started = self._actors[self._changed], self._actors[self._started]
+        unwrap = gymtorch.unwrap_tensor
         if len(changed):
             gym.set_actor_root_state_tensor_indexed(
-                sim,
-                gymtorch.unwrap_tensor(self._root),
-                gymtorch.unwrap_tensor(changed),
-                len(changed),
+                sim, unwrap(self._root), unwrap(changed), len(changed)
             )
         if len(started):
-            gym.set_dof_state_tensor_indexed(
-                sim,
-                gymtorch.unwrap_tensor(self._dof),
-                gymtorch.unwrap_tensor(started),
-                len(started),
-            )
+            gym.set_dof_state_tensor_indexed(sim, unwrap(self._dof), unwrap(started), len(started))
         self._changed.zero_()
         self._started.zero_()
 

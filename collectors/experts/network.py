@@ -1,6 +1,4 @@
-"""A small network as an expert's file holds it, evaluated in NumPy."""
-
-from __future__ import annotations
+"""The network of an expert's file, evaluated in NumPy."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -9,7 +7,7 @@ import numpy as np
 
 
 class Mlp:
-    """Normalised inputs through linear layers with ELU between them; ValueError if they do not fit.
+    """Linear layers on normalised inputs, ELU between them; ValueError if they do not fit.
 
     Args:
         weights: "mean", "std" (inputs,), "layer{i}.weight" (out, in), "layer{i}.bias" (out,).
@@ -26,19 +24,30 @@ class Mlp:
             ]
         except KeyError as missing:
             raise ValueError(f"{owner} lacks the tensor {missing}") from None
+        if self._mean.size != inputs:
+            raise ValueError(
+                f"{owner} reads {self._mean.size} features, this version makes {inputs}"
+            )
         sizes = [inputs, *(bias.size for _, bias in self._layers)]
-        fits = all(
-            weight.shape == shape
-            for (weight, _), shape in zip(self._layers, pairwise(sizes), strict=True)
-        )
-        if not fits or sizes[-1] != outputs or not self._mean.size == self._std.size == inputs:
-            raise ValueError(f"{owner}: its tensors are no layers from {inputs} to {outputs} units")
+        shapes = [weight.shape for weight, _ in self._layers]
+        if shapes != list(pairwise(sizes)) or self._std.size != inputs or sizes[-1] != outputs:
+            raise ValueError(
+                f"{owner}: its tensors do not fit together as layers from {inputs} to {outputs}"
+            )
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """(N, inputs) -> (N, outputs), float32."""
-        x = (inputs - self._mean) / self._std
+        x = inputs - self._mean
+        x /= self._std
         for weight, bias in self._layers[:-1]:
-            x = x @ weight + bias
-            x = np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+            x = x @ weight
+            x += bias
+            below = np.minimum(x, 0)
+            np.maximum(x, 0, out=x)
+            x += np.expm1(below, out=below)
         weight, bias = self._layers[-1]
         return x @ weight + bias
+
+    def parameters(self) -> int:
+        """Number of trained parameters."""
+        return sum(weight.size + bias.size for weight, bias in self._layers)
