@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from datasets.errors import DatasetError, listed
 from datasets.formats.interface import Exporter, Importer
@@ -109,11 +109,11 @@ def _load(name: str, path: str) -> Any:
 
 def options_of(cls: type[Any], given: Mapping[str, Any] | None) -> Any:
     """The options ``cls`` with the given values; DatasetError for an unknown or refused one."""
-    kinds = get_type_hints(cls)
+    kinds = get_type_hints(cls, include_extras=True)
     for name, value in (given or {}).items():
         if name not in kinds:
             raise DatasetError(f"unknown option '{name}'; options: {listed(kinds)}")
-        allowed = get_args(kinds[name]) if get_origin(kinds[name]) is Literal else (value,)
+        allowed = getattr(kinds[name], "__metadata__", [(value,)])[0]
         if value not in allowed:
             raise DatasetError(f"option {name} must be one of {listed(allowed)}")
     return cls(**(given or {}))

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import h5py
 import numpy as np
@@ -61,7 +61,7 @@ class D4rlOptions:
     quality: str = ""
     horizon: int = 0
     control_dt_s: float = 0.0
-    early_timeouts: Literal["cut_off", "truncated"] = "cut_off"
+    early_timeouts: Annotated[str, ("cut_off", "truncated")] = "cut_off"
     keep_next: bool = False
     infos: bool = True
 

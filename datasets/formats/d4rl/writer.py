@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import h5py
 import numpy as np
@@ -28,7 +28,7 @@ class D4rlExportOptions:
             back the same store; other readers ignore them.
     """
 
-    compression: Literal["gzip", "lzf", "none"] = "gzip"
+    compression: Annotated[str, ("gzip", "lzf", "none")] = "gzip"
     notes: bool = True
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +41,7 @@ class MinariExportOptions:
             same store; other readers ignore them.
     """
 
-    storage: Literal["hdf5", "arrow", "parquet"] = "hdf5"
+    storage: Annotated[str, ("hdf5", "arrow", "parquet")] = "hdf5"
     dataset_id: str = ""
     author: str = ""
     description: str = ""

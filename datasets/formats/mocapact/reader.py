@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import h5py
 import numpy as np
@@ -40,7 +40,7 @@ class MocapactOptions:
             catalog's column ``split``; all others get "train".
     """
 
-    observables: Literal["body", "all"] = "body"
+    observables: Annotated[str, ("body", "all")] = "body"
     validation_clips: str = ""
 
 
