@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
+from datasets.catalog.catalog import with_group_names
 from datasets.formats.checks import check_finite, first_line, refuse, refuse_unreadable
 from datasets.formats.hdf5_chunks import inflated_rows
 from datasets.formats.sources import stored_dtype
@@ -82,6 +83,6 @@ def read_notes(path: Path, group: h5py.Group) -> tuple[Schema, pa.Table]:
         with pa.ipc.open_stream(stream) as reader:
             table = reader.read_all()
         table.validate(full=True)  # damaged offsets may point outside the buffers
-        return schema, table
+        return schema, with_group_names(table, schema.group_by)
     except (KeyError, ValueError, TypeError, OSError, pa.ArrowException) as error:
         refuse(path, str(group.name), f"gaitforge's notes are damaged: {first_line(error)}")

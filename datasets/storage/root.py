@@ -25,7 +25,7 @@ from typing import Any
 from datasets.errors import DatasetError
 from datasets.files import fsync_path, fsync_tree, write_bytes_durably
 from datasets.layout import ATTRIBUTE, CATALOG, PARTS, STAGING
-from datasets.schema import TASK_AND_QUALITY, TERRAIN_AND_SKILL, Schema
+from datasets.schema import Schema
 
 SCHEMA_VERSION = 3
 """Version of the store's layout that this program writes."""
@@ -65,10 +65,7 @@ def _from_1(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_2(tree: dict[str, Any]) -> dict[str, Any]:
-    of_a_task = tree["schema"]["attributes"].get("format") in ("gymnasium", "d4rl", "minari")
-    names = TASK_AND_QUALITY if of_a_task else TERRAIN_AND_SKILL
-    schema = {**tree["schema"], "group_by": list(names)}
-    return {**tree, "schema_version": 3, "schema": schema}
+    return {**tree, "schema_version": 3, "schema": Schema.from_json(tree["schema"]).to_json()}
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from datasets import Store, open_store
+from datasets.schema import TERRAIN_AND_SKILL
 from flows.progress import Reporter, no_progress
 from flows.records.part_records import plan_records
 from flows.stages.legged_replay import ReplayFault, replay_legged
@@ -44,6 +45,11 @@ def replay(
         for part in record["parts"]
     }
     made = sorted(plans.keys() - set(store.missing(list(plans))))
+    if not made and store.schema.group_by != TERRAIN_AND_SKILL:
+        raise ValueError(
+            f"{store_path} has no collection plan beside it, which a replay needs; a store of "
+            "gym collect gets it by the same command again"
+        )
     if not made:
         return replay_legged(store_path, store.select(), count, seed, reporter, robot)
     faults: list[ReplayFault] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from datasets.catalog.catalog import with_group_names
 from datasets.errors import DatasetError
 from datasets.formats.checks import read_json, refuse
 from datasets.formats.interface import Carried, Importer, NoOptions, PartInput
@@ -99,7 +100,7 @@ class LerobotImporter(Importer):
                 refuse(path, key, "the column is missing")
             values = to_rows(path, key, table.column(key), field.shape, field.dtype, first)
             per_episode[name], table = values, table.drop_columns([key])
-        return PartInput(steps, table, per_episode)
+        return PartInput(steps, with_group_names(table, self.schema.group_by), per_episode)
 
     def _columns(
         self,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from datasets.catalog.catalog import with_group_names
 from datasets.formats.checks import check_finite, damage_named, refuse
 from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.minari import metadata as meta
@@ -221,7 +222,7 @@ class MinariImporter(Importer):
             given: dict[str, Any] = {"remedy": _REMEDY, "rewards": rewards, **flags}
             check_notes(self._path, layout.NOTES, table, first, lengths, **given)
             self._check_seeds(table, first, seeds)
-            return table
+            return with_group_names(table, self.schema.group_by)
         return catalog_columns(
             first,
             lengths,
