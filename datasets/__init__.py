@@ -11,6 +11,7 @@ from datasets.dataset import Selection, Store, create_store, migrate_store, open
 from datasets.errors import DatasetError
 from datasets.schema import Field, Schema
 from datasets.storage.root import SCHEMA_VERSION
+from datasets.storage.store import StoreInfo
 from datasets.storage.tags import Tag
 from datasets.stream.materialise import Materialised
 from datasets.stream.mixing import Mixture, equal_shares
@@ -30,6 +31,7 @@ __all__ = [
     "Selection",
     "SpectralEnergy",
     "Store",
+    "StoreInfo",
     "Tag",
     "create_store",
     "equal_shares",

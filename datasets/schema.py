@@ -164,13 +164,13 @@ class Schema:
                 control_dt_s=tree["control_dt_s"],
                 robot=tree["robot"],
                 attributes=tree["attributes"],
-                group_by=tree.get("group_by") or _older_group_by(tree["attributes"]),
+                group_by=tree.get("group_by") or older_group_by(tree["attributes"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetError(f"the stored schema is damaged: {error!r}") from error
 
 
-def _older_group_by(attributes: Mapping[str, Any]) -> tuple[str, str]:
+def older_group_by(attributes: Mapping[str, Any]) -> tuple[str, str]:
     """``group_by`` of a schema from before layout version 3, which did not name it."""
     of_a_task = attributes.get("format") in ("gymnasium", "d4rl", "minari")
     return TASK_AND_QUALITY if of_a_task else TERRAIN_AND_SKILL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from itertools import product
 from pathlib import PurePosixPath
 from typing import Any
@@ -39,7 +40,7 @@ def card_record(
     return {
         "card_version": CARD_VERSION,
         "name": PurePosixPath(store.full_address).name,
-        "store": store.info(),
+        "store": asdict(store.info()),
         "schema": store.schema.to_json(),
         "selection": {
             "hash": selection.hash,

@@ -25,7 +25,7 @@ from typing import Any
 from datasets.errors import DatasetError
 from datasets.files import fsync_path, fsync_tree, write_bytes_durably
 from datasets.layout import ATTRIBUTE, CATALOG, PARTS, STAGING
-from datasets.schema import Schema
+from datasets.schema import Schema, older_group_by
 
 SCHEMA_VERSION = 3
 """Version of the store's layout that this program writes."""
@@ -65,7 +65,8 @@ def _from_1(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_2(tree: dict[str, Any]) -> dict[str, Any]:
-    return {**tree, "schema_version": 3, "schema": Schema.from_json(tree["schema"]).to_json()}
+    schema = {**tree["schema"], "group_by": older_group_by(tree["schema"]["attributes"])}
+    return {**tree, "schema_version": 3, "schema": schema}
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}

@@ -9,6 +9,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +32,23 @@ from datasets.storage.shards import ArrayLayout, ArrayReader, open_array
 from datasets.storage.tags import Tag, read_tag, tag_names, write_tag
 
 _PART_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """A store's hash and sizes.
+
+    ``hash`` covers the schema and all values of the committed parts, not how they are stored,
+    compressed or merged. ``parts`` counts them as collected; ``bytes`` counts the folders and
+    catalog files in use. ``schema_version`` is that of the layout on disk.
+    """
+
+    hash: str
+    steps: int
+    episodes: int
+    parts: int
+    bytes: int
+    schema_version: int
 
 
 class Store:
@@ -203,35 +221,30 @@ class Store:
                 raise DatasetError(f"tag {self.tag_name} of {self.address}: {error}") from error
         return self._tagged[1]
 
-    def info(self) -> dict[str, Any]:
-        """``hash``, ``steps``, ``episodes``, ``parts``, ``bytes`` and ``schema_version``.
-
-        ``hash`` covers the schema and all values of the committed parts, not how they are stored,
-        compressed or merged. ``parts`` counts them as collected; ``bytes`` counts the folders and
-        catalog files in use.
-        """
+    def info(self) -> StoreInfo:
+        """The store's hash and sizes; reads no array."""
         catalog = self.catalog()
         manifests = list(catalog.manifests.values())
         folders = {
             location.folder: catalog.manifests[part_id].stored_bytes
             for part_id, location in catalog.locations.items()
         }
-        return {
-            "hash": dataset_hash(self.schema, manifests),
-            "steps": sum(each.steps for each in manifests),
-            "episodes": sum(each.episodes for each in manifests),
-            "parts": len(manifests),
-            "bytes": sum(folders.values())
-            + sum(self.files.path(folder).stat().st_size for folder in folders),
-            "schema_version": self._version,
-        }
+        catalog_bytes = sum(self.files.path(folder).stat().st_size for folder in folders)
+        return StoreInfo(
+            hash=dataset_hash(self.schema, manifests),
+            steps=sum(each.steps for each in manifests),
+            episodes=sum(each.episodes for each in manifests),
+            parts=len(manifests),
+            bytes=sum(folders.values()) + catalog_bytes,
+            schema_version=self._version,
+        )
 
     def tag(self, name: str) -> Tag:
         """Name the committed parts as a version; DatasetError for the name of another version."""
         self.check_writable()
         catalog, info = self.catalog(), self.info()
         hashes = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
-        sizes = info["hash"], info["steps"], info["episodes"]
+        sizes = info.hash, info.steps, info.episodes
         return write_tag(self.path, Tag(name, *sizes, hashes), self.address)
 
     def tags(self) -> list[Tag]:

@@ -96,7 +96,7 @@ def run_comparison(
     record = {
         "plan": asdict(plan),
         "store": Path(store_path).name,
-        "dataset": selection.store.info(),
+        "dataset": asdict(selection.store.info()),
         "selection": selection.hash,
         "control_dt_s": selection.store.schema.control_dt_s,
         "trained_on": {"episodes": len(episodes.train), "steps": episodes.train.steps},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def dataset_overview(store_path: Path) -> dict[str, Any]:
     selection = store.select()
     episodes = selection.episodes()
     return {
-        "info": store.info(),
+        "info": asdict(store.info()),
         "control_dt_s": store.schema.control_dt_s,
         "groups": selection.describe(),
         "levels": selection.describe(("level",)),

@@ -79,8 +79,8 @@ def run_training(
         record = {
             "plan": asdict(plan),
             "store": Path(store_path).name,
-            "dataset": version["hash"],
-            "schema_version": version["schema_version"],
+            "dataset": version.hash,
+            "schema_version": version.schema_version,
             "selection": selection.hash,
             "robot": selection.store.schema.robot,
         }

@@ -103,7 +103,7 @@ def _store(path: Path) -> Rows:
     streamed = _rate(stream, selection.steps, 3)
     copied = _rate(lambda: np.copyto(target, source), selection.steps, 5)
     note = f"{streamed / copied:.0%} of one plain copy ({copied:,.0f} steps/s)"
-    size = store.info()["bytes"] / selection.steps
+    size = store.info().bytes / selection.steps
     return [
         _row("query", query_ms, "ms", f"{len(selection)} episodes, store opened anew"),
         _row("stream", streamed, "steps/s", note),

@@ -135,7 +135,7 @@ def _sizes(folder: Path, source: Selection) -> dict[str, Any]:
     for name, form in forms.items():
         store = Store.create(folder / f"size{name}.zarr", form)
         _write_repeated(store, source, parts=1, repeats=1)
-        sizes[f"bytes_per_step{name}"] = store.info()["bytes"] / source.steps
+        sizes[f"bytes_per_step{name}"] = store.info().bytes / source.steps
     errors = {name: _rounding_error(source.read(name)) for name in schema.names("step")}
     return {**sizes, "float16_error": errors}
 

@@ -48,7 +48,7 @@ def query_command(arguments: argparse.Namespace) -> None:
 def info_command(arguments: argparse.Namespace) -> None:
     """Show a store's version, size and schema version."""
     store = open_store(arguments.store, tag=arguments.tag)
-    record = store.info() | {"tags": [tag.name for tag in store.tags()]}
+    record = asdict(store.info()) | {"tags": [tag.name for tag in store.tags()]}
     show_one(record | ({"plan": store.plan} if arguments.json else {}), arguments.json)
 
 
@@ -118,7 +118,7 @@ def tag_command(arguments: argparse.Namespace) -> None:
 def migrate_command(arguments: argparse.Namespace) -> None:
     """Upgrade a store of an older version of this program."""
     old = migrate_store(arguments.store)
-    new = open_store(arguments.store).info()["schema_version"]
+    new = open_store(arguments.store).info().schema_version
     show_one({"from": old, "to": new}, arguments.json)
 
 

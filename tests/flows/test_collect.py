@@ -34,13 +34,13 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Store:
     counting = Counting()
     records = collect(COLLECT, path, counting)
     assert sorted(record.part for record in records) == COLLECT.part_ids()
-    assert counting.units["collect"] == open_store(path).info()["steps"] <= WHOLE
+    assert counting.units["collect"] == open_store(path).info().steps <= WHOLE
     return open_store(path)
 
 
 def test_the_store_holds_the_whole_plan_without_fault(complete: Store) -> None:
     info = complete.info()
-    assert (info["parts"], info["episodes"]) == (3, 24)
+    assert (info.parts, info.episodes) == (3, 24)
     assert complete.parts() == COLLECT.part_ids()
     assert complete.verify() == []
 
@@ -48,7 +48,7 @@ def test_the_store_holds_the_whole_plan_without_fault(complete: Store) -> None:
 def test_every_part_is_recorded_with_its_times(complete: Store) -> None:
     records = part_records(complete.path, COLLECT.part_ids())
     assert [record.part for record in records] == COLLECT.part_ids()
-    assert sum(record.steps for record in records) == complete.info()["steps"]
+    assert sum(record.steps for record in records) == complete.info().steps
     assert all(record.started < record.ended - record.write_s < record.ended for record in records)
     assert collection_rate(records) > 0
 
@@ -80,7 +80,7 @@ def test_an_interrupted_collection_goes_on_and_ends_the_same(
         part for part in plan.part_ids() if part not in kept
     ]
     assert counting.units["collect"] == sum(record.steps for record in records)
-    assert open_store(path).info()["hash"] == complete.info()["hash"]
+    assert open_store(path).info().hash == complete.info().hash
     assert open_store(path).verify() == []
 
 
@@ -108,7 +108,7 @@ def test_two_plans_share_a_store_without_a_clash(tmp_path: Path) -> None:
     for plan in (small, other):
         collect(plan, path, Silent())
     store = open_store(path)
-    assert store.info()["episodes"] == 8
+    assert store.info().episodes == 8
     assert store.verify() == []
     episodes = store.select().episodes()
     assert len(set(episodes.column("episode").to_pylist())) == 8

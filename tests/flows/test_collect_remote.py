@@ -21,6 +21,6 @@ def test_a_remote_collection_is_the_local_one_and_goes_on(url: str, tmp_path: Pa
     first = collect(PLAN, url, Silent(), PLAN.part_ids()[:1])
     rest = collect(PLAN, url, Silent())
     assert sorted(record.part for record in first + rest) == PLAN.part_ids()
-    assert open_store(url).info()["hash"] == open_store(local).info()["hash"]
+    assert open_store(url).info().hash == open_store(local).info().hash
     assert [record.part for record in part_records(url, PLAN.part_ids())] == PLAN.part_ids()
     assert replay(url, 4, 0, Silent()) == []

@@ -48,7 +48,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The hash of the plan's dataset, collected without Prefect."""
     store = tmp_path_factory.mktemp("plain") / "legged.zarr"
     collect(PLAN, store, Silent())
-    return open_store(store).info()["hash"]
+    return open_store(store).info().hash
 
 
 def last_run(server: Server, name: str) -> str:
@@ -75,7 +75,7 @@ def test_a_part_is_a_task_and_what_is_there_is_left(
     run = last_run(server, "parts.zarr")
     soon_done(server, run, {f"collect {part}" for part in PLAN.part_ids()[1:]})
     assert server.artifacts(run)["collect"]["data"] == 100.0
-    assert open_store(store).info()["hash"] == plain
+    assert open_store(store).info().hash == plain
 
     assert run_prefect(PLAN, store, Silent()) == []
     assert server.tasks(last_run(server, "parts.zarr")) == {}
@@ -87,7 +87,7 @@ def test_parts_are_made_by_dask_workers_that_know_nothing_of_prefect(
     store = tmp_path / "dask.zarr"
     records = run_prefect(PLAN, store, Silent(), None, DaskSettings(workers=1))
     assert sorted(record.part for record in records) == PLAN.part_ids()
-    assert open_store(store).info()["hash"] == plain
+    assert open_store(store).info().hash == plain
     names = {f"collect {part}" for part in PLAN.part_ids()}
     soon_done(server, last_run(server, "dask.zarr"), names)
 
@@ -101,7 +101,7 @@ def test_an_interrupted_run_commits_whole_parts_and_goes_on(
     assert read_active(records_folder(store)) == []
     assert open_store(store).verify() == []
     run_prefect(PLAN, store, Silent())
-    assert open_store(store).info()["hash"] == plain
+    assert open_store(store).info().hash == plain
 
 
 def test_transient_errors_are_retried_and_others_are_not(

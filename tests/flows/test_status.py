@@ -67,13 +67,13 @@ def test_a_store_that_nobody_works_on_is_stopped_until_it_is_complete(store: Pat
     info = open_store(store).info()
     assert (found.state, found.planned, found.done, found.missing) == ("stopped", 3, 1, 2)
     assert (found.steps, found.episodes, found.bytes) == (
-        info["steps"],
-        info["episodes"],
-        info["bytes"],
+        info.steps,
+        info.episodes,
+        info.bytes,
     )
     assert found.steps_per_s == pytest.approx(collection_rate(part_records(store, PLAN.part_ids())))
     assert found.remaining_s is None
-    assert found.remaining_steps == pytest.approx(2 * info["steps"], abs=1)
+    assert found.remaining_steps == pytest.approx(2 * info.steps, abs=1)
     collect(PLAN, store, Silent())
     found = collection_status(store)
     assert (found.state, found.done, found.missing, found.remaining_steps) == ("complete", 3, 0, 0)

@@ -58,7 +58,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def dataset_hash(store: Path) -> str:
-    return open_store(store).info()["hash"]
+    return open_store(store).info().hash
 
 
 def on_dask(plan: CollectionPlan, store: Path) -> None:

@@ -239,7 +239,7 @@ def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
     source = store.schema.attributes.get("format")
     recorded_by = source if source in (OURS, FROM_D4RL) else FROM_ELSEWHERE
     simulation = package_version(task)
-    return _Data(store_path, selects, quality, known, store.info(), recorded_by, simulation)
+    return _Data(store_path, selects, quality, known, asdict(store.info()), recorded_by, simulation)
 
 
 def _run(

@@ -1,5 +1,6 @@
 """Queries over the catalog: hostile conditions, groups, Parquet output, and the index."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +218,7 @@ def _answers(store: Store) -> dict[str, Any]:
         "all": store.select().episodes().to_pydict(),
         "where": store.select().where("length > 2 and friction < 0.9").hash,
         "groups": query(store, group_by=("terrain", "skill", "part")),
-        "info": store.info(),
+        "info": asdict(store.info()),
     }
 
 

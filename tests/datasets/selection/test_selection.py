@@ -155,7 +155,7 @@ def test_query_filters_and_groups(store: Store) -> None:
     expected = store.select(terrain="flat").where("length < 100")
     assert sum(row["episodes"] for row in answer) == len(expected)
     (total,) = query(store, group_by=())
-    assert total["steps"] == store.info()["steps"]
+    assert total["steps"] == store.info().steps
     assert query(store, where="length < 0") == []
     with pytest.raises(DatasetError, match="unknown column 'colour'"):
         query(store, group_by=("colour",))

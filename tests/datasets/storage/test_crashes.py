@@ -154,7 +154,7 @@ def test_a_process_killed_while_tidying_loses_nothing(
     tmp_path: Path, action: str, module: str, function: str, call: int
 ) -> None:
     store = small_store(tmp_path / "s", [(5, 1), (9, 4), (7,), (3, 3, 3)])
-    version, obs = store.info()["hash"], store.select().read("obs")
+    version, obs = store.info().hash, store.select().read("obs")
     if action == "gc":
         store.compact()
     died = run_program(DIES_TIDYING, store.path, module, function, call, action)
@@ -167,7 +167,7 @@ def test_a_process_killed_while_tidying_loses_nothing(
     assert again.gc() == []
     for opened in (again, open_store(store.path, tag="v1")):
         assert opened.verify() == []
-        assert opened.info()["hash"] == version
+        assert opened.info().hash == version
         assert np.array_equal(opened.select().read("obs"), obs)
     assert len(list((store.path / "catalog").iterdir())) == 1
     assert [path.name for path in (store.path / "tags").iterdir() if path.name[0] != "."] == [
@@ -198,11 +198,11 @@ def check_random_kills(path: Path, kills: int) -> None:
         committed = {int(part.split("-")[1]) for part in store.parts()}
         assert done <= committed
         done = committed
-        assert {name: open_store(path, tag=f"v{name}").info()["hash"] for name in tags} == tags
+        assert {name: open_store(path, tag=f"v{name}").info().hash for name in tags} == tags
     again = Store.create(path.with_name("again"), small_schema())
     for number in sorted(done):
         write_small_part(again, f"part-{number:05d}", (4, 3, 5), 3 * number)
-    assert again.info()["hash"] == open_store(path).info()["hash"]
+    assert again.info().hash == open_store(path).info().hash
     assert np.array_equal(again.select().read("obs"), open_store(path).select().read("obs"))
 
 
@@ -242,7 +242,7 @@ def test_two_writers_and_a_compaction_at_once_agree(tmp_path: Path) -> None:
     for number in range(12):
         write_small_part(twin, f"part-{number:05d}", (40, 30, 50), 3 * number)
     assert store.verify() == []
-    assert store.info()["hash"] == twin.info()["hash"]
+    assert store.info().hash == twin.info().hash
 
 
 def test_two_writers_of_one_part_agree(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_of_writers_at_once_one_commits_and_all_agree(url: str, tmp_path: Path) 
         records = list(threads.map(lambda s: write_small_part(s, "part-000", (8, 20)), stores))
     assert len(set(records)) == 1
     assert stores[0].verify() == []
-    assert stores[3].info()["steps"] == 28
+    assert stores[3].info().steps == 28
 
 
 def test_writers_of_different_content_cannot_mix(url: str, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_compacted_store_is_pushed_merged(url: str, tmp_path: Path) -> None:
     local.compact()
     assert len(push_store(local, url)) == 1
     remote = opened_elsewhere(url, tmp_path / "other")
-    assert remote.info()["hash"] == local.info()["hash"]
+    assert remote.info().hash == local.info().hash
     np.testing.assert_array_equal(remote.select().read("obs"), local.select().read("obs"))
     assert "parts/part-001" in remote.gc()
     assert remote.verify() == []
@@ -236,7 +236,7 @@ def test_tags_are_kept_and_never_changed(url: str, tmp_path: Path) -> None:
         opened_elsewhere(url, tmp_path / "other").tag("v1")
     assert store.tags() == [tag]
     tagged = open_store(url, "v1")
-    assert tagged.info()["hash"] == tag.hash != store.info()["hash"]
+    assert tagged.info().hash == tag.hash != store.info().hash
     with pytest.raises(DatasetError, match="opened at tag v1"):
         write_small_part(tagged, "part-005", (6,), 60)
 

@@ -74,11 +74,11 @@ def test_a_committed_part_is_left_as_it_is(tmp_path: Path) -> None:
 def test_info_counts_what_is_there(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", [(5, 1, 9), (130, 64)])
     info = store.info()
-    assert (info["steps"], info["episodes"], info["parts"]) == (209, 5, 2)
+    assert (info.steps, info.episodes, info.parts) == (209, 5, 2)
     files = [*(store.path / "parts").glob("part-*/**/*"), *(store.path / "catalog").iterdir()]
-    assert info["bytes"] == sum(path.stat().st_size for path in files if path.is_file())
+    assert info.bytes == sum(path.stat().st_size for path in files if path.is_file())
     write_small_part(store, "part-002", (3,), 5)
-    assert store.info()["hash"] != info["hash"]
+    assert store.info().hash != info.hash
 
 
 def test_catalog_gets_part_and_start(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_part_whose_record_was_lost_is_told_like_any_other(
     [told] = json.loads(run("collect", path, *TINY_GRID, "--json").out)
     [part] = open_store(path).parts()
     assert (told["part"], told["episodes"]) == (part, 4)
-    assert told["steps"] == open_store(path).info()["steps"]
+    assert told["steps"] == open_store(path).info().steps
 
 
 def test_collecting_into_a_store_of_another_version_gets_one_line(
@@ -127,7 +127,7 @@ def test_collecting_again_is_no_work_and_shows_the_same_table(run: Run, store: P
     assert open_store(store).info() == before
     (row,) = json.loads(first.out)
     assert row["episodes"] == 4
-    assert row["steps"] == before["steps"]
+    assert row["steps"] == before.steps
     table = run("collect", store, *TINY_GRID)
     assert table.out.splitlines()[0].split() == list(row)
     assert "steps/s" in table.out.splitlines()[-1]

@@ -49,7 +49,7 @@ def test_the_page_stands_alone_and_shows_every_cell(store: Store, tmp_path: Path
     assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org)", text)
     assert reader.row("seeds")[1:] == ["6 different", "one an episode, in the catalog", "6"]
     assert "prefers-color-scheme: dark" in text
-    for name in (store.info()["hash"], "0123abcd", "seed 17", "part-001", "gravity[0]"):
+    for name in (store.info().hash, "0123abcd", "seed 17", "part-001", "gravity[0]"):
         assert name in text
         assert name in markdown.read_text() or name == "seed 17"
     for group in store.select().describe(("terrain", "skill")):
