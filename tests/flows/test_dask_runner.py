@@ -61,7 +61,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Hash of the plan's dataset, collected without interruption in this process."""
     path = tmp_path_factory.mktemp("local") / "legged.zarr"
     collect(PLAN, path, Silent())
-    return open_store(path).info()["hash"]
+    return open_store(path).info().hash
 
 
 def assert_whole(path: Path, expected: str) -> None:
@@ -70,7 +70,7 @@ def assert_whole(path: Path, expected: str) -> None:
     assert store.parts() == PLAN.part_ids()
     assert store.verify() == []
     assert store.gc() == []
-    assert store.info()["hash"] == expected
+    assert store.info().hash == expected
     assert [record.part for record in part_records(path, PLAN.part_ids())] == PLAN.part_ids()
 
 
