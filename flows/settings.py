@@ -7,6 +7,14 @@ from dataclasses import fields, is_dataclass, replace
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
+_WANTED = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "bool_parsing": "true or false",
+    "json_invalid": "JSON",
+}
+"""Pydantic's names of errors -> what a setting needs, in fewer words than its own."""
+
 
 def override(plan: Any, settings: Sequence[str]) -> Any:
     """A copy of a frozen dataclass tree with `path.to.field=value` settings applied.
@@ -69,4 +77,7 @@ def _parsed(text: str, kind: Any, name: str) -> Any:
             return TypeAdapter(kind).validate_json(text)
         return TypeAdapter(kind).validate_python(text)
     except ValidationError as error:
-        raise ValueError(f"setting '{name}': {error.errors()[0]['msg']}, not '{text}'") from None
+        first = error.errors()[0]
+        wanted = _WANTED.get(first["type"])
+        fault = f" needs {wanted}" if wanted else f": {first['msg']}"
+        raise ValueError(f"setting '{name}'{fault}, not '{text}'") from None

@@ -16,7 +16,7 @@ from datasets import DatasetError, open_store
 from datasets.formats import FORMATS, exporter_class, importer_class
 from datasets.formats.interface import Advance, Report
 from datasets.formats.transfer.exporting import export_selection
-from flows.settings import override, setting_names
+from flows.settings import override, setting_names, with_chosen
 from flows.stages.importing import ImportPlan, run_import
 from pipeline.cli.arguments import (
     CELLS,
@@ -92,7 +92,8 @@ def _export_policy(arguments: argparse.Namespace) -> None:
     from flows.stages.export import ExportPlan, run_export
     from learners.deploy.export import ExportOptions
 
-    options = ExportOptions(**given(arguments, "formats", "batch"))
+    chosen = {"formats": arguments.formats, "batch_size": arguments.batch}
+    options = with_chosen(ExportOptions(), chosen)
     plan = ExportPlan(options=options, **given(arguments, "checkpoint", "robot"))
     run, destination = map(Path, arguments.places)
     result = run_export(plan, run, destination, TerminalReporter())

@@ -214,6 +214,7 @@ def _tasks_done(dask_worker: Any) -> int:
             "no Dask scheduler answers at tcp://127.0.0.1:9",
         ),
         (DaskSettings(scheduler="nonsense://here"), "no Dask scheduler answers at nonsense://here"),
+        (DaskSettings(scheduler="here"), "no Dask scheduler answers at here: missing port number"),
         pytest.param(
             DaskSettings(dashboard=True),
             "needs bokeh, which is not installed",

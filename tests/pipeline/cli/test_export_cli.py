@@ -38,12 +38,14 @@ def test_an_export_can_be_evaluated(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    assert call("export", run, tmp_path / "out", "--formats", "onnx", "--json") == 0
+    chosen = ("--formats", "onnx", "--batch", "2")
+    assert call("export", run, tmp_path / "out", *chosen, "--json") == 0
     record = json.loads(capsys.readouterr().out)
     assert record["folder"] == str(tmp_path / "out")
     assert record["bytes"].keys() == {"policy.onnx", "policy.json"}
     assert record["largest_error"]["onnx"] <= 1e-5
     assert not record["already_there"]
+    assert json.loads((tmp_path / "out" / "policy.json").read_text())["batch_size"] == 2
 
     grid = ("--terrain", "flat", "--skill", "stand", "--level", "0", "--episodes", "1")
     assert call("evaluate", tmp_path / "out", *grid, "--threads", "1", "--json") == 0

@@ -34,7 +34,7 @@ from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
         (["--sim", "ode"], ["unknown simulator 'ode'", "mujoco"]),
         (["--parts", "0,99"], ["the plan has no part 99, only parts 0-7"]),
         (["--set", "grid.speed=1"], ["unknown setting 'grid.speed'", "episodes_per_part"]),
-        (["--set", "grid.seed=x"], ["setting 'grid.seed': Input should be a valid integer"]),
+        (["--set", "grid.seed=x"], ["setting 'grid.seed' needs a whole number, not 'x'"]),
         (["--set", "grid"], ["--set needs NAME=VALUE, not 'grid'"]),
         (["--set", "grid.parts=-2"], ["at least 1"]),
     ],
