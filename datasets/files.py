@@ -1,7 +1,5 @@
 """Durable file operations: fsync, atomic replacement, and locks released when a process dies."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

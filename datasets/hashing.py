@@ -1,7 +1,5 @@
 """Counter-based random numbers: the same on every machine, library version and rank."""
 
-from __future__ import annotations
-
 import numpy as np
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)

@@ -3,8 +3,6 @@
 Collectors' and learners' trainings share it. It needs no torch: tensors are passed through.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

@@ -4,8 +4,6 @@ A plan is a JSON file: the record that a run leaves beside what it made, or the 
 absent fields have their defaults.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

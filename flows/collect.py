@@ -4,8 +4,6 @@
 Prefect task waits for a Dask task, so workers need neither Prefect nor its server.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The pipeline at small scale as a Prefect flow; every stage is a task, and so is every part."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Export of a policy as a Prefect flow."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from prefect import flow

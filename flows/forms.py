@@ -3,8 +3,6 @@
 What depends on several values is checked by the plan as the run begins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Annotated, Any
 

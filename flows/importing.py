@@ -1,7 +1,5 @@
 """Import of other projects' data as a Prefect flow."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from prefect import flow

@@ -1,7 +1,5 @@
 """Progress of long steps, reported through a callback."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol

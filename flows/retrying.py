@@ -1,7 +1,5 @@
 """Retrying transient errors: a full or slow disk, a lost connection."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Changes to a plan by name: the command line's `--set` and the field `settings` of a form."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import NoneType

@@ -1,7 +1,5 @@
 """Training as a Prefect flow."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from prefect import flow

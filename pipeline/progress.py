@@ -1,7 +1,5 @@
 """Progress on the terminal: a bar with rate and time left, or a line now and then without one."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Results on standard output: an aligned table for people, or JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

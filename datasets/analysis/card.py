@@ -1,7 +1,5 @@
 """The content of a dataset card, as one tree of JSON values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import product

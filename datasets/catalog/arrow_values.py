@@ -3,8 +3,6 @@
 Arrow's own conversions import pandas if it is installed, which takes longer than a whole query.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

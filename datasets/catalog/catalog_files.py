@@ -1,7 +1,5 @@
 """Catalog files: one Parquet file per part, whose appearance commits the part."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -5,8 +5,6 @@ only deterministic scalar functions), and an in-memory DuckDB without access to 
 its own settings evaluates it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

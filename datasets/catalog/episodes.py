@@ -1,7 +1,5 @@
 """A part's episodes as a table: columns, types, checks, and the digest of its values."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -3,8 +3,6 @@
 Columns are compared as integer codes and no array is read: milliseconds for 100,000s of episodes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Query results as a Parquet file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

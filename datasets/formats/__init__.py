@@ -11,8 +11,6 @@ one entry here. A format's modules load when it is used, so its packages are opt
 raises DatasetError everywhere: one line that names the file and the key.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module

@@ -1,7 +1,5 @@
 """What writers share: reading a selection in blocks, and checks before writing."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Checks of foreign input: every refusal is one DatasetError that names the file and the key."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

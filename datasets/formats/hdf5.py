@@ -3,8 +3,6 @@
 The notes are the schema as JSON and the catalog as an Arrow stream.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@ HDF5 decompresses under one lock per process, which halves the rate of an import
 Here only the read of the compressed bytes is under that lock.
 """
 
-from __future__ import annotations
-
 import zlib
 from itertools import product
 from typing import Any

@@ -7,8 +7,6 @@ import resumes with the missing parts. The drivers in ``transfer/`` do everythin
 threads, commits, verification, temporary names and renames.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ rewards or endings) and leave the notes as they are. An import refuses notes tha
 arrays, instead of writing a catalog that contradicts its own data.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -10,8 +10,6 @@ The catalog's ``terminated`` and ``truncated`` tell three endings apart:
   episodes are refused where returns are needed, unless partial sums are accepted explicitly.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from datasets.errors import DatasetError

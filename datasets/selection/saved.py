@@ -1,7 +1,5 @@
 """Selections as JSON files: row ranges of parts, with the parts' content hashes."""
 
-from __future__ import annotations
-
 import json
 import os
 from itertools import pairwise

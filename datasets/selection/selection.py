@@ -1,7 +1,5 @@
 """A selection of episodes: an immutable value that is refined, hashed, described and read."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

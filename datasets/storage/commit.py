@@ -1,7 +1,5 @@
 """Write one part atomically: in a staging folder, then renamed, its catalog file last."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

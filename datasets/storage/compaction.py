@@ -5,8 +5,6 @@ records the merged part keeps. Readers use it from its commit on; the parts it r
 ``gc``, for readers that opened the store before. A crash leaves the old parts, with or without it.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Find every fault of a store, and remove what killed writers left behind."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Iterator

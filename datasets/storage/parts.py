@@ -21,8 +21,6 @@ Most of the rest is the entropy of the noise. zstd 3 halves the writing time of 
 more bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The store: immutable parts, and a catalog that commits them."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Tags: named, immutable versions of a dataset, as lists of parts with their hashes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

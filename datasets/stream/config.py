@@ -1,7 +1,5 @@
 """Settings of a window stream, in a module that does not import torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict

@@ -3,8 +3,6 @@
 No other module of ``datasets`` imports torch.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import weakref

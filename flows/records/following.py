@@ -1,7 +1,5 @@
 """Progress of parts that other processes make."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

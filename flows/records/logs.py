@@ -4,8 +4,6 @@ Every line has `time` (UTC, ISO 8601), `level`, `event`, `host`, `pid`, and the 
 about (`part`, `run`). The values of secret environment variables are masked.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

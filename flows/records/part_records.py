@@ -9,8 +9,6 @@
 Importing this loads neither a simulator nor torch.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

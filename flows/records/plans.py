@@ -1,7 +1,5 @@
 """Plans from JSON, as `flows.records.records.to_tree` writes them."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass

@@ -1,7 +1,5 @@
 """Plans and results as JSON files, with their provenance."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

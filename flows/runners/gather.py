@@ -1,7 +1,5 @@
 """Waiting for the futures of Dask and of Prefect alike."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue

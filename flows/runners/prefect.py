@@ -4,8 +4,6 @@ Tasks are idempotent by the files that they write, so nothing is cached, and a r
 resumed by running it again.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -1,7 +1,5 @@
 """The ways to run a collection, by name; a runner's module is imported when it is chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path

@@ -4,8 +4,6 @@
 runners (`flows.runners`) give `collect_part` to their workers. Committed parts are skipped.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence

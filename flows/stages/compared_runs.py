@@ -1,7 +1,5 @@
 """What the comparisons of all tasks share: the checked plan, its runs, and means over seeds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

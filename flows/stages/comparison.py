@@ -4,8 +4,6 @@ Finished runs, tests and evaluations are kept: the next call resumes an interrup
 adds models and seeds to a finished one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

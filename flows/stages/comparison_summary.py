@@ -1,7 +1,5 @@
 """The summary of a comparison: a row for each run, and each model's means over its seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any

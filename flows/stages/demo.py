@@ -1,7 +1,5 @@
 """The pipeline at small scale: collect, describe, train, evaluate, summarise."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

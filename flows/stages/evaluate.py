@@ -1,7 +1,5 @@
 """Closed-loop evaluation of experts and trained policies on the same episodes."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Training an expert and measuring it: its weights, and their card."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A training run's policy as files for a robot's program."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -3,8 +3,6 @@
 Parts that are there already are not read again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Replay of legged episodes from their seeds, stored draws and stored actions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

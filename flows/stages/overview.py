@@ -1,7 +1,5 @@
 """A dataset's overview: counts, returns, randomisation and energy by frequency."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any

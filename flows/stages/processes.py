@@ -1,7 +1,5 @@
 """Work shared by processes of this machine, for simulators that hold the interpreter's lock."""
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 import sys

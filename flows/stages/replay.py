@@ -4,8 +4,6 @@ Legged episodes are repeated one by one from their seeds and stored actions. Of 
 whole parts are rolled out again, policy included, by the plan beside the store.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The status of a collection or a training run, read from its files alone."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Training runs on selections of a store."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The engine (`flows.stages.collect`) and the runners know a task through these classes alone.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The tasks by name. A plan's module is imported when it is needed: each brings a simulator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """Masked attention over body parts: every implementation by node count, and the paper's setting."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Most bars are ratios of two times of the same run; the times themselves are for two quiet cores.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

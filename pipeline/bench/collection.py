@@ -4,8 +4,6 @@ Collection and the bare calls alternate in one run, with the same models and inp
 those that collecting the same parts made in a first round, which is not measured.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

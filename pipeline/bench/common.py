@@ -1,7 +1,5 @@
 """What the benchmarks share: timing in turns, notes about the machine, records and tables."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -5,8 +5,6 @@ several seeds. A step goes from a NumPy observation to an action and includes bo
 candidates take turns in short blocks, which spreads other load over all of them.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Callable, Mapping

@@ -10,8 +10,6 @@ threads. The efficiency of longer or shorter runs is computed from the scheduler
 task (`modelled_efficiency`).
 """
 
-from __future__ import annotations
-
 import argparse
 import heapq
 import multiprocessing

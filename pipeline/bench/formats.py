@@ -5,8 +5,6 @@ step in a flat D4RL file, plain and compressed, and the CMU humanoid's 2,868 + 5
 MoCapAct's rollout files. Their values are noise, which compresses no better than sensors do.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

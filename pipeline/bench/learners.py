@@ -1,7 +1,5 @@
 """Speed of the models: training steps, control steps and attention, beside baselines."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Iterator

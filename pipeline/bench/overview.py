@@ -1,7 +1,5 @@
 """`gaitforge bench`: one figure for each step of the pipeline on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

@@ -5,8 +5,6 @@ gives every step once an epoch, TorchRL's samplers and the HDF5 reader draw rand
 repeat or leave out steps.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Speed of the simulators: every back end that is here, and collection beside bare physics."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

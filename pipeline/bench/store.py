@@ -6,8 +6,6 @@ judge by the ratios to the gather, the one copy that every loader needs. A strea
 steps, without padding; the others' counts every step of their batches.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

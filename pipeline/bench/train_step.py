@@ -1,7 +1,5 @@
 """Time of one training step: loss, gradient, clipping and optimiser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """`gaitforge bench`: speeds on this machine."""
 
-from __future__ import annotations
-
 import argparse
 from importlib import import_module
 from pathlib import Path

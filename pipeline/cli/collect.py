@@ -1,7 +1,5 @@
 """`gaitforge collect`: the missing parts of a plan, made by the runner that is chosen."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from typing import Any

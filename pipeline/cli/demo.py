@@ -1,7 +1,5 @@
 """`gaitforge demo` and `gaitforge report`: a small pipeline end to end, and the page of a run."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

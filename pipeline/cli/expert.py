@@ -1,7 +1,5 @@
 """`gaitforge expert`: list, train, evaluate and film experts."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ Only the module of the command that is asked for is loaded, so that help and lis
 once. Handlers import what is slow to load: torch, Prefect, matplotlib.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """`gaitforge robot`: list and check robots."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The options that say who does the work (this process, Dask, Slurm, Prefect), as settings."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from functools import partial

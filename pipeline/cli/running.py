@@ -1,7 +1,5 @@
 """`gaitforge status`, `jobs` and `serve`: work that runs, here, on Slurm or by Prefect."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

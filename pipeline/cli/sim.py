@@ -1,7 +1,5 @@
 """`gaitforge sim`: list and check simulators."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import asdict
 

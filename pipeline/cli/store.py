@@ -1,7 +1,5 @@
 """The commands on a store: query, info, verify, gc, compact, tag, migrate, push, card."""
 
-from __future__ import annotations
-
 import argparse
 from contextlib import nullcontext
 from dataclasses import asdict

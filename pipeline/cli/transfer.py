@@ -3,8 +3,6 @@
 The number of names says what is exported: RUN DST is a policy, STORE FORMAT DST is data.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The models' speeds as one HTML page, from the figures of `bench_learners.json` alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Both are drawn from one record (`datasets.analysis.card`) and the collection pla
 store. The page loads nothing, needs no script and follows the reader's light or dark mode.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

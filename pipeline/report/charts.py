@@ -1,7 +1,5 @@
 """The charts of all pages; each function returns a `Panel`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

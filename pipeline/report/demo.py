@@ -1,7 +1,5 @@
 """The demo's last step: contact sheets of its expert, then the report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from flows.progress import Reporter

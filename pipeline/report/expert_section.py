@@ -1,7 +1,5 @@
 """The report's section on the expert: its contact sheets, and its card as a table."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ layout is computed with. Colours are CSS variables with defaults, so that a page
 mode. The same input gives the same bytes.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterator, Sequence

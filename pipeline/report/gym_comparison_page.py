@@ -3,8 +3,6 @@
 The page loads nothing and needs no script; the same file gives the same bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

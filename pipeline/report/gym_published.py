@@ -4,8 +4,6 @@ Tan et al. 2024 (Fourier Controller Networks), Table 2: mean and spread over thr
 normalised score; the columns FCNet and DT.
 """
 
-from __future__ import annotations
-
 SOURCE = "Tan et al. 2024, Table 2"
 
 PUBLISHED: dict[tuple[str, str], dict[str, tuple[float, float]]] = {

@@ -1,7 +1,5 @@
 """HTML pages from the templates of this package, and numbers and names as their text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Frames as files of bounded size: contact sheets (PNG) and animations (GIF, WebP)."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The episode shown has the median return of a few held-out ones; the sheet says h
 succeeded.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

@@ -5,8 +5,6 @@ such numbers; the page names the file beside it. The page loads nothing, needs n
 same files give the same bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads and checks the files of a run folder that a report is made from."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

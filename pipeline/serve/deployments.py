@@ -1,7 +1,5 @@
 """What is deployed: the flows of `flows/`, and two that need this floor's pages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A Prefect server for the time of a block: the one that is configured, or one of our own."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import socket

@@ -1,7 +1,5 @@
 """Serve the deployed flows: a Prefect server, their forms and a schedule, until Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

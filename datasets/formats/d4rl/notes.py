@@ -1,7 +1,5 @@
 """The notes of an export in ``metadata/gaitforge`` of a D4RL file, checked against its arrays."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 from typing import Any

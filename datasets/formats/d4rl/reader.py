@@ -11,8 +11,6 @@ cut off, because the sum of their rewards is not a return. Where a file has no t
 (``medium-replay`` of version 0), episodes end at the environment's horizon.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The keys of a D4RL file and the checks on them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

@@ -8,8 +8,6 @@ the observation's fields are ours, in the order of the environments' ``_get_obs`
 Gymnasium-Robotics, whose observations are D4RL's).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

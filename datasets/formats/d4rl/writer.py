@@ -1,7 +1,5 @@
 """Export of a selection as a D4RL file; ``reader.py`` describes the layout."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar

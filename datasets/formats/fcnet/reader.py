@@ -4,8 +4,6 @@ The last action in the observation is rebuilt from the actions. The data were co
 length, so the longest episodes count as timed out and shorter ones as failed.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@
 The names hold the shapes. There are no rewards, final observations or endings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Export of a selection as FCNet's memory maps, which ``schema.py`` describes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path

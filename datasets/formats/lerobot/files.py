@@ -1,7 +1,5 @@
 """The files of a LeRobot dataset: its metadata, and the frames that they locate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise

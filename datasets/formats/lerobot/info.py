@@ -1,7 +1,5 @@
 """``meta/info.json`` of a LeRobot dataset, checked key by key."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path, PurePosixPath

@@ -1,7 +1,5 @@
 """Import of LeRobot datasets, version 3, without the lerobot package."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -10,8 +10,6 @@ A file holds whole episodes and about 100 MB, a chunk 1,000 files. The notes of 
 ``meta/gaitforge/``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

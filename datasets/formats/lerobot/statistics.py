@@ -3,8 +3,6 @@
 LeRobot averages the quantiles of episodes' histograms; these are exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import reduce
 

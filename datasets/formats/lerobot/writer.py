@@ -1,7 +1,5 @@
 """Export of a selection as a LeRobot dataset; ``schema.py`` describes the layout."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing

@@ -5,8 +5,6 @@ given none. The catalog's ``seed`` is int64 with -1 for none, so a seed of 2**63
 the column ``minari_seed``, beside a ``seed`` of -1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

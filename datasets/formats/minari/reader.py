@@ -4,8 +4,6 @@ Nothing is downloaded, and no environment is made: a dataset without its spaces 
 making its environment would run whatever code its metadata name.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ row in those of each episode. An import refuses notes that contradict Minari's o
 and rewards.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One MoCapAct file, checked: observables, snippets, rollouts and their arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Import of MoCapAct's rollouts; ``schema.py`` describes both sides."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

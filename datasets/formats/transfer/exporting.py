@@ -4,8 +4,6 @@ An interrupted export starts anew, because most layouts cannot be continued, and
 finds under the temporary name.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -6,8 +6,6 @@ store, parts are moved one by one, each atomically; if that is interrupted, the 
 rest. An interrupted import resumes with its staged parts, unless the source or the options changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ digest of the content and the options, so an interrupted import finds it again; 
 running import.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

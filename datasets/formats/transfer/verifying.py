@@ -5,8 +5,6 @@ bounded size, and in its own order, because some layouts regroup episodes. CRC-3
 accidents and much cheaper than decoding.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise

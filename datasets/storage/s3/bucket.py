@@ -5,8 +5,6 @@ Object storage has no rename and no lock, but conditional writes (S3 since 2024)
 of a store are written that way, so none is ever replaced.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

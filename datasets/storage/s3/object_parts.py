@@ -1,7 +1,5 @@
 """Upload a part to object storage: all its objects, then the catalog file that commits it."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 from datasets.errors import DatasetError

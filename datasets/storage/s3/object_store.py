@@ -14,8 +14,6 @@ objects when they are first read. They are checked against their recorded SHA-25
 mirror, which processes may share.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -3,8 +3,6 @@
 `sacct` is not used: many clusters have no accounting.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

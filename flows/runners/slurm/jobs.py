@@ -12,8 +12,6 @@
 A task's state is Slurm's while Slurm knows it (for minutes), then that of its exit record.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Sequence

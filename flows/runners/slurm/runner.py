@@ -4,8 +4,6 @@ A collection is an array over the missing parts, a training one job; both run `r
 job folder. Slurm may repeat any task: committed parts are skipped, a training resumes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -5,8 +5,6 @@ the script sends SIGTERM to the work, which saves its state and ends, and requeu
 kills what has not ended 30 s after SIGTERM. Why not submitit: docs/decisions/slurm-scripts.md.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

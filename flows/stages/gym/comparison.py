@@ -4,8 +4,6 @@ All runs have the same number of updates and windows and the same evaluation. Se
 work in one folder: a lock gives each run to one of them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

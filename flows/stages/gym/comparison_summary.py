@@ -1,7 +1,5 @@
 """The summary of a comparison on a task's sets, and the quality of the sets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

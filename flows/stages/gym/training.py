@@ -1,7 +1,5 @@
 """Training a Gymnasium task's policies and measuring them, see `collectors.gym`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path

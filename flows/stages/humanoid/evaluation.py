@@ -4,8 +4,6 @@ Episodes start at the clip's start; return and length are divided by the possibl
 and on validation clips (Sferrazza et al. 2024, Section 5.1).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Training and measuring experts of the humanoid's snippets."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path
