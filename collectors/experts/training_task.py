@@ -120,7 +120,7 @@ class ExpertTask:
         specs = []
         for index in ids.tolist():
             terrain = self._terrain[index]
-            skills = [name for name in SKILL_SHARES if SKILLS[name].asked_on(terrain)]
+            skills = [name for name in SKILL_SHARES if SKILLS[name].commanded_on(terrain)]
             shares = np.array([SKILL_SHARES[s] for s in skills])
             skill = str(self._rng.choice(skills, p=shares / shares.sum()))
             seed = int(self._rng.integers(2**62))

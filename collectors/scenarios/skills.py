@@ -34,7 +34,7 @@ class Skill:
         describe: a command (16,) in words, for pictures.
         ranges: of the commands that differ from the neutral trot's, drawn uniformly.
         mirrored: commands that take either sign with equal chance.
-        terrains: where it is asked for, None for all; a terrain's record may name it too.
+        terrains: where it is commanded, None for all; a terrain's record may name it too.
         share: of the episodes that train an expert; 0 leaves the skill out of training.
         passage: what stands on its track.
     """
@@ -48,8 +48,8 @@ class Skill:
     share: float = 0.0
     passage: PassageRule | None = None
 
-    def asked_on(self, terrain: str) -> bool:
-        """Whether the skill is asked for on a terrain."""
+    def commanded_on(self, terrain: str) -> bool:
+        """Whether the skill is commanded on a terrain."""
         everywhere = self.terrains is None or terrain in self.terrains
         return everywhere or self.name in TERRAINS[terrain].skills
 
@@ -315,9 +315,9 @@ def matching_cells(
         check_level(level)
     if not levels:
         raise ValueError("at least one level is needed")
-    cells = [(t, s) for t in terrains for s in skills if SKILLS[s].asked_on(t)]
+    cells = [(t, s) for t in terrains for s in skills if SKILLS[s].commanded_on(t)]
     if not cells:
         raise ValueError(
-            f"none of the skills {', '.join(skills)} is asked for on {', '.join(terrains)}"
+            f"none of the skills {', '.join(skills)} is commanded on {', '.join(terrains)}"
         )
     return cells

@@ -98,7 +98,7 @@ class Terrain:
         resolution_m: grid spacing.
         share: of the robots that train an expert; 0 leaves the terrain out of training.
         hardness: pictures show each skill on its hardest terrain.
-        skills: skills asked for here beyond those whose own records say so.
+        skills: skills commanded here beyond those whose own records say so.
     """
 
     name: str

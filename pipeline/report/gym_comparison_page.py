@@ -25,7 +25,7 @@ from pipeline.report.pages import (
 
 PAGE_NAME = "comparison.html"
 KIND_NAMES = {"fcnet": "FCNet", "dt": "DT"}
-BEST = "asked for the best"
+BEST = "target: best return"
 NONE: Record = {"mean": None, "std": None}
 
 
@@ -72,7 +72,7 @@ def result_rows(record: Record) -> list[dict[str, str]]:
             "model": result["model"],
             "seeds": count(len(result["seeds"])),
             "normalised": spread(result["normalised"], 1),
-            "asked for the best": spread(result["normalised_asked_best"], 1),
+            "target: best return": spread(result["normalised_asked_best"], 1),
             "published": spread(
                 published(record["task"], result["set"], record["models"][result["model"]]), 1
             ),
@@ -168,9 +168,9 @@ def _training_rows(record: Record) -> list[dict[str, str]]:
             "updates": count(run["steps"]),
             "training": duration(run["train_s"]),
             "validation loss": fixed(run["validation_loss"], 4),
-            "asked for": fixed(run["return_target"]),
+            "target return": fixed(run["return_target"]),
             "normalised": fixed(run["normalised"], 1),
-            "asked for the best": fixed(run["normalised_asked_best"], 1),
+            "target: best return": fixed(run["normalised_asked_best"], 1),
             "return": fixed(run["return"], 0),
             "length": fixed(run["length"], 0),
         }

@@ -71,7 +71,7 @@ class FilmPlan:
         if not grids:
             raise ValueError(
                 f"none of the skills {', '.join(self.skills)} "
-                f"is asked for on {', '.join(self.terrains)}"
+                f"is commanded on {', '.join(self.terrains)}"
             )
         return grids
 
@@ -90,7 +90,7 @@ def hardest_terrain(skill: str, terrains: Sequence[str]) -> str | None:
     passage = SKILLS[skill].passage
     with_passage = passage.terrains if passage else ()
     return max(
-        (terrain for terrain in terrains if SKILLS[skill].asked_on(terrain)),
+        (terrain for terrain in terrains if SKILLS[skill].commanded_on(terrain)),
         key=lambda terrain: (terrain in with_passage, TERRAINS[terrain].hardness),
         default=None,
     )

@@ -264,7 +264,7 @@ def test_the_plan_covers_every_pair_of_terrain_and_skill_and_every_level() -> No
     specs = [s for part in grid.part_ids("00abcd") for s in grid.part_specs(part)]
     assert len({s.index for s in specs}) == len(specs) == 1200
     assert len({s.seed for s in specs}) == len(specs)
-    pairs = {(t, s.name) for s in SKILLS.values() for t in TERRAINS if s.asked_on(t)}
+    pairs = {(t, s.name) for s in SKILLS.values() for t in TERRAINS if s.commanded_on(t)}
     assert {(s.terrain, s.skill) for s in specs} == pairs
     assert {s.level for s in specs} == set(range(10))
     for pair in pairs:

@@ -75,7 +75,7 @@ def test_only_stand_stands_and_has_no_speed() -> None:
 def test_every_skill_is_asked_for_on_known_terrains_and_the_first_two() -> None:
     for skill in SKILLS.values():
         assert set(skill.terrains or ()) <= set(TERRAINS)
-        assert {"flat", "rough"} <= {terrain for terrain in TERRAINS if skill.asked_on(terrain)}
+        assert {"flat", "rough"} <= {terrain for terrain in TERRAINS if skill.commanded_on(terrain)}
 
 
 @given(skills, seeds, st.floats(0.0, 1.0))

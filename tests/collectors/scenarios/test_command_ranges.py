@@ -20,7 +20,7 @@ def in_force(robot: RobotCard) -> np.ndarray:
     """(K, 16) ramped commands of many episodes, steering apart."""
     rows = []
     for name, skill in SKILLS.items():
-        for terrain in filter(skill.asked_on, TERRAINS):
+        for terrain in filter(skill.commanded_on, TERRAINS):
             for seed in range(40):
                 drawn = draw_episode(EpisodeSpec(seed, terrain, seed % 10, name, seed), robot)
                 rows.append(ramped(np.tile(drawn.command, (len(TIMES_S), 1)), TIMES_S))

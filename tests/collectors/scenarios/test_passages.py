@@ -180,7 +180,7 @@ def test_elsewhere_is_open_ground_and_nothing_is_drawn(skill: str, terrain: str)
 def test_passages_stand_where_their_skills_are_asked_for() -> None:
     for skill, rule in PASSAGES.items():
         assert rule.kind in DEPTH_M
-        assert all(SKILLS[skill].asked_on(terrain) for terrain in rule.terrains)
+        assert all(SKILLS[skill].commanded_on(terrain) for terrain in rule.terrains)
 
 
 @given(skills, levels, seeds, st.floats(0.6, 1.6))

@@ -142,7 +142,7 @@ def test_the_best_checkpoint_can_be_evaluated(
         (["--expert", "nobody"], "no expert 'nobody'"),
         (["--terrain", "moon"], "moon"),
         (["--where", "length < 0"], "no episode"),
-        (["--set", "own={"], "setting 'own': Invalid JSON"),
+        (["--set", "own={"], "setting 'own' needs JSON"),
         (["--set", 'own={"mlp":{"steps":3}}'], "own: mlp cannot have its own steps"),
         (["--set", "config.seed=3"], "config.seed is set by the comparison"),
         (["--set", "config.split_seed=none"], "a config.split_seed"),

@@ -139,7 +139,7 @@ def test_a_task_without_published_scores_has_no_columns_for_them(compared: Path)
     record = dict(read_record(compared / "comparison.json") or {})
     page = PageReader(gym_comparison_page(record | {"task": "door"}))
     ours = [
-        f"{name}, {what}" for name in ("FCNet", "DT") for what in ("ours", "asked for the best")
+        f"{name}, {what}" for name in ("FCNet", "DT") for what in ("ours", "target: best return")
     ]
     assert page.row("set") == ["set", "data, mean", "data, best episode", *ours]
 
@@ -189,13 +189,13 @@ def test_sets_of_ones_own_can_be_chosen_in_any_order(store: Path, gym: Gym, tmp_
         (["compare", "{none}", "--out", "{none}"], "no store"),
         (
             ["compare", "{store}", "--out", "{none}", "--set", "sets=[1]"],
-            "setting 'sets': Input",
+            "setting 'sets'",
         ),
         (["compare", "{store}", "--out", "{none}", "--sets", "random"], "no set random"),
         (["compare", "{store}", "--out", "{none}", "--models", "rnn"], "no model 'rnn'"),
         (
             ["compare", "{store}", "--out", "{none}", "--set", "own={"],
-            "'own': Invalid JSON",
+            "'own' needs JSON",
         ),
         (["compare", "{store}", "--out", "{none}", "--policies", "{none}"], "no finished training"),
     ],

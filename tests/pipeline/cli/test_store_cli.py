@@ -25,7 +25,7 @@ from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
         (["--skill", "fly"], ["unknown skill 'fly'", *SKILLS]),
         (
             ["--terrain", "stairs", "--skill", "run"],
-            ["none of the skills run is asked for on stairs"],
+            ["none of the skills run is commanded on stairs"],
         ),
         (["--level", "10"], ["level 10 is outside 0-9"]),
         (["--level", "9-5"], ["at least one level"]),

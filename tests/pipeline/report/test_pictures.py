@@ -102,7 +102,7 @@ def test_every_skill_is_shown_where_it_is_hardest() -> None:
 
 def test_skills_that_fit_no_terrain_are_left_out_and_none_is_an_error() -> None:
     assert list(FilmPlan(("run", "stand"), ("stairs",)).grids()) == ["stand"]
-    with pytest.raises(ValueError, match="none of the skills run is asked for on stairs"):
+    with pytest.raises(ValueError, match="none of the skills run is commanded on stairs"):
         FilmPlan(("run",), ("stairs",)).grids()
 
 
