@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def test_the_summarys_numbers_are_those_of_the_files_beside_it(
     for name in FILES:
         assert (out / name).is_file(), name
     info = open_store(out / "legged.zarr").info()
-    assert summary["dataset"] == info
+    assert summary["dataset"] == asdict(info)
     assert info.episodes == 16
     assert summary["collect"]["steps_per_s"] > 0
     for name, record in summary["policies"].items():

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +181,10 @@ def check_random_kills(path: Path, kills: int) -> None:
     rng = np.random.default_rng(kills)
     done: set[int] = set()
     tags: dict[int, str] = {}
+
+    def tagged(names: Iterable[int]) -> dict[int, str]:
+        return {name: open_store(path, tag=f"v{name}").info().hash for name in names}
+
     for _ in range(kills):
         worker = start_program(WORKS_FOR_EVER, path, max(done, default=-1) + 1)
         assert worker.stdout is not None
@@ -188,17 +193,20 @@ def check_random_kills(path: Path, kills: int) -> None:
         os.kill(worker.pid, signal.SIGKILL)
         lines += worker.stdout.read().splitlines()
         worker.wait()
+        new: dict[int, str] = {}
         for kind, *words in (line.split() for line in lines):
             if kind == "part":
                 done.add(int(words[0]))
             else:
-                tags[int(words[1])] = words[0]
+                new[int(words[1])] = words[0]
         store = open_store(path)
         assert store.verify() == []
         committed = {int(part.split("-")[1]) for part in store.parts()}
         assert done <= committed
         done = committed
-        assert {name: open_store(path, tag=f"v{name}").info().hash for name in tags} == tags
+        assert tagged(new) == new
+        tags |= new
+    assert tagged(tags) == tags
     again = Store.create(path.with_name("again"), small_schema())
     for number in sorted(done):
         write_small_part(again, f"part-{number:05d}", (4, 3, 5), 3 * number)

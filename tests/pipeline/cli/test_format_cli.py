@@ -61,7 +61,7 @@ def test_formats_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         ("import rlds NOWHERE STORE2", "unknown format 'rlds'; formats: d4rl, fcnet"),
         (
             "import d4rl NOWHERE STORE2 --set horizon=x",
-            "setting 'horizon': Input should be",
+            "setting 'horizon' needs a whole number",
         ),
         ("import d4rl NOWHERE STORE2 --set colour=x", "unknown setting 'colour'; settings: contr"),
         ("import d4rl s3://walks/hopper.hdf5 STORE2", "hopper.hdf5 is no local path; copy it to"),
