@@ -144,9 +144,10 @@ def _summary(
     expert_return = evaluations["expert"]["return"]
     policies = {
         name: {
-            **{measure: record[measure] for measure in POLICY_MEASURES},
+            "return": record["return"],
             "return_fraction": record["return"] / expert_return,
             "train_s": train_s[name],
+            **{measure: record[measure] for measure in POLICY_MEASURES},
         }
         for name, record in evaluations.items()
     }
