@@ -7,6 +7,7 @@ import resumes with the missing parts. The drivers in ``transfer/`` do everythin
 threads, commits, verification, temporary names and renames.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +81,7 @@ class NoOptions:
     """No options."""
 
 
-class Importer:
+class Importer(ABC):
     """Reads one source; constructed as ``cls(source, options)``.
 
     The constructor checks what it can without reading all values, ``read_part`` checks the values
@@ -102,18 +103,18 @@ class Importer:
     parts: Parts
     carried: Carried
 
-    def __init__(self, source: str, options: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def __init__(self, source: str, options: Any) -> None: ...
 
+    @abstractmethod
     def read_part(self, number: int) -> PartInput:
         """The content of a part; called from several threads."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027, most have nothing to release
         """Release the source."""
 
 
-class Exporter:
+class Exporter(ABC):
     """Writes selections; constructed as ``cls(options)``.
 
     Every export is read back by the format's importer and compared before it appears.
@@ -130,15 +131,15 @@ class Exporter:
     def __init__(self, options: Any) -> None:
         self._options = options
 
-    def check(self, selection: Selection, destination: Path) -> None:
+    def check(self, selection: Selection, destination: Path) -> None:  # noqa: B027, most hold all
         """Raise DatasetError if the format cannot hold the selection; nothing is written yet."""
 
+    @abstractmethod
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """Write a new file or folder ``temporary``, which the driver renames.
 
         ``blocks.blocks`` bounds the memory.
         """
-        raise NotImplementedError
 
     def as_read(
         self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
