@@ -69,12 +69,11 @@ $(DEV_STAMP): $(STAMP) requirements-dev.lock
 demo: $(STAMP) ## collect, train, evaluate and report, small: runs/demo/report.html
 	$(BIN)/gaitforge demo --out runs/demo
 
-# Three workers on two cores, for many tests wait for servers.
 test: $(DEV_STAMP) ## every test
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile $(PYTEST)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(PYTEST)
 
 test-fast: $(DEV_STAMP) ## the tests without the slow ones
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not slow" $(PYTEST)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(PYTEST)
 
 docs: $(DEV_STAMP) ## the documentation site: build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q -d build/site

@@ -295,7 +295,7 @@ def test_parts_are_functions_of_their_names_and_do_not_depend_on_how_many_there_
         ({"action_noise": ()}, "at least one standard deviation"),
         ({"action_noise": (-0.1,)}, "none negative"),
         ({"action_noise": (float("nan"),)}, "none negative"),
-        ({"terrains": ("stairs",), "skills": ("run",)}, "none of the skills run is asked for"),
+        ({"terrains": ("stairs",), "skills": ("run",)}, "none of the skills run is commanded on"),
         ({"seed": -1}, "seed"),
     ],
 )
@@ -313,7 +313,7 @@ def test_an_impossible_plan_is_refused(changes: dict, complaint: str) -> None:
         ({"levels": (10,)}, "level 10 is outside 0-9"),
         ({"levels": ()}, "at least one level"),
         ({"episodes": 0}, "at least 1"),
-        ({"terrains": ("stairs",), "skills": ("run",)}, "none of the skills run is asked for"),
+        ({"terrains": ("stairs",), "skills": ("run",)}, "none of the skills run is commanded on"),
         ({"seed": -1}, "seed"),
     ],
 )

@@ -189,7 +189,7 @@ def check_random_kills(path: Path, kills: int) -> None:
         worker = start_program(WORKS_FOR_EVER, path, max(done, default=-1) + 1)
         assert worker.stdout is not None
         lines = [worker.stdout.readline()]
-        time.sleep(float(rng.uniform(0, 0.5)))
+        time.sleep(float(rng.uniform(0, 0.2)))
         os.kill(worker.pid, signal.SIGKILL)
         lines += worker.stdout.read().splitlines()
         worker.wait()
