@@ -1,7 +1,9 @@
-"""Signals that take effect at the end of a training step: Ctrl-C and a scheduler's notice."""
+"""Signals: noted until the end of a training step, or raised once."""
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from types import FrameType
 NOTICES = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 INTERRUPTED = 130
 STOPPED = 143
+_CLEAN_UP_S = 2.0
 
 
 class Stopped(KeyboardInterrupt):
@@ -57,3 +60,31 @@ def deferred_signals() -> Iterator[Notices]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def raised_once(number: int, error: BaseException, exit_code: int) -> Iterator[None]:
+    """Within the block the first signal `number` raises `error`.
+
+    What follows is ignored for two seconds, then ends the process at once: an exception that breaks
+    into the joining of a thread makes Python end while that thread works (bpo-45274), and a
+    simulator's thread crashes then. After the block an interrupted process ignores the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    first = 0.0
+
+    def handle(_: int, frame: FrameType | None) -> None:
+        nonlocal first
+        if not first:
+            first = time.monotonic()
+            raise error
+        if time.monotonic() - first > _CLEAN_UP_S:
+            os._exit(exit_code)
+
+    previous = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        signal.signal(number, signal.SIG_IGN if first else previous)

@@ -7,13 +7,14 @@ once. Handlers import what is slow to load: torch, Prefect, matplotlib.
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from learners.training.interrupts import INTERRUPTED, Stopped
+from learners.training.interrupts import INTERRUPTED, Stopped, raised_once
 from pipeline.cli.arguments import WRONG_INPUT, Command, Parser, add_command, command, option
 
 COMMANDS = {
@@ -95,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check_packages()
         arguments = build_parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
-        return arguments.run(arguments) or 0
+        with raised_once(signal.SIGINT, KeyboardInterrupt(), INTERRUPTED):
+            return arguments.run(arguments) or 0
     except ValueError as error:
         print(f"gaitforge: error: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_INPUT

@@ -8,8 +8,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from flows.progress import Silent
 from flows.records.records import to_tree
@@ -24,8 +23,8 @@ from flows.runners.slurm.jobs import (
     states_of,
     task_states,
 )
-from flows.runners.slurm.script import STOPPED
 from flows.stages.status import CollectionStatus, TrainingStatus, as_tree, status
+from learners.training.interrupts import STOPPED, raised_once
 from pipeline.cli.arguments import (
     actions,
     command,
@@ -206,15 +205,8 @@ def _run(arguments: argparse.Namespace) -> None:
     reporter = TerminalReporter() if os.environ.get("RANK", "0") == "0" else Silent()
     # An exception lets a part that is being written clean up. The trainer sets its own handler
     # while it trains.
-    former = signal.signal(signal.SIGTERM, _leave)
-    try:
+    with raised_once(signal.SIGTERM, SystemExit(STOPPED), STOPPED):
         run_task(arguments.folder, arguments.task, reporter)
-    finally:
-        signal.signal(signal.SIGTERM, former)
-
-
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(STOPPED)
 
 
 def show_submitted(job: Job | str, as_json: bool) -> None:
