@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -119,9 +119,8 @@ def _connected(distributed: Any, settings: DaskSettings) -> Client:
 
 @contextmanager
 def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterator[Any]:
-    with (
-        tempfile.TemporaryDirectory(prefix="gaitforge-dask-") as scratch,
-        distributed.LocalCluster(
+    with tempfile.TemporaryDirectory(prefix="gaitforge-dask-") as scratch:
+        cluster = distributed.LocalCluster(
             n_workers=_worker_count(settings, most),
             threads_per_worker=1,
             processes=True,
@@ -132,9 +131,13 @@ def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterat
             # A part's size is bounded; pausing a worker for memory would not free any.
             memory_limit=0,
             silence_logs=logging.ERROR,
-        ) as cluster,
-    ):
-        yield cluster
+        )
+        try:
+            yield cluster
+        finally:
+            # Dask cannot close a worker that is being restarted just then; it ends with us.
+            with suppress(AssertionError):
+                cluster.close()
 
 
 def _queued(settings: DaskSettings, most: int | None) -> Any:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -140,50 +137,6 @@ def test_the_shipped_plan_holds_at_least_400_000_steps_in_several_parts() -> Non
     grid = DemoPlan().collect.grid
     assert grid.parts > 1
     assert grid.parts * grid.episodes_per_part * 192 >= 400_000
-
-
-# In a process of its own: Prefect starts a server and threads, which outlive the test.
-PREFECT_DEMO = """
-import json, sys
-from flows.progress import Silent
-from flows.records.records import to_tree
-from flows.runners.prefect import run_from_a_program
-from pipeline.serve.deployments import demo_report
-from tests.flows.making import DEMO
-with run_from_a_program(Silent()):
-    summary, report = demo_report(sys.argv[1], [], to_tree(DEMO))
-assert report.is_file()
-print("SUMMARY", json.dumps(summary))
-"""
-
-
-@pytest.mark.slow
-def test_the_prefect_flow_gives_the_same_results(
-    demo: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    home = tmp_path / "prefect"
-    settings = {
-        "PREFECT_HOME": str(home),
-        "PREFECT_LOGGING_LEVEL": "WARNING",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", PREFECT_DEMO, str(tmp_path / "run")],
-        cwd=ROOT,
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    line = next(x for x in done.stdout.splitlines() if x.startswith("SUMMARY "))
-    summary = json.loads(line.removeprefix("SUMMARY "))
-    assert_documented(summary)
-    _, direct = demo
-    assert summary["dataset"]["hash"] == direct["dataset"]["hash"]
-    assert [c["return"] for c in summary["cells"]] == [c["return"] for c in direct["cells"]]
-    assert (home / "prefect.db").is_file(), "Prefect kept its records in its own folder"
 
 
 def test_records_are_read_back_and_digests_follow_the_content(tmp_path: Path) -> None:

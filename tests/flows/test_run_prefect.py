@@ -19,12 +19,15 @@ from flows.collect import collect_part, collect_parts, run_prefect
 from flows.progress import Silent
 from flows.records.activity import read_active
 from flows.records.part_records import PartCollected, records_folder
+from flows.records.records import to_tree
 from flows.runners.dask_clusters import DaskSettings
 from flows.runners.prefect import artifact_key
 from flows.stages import collect as stage
 from flows.stages.collect import collect
+from flows.stages.demo import run_demo
+from pipeline.serve.deployments import demo_report
 from pipeline.serve.prefect_server import prefect_api, server_log
-from tests.flows.making import COLLECT, GRID, Counting, Interrupting
+from tests.flows.making import COLLECT, DEMO, GRID, Counting, Interrupting
 from tests.flows.making import Stop as Interrupt
 from tests.flows.prefect_runs import Server
 from tests.flows.processes import descendants, gaitforge, part_in_work, soon
@@ -151,6 +154,16 @@ def test_320_tasks_in_one_run_are_all_recorded(
     print(f"{MANY} tasks in {took:.1f} s")
 
 
+def test_the_demos_flow_gives_the_results_of_the_plain_demo(server: Server, tmp_path: Path) -> None:
+    plain = run_demo(DEMO, tmp_path / "plain", Silent())
+    summary, report = demo_report(str(tmp_path / "flow"), [], to_tree(DEMO))
+    assert report.is_file()
+    assert summary["dataset"]["hash"] == plain["dataset"]["hash"]
+    assert [c["return"] for c in summary["cells"]] == [c["return"] for c in plain["cells"]]
+    [run] = server.runs("demo")
+    assert run["state_type"] == "COMPLETED"
+
+
 def test_a_killed_flow_process_loses_the_parts_in_work_alone(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,19 +179,21 @@ def test_a_killed_flow_process_loses_the_parts_in_work_alone(
 
 
 def test_a_killed_server_is_one_line_and_the_command_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv("PREFECT_CLIENT_MAX_RETRIES", "1")
     store = tmp_path / "alone.zarr"
     words = command(store, parts=2)
     process = gaitforge(*words)
     soon(part_in_work(store), 120)
-    [server] = [k for k in descendants(process.pid) if is_server(k)]
-    os.kill(server, signal.SIGKILL)
+    [own] = [k for k in descendants(process.pid) if is_server(k)]
+    os.kill(own, signal.SIGKILL)
     _, said = process.communicate(timeout=240)
     assert process.returncode == 2
     [line] = [line for line in said.splitlines() if "gaitforge: error:" in line]
     assert "was lost" in line
+    monkeypatch.setenv("PREFECT_API_URL", server.url)
     assert_completes(words, store, parts=2)
 
 

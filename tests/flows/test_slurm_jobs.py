@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +39,7 @@ from tests.flows.making import COLLECT, GRID
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4), threads=1)
+ROUNDS = int(os.environ.get("GAITFORGE_SIGNAL_ROUNDS", "3"))
 ENDED = {"host": "n0", "started": 10, "ended": 30, "told": ""}
 
 
@@ -319,6 +323,53 @@ def test_a_job_folders_task_runs_anywhere_and_makes_its_own_parts(tmp_path: Path
     with pytest.raises(ValueError, match="the expert's file changed since"):
         run_task(folder, 1, Silent())
     assert open_store(store).parts() == parts[:1]
+
+
+# Children of one process share its imports: a round takes a second.
+SIGNALLED_JOBS = """
+import os, random, sys, time
+from pathlib import Path
+from flows.records.activity import read_active
+from flows.records.part_records import records_folder
+from pipeline.cli import running
+from pipeline.cli.main import main
+number, draw = int(sys.argv[2]), random.Random(sys.argv[2])
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    child = os.fork()
+    if child == 0:
+        sys.exit(main(["jobs", "run", str(folder / "job")]))
+    while not read_active(records_folder(folder / "legged.zarr")):
+        time.sleep(0.01)
+    time.sleep(draw.uniform(0, 0.3))
+    for _ in range(draw.randint(1, 10)):
+        os.kill(child, number)
+        time.sleep(draw.uniform(0, 0.03))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_any_number_of_signals_ends_a_collecting_task_with_its_code(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    plan = replace(PLAN, robots=256, grid=replace(PLAN.grid, episodes_per_part=256))
+    for k in range(ROUNDS):
+        folder = tmp_path / str(k)
+        store = str(folder / "legged.zarr")
+        job = {"kind": "collect", "target": store, "store": store, "plan": to_tree(plan)}
+        write_record(folder / "job" / "plan.json", {**job, "tasks": [plan.part_ids()]})
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED_JOBS, str(tmp_path), str(int(number))],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        timeout=300,
+        check=True,
+    )
+    assert done.stdout.split() == [str(code).encode()] * ROUNDS
+    for k in range(ROUNDS):
+        assert open_store(tmp_path / str(k) / "legged.zarr").verify() == []
 
 
 def test_a_collection_has_no_gpus_and_no_second_node(tmp_path: Path) -> None:

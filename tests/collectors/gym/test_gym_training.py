@@ -358,13 +358,13 @@ def test_wrong_settings_are_refused(setting: dict[str, Any], message: str) -> No
 @pytest.mark.slow
 def test_hopper_learns_to_stand_and_hop_within_a_few_thousand_steps(tmp_path: Path) -> None:
     config = GymTrainingConfig(
-        steps=6_000,
+        steps=3_000,
         random_steps=1_000,
         evaluate_every=1_000,
-        sac=SACConfig(hidden=128, batch_size=64, learning_rate=1e-3, critic_learning_rate=1e-3),
+        sac=SACConfig(hidden=64, batch_size=64, learning_rate=1e-3, critic_learning_rate=1e-3),
     )
     run_gym_training(config, tmp_path, Silent())
     history = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
-    assert len(history) == 6
+    assert len(history) == 3
     recipe = read_recipe(tmp_path)
     assert recipe.expert_return > 5 * recipe.random_return
