@@ -17,6 +17,7 @@ class StreamSettings(TypedDict, total=False):
     epoch: int
     rank: int
     world_size: int
+    prefix_len: int
     return_to_go: bool
     last_action: bool
     partial_returns: bool
@@ -33,12 +34,14 @@ class StreamConfig:
     """Settings of a window stream; DatasetError for a value outside its range.
 
     Attributes:
-        window_len: K, steps of a window; 1 gives single shuffled steps without padding.
+        window_len: steps of a window; 1 gives single shuffled steps.
         batch_size: windows per batch on each rank.
         fields: step fields to put into the batches.
         seed, epoch: of the order, which depends on nothing else but the selection, ``window_len``
             and ``pool_steps``.
         rank, world_size: ranks take every ``world_size``-th window of one global order.
+        prefix_len: steps before each window that are read as its history, fewer at an episode's
+            start. A batch has K = prefix_len + window_len steps; the order does not depend on it.
         return_to_go: add ``return_to_go`` (B, K) and ``ending`` (B,) from the field ``reward``.
         last_action: add ``last_action`` (B, K, *shape), the ``action`` of the previous step of the
             episode, zeros at the episode's first step.
@@ -62,6 +65,7 @@ class StreamConfig:
     epoch: int = 0
     rank: int = 0
     world_size: int = 1
+    prefix_len: int = 0
     return_to_go: bool = False
     last_action: bool = False
     partial_returns: bool = False
@@ -74,7 +78,8 @@ class StreamConfig:
 
     def __post_init__(self) -> None:
         sizes = ("window_len", "batch_size", "smallest_batch", "pool_steps", "prefetch")
-        lowest = dict.fromkeys((*sizes, "world_size"), 1) | {"seed": 0, "epoch": 0, "workers": 0}
+        lowest = dict.fromkeys((*sizes, "world_size"), 1) | {"seed": 0, "epoch": 0}
+        lowest |= {"prefix_len": 0, "workers": 0}
         for name, low in lowest.items():
             if getattr(self, name) < low:
                 raise DatasetError(f"{name} must be {low} or more, not {getattr(self, name)}")

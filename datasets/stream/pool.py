@@ -213,26 +213,31 @@ class PoolReader:
 
 
 def gather(
-    steps: Steps, windows: Windows, window_len: int, batch: Mapping[str, np.ndarray]
+    steps: Steps, windows: Windows, prefix_len: int, batch: Mapping[str, np.ndarray]
 ) -> None:
-    """Copy W windows out of the steps, padded at the end with zeros.
+    """Copy W windows out of the steps, each after up to ``prefix_len`` steps of its episode.
 
-    ``batch`` maps names to contiguous arrays (W, K, *shape) to fill, and ``mask`` to (W, K). An
-    array ``last_action`` without a column of its own gets the ``action`` of the previous step.
+    ``batch`` maps names to contiguous arrays (W, K, *shape) to fill, padded at the end with zeros,
+    and ``mask`` to (W, K), true for the window's own steps. An array ``last_action`` without a
+    column of its own gets the ``action`` of the previous step.
     """
-    step = np.arange(window_len)
-    np.less(step, windows.length[:, None], out=batch["mask"])
-    rows = (steps.episode_row[windows.episode] + windows.offset)[:, None] + step
+    before = np.minimum(windows.offset, prefix_len)[:, None]
+    step = np.arange(batch["mask"].shape[1])
+    real = np.less(step, before + windows.length[:, None], out=batch["mask"])
+    first = windows.offset[:, None] - before
+    rows = steps.episode_row[windows.episode][:, None] + first + step
     padding = len(next(iter(steps.columns.values()))) - 1
-    flat = np.where(batch["mask"], rows, padding).reshape(-1)
+    flat = np.where(real, rows, padding).reshape(-1)
     for name, column in steps.columns.items():
         if name in batch:
             _take(column, flat, batch[name].reshape(len(flat), column.shape[1]))
     if LAST_ACTION in batch and LAST_ACTION not in steps.columns:
-        before = np.where(batch["mask"], rows - 1, padding)
-        before[windows.offset == 0, 0] = padding
+        previous = np.where(real, rows - 1, padding)
+        previous[first[:, 0] == 0, 0] = padding
         column = steps.columns[ACTION]
-        _take(column, before.reshape(-1), batch[LAST_ACTION].reshape(len(flat), column.shape[1]))
+        _take(column, previous.reshape(-1), batch[LAST_ACTION].reshape(len(flat), column.shape[1]))
+    if prefix_len:
+        real &= step >= before
 
 
 def _take(column: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:

@@ -39,12 +39,16 @@ class Schedule(Protocol):
 class WindowStream:
     """Iterable over batches of windows, one epoch per iteration; ``Selection.windows`` makes one.
 
-    A batch holds each field as (B, K, *shape), ``mask`` (B, K) bool (True for real steps; padding
-    is zeros at the end), ``episode`` (B,) int64 row of ``selection.episodes()``, ``offset`` (B,)
-    int64 first step within the episode, with ``return_to_go`` also ``return_to_go`` (B, K) float32
-    and ``ending`` (B,) uint8 (see ``returns``), and with ``last_action`` the previous step's action
-    (B, K, *shape). float16 fields are returned as float32. Windows tile each episode; the first
-    window is shortened by a random phase per episode and epoch.
+    A batch holds each field as (B, K, *shape), ``mask`` (B, K) bool, ``episode`` (B,) int64 row of
+    ``selection.episodes()``, ``offset`` (B,) int64 first step of the window within the episode,
+    with ``return_to_go`` also ``return_to_go`` (B, K) float32 and ``ending`` (B,) uint8 (see
+    ``returns``), and with ``last_action`` the previous step's action (B, K, *shape). float16 fields
+    are returned as float32. Windows tile each episode; the first window is shortened by a random
+    phase per episode and epoch.
+
+    K is ``prefix_len + window_len``: a row begins ``prefix_len`` steps before its window, or at the
+    episode's start, and is padded at its end with zeros. ``mask`` is True for the window's steps,
+    those to learn from, and False for the steps before them and for padding.
 
     Every rank gets the same number of batches, none of them empty. Iteration continues from the
     current position to the end of the epoch; the next iteration is the next epoch. A new iteration
@@ -114,7 +118,8 @@ class WindowStream:
 
         Raises DatasetError for another selection or order, or fewer windows left than ranks.
         """
-        state = {"window_len": state.get("context_len"), **state}  # its name in older states
+        # Older states have no prefix, and the window's length under another name.
+        state = {"window_len": state.get("context_len"), "prefix_len": 0, **state}
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise DatasetError(
@@ -136,6 +141,7 @@ class WindowStream:
             "order_version": ORDER_VERSION,
             "selection": (self._schedule or self._source).hash,
             "window_len": self.config.window_len,
+            "prefix_len": self.config.prefix_len,
             "pool_steps": self.config.pool_steps,
             "seed": self.config.seed,
         }
@@ -236,7 +242,7 @@ class WindowStream:
                 del batch
 
     def _gather(self, steps: Steps, windows: Windows, into: dict[str, np.ndarray]) -> None:
-        gather(steps, windows, self.config.window_len, into)
+        gather(steps, windows, self.config.prefix_len, into)
         into["episode"][:] = windows.episode
         into["offset"][:] = windows.offset
         if self._ending is not None:
@@ -281,7 +287,7 @@ class _Buffers:
             raise DatasetError(
                 "pin_memory needs an accelerator that torch can use; there is none: leave it off"
             )
-        steps = (config.window_len,)
+        steps = (config.prefix_len + config.window_len,)
         self._rows: dict[str, tuple[tuple[int, ...], np.dtype]] = {
             name: (steps + column.shape, column.streamed_dtype) for name, column in columns.items()
         }

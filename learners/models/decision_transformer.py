@@ -14,6 +14,7 @@ Legend: B batch, T time, D token of the layout, A action, d hidden channels.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,9 @@ class DecisionTransformerConfig:
     def __post_init__(self) -> None:
         check_counts("DT", self, "hidden_dim", "n_heads", "n_layers", "context_len")
         check_rotary_heads("DT", self.hidden_dim, self.n_heads)
+
+    prefix_len: ClassVar[int] = 0
+    """Steps before a training window that the network reads by default."""
 
     def build(self, layout: TokenLayout, act_dim: int) -> "DecisionTransformer":
         """The network for return tokens, which begin with the last action and the return-to-go.

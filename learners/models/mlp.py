@@ -7,12 +7,13 @@ Legend: B batch, T time, D token, A action, H history, d hidden channels.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from learners.models.config_checks import check_counts
+from learners.models.history import HistoryNetwork
 from learners.policy.tokens import TokenLayout
 
 
@@ -25,6 +26,9 @@ class MLPConfig:
 
     def __post_init__(self) -> None:
         check_counts("MLP", self, "hidden_dim", "n_layers")
+
+    prefix_len: ClassVar[int] = 0
+    """Steps before a training window that the network reads by default."""
 
     def build(self, layout: TokenLayout, act_dim: int) -> "HistoryMLP":
         """The network for tokens of `layout`."""
@@ -42,46 +46,39 @@ class HistoryMLPConfig:
     def __post_init__(self) -> None:
         check_counts("history MLP", self, "hidden_dim", "n_layers", "context_len")
 
+    @property
+    def prefix_len(self) -> int:
+        """Steps before a training window that the network reads."""
+        return self.context_len - 1
+
     def build(self, layout: TokenLayout, act_dim: int) -> "HistoryMLP":
         """The network for tokens of `layout`."""
         sizes = (self.hidden_dim, self.n_layers, self.context_len)
         return HistoryMLP(*sizes, layout.dim, act_dim)
 
 
-class HistoryMLP(nn.Module):
+class HistoryMLP(HistoryNetwork):
     """Maps the last H tokens, oldest first, to an action; tokens before the first are zero."""
 
     def __init__(
-        self, hidden_dim: int, n_layers: int, context_len: int, token_dim: int, act_dim: int
+        self, hidden_dim: int, n_layers: int, history: int, token_dim: int, act_dim: int
     ) -> None:
-        super().__init__()
-        self.token_dim = token_dim
-        self.context_len = context_len
-        self.first = nn.Linear(context_len * token_dim, hidden_dim)
+        super().__init__(history, token_dim)
+        self.first = nn.Linear(history * token_dim, hidden_dim)
         self.rest = nn.Sequential(nn.GELU())
         for _ in range(n_layers - 1):
             self.rest.extend([nn.Linear(hidden_dim, hidden_dim), nn.GELU()])
         self.rest.append(nn.Linear(hidden_dim, act_dim))
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def encode(self, tokens: Tensor) -> Tensor:
+        """(..., H x D) -> (..., A)."""
+        return self.rest(self.first(tokens))
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, A) for any T."""
-        if self.context_len == 1:
-            return self.rest(self.first(tokens))
+        if self.history == 1 or (mask is not None and 2 * int(mask.sum()) < mask.numel()):
+            return super().forward(tokens, mask)
         # The same as concatenating H tokens at every step, without copying each token H times.
-        kernel = self.first.weight.unflatten(1, (self.context_len, self.token_dim)).transpose(1, 2)
-        padded = functional.pad(tokens, (0, 0, self.context_len - 1, 0)).transpose(1, 2)
+        kernel = self.first.weight.unflatten(1, (self.history, self.width)).transpose(1, 2)
+        padded = functional.pad(tokens, (0, 0, self.history - 1, 0)).transpose(1, 2)
         return self.rest(functional.conv1d(padded, kernel, self.first.bias).transpose(1, 2))
-
-    def init_state(self, batch_size: int) -> Tensor:
-        """(B, H - 1, D): the last tokens, oldest first; zeros before an episode."""
-        return self.first.weight.new_zeros(batch_size, self.context_len - 1, self.token_dim)
-
-    @torch.no_grad()
-    def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One control step: token (B, D) -> action (B, A), as `forward`; returns a new state."""
-        recent = torch.cat([state, token[:, None]], dim=1)
-        return self.rest(self.first(recent.flatten(1))), recent[:, 1:]
-
-    def reset_state(self, state: Tensor, rows: Tensor) -> None:
-        """Reset the state of the robots `rows` (indices), in place."""
-        state[rows] = 0.0

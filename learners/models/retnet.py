@@ -15,7 +15,7 @@ query or key, 2w of a value.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,9 @@ class RetNetConfig:
     def __post_init__(self) -> None:
         check_counts("RetNet", self, "hidden_dim", "n_heads", "n_layers")
         check_rotary_heads("RetNet", self.hidden_dim, self.n_heads)
+
+    prefix_len: ClassVar[int] = 0
+    """Steps before a training window that the network reads by default."""
 
     def build(self, layout: TokenLayout, act_dim: int) -> "RetNet":
         """The network for tokens of `layout`."""

@@ -9,6 +9,7 @@ Legend: B batch, T time, D token, A action.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,9 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         check_counts("Transformer", self, "hidden_dim", "n_heads", "n_layers", "context_len")
         check_rotary_heads("Transformer", self.hidden_dim, self.n_heads)
+
+    prefix_len: ClassVar[int] = 0
+    """Steps before a training window that the network reads by default."""
 
     def build(self, layout: TokenLayout, act_dim: int) -> "Transformer":
         """The network for tokens of `layout`."""

@@ -78,13 +78,17 @@ class PolicyNetwork(nn.Module):
         return torch.cat([stored, last_action], dim=-1)
 
     def predict_batch(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Normalised actions (B, T, A) for a batch of windows.
+        """Normalised actions (B, T, A) for a batch of windows, in the loss.
 
-        The batch has obs (B, T, Ds) and, if the policy takes them, return_to_go (B, T) and
-        last_action (B, T, A).
+        The batch has obs (B, T, Ds), mask (B, T) and, if the policy takes them, return_to_go (B, T)
+        and last_action (B, T, A). Actions where the mask is false mean nothing: a network that
+        `takes_mask` does not compute them.
         """
         obs = self.observation(batch["obs"], batch.get(LAST_ACTION))
-        return self.predict_normalised(obs, batch.get("return_to_go"))
+        tokens = self.tokens(obs, batch.get("return_to_go"))
+        if getattr(self.network, "takes_mask", False):
+            return self.network(tokens, batch["mask"])
+        return self.network(tokens)
 
     def tokens(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
         """(..., Do) and, for return tokens, return_to_go (...) -> normalised tokens (..., D)."""
@@ -99,7 +103,7 @@ class PolicyNetwork(nn.Module):
         return torch.cat([last_action, remaining, before, normalised[..., stop:]], dim=-1)
 
     def predict_normalised(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
-        """(B, T, Do) [and return_to_go (B, T)] -> normalised actions (B, T, A), as in the loss."""
+        """(B, T, Do) [and return_to_go (B, T)] -> normalised actions (B, T, A)."""
         return self.network(self.tokens(obs, return_to_go))
 
     def forward(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:

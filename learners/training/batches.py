@@ -23,11 +23,13 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
     """This rank's share of the windows of a selection.
 
     Less than half a batch at an epoch's end is added to the previous batch, since a small batch
-    would weigh as much as a whole one.
+    would weigh as much as a whole one. `config` is settled.
     """
+    assert config.prefix_len is not None, "a run settles it"
     objective, schema = OBJECTIVES[config.objective], selection.store.schema
     return selection.windows(
         window_len=config.window_len,
+        prefix_len=config.prefix_len,
         batch_size=ranks.share(config.batch_size),
         fields=objective_fields(objective, schema),
         seed=seed,

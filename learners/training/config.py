@@ -1,10 +1,11 @@
 """Settings of a training run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
+from learners.models.registry import preset
 from learners.training.objectives import OBJECTIVES
 
 # Settings that may change when a run is resumed: its results are the same up to rounding.
@@ -28,7 +29,9 @@ class TrainConfig:
             (return-conditioned behaviour cloning); see `objectives`.
         steps: optimiser steps.
         batch_size: windows per optimiser step, over all processes.
-        window_len: control steps per window; a model may see fewer (its `context_len`).
+        window_len: control steps per window that are learned; a model may see fewer (its
+            `context_len`).
+        prefix_len: steps before a window that are only read; by default the model's own.
         accumulate: parts of a process's batch that are computed one after the other, for memory.
         optimiser: "adamw", "adam" or "lion".
         peak_lr, warmup_fraction, schedule: linear warm-up over this fraction of the steps, then
@@ -61,6 +64,7 @@ class TrainConfig:
     steps: int = 2000
     batch_size: int = 64
     window_len: int = 64
+    prefix_len: int | None = None
     accumulate: int = 1
     optimiser: str = "adamw"
     peak_lr: float = 2e-3
@@ -107,7 +111,7 @@ class TrainConfig:
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
         if not (isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
-        for name in ("seed", "split_seed"):
+        for name in ("seed", "split_seed", "prefix_len"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} must not be negative, got {value}")
@@ -117,8 +121,18 @@ class TrainConfig:
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return tree | {"betas": list(self.betas), "model_overrides": dict(self.model_overrides)}
 
+    def settled(self, recorded: Mapping[str, Any] | None) -> "TrainConfig":
+        """With a prefix_len: the recorded run's, or the model's own for a new run."""
+        if self.prefix_len is not None:
+            return self
+        if recorded is None:
+            own = preset(self.model, self.model_overrides).config.prefix_len
+        else:
+            own = recorded.get("prefix_len", 0)
+        return replace(self, prefix_len=own)
+
     def differences(self, recorded: Mapping[str, Any]) -> list[str]:
         """Names of settings with which a recorded run would have other results than this one."""
-        mine = self.to_json()
+        mine, recorded = self.to_json(), {"prefix_len": 0, **recorded}  # older runs have none
         names = (mine.keys() | recorded.keys()) - set(_FREE_TO_CHANGE)
         return sorted(name for name in names if mine.get(name) != recorded.get(name))

@@ -71,7 +71,7 @@ def train(
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     run_dir = Path(out_dir)
-    stored = _stored_run(run_dir, config, selection)
+    config, stored = _settled(run_dir, config, selection)
     if stored is not None and stored[1]["finished"]:
         return _result(run_dir, stored[1], resumed_from=stored[1]["progress"]["step"])
     threads = torch.get_num_threads()
@@ -130,18 +130,20 @@ def _result(run_dir: Path, card: dict[str, Any], resumed_from: int) -> TrainResu
     )
 
 
-def _stored_run(
+def _settled(
     run_dir: Path, config: TrainConfig, selection: Selection
-) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The checkpoint to resume from, if any; ValueError if it is another run's."""
+) -> tuple[TrainConfig, tuple[dict[str, Tensor], dict[str, Any]] | None]:
+    """The settled config, and the checkpoint to resume from; ValueError if it is another run's."""
     if not (run_dir / CHECKPOINT).exists():
-        return None
+        return config.settled(None), None
     tensors, card = read_checkpoint(run_dir)
-    changed = config.differences(card.get("train_config", {}))
+    recorded = card.get("train_config", {})
+    config = config.settled(recorded)
+    changed = config.differences(recorded)
     if card.get("dataset_hash") != selection.hash:
         changed.append("dataset")
     if changed:
         raise ValueError(
             f"{run_dir} holds a run with another {', '.join(changed)}; choose an empty folder"
         )
-    return tensors, card
+    return config, (tensors, card)

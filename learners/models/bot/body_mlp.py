@@ -34,6 +34,11 @@ class BodyMLPConfig:
         check_counts("body MLP", self, "embed_dim", "feedforward_dim", "history")
         check_body(self.body)
 
+    @property
+    def prefix_len(self) -> int:
+        """Steps before a training window that the network reads."""
+        return self.history - 1
+
     def build(self, layout: TokenLayout, act_dim: int) -> "BodyMLP":
         """The network for tokens of `layout`."""
         view = body_view(self.body, layout.slices, act_dim)

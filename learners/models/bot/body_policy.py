@@ -1,17 +1,16 @@
-"""Base of the policies over body parts: linear maps for each node, history, and control.
+"""Base of the policies over body parts: linear maps for each node.
 
 Source: Sferrazza et al. 2024, "Body Transformer", Section 4 (tokenizer and detokenizer).
 
-Legend: B batch, T time, D observation, H history, A action, V nodes, E embedding, N = B x T.
+Legend: D observation, A action, V nodes, E embedding, N steps.
 """
-
-from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from learners.models.bot.graphs import EmbodimentGraph
+from learners.models.history import HistoryNetwork
 
 
 def _node_of_index(groups: tuple[tuple[int, ...], ...]) -> Tensor:
@@ -95,7 +94,7 @@ class Detokenizer(nn.Module):
         return functional.linear(features.flatten(-2), matrix, self.bias)
 
 
-class BodyPolicy(nn.Module, ABC):
+class BodyPolicy(HistoryNetwork):
     """A policy over body parts; subclasses implement `encode`.
 
     history: steps H that the policy sees. chosen: indices of the token that it reads, None for all.
@@ -106,39 +105,11 @@ class BodyPolicy(nn.Module, ABC):
     def __init__(
         self, graph: EmbodimentGraph, history: int, chosen: tuple[int, ...] | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(history, graph.obs_dim)
         self.graph = graph
-        self.history = history
         indices = None if chosen is None else torch.tensor(chosen)
         self.register_buffer("chosen", indices, persistent=False)
 
-    @abstractmethod
-    def encode(self, tokens: Tensor) -> Tensor:
-        """(..., H x D), oldest step first -> (..., A)."""
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, A); steps before the sequence count as zero."""
-        tokens = self._narrowed(tokens)
-        if self.history > 1:
-            steps, width = tokens.shape[1:]
-            padded = functional.pad(tokens, (0, 0, self.history - 1, 0))
-            # The last H tokens are adjacent in memory: a view (B, T, H x D).
-            tokens = padded.flatten(1).unfold(1, self.history * width, width)[:, :steps]
-        return self.encode(tokens)
-
-    def init_state(self, batch_size: int) -> Tensor:
-        """(B, H - 1, D): the last tokens, oldest first; zeros before an episode."""
-        return torch.zeros(batch_size, self.history - 1, self.graph.obs_dim)
-
-    @torch.no_grad()
-    def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One control step: token (B, D) -> action (B, A) as in `forward`; returns a new state."""
-        recent = torch.cat([state, self._narrowed(token)[:, None]], dim=1)
-        return self.encode(recent.flatten(1)), recent[:, 1:]
-
-    def _narrowed(self, tokens: Tensor) -> Tensor:
+    def narrowed(self, tokens: Tensor) -> Tensor:
+        """The chosen part of the tokens."""
         return tokens if self.chosen is None else tokens.index_select(-1, self.chosen)
-
-    def reset_state(self, state: Tensor, rows: Tensor) -> None:
-        """Reset the state of the robots `rows` (indices), in place."""
-        state[rows] = 0.0

@@ -68,6 +68,11 @@ class BoTConfig:
         if self.fixed_std is not None and not self.fixed_std > 0:
             raise ValueError(f"BoT fixed_std must be above 0 or none, got {self.fixed_std}")
 
+    @property
+    def prefix_len(self) -> int:
+        """Steps before a training window that the network reads."""
+        return self.history - 1
+
     def build(self, layout: TokenLayout, act_dim: int) -> "BoT":
         """The network for tokens of `layout`."""
         view = body_view(self.body, layout.slices, act_dim)

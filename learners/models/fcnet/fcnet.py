@@ -9,7 +9,7 @@ Legend: B batch, T time, D token, A action, d hidden channels, n context length,
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,9 @@ class FCNetConfig:
         if self.convolution not in CONVOLUTIONS:
             known = ", ".join(CONVOLUTIONS)
             raise ValueError(f"FCNet convolution must be one of {known}, got {self.convolution!r}")
+
+    prefix_len: ClassVar[int] = 0
+    """Steps before a training window that the network reads by default."""
 
     def build(self, layout: TokenLayout, act_dim: int) -> "FCNet":
         """The network for tokens of `layout`."""

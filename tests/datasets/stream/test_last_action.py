@@ -31,10 +31,11 @@ def shifted(action: np.ndarray) -> np.ndarray:
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=6),
     window_len=st.integers(1, 12),
+    prefix_len=st.integers(0, 12),
     data=st.data(),
 )
 def test_it_is_the_shifted_action_of_any_window(
-    lengths: list[int], window_len: int, data: st.DataObject
+    lengths: list[int], window_len: int, prefix_len: int, data: st.DataObject
 ) -> None:
     rng = np.random.default_rng(0)
     actions = [rng.normal(size=(length, ACTION)).astype(np.float16) for length in lengths]
@@ -48,21 +49,22 @@ def test_it_is_the_shifted_action_of_any_window(
         data.draw(st.integers(1, min(window_len, lengths[episode] - offset)))
         for episode, offset in zip(episodes, offsets, strict=True)
     ]
-    shape = (len(episodes), window_len)
+    shape = (len(episodes), prefix_len + window_len)
     batch = {
         "mask": np.empty(shape, bool),
         "last_action": np.full((*shape, ACTION), np.nan, np.float32),
     }
-    gather(steps, Windows(*map(np.array, (episodes, offsets, sizes))), window_len, batch)
+    gather(steps, Windows(*map(np.array, (episodes, offsets, sizes))), prefix_len, batch)
     for row, (episode, offset, size) in enumerate(zip(episodes, offsets, sizes, strict=True)):
-        expected = shifted(actions[episode])[offset : offset + size]
-        assert np.array_equal(batch["last_action"][row, :size], expected)
-        assert not batch["last_action"][row, size:].any()
+        expected = shifted(actions[episode])[max(0, offset - prefix_len) : offset + size]
+        assert np.array_equal(batch["last_action"][row, : len(expected)], expected)
+        assert not batch["last_action"][row, len(expected) :].any()
 
 
 @settings(max_examples=25)
 @given(
     window_len=st.integers(1, 70),
+    prefix_len=st.integers(0, 9),
     batch_size=st.integers(1, 9),
     pool_steps=st.integers(1, 300),
     workers=st.sampled_from([0, 2]),
@@ -81,15 +83,16 @@ def test_a_stream_gives_the_same_batches_and_one_array_more(
     assert all("last_action" not in batch for batch in plain)
     assert same_batches(without, plain)
     assert same_batches(copy.windows(**settings, last_action=True), given_too)
-    check(selection, given_too)
+    check(selection, given_too, settings["prefix_len"])
 
 
-def check(selection: Selection, batches: list[Batch]) -> None:
+def check(selection: Selection, batches: list[Batch], prefix_len: int = 0) -> None:
     expected = [shifted(selection.episode(index)["action"]) for index in range(len(selection))]
     for batch in batches:
         windows = zip(batch["episode"], batch["offset"], batch["mask"], strict=True)
         for row, (episode, offset, mask) in enumerate(windows):
-            first, size = int(offset), int(mask.sum())
+            first = max(0, int(offset) - prefix_len)
+            size = int(offset) + int(mask.sum()) - first
             given_rows = batch["last_action"][row]
             assert np.array_equal(given_rows[:size], expected[episode][first : first + size])
             assert not given_rows[size:].any()

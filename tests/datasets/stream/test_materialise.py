@@ -36,6 +36,7 @@ def copy(selection: Selection, tmp_path_factory: pytest.TempPathFactory) -> Mate
 @settings(max_examples=40)
 @given(
     window_len=st.integers(1, 70),
+    prefix_len=st.integers(0, 70),
     batch_size=st.integers(1, 9),
     world_size=st.integers(1, 3),
     workers=st.sampled_from([0, 2]),

@@ -102,6 +102,7 @@ def test_ranks_workers_and_resuming_as_for_one_selection(
 ) -> None:
     before, after = ranks
     common: dict[str, Any] = {"window_len": 8, "seed": 4, "epoch": 1, "pool_steps": 1500}
+    common["prefix_len"] = before
     whole = Counter(windows_of(mixture.windows(workers=0, **common)))
     seen: list[Batch] = []
     state = {}

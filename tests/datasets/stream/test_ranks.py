@@ -52,6 +52,7 @@ def test_ranks_and_workers_see_the_same_windows_once(selection: Selection, pool_
 @given(
     parts=st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=6), min_size=1, max_size=4),
     window_len=st.integers(1, 70),
+    prefix_len=st.integers(0, 70),
     batch_size=st.integers(1, 9),
     world_size=st.integers(1, 4),
     workers=st.sampled_from([0, 2]),
@@ -73,7 +74,11 @@ def test_every_step_once_whatever_the_episodes(
         batches = list(chain.from_iterable(ranks))
         assert steps_of(batches) == every_step(chosen)
         assert len({len(of_rank) for of_rank in ranks}) == 1
-        assert all(batch["mask"][:, 0].all() for batch in batches)
+        before = settings["prefix_len"]
+        for batch in batches:  # the window's steps come after what there is of the prefix
+            first = batch["mask"].int().argmax(1)
+            assert first.equal(batch["offset"].clamp(max=before))
+            assert (batch["mask"].diff(dim=1).sum(1) <= 2).all()
         assert all(len(batch["mask"]) == batch_size for each in ranks for batch in each[:-1])
 
 
@@ -101,6 +106,7 @@ def test_ranks_stride_one_global_order(selection: Selection) -> None:
     sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)),
     pool_steps=st.integers(1, 300),
     workers=st.sampled_from([0, 2]),
+    prefix_len=st.sampled_from([0, 5]),
 )
 def test_resume_on_another_number_of_ranks(
     selection: Selection,
@@ -110,9 +116,10 @@ def test_resume_on_another_number_of_ranks(
     sizes: tuple[int, int],
     pool_steps: int,
     workers: int,
+    prefix_len: int,
 ) -> None:
     common: dict[str, Any] = {"window_len": 8, "seed": 9, "epoch": 1, "pool_steps": pool_steps}
-    common["workers"] = workers
+    common |= {"workers": workers, "prefix_len": prefix_len}
     seen: list[Batch] = []
     states = []
     for rank in range(before):

@@ -45,17 +45,27 @@ def test_windows_tile_episodes(lengths: list[int], window_len: int, data: st.Dat
     )
 
 
-def test_batches_hold_the_stored_values_and_zero_padding(selection: Selection) -> None:
+@pytest.mark.parametrize(("window_len", "prefix_len"), [(16, 0), (16, 5), (1, 3), (7, 200)])
+def test_batches_hold_the_stored_values_and_zero_padding(
+    selection: Selection, window_len: int, prefix_len: int
+) -> None:
+    fields = ("obs", "action", "reward")
     episodes = [selection.episode(index) for index in range(len(selection))]
-    for batch in selection.windows(16, 7, fields=("obs", "action", "reward"), pool_steps=200):
+    settings: dict[str, Any] = {"fields": fields, "pool_steps": 200}
+    stream = selection.windows(window_len, 7, prefix_len=prefix_len, **settings)
+    assert windows_of(stream) == windows_of(selection.windows(window_len, 7, **settings))
+    stream.set_epoch(0)
+    for batch in stream:
+        assert batch["mask"].shape == (len(batch["mask"]), prefix_len + window_len)
         assert batch["obs"].dtype == torch.float32
         assert batch["reward"].shape == batch["mask"].shape
         for row in range(len(batch["mask"])):
-            count = int(batch["mask"][row].sum())
-            assert batch["mask"][row, :count].all()
-            begin = int(batch["offset"][row])
+            offset = int(batch["offset"][row])
+            begin = max(0, offset - prefix_len)
+            count = offset - begin + int(batch["mask"][row].sum())
+            assert batch["mask"][row, offset - begin : count].all()
             stored = episodes[int(batch["episode"][row])]
-            for name in ("obs", "action", "reward"):
+            for name in fields:
                 expected = torch.from_numpy(stored[name][begin : begin + count])
                 assert torch.equal(batch[name][row, :count], expected)
                 assert not batch[name][row, count:].any()
@@ -116,9 +126,11 @@ def test_resumed_batches_are_those_that_would_have_come(selection: Selection) ->
 
 def test_state_of_another_order_is_refused(selection: Selection) -> None:
     state = selection.windows(8).state_dict()
+    selection.windows(8).load_state_dict({k: state[k] for k in state if k != "prefix_len"})
     for other in (
         selection.windows(9),
         selection.windows(8, seed=1),
+        selection.windows(8, prefix_len=1),
         selection.windows(8, pool_steps=5),
         selection.where("length > 3").windows(8),
     ):
@@ -157,10 +169,11 @@ def test_drop_last_leaves_only_full_batches(selection: Selection) -> None:
         len(selection.windows(8, 10_000, drop_last=True))
 
 
-def test_single_steps(selection: Selection) -> None:
-    batches = list(selection.windows(1, 50, pool_steps=200))
-    assert batches[0]["obs"].shape == (50, 1, 5)
-    assert all(batch["mask"].all() for batch in batches)
+@pytest.mark.parametrize("prefix_len", [0, 3])
+def test_single_steps(selection: Selection, prefix_len: int) -> None:
+    batches = list(selection.windows(1, 50, pool_steps=200, prefix_len=prefix_len))
+    assert batches[0]["obs"].shape == (50, prefix_len + 1, 5)
+    assert all((batch["mask"].sum(1) == 1).all() for batch in batches)
     assert steps_of(batches) == every_step(selection)
     order = windows_of(batches)
     neighbours = [b == (a[0], a[1] + 1, 1) for a, b in pairwise(order)]
@@ -247,6 +260,7 @@ def test_float32_is_rounded_into_half_float_fields(tmp_path: Path) -> None:
     [
         ({"window_len": 0}, "window_len must be 1 or more"),
         ({"batch_size": -1}, "batch_size must be 1 or more"),
+        ({"prefix_len": -1}, "prefix_len must be 0 or more"),
         ({"prefetch": 0}, "prefetch must be 1 or more"),
         ({"seed": -1}, "seed must be 0 or more"),
         ({"workers": -1}, "workers must be 0 or more"),

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from datasets.stream.order import Windows
+from datasets.stream.pool import Steps, gather
 from learners.checkpoint import load_policy, policy_card, save_checkpoint
 from learners.models.registry import (
     KINDS,
@@ -103,6 +106,37 @@ def test_steps_equal_forward_beyond_the_context(
         torch.testing.assert_close(
             run_steps(network, tokens)[0], network(tokens), atol=tolerance, rtol=tolerance
         )
+
+
+@every_kind
+@pytest.mark.parametrize("window_len", [1, 4])
+def test_a_window_with_its_prefix_gives_the_actions_of_control(kind: str, window_len: int) -> None:
+    network, width = make(kind, torch.float32)
+    settings = config_class(kind)(**SMALL[kind])
+    layers = getattr(settings, "n_layers", 0)
+    reach = {  # layers that see n steps each; a memory of everything
+        **dict.fromkeys(("fcnet", "transformer", "dt"), layers * (CONTEXT - 1)),
+        "retnet": LONG,
+    }.get(kind, settings.prefix_len)
+    tokens = make_tokens(1, LONG, width, dtype=torch.float32)
+    expected = run_steps(network, tokens)[0][0]
+
+    offset = np.arange(LONG - window_len + 1)  # also windows at the episode's start and end
+    windows = Windows(np.zeros_like(offset), offset, np.full_like(offset, window_len))
+    steps = Steps({"obs": np.pad(tokens[0].numpy(), ((0, 1), (0, 0)))}, np.zeros(1, np.int64))
+
+    def largest_error(prefix_len: int) -> float:
+        shape = (len(offset), prefix_len + window_len)
+        arrays = {"obs": np.empty((*shape, width), np.float32), "mask": np.empty(shape, bool)}
+        gather(steps, windows, prefix_len, arrays)
+        obs, mask = torch.from_numpy(arrays["obs"]), torch.from_numpy(arrays["mask"])
+        with torch.no_grad():
+            actions = network(obs, mask) if hasattr(network, "takes_mask") else network(obs)
+        counted = torch.cat([expected[first : first + window_len] for first in offset.tolist()])
+        return float((actions[mask] - counted).abs().max())
+
+    assert largest_error(reach) < 1e-5
+    assert reach == 0 or largest_error(CONTEXT - 2) > 1e-4  # one step too few
 
 
 @every_kind

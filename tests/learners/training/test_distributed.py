@@ -75,7 +75,7 @@ def environment(**variables: Any) -> dict[str, str]:
 def test_the_ranks_shares_are_the_batches_of_one_process(
     world_size: int, batch_size: int, selection: Selection
 ) -> None:
-    config = replace(CONFIG, batch_size=batch_size)
+    config = replace(CONFIG, batch_size=batch_size).settled(None)
     for episodes in range(20, 40, 2):
         some = selection.where(f"episode < {episodes}")
         whole = open_stream(config, some, Ranks(), seed=4)

@@ -24,6 +24,7 @@ from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
 
 LONGER = replace(SHORT, steps=32)
 STOP = 11
+REMEMBERING = replace(LONGER, model="bot", model_overrides=SMALL["bot"] | {"history": 3})
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def assert_same_run(found: Path, expected: Path) -> None:
         replace(LONGER, objective="return"),
         replace(LONGER, objective="gaussian-bc", optimiser="lion", peak_lr=3e-4),
         replace(LONGER, ema_decay=0.9, optimiser="adam", schedule="constant", accumulate=3),
-        replace(LONGER, model="bot", model_overrides=SMALL["bot"], window_len=1, batch_size=13),
+        replace(REMEMBERING, window_len=1, batch_size=13),
     ],
     ids=["return", "gaussian-lion", "ema-adam", "bot"],
 )
@@ -113,11 +114,21 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     assert_same_run(stopped, uninterrupted.run_dir)
 
 
+def test_a_run_keeps_its_prefix() -> None:
+    mine = REMEMBERING.settled(None)
+    assert mine.prefix_len == 2
+    assert REMEMBERING.settled({**mine.to_json(), "prefix_len": 5}).prefix_len == 5
+    old = {name: value for name, value in mine.to_json().items() if name != "prefix_len"}
+    assert REMEMBERING.settled(old).prefix_len == 0
+    assert REMEMBERING.settled(old).differences(old) == []
+    assert replace(REMEMBERING, prefix_len=1).settled(old).differences(old) == ["prefix_len"]
+
+
 def test_a_run_may_stop_anywhere_in_an_epoch(
     whole: TrainResult, selection: Selection, tmp_path: Path
 ) -> None:
     rest, _ = selection.split(LONGER.held_out_fraction, LONGER.seed)
-    epoch = len(open_stream(LONGER, rest, Ranks(), LONGER.seed))
+    epoch = len(open_stream(LONGER.settled(None), rest, Ranks(), LONGER.seed))
     assert 1 < epoch < LONGER.steps - 20
     for step in (1, epoch - 1, epoch, epoch + 1):
         with pytest.raises(KeyboardInterrupt):
