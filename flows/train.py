@@ -44,7 +44,7 @@ def train(  # noqa: PLR0913, the fields of a form
         settings: any other settings of the plan, NAME=VALUE.
     """
     select = SelectPlan(tuple(terrains), tuple(skills), tuple(levels), where)
-    config = TrainConfig(model=model, objective=objective, steps=steps, seed=seed)
+    config = TrainConfig.recommended(model, objective=objective, steps=steps, seed=seed)
     plan = override(TrainPlan(select, config), settings)
     run = Path(out)
     result = train_run(plan, store_address(store), run, shown_progress())

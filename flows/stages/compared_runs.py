@@ -57,6 +57,7 @@ class ComparedModels:
     own_settings: ClassVar[tuple[str, ...]] = (
         *("model_overrides", "optimiser", "peak_lr", "warmup_fraction", "schedule"),
         *("weight_decay", "betas", "eps", "grad_clip", "precision", "ema_decay", "accumulate"),
+        "prefix_len",
     )
     set_by_run: ClassVar[tuple[str, ...]] = ("model", "seed", "model_overrides")
 

@@ -7,10 +7,13 @@ register its config in KINDS and one size of it in PRESETS. A network is an nn.M
     init_state(B) -> the state of B robots before their first step
     step(token (B, D), state) -> action (B, A) as in forward, and the next state
     reset_state(state, rows): reset the robots `rows`, in place
+
+Its config has `build` and `prefix_len`, the steps before a training window that the network reads.
+One that sees few steps is a `history.HistoryNetwork`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import Any
 
@@ -37,7 +40,7 @@ def config_class(kind: str) -> Any:
 
 def default_settings(kind: str) -> dict[str, Any]:
     """The fields of a kind's config and their defaults."""
-    return {field.name: field.default for field in fields(config_class(kind))}
+    return {each.name: each.default for each in fields(config_class(kind))}
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Preset:
         space: the tokens and actions that it is sized for, one of `spaces.SPACES`. Training uses
             those of the data instead.
         objective: "return" if the model or its space needs a return-to-go, else "any".
+        training: settings of `TrainConfig` that suit the model, besides the defaults.
     """
 
     kind: str
@@ -58,6 +62,7 @@ class Preset:
     values: Mapping[str, Any]
     space: str = "legged"
     objective: str = "any"
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Sferrazza et al. 2024, Figures 12a and 12b; an embedding of 64 for each of the five heads, as in
@@ -149,9 +154,9 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> ModelSpec:
         raise ValueError(f"no model {name!r}; known are {', '.join(PRESETS)}")
     entry, values = PRESETS[name], dict(overrides or {})
     known = default_settings(entry.kind)
-    for field in values:
-        if field not in known:
-            raise ValueError(f"model {name} has no setting {field!r}; it has {', '.join(known)}")
+    for given in values:
+        if given not in known:
+            raise ValueError(f"model {name} has no setting {given!r}; it has {', '.join(known)}")
     return ModelSpec(entry.kind, config_class(entry.kind)(**{**entry.values, **values}))
 
 

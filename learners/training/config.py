@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
-from learners.models.registry import preset
+from learners.models.registry import PRESETS, preset
 from learners.training.objectives import OBJECTIVES
 
 # Settings that may change when a run is resumed: its results are the same up to rounding.
@@ -115,6 +115,12 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} must not be negative, got {value}")
+
+    @classmethod
+    def recommended(cls, model: str = model, **given: Any) -> "TrainConfig":
+        """The settings that suit a preset, replaced by the given ones."""
+        suited = PRESETS[model].training if model in PRESETS else {}
+        return cls(**{"model": model, **suited, **given})
 
     def to_json(self) -> dict[str, Any]:
         """JSON values."""

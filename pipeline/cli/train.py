@@ -54,7 +54,7 @@ def train_command(arguments: argparse.Namespace) -> None:
 
     select = _select_plan(arguments)
     names = ("model", "objective", "steps", "batch_size", "optimiser", "seed", "device")
-    plan = TrainPlan(select, TrainConfig(**given(arguments, *names)))
+    plan = TrainPlan(select, TrainConfig.recommended(**given(arguments, *names)))
     plan = override(plan, arguments.settings)
     job_settings = training_job_settings(arguments)
     if job_settings is not None:

@@ -12,6 +12,7 @@ import pytest
 
 from datasets import Selection
 from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
+from learners.models.registry import PRESETS
 from learners.training.config import TrainConfig
 from learners.training.optimisation import learning_rate
 from learners.training.records.history import read_history
@@ -59,10 +60,19 @@ def test_the_loaded_policy_carries_the_datas_statistics(
     assert not policy.training
 
 
+def test_given_settings_win_over_those_that_suit_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    suited = replace(PRESETS["mlp"], training={"window_len": 1, "batch_size": 256})
+    monkeypatch.setitem(PRESETS, "mlp", suited)
+    config = TrainConfig.recommended("mlp", batch_size=32)
+    assert (config.model, config.window_len, config.batch_size) == ("mlp", 1, 32)
+    assert TrainConfig.recommended() == TrainConfig()
+
+
 def test_settings_are_saved_beside_the_run(selection: Selection, tmp_path: Path) -> None:
     train(replace(SHORT, steps=2), selection, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["train_config"]["batch_size"] == 8
+    assert config["train_config"]["prefix_len"] == 0
     assert config["model"]["config"]["hidden_dim"] == 16
     assert config["dataset_hash"] == selection.hash
     assert config["git_revision"]
@@ -195,6 +205,7 @@ def test_learning_rate_warms_up_and_falls_to_nothing() -> None:
         {"weight_decay": -1.0},
         {"seed": -1},
         {"threads": 0},
+        {"prefix_len": -1},
     ],
 )
 def test_settings_outside_their_range_are_refused(change: dict[str, Any]) -> None:
