@@ -39,8 +39,9 @@ class HistoryNetwork(nn.Module, ABC):
             tokens = padded.flatten(1).unfold(1, self.history * self.width, self.width)[:, :steps]
         if mask is None:
             return self.encode(tokens)
-        actions = self.encode(tokens[mask])
-        return actions.new_zeros(*mask.shape, actions.shape[-1]).index_put((mask,), actions)
+        counted = mask.nonzero(as_tuple=True)
+        actions = self.encode(tokens[counted])
+        return actions.new_zeros(*mask.shape, actions.shape[-1]).index_put(counted, actions)
 
     def init_state(self, batch_size: int) -> Tensor:
         """(B, H - 1, D): the last tokens, oldest first; zeros before an episode."""

@@ -76,7 +76,7 @@ class HistoryMLP(HistoryNetwork):
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, A) for any T."""
-        if self.history == 1 or (mask is not None and 2 * int(mask.sum()) < mask.numel()):
+        if self.history == 1 or (mask is not None and 2 * mask.sum() < mask.numel()):
             return super().forward(tokens, mask)
         # The same as concatenating H tokens at every step, without copying each token H times.
         kernel = self.first.weight.unflatten(1, (self.history, self.width)).transpose(1, 2)
