@@ -15,6 +15,7 @@ from collectors.scenarios.terrains import TERRAINS
 from collectors.timing import EPISODE_STEPS
 from flows.progress import Reporter
 from flows.records.part_records import collection_rate, part_records
+from flows.records.plans import plan_from_tree
 from flows.records.records import provenance, read_record, to_tree, write_record
 from flows.stages.collect import collect
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
@@ -123,7 +124,8 @@ def _claim(plan: DemoPlan, out: Path) -> None:
     """Write the plan, or check that the one in the folder is this one."""
     known = read_record(out / "plan.json")
     mine = to_tree(asdict(plan))
-    if known is not None and known["plan"] != mine:
+    # An older version's plan lacks the settings that are new.
+    if known is not None and to_tree(asdict(plan_from_tree(DemoPlan, known["plan"]))) != mine:
         raise ValueError(
             f"{out} holds a demo with other settings; choose another --out or remove it"
         )

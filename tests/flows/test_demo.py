@@ -99,6 +99,9 @@ def test_a_second_call_does_no_work_and_finds_the_same_numbers(
     demo: tuple[Path, dict[str, Any]],
 ) -> None:
     out, summary = demo
+    record = json.loads((out / "plan.json").read_text())
+    record["plan"]["bot"]["config"].pop("prefix_len", None)  # as an older version wrote it
+    write_record(out / "plan.json", record)
     counting = Counting()
     again = run_demo(DEMO, out, counting)
     assert without_times(again) == without_times(summary)
