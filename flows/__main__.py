@@ -58,8 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"{parser.prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_INPUT
-    rows = [to_tree(row) for row in result] if isinstance(result, list) else to_tree(result)
-    print(json.dumps(rows, indent=1))
+    print(json.dumps(to_tree(result), indent=1))
     return 0
 
 

@@ -11,9 +11,10 @@ from flows.evaluate import evaluate_policy
 from flows.progress import Reporter
 from flows.records.part_records import PartCollected
 from flows.records.plans import plan_from_tree
+from flows.records.records import to_tree
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
 from flows.settings import override
-from flows.stages.demo import DemoPlan, DemoStages, describe, run_demo
+from flows.stages.demo import DemoPlan, DemoStages, DemoSummary, describe, run_demo
 from flows.tasks.legged import LeggedPlan
 from flows.train import train_run
 
@@ -31,7 +32,7 @@ TASKS = DemoStages(collect_store, describe_store, train_run, evaluate_policy)
 @flow(name="demo", flow_run_name=named_after("demo in", "out"), persist_result=False)
 def demo(
     out: forms.Place, settings: forms.Settings = forms.NONE, plan: dict[str, Any] | None = None
-) -> dict[str, Any]:
+) -> DemoSummary:
     """Run the pipeline at small scale: collect, describe, train, evaluate.
 
     Args:
@@ -44,6 +45,6 @@ def demo(
     """
     folder, whole = Path(out), plan_from_tree(DemoPlan, plan or {})
     summary = run_demo(override(whole, settings), folder, shown_progress(), TASKS)
-    rows = [{"policy": name, **record} for name, record in summary["policies"].items()]
+    rows = [{"policy": name, **to_tree(each)} for name, each in summary.policies.items()]
     show_table(f"policies {folder.name}", rows, "closed-loop evaluation")
     return summary

@@ -6,6 +6,7 @@ from prefect import flow
 
 from collectors.legged.evaluation import EvaluationGrid
 from flows import forms
+from flows.records.records import to_tree
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
 from flows.settings import override, with_chosen
 from flows.stages import evaluate as stage
@@ -41,5 +42,5 @@ def evaluate(
     plan = EvaluatePlan(grid=with_chosen(EvaluationGrid(), grid), threads=threads)
     plan = override(plan, settings)
     source = run_source(Path(run))
-    record = evaluate_policy(source, plan, shown_progress(), Path(run) / "evaluation.json")
-    show_table(f"evaluation {source.name}", record["cells"], "closed-loop evaluation")
+    evaluation = evaluate_policy(source, plan, shown_progress(), Path(run) / "evaluation.json")
+    show_table(f"evaluation {source.name}", to_tree(evaluation.cells), "closed-loop evaluation")

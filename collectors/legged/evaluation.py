@@ -4,8 +4,7 @@ A cell is a terrain, a skill and a level.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,7 +48,7 @@ class EvaluationGrid:
 
 @dataclass(frozen=True)
 class CellResult:
-    """Means of one policy in one cell; `episode_return` is "return" in files.
+    """Means of one policy in one cell; `return_` is "return" in files.
 
     vx_error is the mean |v_x error| over the last 2 s, m/s; torque_p99 and action_rate_p99 the 99th
     percentiles over all steps of the largest joint torque, Nm, and the fastest joint target, rad/s.
@@ -59,19 +58,13 @@ class CellResult:
     terrain: str
     skill: str
     level: int
-    episode_return: float
+    return_: float
     success: float
     survival: float
     episodes: int
     vx_error: float
     torque_p99: float
     action_rate_p99: float
-
-    def as_record(self) -> dict[str, Any]:
-        """The cell as files and tables hold it."""
-        record = asdict(self)
-        record["return"] = record.pop("episode_return")
-        return record
 
 
 def evaluate(
@@ -98,7 +91,7 @@ def _sum_up(
         terrain=terrain,
         skill=skill,
         level=level,
-        episode_return=float(np.mean([r.episode_return for r in ordered])),
+        return_=float(np.mean([r.episode_return for r in ordered])),
         success=float(np.mean([r.success for r in ordered])),
         survival=float(np.mean([not r.terminated for r in ordered])),
         episodes=len(ordered),

@@ -17,6 +17,14 @@ def plan_from_tree(kind: type[Plan], tree: Any) -> Plan:
     return _value(kind, tree, kind.__name__)
 
 
+def record_from_tree(kind: type[Plan], tree: Any) -> Plan | None:
+    """A frozen dataclass from a file that may hold more; None where a field is missing or wrong."""
+    try:
+        return plan_from_tree(kind, {name: tree[name] for name in _fields(kind)})
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def _value(kind: Any, tree: Any, where: str) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
@@ -41,9 +49,15 @@ def _value(kind: Any, tree: Any, where: str) -> Any:
 def _dataclass(kind: Any, tree: Any, where: str) -> Any:
     if not isinstance(tree, dict):
         raise ValueError(f"{where} needs an object of named values, not {tree!r}")
-    known = [field.name for field in fields(kind)]
-    unknown = sorted(tree.keys() - set(known))
+    known = _fields(kind)
+    unknown = sorted(tree.keys() - known.keys())
     if unknown:
         raise ValueError(f"{where} has no '{unknown[0]}'; there are: {', '.join(known)}")
     hints = get_type_hints(kind)
-    return kind(**{name: _value(hints[name], tree[name], f"{where}.{name}") for name in tree})
+    given = {name: _value(hints[known[name]], tree[name], f"{where}.{name}") for name in tree}
+    return kind(**{known[name]: value for name, value in given.items()})
+
+
+def _fields(kind: Any) -> dict[str, str]:
+    """Name in files -> field; `return_` is "return" there."""
+    return {field.name.rstrip("_"): field.name for field in fields(kind)}

@@ -3,26 +3,28 @@
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from datasets.files import write_bytes_durably
+from flows.records.plans import record_from_tree
 from learners.revision import git_revision
 
 _VERSIONED = ("gaitforge", "mujoco", "torch", "numpy", "zarr", "duckdb", "rsl-rl-lib", "prefect")
+Kept = TypeVar("Kept")
 
 
 def to_tree(value: Any) -> Any:
-    """A dataclass tree, dict or list as plain JSON values."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
+    """Dataclasses, dicts and lists as plain JSON values; a field `return_` is "return" there."""
     return json.loads(json.dumps(value, default=_plain))
 
 
 def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name.rstrip("_"): getattr(value, field.name) for field in fields(value)}
     if hasattr(value, "item"):
         return value.item()
     return dict(value) if hasattr(value, "keys") else str(value)
@@ -72,36 +74,33 @@ def provenance() -> dict[str, Any]:
 
 
 def kept_evaluation(
-    path: Path | None,
-    plan: Any,
-    key: Mapping[str, Any],
-    fields: Collection[str],
-    evaluate: Callable[[], dict[str, Any]],
-) -> dict[str, Any]:
-    """`kept_record` of an evaluation by a plan; just `evaluate()` without a path."""
+    path: Path | None, plan: Any, key: Mapping[str, Any], kind: type[Kept], make: Callable[[], Kept]
+) -> Kept:
+    """`kept_record` of an evaluation by a plan; just `make()` without a path."""
     if path is None:
-        return evaluate()
-    known = {"plan": digest(plan), **key}
-    return kept_record(path, known, fields, lambda: {**evaluate(), "plan": to_tree(plan)})
+        return make()
+    return kept_record(path, {"plan": digest(plan), **key}, kind, make, plan=plan)
 
 
 def kept_record(
-    path: Path, key: Mapping[str, Any], fields: Collection[str], make: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
+    path: Path, key: Mapping[str, Any], kind: type[Kept], make: Callable[[], Kept], **beside: Any
+) -> Kept:
     """The record at `path` if it was made with this key; else what `make` returns, written there.
 
     Args:
-        key: changes with whatever changes the record; fields: some of the record's.
+        key: changes with whatever changes the record; kind: the record's dataclass.
+        beside: what the file holds besides the record.
 
     Raises:
         ValueError: `path` holds something else than such a record, and what `make` raises.
     """
     known = read_record(path)
     if known is not None:
-        if not (isinstance(known, dict) and known.keys() >= {"key", *fields}):
+        kept = record_from_tree(kind, known)
+        if kept is None or "key" not in known:
             raise ValueError(f"{path} holds something else than an evaluation; it stays")
         if known["key"] == to_tree(key):
-            return known
-    record = to_tree({**make(), "key": key, **provenance()})
-    write_record(path, record)
-    return record
+            return kept
+    made = make()
+    write_record(path, {**to_tree(made), **beside, "key": key, **provenance()})
+    return made

@@ -144,9 +144,17 @@ def over_seeds(rows: Sequence[Row], measures: Iterable[str]) -> Row:
     return {name: mean_and_std([row[name] for row in rows]) for name in measures}
 
 
-def mean_and_std(values: Sequence[float | None]) -> dict[str, float | None]:
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation."""
+
+    mean: float | None
+    std: float | None
+
+
+def mean_and_std(values: Sequence[float | None]) -> Spread:
     """Mean and sample standard deviation; None where a value is missing, or for too few values."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known or len(known) < len(values):
-        return {"mean": None, "std": None}
-    return {"mean": fmean(known), "std": stdev(known) if len(known) > 1 else None}
+        return Spread(None, None)
+    return Spread(fmean(known), stdev(known) if len(known) > 1 else None)

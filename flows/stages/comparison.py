@@ -5,7 +5,7 @@ adds models and seeds to a finished one.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from collectors.scenarios.terrains import TERRAINS
 from datasets import Selection
 from flows.progress import Reporter
 from flows.records.records import kept_record, provenance, to_tree, write_record
-from flows.stages.compared_runs import COMPARISON, ComparedModels, ComparedRun, train_once
+from flows.stages.compared_runs import COMPARISON, ComparedModels, ComparedRun, Row, train_once
 from flows.stages.comparison_summary import summarise
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
 from flows.stages.train import SelectPlan
 from learners.checkpoint import load_policy
-from learners.training.held_out import held_out_error, split_episodes
+from learners.training.held_out import HeldOutError, held_out_error, split_episodes
 
 GRID_EPISODES = 20
 
@@ -75,7 +75,7 @@ def comparison_grid(selection: Selection, episodes: int = GRID_EPISODES) -> Eval
 
 def run_comparison(
     plan: ComparisonPlan, store_path: Path | str, out: Path, reporter: Reporter
-) -> dict[str, Any]:
+) -> Row:
     """Run or resume the comparison in `out`; returns what `comparison.json` holds.
 
     Raises:
@@ -89,12 +89,12 @@ def run_comparison(
     assert held_out is not None, "a plan holds some episodes out"
     # First: it takes no training, and shows whatever is wrong with the evaluation.
     expert_source, path = PolicySource("expert", expert=plan.expert), out / "evaluate/expert.json"
-    expert = evaluate_policy(expert_source, plan.evaluate, reporter, path)
+    expert = to_tree(evaluate_policy(expert_source, plan.evaluate, reporter, path))
     runs = [_run(run, plan, store_path, held_out, out, reporter) for run in plan.runs()]
     record = {
-        "plan": asdict(plan),
+        "plan": plan,
         "store": Path(store_path).name,
-        "dataset": asdict(selection.store.info()),
+        "dataset": selection.store.info(),
         "selection": selection.hash,
         "control_dt_s": selection.store.schema.control_dt_s,
         "trained_on": {"episodes": len(episodes.train), "steps": episodes.train.steps},
@@ -135,27 +135,27 @@ def _run(
     held_out: Selection,
     out: Path,
     reporter: Reporter,
-) -> dict[str, Any]:
+) -> Row:
     """Train, test and evaluate one run, as far as that is not done yet."""
     config = plan.train_config(run.model, run.seed)
     row = train_once(run, config, plan.select, store_path, out, reporter)
     source = PolicySource(run.name, run.folder(out))
     tested = _test_once(source, held_out, run.record(out, "test"), reporter)
     evaluated = evaluate_policy(source, plan.evaluate, reporter, run.record(out, "evaluate"))
-    return {**row, "test_mse": tested["mse"], "evaluation": evaluated}
+    return {**row, "test_mse": tested.mse, "evaluation": to_tree(evaluated)}
 
 
 def _test_once(
     source: PolicySource, held_out: Selection, path: Path, reporter: Reporter
-) -> dict[str, Any]:
+) -> HeldOutError:
     """The error on the held-out episodes, unless `path` already holds that of these weights."""
     run = source.run
     assert run is not None, "a comparison tests what it trained"
 
-    def make() -> dict[str, Any]:
+    def make() -> HeldOutError:
         policy = load_policy(run, which=source.which)
         with reporter.step(f"test {source.name}", held_out.steps, "step") as advance:
-            return asdict(held_out_error(policy, held_out, lambda n: advance(n, "")))
+            return held_out_error(policy, held_out, lambda n: advance(n, ""))
 
     key = {"held_out": held_out.hash, "weights": source.key()}
-    return kept_record(path, key, ("mse",), make)
+    return kept_record(path, key, HeldOutError, make)

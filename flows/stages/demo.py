@@ -1,24 +1,31 @@
 """The pipeline at small scale: collect, describe, train, evaluate, summarise."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from collectors.experts.expert import load_expert
 from collectors.legged.data import COLLECTION_PRESETS
-from collectors.legged.evaluation import EvaluationGrid
+from collectors.legged.evaluation import CellResult, EvaluationGrid
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from collectors.timing import EPISODE_STEPS
+from datasets import StoreInfo, open_store
 from flows.progress import Reporter
 from flows.records.part_records import collection_rate, part_records
 from flows.records.plans import plan_from_tree
 from flows.records.records import provenance, read_record, to_tree, write_record
 from flows.stages.collect import collect
-from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from flows.stages.evaluate import (
+    EvaluatePlan,
+    PolicyEvaluation,
+    PolicyMeasures,
+    PolicySource,
+    evaluate_policy,
+)
 from flows.stages.overview import dataset_overview
 from flows.stages.train import SelectPlan, TrainPlan, run_training
 from flows.tasks.legged import LeggedPlan
@@ -29,10 +36,6 @@ STORE = "legged.zarr"
 SUMMARY = "summary.json"
 WALL = "wall.json"
 EXPERT_CARD = "expert.json"
-POLICY_MEASURES = (
-    *("return", "success", "survival", "parameters"),
-    *("latency_us_median", "latency_us_p99"),
-)
 
 # A window is a whole episode, so every step has its full history. A training takes a minute.
 _FCNET_BUDGET = {"steps": 3000, "batch_size": 8, "window_len": EPISODE_STEPS, "peak_lr": 8e-3}
@@ -65,11 +68,33 @@ class DemoPlan:
         return {"fcnet": self.fcnet, "bot": self.bot, "fcnet_rc": self.fcnet_rc}
 
 
-def describe(store: Path, path: Path) -> dict[str, Any]:
-    """Write what a store holds into the file `path`."""
-    overview = dataset_overview(store)
-    write_record(path, overview)
-    return overview
+@dataclass(frozen=True)
+class PolicySummary(PolicyMeasures):
+    """A policy's measures; `return_fraction` is of the expert's return."""
+
+    return_fraction: float
+    train_s: float | None
+
+
+@dataclass(frozen=True)
+class DemoSummary:
+    """What `summary.json` holds; `wall_s` is that of all calls for the folder."""
+
+    dataset: StoreInfo
+    collect: Mapping[str, float]
+    policies: Mapping[str, PolicySummary]
+    cells: tuple[CellResult, ...]
+    git_revision: str
+    versions: Mapping[str, str]
+    machine: str
+    wall_s: float
+    command: str
+
+
+def describe(store: Path, path: Path) -> StoreInfo:
+    """Write what a store holds into the file `path`; returns its sizes."""
+    write_record(path, dataset_overview(store))
+    return open_store(store).info()
 
 
 @dataclass(frozen=True)
@@ -77,16 +102,16 @@ class DemoStages:
     """The stages as functions of this process; `flows.demo` has them as Prefect tasks."""
 
     collect: Callable[[LeggedPlan, Path, Reporter], Any] = collect
-    describe: Callable[[Path, Path], dict[str, Any]] = describe
+    describe: Callable[[Path, Path], StoreInfo] = describe
     train: Callable[[TrainPlan, Path, Path, Reporter], TrainResult] = run_training
-    evaluate: Callable[[PolicySource, EvaluatePlan, Reporter, Path], dict[str, Any]] = (
+    evaluate: Callable[[PolicySource, EvaluatePlan, Reporter, Path], PolicyEvaluation] = (
         evaluate_policy
     )
 
 
 def run_demo(
     plan: DemoPlan, out: Path, reporter: Reporter, stages: DemoStages | None = None
-) -> dict[str, Any]:
+) -> DemoSummary:
     """Run or resume the demo in `out`; returns what `summary.json` holds.
 
     Raises:
@@ -99,7 +124,7 @@ def run_demo(
         stages.collect(plan.collect, store, reporter)
     write_record(out / EXPERT_CARD, load_expert(plan.collect.expert).card)
     with _timed(out, "describe"):
-        overview = stages.describe(store, out / "dataset.json")
+        info = stages.describe(store, out / "dataset.json")
     trained: dict[str, TrainResult] = {}
     for name, training in plan.learned().items():
         with _timed(out, f"train {name}"):
@@ -111,57 +136,47 @@ def run_demo(
         path = out / "evaluate" / f"{source.name}.json"
         with _timed(out, f"evaluate {source.name}"):
             evaluations[source.name] = stages.evaluate(source, plan.evaluate, reporter, path)
-    summary = _summary(plan, store, overview, trained, evaluations)
-    summary |= {
-        "wall_s": sum(entry["seconds"] for entry in read_record(out / WALL) or []),
-        "command": f"gaitforge demo --out {out.name if out.is_absolute() else out}",
-    }
+    steps_per_s = collection_rate(part_records(store, plan.collect.part_ids()))
+    summary = DemoSummary(
+        dataset=info,
+        # Every ground is a height field here, flat ones included: one rate serves both names.
+        collect={"steps_per_s": steps_per_s, "terrain_steps_per_s": steps_per_s},
+        policies=_policies(plan, trained, evaluations),
+        cells=tuple(cell for each in evaluations.values() for cell in each.cells),
+        wall_s=sum(entry["seconds"] for entry in read_record(out / WALL) or []),
+        command=f"gaitforge demo --out {out.name if out.is_absolute() else out}",
+        **provenance(),
+    )
     write_record(out / SUMMARY, summary)
-    return to_tree(summary)
+    return summary
 
 
 def _claim(plan: DemoPlan, out: Path) -> None:
     """Write the plan, or check that the one in the folder is this one."""
     known = read_record(out / "plan.json")
-    mine = to_tree(asdict(plan))
     # An older version's plan lacks the settings that are new.
-    if known is not None and to_tree(asdict(plan_from_tree(DemoPlan, known["plan"]))) != mine:
+    if known is not None and to_tree(plan_from_tree(DemoPlan, known["plan"])) != to_tree(plan):
         raise ValueError(
             f"{out} holds a demo with other settings; choose another --out or remove it"
         )
     if known is None:
-        write_record(out / "plan.json", {"plan": mine, **provenance()})
+        write_record(out / "plan.json", {"plan": plan, **provenance()})
 
 
-def _summary(
+def _policies(
     plan: DemoPlan,
-    store: Path,
-    overview: dict[str, Any],
-    trained: dict[str, TrainResult],
-    evaluations: dict[str, dict[str, Any]],
-) -> dict[str, Any]:
-    card = load_expert(plan.collect.expert).card
+    trained: Mapping[str, TrainResult],
+    evaluations: Mapping[str, PolicyEvaluation],
+) -> dict[str, PolicySummary]:
     train_s: dict[str, float | None] = {name: result.train_s for name, result in trained.items()}
-    train_s["expert"] = card.get("wall_s")
-    expert_return = evaluations["expert"]["return"]
-    policies = {
-        name: {
-            "return": record["return"],
-            "return_fraction": record["return"] / expert_return,
-            "train_s": train_s[name],
-            **{measure: record[measure] for measure in POLICY_MEASURES},
-        }
-        for name, record in evaluations.items()
-    }
-    parts = part_records(store, plan.collect.part_ids())
-    steps_per_s = collection_rate(parts)
+    train_s["expert"] = load_expert(plan.collect.expert).card.get("wall_s")
     return {
-        "dataset": overview["info"],
-        # Every ground is a height field here, flat ones included: one rate serves both names.
-        "collect": {"steps_per_s": steps_per_s, "terrain_steps_per_s": steps_per_s},
-        "policies": policies,
-        "cells": [cell for record in evaluations.values() for cell in record["cells"]],
-        **provenance(),
+        name: PolicySummary(
+            **{measure.name: getattr(each, measure.name) for measure in fields(PolicyMeasures)},
+            return_fraction=each.return_ / evaluations["expert"].return_,
+            train_s=train_s[name],
+        )
+        for name, each in evaluations.items()
     }
 
 

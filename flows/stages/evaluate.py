@@ -4,14 +4,13 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from collectors.experts.expert import load_expert
 from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.evaluation import EvaluationGrid, evaluate
+from collectors.legged.evaluation import CellResult, EvaluationGrid, evaluate
 from collectors.legged.observations import POLICY_SLICES
 from collectors.policies import Observation, Policy
 from collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
@@ -65,25 +64,42 @@ class PolicySource:
         return digest(checkpoint_path(self.run, self.which).read_bytes().hex())
 
 
+@dataclass(frozen=True)
+class PolicyMeasures:
+    """Means over cells, each with the same weight; the latency is of one robot on one thread."""
+
+    return_: float
+    success: float
+    survival: float
+    parameters: int
+    latency_us_median: float
+    latency_us_p99: float
+
+
+@dataclass(frozen=True)
+class PolicyEvaluation(PolicyMeasures):
+    """The measures of a policy, and its cells."""
+
+    policy: str
+    wall_s: float
+    steps_per_s: float
+    cells: tuple[CellResult, ...]
+
+
 def evaluate_policy(
     source: PolicySource, plan: EvaluatePlan, reporter: Reporter, path: Path | None = None
-) -> dict[str, Any]:
+) -> PolicyEvaluation:
     """Run every episode of the plan's grid, unless `path` already holds that evaluation.
-
-    Returns:
-        {"policy", "cells", "return", "success", "survival", "parameters", "latency_us_median",
-        "latency_us_p99", ...}: means over the cells, each with the same weight; the latency is that
-        of one robot on one thread.
 
     Raises:
         ValueError: no such expert or run, a run trained on another observation, or `path` holds
             something else.
     """
     key, work = {"weights": source.key()}, partial(_evaluated, source, plan, reporter)
-    return kept_evaluation(path, plan, key, ("policy", "cells"), work)
+    return kept_evaluation(path, plan, key, PolicyEvaluation, work)
 
 
-def _evaluated(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> dict[str, Any]:
+def _evaluated(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> PolicyEvaluation:
     specs = plan.grid.specs()
     robots = min(plan.robots, len(specs))
     policy, parameters, robot = _load(source, robots, plan)
@@ -98,18 +114,18 @@ def _evaluated(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> 
         median, p99 = control_latency(single, robot_observations(plan, robot))
     finally:
         env.close()
-    return {
-        "policy": source.name,
-        "return": float(np.mean([cell.episode_return for cell in cells])),
-        "success": float(np.mean([cell.success for cell in cells])),
-        "survival": float(np.mean([cell.survival for cell in cells])),
-        "parameters": parameters,
-        "latency_us_median": median,
-        "latency_us_p99": p99,
-        "wall_s": wall_s,
-        "steps_per_s": total / wall_s,
-        "cells": [cell.as_record() for cell in cells],
-    }
+    return PolicyEvaluation(
+        policy=source.name,
+        return_=float(np.mean([cell.return_ for cell in cells])),
+        success=float(np.mean([cell.success for cell in cells])),
+        survival=float(np.mean([cell.survival for cell in cells])),
+        parameters=parameters,
+        latency_us_median=median,
+        latency_us_p99=p99,
+        wall_s=wall_s,
+        steps_per_s=total / wall_s,
+        cells=tuple(cells),
+    )
 
 
 def run_source(run: Path) -> PolicySource:

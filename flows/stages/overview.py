@@ -1,8 +1,6 @@
 """A dataset's overview: counts, returns, randomisation and energy by frequency."""
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +21,13 @@ _SPECTRA = (
 )
 
 
-def dataset_overview(store_path: Path) -> dict[str, Any]:
-    """The record behind the report's dataset section."""
+def dataset_overview(store_path: Path) -> dict[str, object]:
+    """The record behind the report's dataset section, to be written as JSON."""
     store = open_store(store_path)
     selection = store.select()
     episodes = selection.episodes()
     return {
-        "info": asdict(store.info()),
+        "info": store.info(),
         "control_dt_s": store.schema.control_dt_s,
         "groups": selection.describe(),
         "levels": selection.describe(("level",)),
@@ -49,7 +47,7 @@ def _histogram(episodes: pa.Table, column: str, bins: int) -> dict[str, list[flo
     return {"edges": edges.tolist(), "counts": counts.tolist()}
 
 
-def _spectra(selection: Selection) -> list[dict[str, Any]]:
+def _spectra(selection: Selection) -> list[dict[str, object]]:
     """Energy shares of the observation's blocks, averaged over a block's channels."""
     energy = selection.spectral_energy("obs", n=SPECTRUM_WINDOW)
     slices = selection.store.schema.field("obs").slices

@@ -34,13 +34,13 @@ def demo_command(arguments: argparse.Namespace) -> None:
         summary = run_demo(plan, arguments.out, reporter)
         page = write_demo_report(arguments.out, reporter)
     if arguments.json:
-        show_one(summary, as_json=True)
+        show_one(to_tree(summary), as_json=True)
         return
-    policies = [{"policy": name, **record} for name, record in summary["policies"].items()]
+    policies = [{"policy": name, **to_tree(each)} for name, each in summary.policies.items()]
     show(policies, as_json=False)
-    rate = summary["collect"]["steps_per_s"]
-    print(f"\ncollected {summary['dataset']['steps']:,} steps at {rate:,.0f} steps/s; ", end="")
-    print(f"whole demo {summary['wall_s']:.0f} s")
+    rate = summary.collect["steps_per_s"]
+    print(f"\ncollected {summary.dataset.steps:,} steps at {rate:,.0f} steps/s; ", end="")
+    print(f"whole demo {summary.wall_s:.0f} s")
     print(f"report: {page}")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from collectors.gym.data import EXPERT, MEDIUM
 from collectors.gym.experts import QUALITIES, policies_folder, read_recipe
 from collectors.gym.tasks import TASKS
+from flows.records.records import to_tree
 from flows.settings import override, with_chosen
 from flows.tasks.gym import GymPlan, quality_summary
 from pipeline.cli.arguments import (
@@ -131,7 +132,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     plan = override(GymEvaluationPlan(**chosen, references=references), arguments.settings)
     if plan.env != arguments.env:
         raise ValueError(f"--env chooses the task, {arguments.env}: leave out --set env")
-    record = evaluate_gym(source, plan, TerminalReporter(), arguments.out)
+    record = to_tree(evaluate_gym(source, plan, TerminalReporter(), arguments.out))
     show_one(record if arguments.json else _shown(record), arguments.json)
 
 
@@ -148,9 +149,9 @@ def _source(arguments: argparse.Namespace) -> GymSource:
     return GymSource(arguments.quality, policies=policy, quality=arguments.quality)
 
 
-def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
+def _shown(record: Mapping[str, Any]) -> dict[str, object]:
     """The record's numbers; a mean and its standard deviation are two."""
-    rows: dict[str, Any] = {name: record[name] for name in ("policy", "env", "episodes")}
+    rows = {name: record[name] for name in ("policy", "env", "episodes")}
     for name in ("return", "length", "normalised", "d4rl_normalised"):
         rows |= {name: record[name]["mean"], f"{name} std": record[name]["std"]}
     return rows | {name: record[name] for name in ("success", "terminated", "steps_per_s")}

@@ -12,6 +12,7 @@ from collectors.humanoid.clips.snippets import Snippet, cut_clip
 from collectors.humanoid.data import SnippetGrid
 from collectors.humanoid.experts.experts import PD
 from collectors.humanoid.observation import CONTROL_DT_S
+from flows.records.records import to_tree
 from flows.settings import override
 from flows.tasks.humanoid import HumanoidPlan
 from pipeline.cli.arguments import (
@@ -158,7 +159,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     plan = HumanoidEvaluationPlan(str(arguments.reference), arguments.train, arguments.validation)
     plan = override(plan, arguments.settings)
     source = _source(arguments.policy, arguments.checkpoint)
-    record = evaluate_humanoid(source, plan, TerminalReporter(), arguments.out)
+    record = to_tree(evaluate_humanoid(source, plan, TerminalReporter(), arguments.out))
     means = [
         {"group": group, "snippet": "(mean)", **record[group]}
         for group in ("train", "validation")

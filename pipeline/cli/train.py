@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.progress import Silent
+from flows.records.records import to_tree
 from flows.settings import override, with_chosen
 from learners.models.registry import describe_models
 from learners.training.config import TrainConfig
@@ -120,7 +121,7 @@ def show_evaluation(arguments: argparse.Namespace, name: str, **source: Any) -> 
     plan = with_chosen(plan, {"threads": arguments.threads, "sim": arguments.sim})
     plan = override(plan, arguments.settings)
     evaluation = evaluate_policy(PolicySource(name, **source), plan, TerminalReporter())
-    show(evaluation["cells"], arguments.json)
+    show(to_tree(evaluation.cells), arguments.json)
 
 
 @command("gaitforge models --json", "--json")

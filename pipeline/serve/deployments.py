@@ -23,6 +23,7 @@ from flows.runners.prefect import (
     show_markdown,
     shown_progress,
 )
+from flows.stages.demo import DemoSummary
 from flows.train import train
 from pipeline.report.card import selected, write_card
 from pipeline.report.demo import write_demo_report
@@ -74,7 +75,7 @@ def report_demo(out: Path, reporter: Reporter) -> Path:
 @flow(name="demo-report", flow_run_name=named_after("demo in", "out"), persist_result=False)
 def demo_report(
     out: Place, settings: Settings = NONE, plan: dict[str, Any] | None = None
-) -> tuple[dict[str, Any], Path]:
+) -> tuple[DemoSummary, Path]:
     """Run the flow demo, then write its report.
 
     Args:

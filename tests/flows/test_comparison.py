@@ -19,7 +19,7 @@ from datasets import open_store
 from flows.progress import Silent
 from flows.records.records import to_tree
 from flows.stages.collect import collect
-from flows.stages.compared_runs import mean_and_std
+from flows.stages.compared_runs import Spread, mean_and_std
 from flows.stages.comparison import ComparisonPlan, comparison_grid, run_comparison
 from flows.stages.comparison_summary import summarise
 from flows.stages.evaluate import EvaluatePlan, PolicySource
@@ -312,13 +312,12 @@ def test_a_cell_that_the_expert_fails_has_no_fraction() -> None:
 
     run = {"model": "mlp", "seed": 0, "parameters": 1, "steps": 1, "control_steps": 1}
     run |= {"train_s": 1.0, "test_mse": 0.5, "evaluation": evaluation(1.0)}
-    summary = summarise(["mlp"], [run], evaluation(0.0))
+    summary = to_tree(summarise(["mlp"], [run], evaluation(0.0)))
     assert summary["models"][0]["return_fraction"] == {"mean": None, "std": None}
     assert summary["models"][0]["cells"][0]["return_fraction"]["mean"] is None
-    assert to_tree(summary) == summary
 
 
 def test_mean_and_standard_deviation() -> None:
-    assert mean_and_std([1.0, 2.0, 3.0]) == {"mean": 2.0, "std": 1.0}
-    assert mean_and_std([4.0]) == {"mean": 4.0, "std": None}
-    assert mean_and_std([4.0, None]) == {"mean": None, "std": None}
+    assert mean_and_std([1.0, 2.0, 3.0]) == Spread(2.0, 1.0)
+    assert mean_and_std([4.0]) == Spread(4.0, None)
+    assert mean_and_std([4.0, None]) == Spread(None, None)

@@ -47,7 +47,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     with pytest.raises(Stop):
         run_demo(DEMO, out, Interrupting(after=500))
     assert not (out / "summary.json").exists()
-    return out, run_demo(DEMO, out, Silent())
+    return out, to_tree(run_demo(DEMO, out, Silent()))
 
 
 def assert_documented(summary: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ def test_a_second_call_does_no_work_and_finds_the_same_numbers(
     record["plan"]["bot"]["config"].pop("prefix_len", None)  # as an older version wrote it
     write_record(out / "plan.json", record)
     counting = Counting()
-    again = run_demo(DEMO, out, counting)
+    again = to_tree(run_demo(DEMO, out, counting))
     assert without_times(again) == without_times(summary)
     assert sum(counting.units.values()) == 0
     assert not any(name.startswith("evaluate") for name in counting.units)

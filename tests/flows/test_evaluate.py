@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 import torch
 
 from collectors.experts.expert import DEFAULT_EXPERT, load_expert
-from collectors.legged.evaluation import EvaluationGrid
+from collectors.legged.evaluation import CellResult, EvaluationGrid
 from collectors.policies import Observation
 from collectors.robots.robot import load_robot
 from flows.progress import Silent
+from flows.records.plans import record_from_tree
+from flows.records.records import to_tree
 from flows.stages.evaluate import (
     EvaluatePlan,
+    PolicyEvaluation,
     PolicySource,
     control_latency,
     evaluate_policy,
@@ -57,21 +59,31 @@ def test_an_expert_is_timed_on_observations_of_one_real_robot() -> None:
     assert 0 < median <= p99
 
 
-def _expert_cells(robots: int = 4) -> dict[str, Any]:
+def _expert_cells(robots: int = 4) -> tuple[CellResult, ...]:
     grid = EvaluationGrid(("flat", "rough"), ("stand", "tilt"), (1,), episodes=3, seed=5)
     plan = EvaluatePlan(grid=grid, robots=robots)
-    return evaluate_policy(PolicySource("expert", expert=DEFAULT_EXPERT), plan, Silent())
+    return evaluate_policy(PolicySource("expert", expert=DEFAULT_EXPERT), plan, Silent()).cells
 
 
 def test_the_same_seed_and_card_give_the_same_table() -> None:
     first, second = _expert_cells(), _expert_cells()
-    assert first["cells"] == second["cells"]
-    assert len(first["cells"]) == 4
+    assert first == second
+    assert len(first) == 4
+
+
+def test_an_evaluation_comes_back_from_its_file() -> None:
+    cell = CellResult("x", "flat", "run", 2, 3.5, 1.0, 0.5, 4, 0.1, 20.0, 30.0)
+    made = PolicyEvaluation(3.5, 1.0, 0.5, 7, 8.0, 9.0, "x", 1.0, 2.0, (cell,))
+    tree = to_tree(made)
+    assert tree["return"] == tree["cells"][0]["return"] == 3.5
+    assert record_from_tree(PolicyEvaluation, tree | {"key": {}}) == made
+    for damaged in ([], {}, tree | {"cells": 3}, {**tree, "cells": [{"return": 3.5}]}):
+        assert record_from_tree(PolicyEvaluation, damaged) is None
 
 
 def test_cells_tell_speed_error_torque_and_action_rate() -> None:
-    for cell in _expert_cells()["cells"]:
-        assert 0 <= cell["vx_error"] < 3
-        assert 0 < cell["torque_p99"] <= ROBOT.torque_limit_nm.max() + 1e-3
-        assert 0 < cell["action_rate_p99"] < 500
-        assert {"terrain", "skill", "level", "return", "success", "survival"} <= set(cell)
+    for cell in _expert_cells():
+        assert 0 <= cell.vx_error < 3
+        assert 0 < cell.torque_p99 <= ROBOT.torque_limit_nm.max() + 1e-3
+        assert 0 < cell.action_rate_p99 < 500
+        assert {"terrain", "skill", "level", "return", "success", "survival"} <= set(to_tree(cell))

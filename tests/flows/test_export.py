@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from collectors.legged.evaluation import EvaluationGrid
 from collectors.robots.robot import load_robot
 from flows.progress import Silent
+from flows.records.records import to_tree
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
 from flows.stages.export import ExportPlan, robot_facts, run_export
 from flows.stages.train import SelectPlan, TrainPlan, run_training
@@ -66,8 +67,9 @@ def test_the_exported_policy_does_in_the_simulator_what_the_run_does(
         evaluate_policy(PolicySource("it", run=folder), plan, Silent())
         for folder in (run, tmp_path / "out")
     )
-    assert exported["parameters"] == trained["parameters"]
-    for expected, found in zip(trained["cells"], exported["cells"], strict=True):
+    assert exported.parameters == trained.parameters
+    cells = to_tree(trained.cells), to_tree(exported.cells)
+    for expected, found in zip(*cells, strict=True):
         labels = ("policy", "terrain", "skill")
         assert [found.pop(name) for name in labels] == [expected.pop(name) for name in labels]
         assert found == pytest.approx(expected, rel=1e-3, abs=1e-3)
@@ -102,7 +104,7 @@ def test_an_unfinished_run_is_exported_with_a_note(run: Path, tmp_path: Path) ->
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
     _, card = read_checkpoint(run)
-    header = {"card": json.dumps(card | {"finished": False})}
+    header = {"card": json.dumps({**card, "finished": False})}
     save_file(load_file(run / CHECKPOINT), unfinished / CHECKPOINT, header)
     listening = Listening()
     run_export(PT2_ONLY, unfinished, tmp_path / "out", listening)

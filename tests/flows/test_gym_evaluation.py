@@ -11,6 +11,7 @@ import pytest
 
 from datasets import open_store
 from flows.progress import Silent
+from flows.stages.compared_runs import Spread
 from flows.stages.gym.evaluation import (
     GymEvaluationPlan,
     GymSource,
@@ -68,25 +69,26 @@ def test_every_kind_of_policy_is_evaluated_on_the_same_starts(
         GymSource("random"),
     ]
     records = {source.name: evaluate_gym(source, PLAN, Silent()) for source in sources}
-    assert len({tuple(record["returns"]) for record in records.values()}) == len(sources)
+    assert len({tuple(record.returns) for record in records.values()}) == len(sources)
     for name, record in records.items():
-        assert record["policy"] == name
-        assert record["return"]["mean"] == pytest.approx(np.mean(record["returns"]))
-        assert record["return"]["std"] == pytest.approx(np.std(record["returns"], ddof=1))
-        assert record["steps"] == sum(record["lengths"])
-        expected = 100 * (record["return"]["mean"] + 5) / 305
-        assert record["normalised"]["mean"] == pytest.approx(expected)
+        assert record.policy == name
+        assert record.return_.mean == pytest.approx(np.mean(record.returns))
+        assert record.return_.std == pytest.approx(np.std(record.returns, ddof=1))
+        assert record.steps == sum(record.lengths)
+        assert record.return_.mean is not None
+        expected = 100 * (record.return_.mean + 5) / 305
+        assert record.normalised.mean == pytest.approx(expected)
         # D4RL's published returns of the Hopper.
-        published = 100 * (record["return"]["mean"] + 20.272305) / (3234.3 + 20.272305)
-        assert record["d4rl_normalised"]["mean"] == pytest.approx(published)
+        published = 100 * (record.return_.mean + 20.272305) / (3234.3 + 20.272305)
+        assert record.d4rl_normalised.mean == pytest.approx(published)
     assert len({source.key() for source in sources}) == len(sources)
 
 
 def test_without_references_only_d4rls_score_is_known(policies: Path) -> None:
     source = GymSource("expert", policies=str(policies))
     record = evaluate_gym(source, replace(PLAN, references=None), Silent())
-    assert record["normalised"] == {"mean": None, "std": None}
-    assert record["d4rl_normalised"]["mean"] is not None
+    assert record.normalised == Spread(None, None)
+    assert record.d4rl_normalised.mean is not None
 
 
 def test_the_target_is_in_units_of_the_experts_return(store: Path) -> None:
@@ -94,11 +96,11 @@ def test_the_target_is_in_units_of_the_experts_return(store: Path) -> None:
     halved = train(store, replace(SCALED, return_scale=RETURNS["expert"] / 2), "halved")
     source = GymSource("halved", run=halved)
     asked = {
-        target: evaluate_gym(source, replace(PLAN, return_target=target), Silent())["returns"]
+        target: evaluate_gym(source, replace(PLAN, return_target=target), Silent()).returns
         for target in (0.5, 1.0)
     }
     own = replace(PLAN, references=None, return_target=2.0)
-    assert evaluate_gym(source, own, Silent())["returns"] == asked[1.0]
+    assert evaluate_gym(source, own, Silent()).returns == asked[1.0]
     assert asked[0.5] != asked[1.0], "the policy reads its target"
 
 
@@ -108,7 +110,7 @@ def test_an_evaluation_is_kept_until_weights_or_plan_change(trained: Path, tmp_p
     assert evaluate_gym(source, PLAN, counting, path) == first
     assert sum(counting.units.values()) == PLAN.episodes
     other = evaluate_gym(source, replace(PLAN, seed=4), counting, path)
-    assert other["returns"] != first["returns"]
+    assert other.returns != first.returns
     assert sum(counting.units.values()) == 2 * PLAN.episodes
 
 
@@ -127,7 +129,7 @@ def test_an_evaluation_in_another_simulation_is_made_again(
     path, source, counting = tmp_path / "it.json", GymSource("random"), Counting()
     evaluate_gym(source, PLAN, Silent(), path)
     monkeypatch.setattr("flows.stages.gym.evaluation.package_version", lambda task: "gymnasium 9")
-    assert evaluate_gym(source, PLAN, counting, path)["simulation"] == "gymnasium 9"
+    assert evaluate_gym(source, PLAN, counting, path).simulation == "gymnasium 9"
     assert sum(counting.units.values()) == PLAN.episodes
 
 

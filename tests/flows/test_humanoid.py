@@ -149,12 +149,13 @@ def test_a_learned_policy_is_trained_and_evaluated(trained: Path, humanoid_refer
     plan = HumanoidEvaluationPlan(
         str(humanoid_reference), ("squat_00-0-20",), ("squat_01",), Rollouts(max_steps=8)
     )
-    record = evaluate_humanoid(HumanoidSource("bot", run=trained), plan, Silent())
-    assert [row["snippet"] for row in record["snippets"]] == ["squat_00-0-20", "squat_01-0-39"]
-    for group in ("train", "validation"):
-        assert 0.0 < record[group]["normalised_length"] <= 1.0
-        assert 0.0 < record[group]["normalised_return"] < 1.45
-        assert record[group]["snippets"] == 1
+    found = evaluate_humanoid(HumanoidSource("bot", run=trained), plan, Silent())
+    assert [row.snippet for row in found.snippets] == ["squat_00-0-20", "squat_01-0-39"]
+    for group in (found.train, found.validation):
+        assert group is not None
+        assert 0.0 < group.normalised_length <= 1.0
+        assert 0.0 < group.normalised_return < 1.45
+        assert group.snippets == 1
 
 
 def test_an_evaluation_is_kept_for_the_same_weights_and_plan(
@@ -165,12 +166,12 @@ def test_an_evaluation_is_kept_for_the_same_weights_and_plan(
         str(humanoid_reference), ("squat_00",), rollouts=Rollouts(max_steps=3)
     )
     record = evaluate_humanoid(source, plan, Silent(), path)
-    assert record["validation"] is None
+    assert record.validation is None
     stamp = path.stat().st_mtime_ns
     assert evaluate_humanoid(source, plan, Silent(), path) == record
     assert path.stat().st_mtime_ns == stamp
     longer = replace(plan, rollouts=Rollouts(max_steps=4))
-    assert evaluate_humanoid(source, longer, Silent(), path)["snippets"][0]["steps"] == 4
+    assert evaluate_humanoid(source, longer, Silent(), path).snippets[0].steps == 4
 
 
 def test_data_of_a_trained_expert_hold_its_values(

@@ -49,8 +49,8 @@ def test_what_training_took_for_the_expert_is_not_corrected_again(tmp_path: Path
     for name, scale in (("default", None), ("given", RETURNS["expert"])):
         scale_of(store, replace(TINY, return_scale=scale), tmp_path / name)
         source = GymSource(name, run=tmp_path / name)
-        returns += [evaluate_gym(source, each, Silent())["returns"] for each in (plan, by_store)]
+        returns += [evaluate_gym(source, each, Silent()).returns for each in (plan, by_store)]
     assert returns == [returns[0]] * 4
     other = replace(by_store, return_target=-3.0)
     source = GymSource("default", run=tmp_path / "default")
-    assert evaluate_gym(source, other, Silent())["returns"] != returns[0], "the target is read"
+    assert evaluate_gym(source, other, Silent()).returns != returns[0], "the target is read"

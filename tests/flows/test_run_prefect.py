@@ -158,8 +158,8 @@ def test_the_demos_flow_gives_the_results_of_the_plain_demo(server: Server, tmp_
     plain = run_demo(DEMO, tmp_path / "plain", Silent())
     summary, report = demo_report(str(tmp_path / "flow"), [], to_tree(DEMO))
     assert report.is_file()
-    assert summary["dataset"]["hash"] == plain["dataset"]["hash"]
-    assert [c["return"] for c in summary["cells"]] == [c["return"] for c in plain["cells"]]
+    assert summary.dataset.hash == plain.dataset.hash
+    assert [cell.return_ for cell in summary.cells] == [cell.return_ for cell in plain.cells]
     [run] = server.runs("demo")
     assert run["state_type"] == "COMPLETED"
 

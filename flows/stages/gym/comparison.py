@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.gym.tasks import find_task, package_version
-from datasets import open_store
+from datasets import StoreInfo, open_store
 from datasets.files import exclusive_lock
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from flows.progress import Reporter
@@ -22,6 +22,7 @@ from flows.stages.compared_runs import (
     COMPARISON,
     ComparedModels,
     ComparedRun,
+    Row,
     check_unchanged,
     train_once,
 )
@@ -159,16 +160,16 @@ class _Data:
 
     store_path: Path | str
     selects: Mapping[str, SelectPlan]
-    quality: Mapping[str, dict[str, Any]]
+    quality: Mapping[str, Row]
     references: ReferenceReturns
-    dataset: dict[str, Any]
+    dataset: StoreInfo
     recorded_by: str
     simulation: str
 
 
 def run_gym_comparison(
     plan: GymComparisonPlan, store_path: Path | str, out: Path, reporter: Reporter
-) -> dict[str, Any]:
+) -> Row:
     """Run or resume the comparison in `out`; returns what `comparison.json` holds.
 
     It also has the runs of other calls with the same settings; `left_out` names the other runs.
@@ -178,7 +179,7 @@ def run_gym_comparison(
             `out` that cannot be written or holds such a run with other settings.
     """
     data = _open(plan, store_path)
-    key = digest([plan.shared(), data.dataset["hash"], data.references, data.simulation])
+    key = digest([plan.shared(), data.dataset.hash, data.references, data.simulation])
     for run in plan.runs():
         with _alone(run, out, reporter):
             row = _run(run, plan, data, out, reporter)
@@ -237,12 +238,12 @@ def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
     source = store.schema.attributes.get("format")
     recorded_by = source if source in (OURS, FROM_D4RL) else FROM_ELSEWHERE
     simulation = package_version(task)
-    return _Data(store_path, selects, quality, known, asdict(store.info()), recorded_by, simulation)
+    return _Data(store_path, selects, quality, known, store.info(), recorded_by, simulation)
 
 
 def _run(
     run: ComparedRun, plan: GymComparisonPlan, data: _Data, out: Path, reporter: Reporter
-) -> dict[str, Any]:
+) -> Row:
     """Train and evaluate one run, as far as that is not done yet."""
     config = plan.train_config(run.model, run.seed, return_scale=data.references.expert)
     row = train_once(run, config, data.selects[run.set_name], data.store_path, out, reporter)
@@ -256,7 +257,6 @@ def _run(
         asking = replace(evaluation, return_target=best / data.references.expert)
         path = run.record(out, "evaluate", "-asked-best")
         asked_best = evaluate_gym(source, asking, reporter, path)
-    means = ("return", "length", "normalised", "d4rl_normalised")
     return {
         **row,
         "set": run.set_name,
@@ -264,15 +264,18 @@ def _run(
         "objective": config.objective,
         "window_len": config.window_len,
         "return_target": target,
-        "simulation": evaluated["simulation"],
-        **{name: evaluated[name]["mean"] for name in means},
-        "normalised_asked_best": asked_best["normalised"]["mean"],
-        "success": evaluated["success"],
-        "return_std_over_episodes": evaluated["return"]["std"],
+        "simulation": evaluated.simulation,
+        "return": evaluated.return_.mean,
+        "length": evaluated.length.mean,
+        "normalised": evaluated.normalised.mean,
+        "d4rl_normalised": evaluated.d4rl_normalised.mean,
+        "normalised_asked_best": asked_best.normalised.mean,
+        "success": evaluated.success,
+        "return_std_over_episodes": evaluated.return_.std,
     }
 
 
-def _gather(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> dict[str, Any]:
+def _gather(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> Row:
     """Write `comparison.json` from the runs on the disk.
 
     Repeated until it holds them all: another process may finish a run in between.
@@ -284,7 +287,7 @@ def _gather(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> dict[s
     return record
 
 
-def _record(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> dict[str, Any]:
+def _record(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> Row:
     found = [read_record(path) for path in sorted((out / RUNS).glob("*.json"))]
     rows = [row for row in found if row is not None]
     record = {
@@ -294,7 +297,7 @@ def _record(plan: GymComparisonPlan, data: _Data, key: str, out: Path) -> dict[s
         "store": Path(data.store_path).name,
         "dataset": data.dataset,
         "recorded_by": data.recorded_by,
-        "references": asdict(data.references),
+        "references": data.references,
         **summarise(plan.sets, [row for row in rows if row["key"] == key]),
         "left_out": [row["run"] for row in rows if row["key"] != key],
         **provenance(),

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from collectors.gym.batch import TaskBatch
 from collectors.gym.evaluation import (
     DEFAULT_SEED,
-    TaskEpisode,
     evaluate,
     evaluation_seeds,
 )
 from collectors.gym.experts import RandomPolicy, load_gym_expert, read_recipe
-from collectors.gym.tasks import GymTask, find_task, package_version
+from collectors.gym.tasks import find_task, package_version
 from collectors.policies import TaskPolicy
 from datasets.files import sha256_file
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
@@ -33,13 +31,12 @@ from datasets.formats.d4rl.tasks import normalised_return
 from datasets.schema import Schema
 from flows.progress import Reporter
 from flows.records.records import kept_evaluation, read_record
-from flows.stages.compared_runs import mean_and_std
+from flows.stages.compared_runs import Spread, mean_and_std
 from flows.stages.train import PLAN
 from learners.checkpoint import checkpoint_path, load_policy
 from learners.deploy.control import LearnedPolicy
 
 RANDOM = "random"
-_OF_AN_EVALUATION = ("plan", "policy", "env", "returns", "lengths", "d4rl_normalised")
 
 
 @dataclass(frozen=True)
@@ -158,16 +155,36 @@ class GymEvaluationPlan:
             )
 
 
+@dataclass(frozen=True)
+class GymEvaluation:
+    """Means and spreads over the episodes, in whose order `returns` and `lengths` are.
+
+    `normalised` has no numbers without reference returns; `return_` is "return" in files.
+    """
+
+    policy: str
+    env: str
+    episodes: int
+    steps: int
+    return_: Spread
+    length: Spread
+    success: float
+    terminated: float
+    normalised: Spread
+    d4rl_normalised: Spread
+    return_target: float
+    references: ReferenceReturns | None
+    simulation: str
+    wall_s: float
+    steps_per_s: float
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+
 def evaluate_gym(
     source: GymSource, plan: GymEvaluationPlan, reporter: Reporter, path: Path | None = None
-) -> dict[str, Any]:
+) -> GymEvaluation:
     """Run the plan's episodes under one policy, unless `path` already holds that evaluation.
-
-    Returns:
-        {"policy", "env", "episodes", "steps", "return", "length", "success", "terminated",
-        "normalised", "d4rl_normalised", "returns", "lengths", …}; "return", "length" and the scores
-        are {"mean", "std"} over the episodes (std: sample standard deviation), None without
-        reference returns.
 
     Raises:
         ValueError: no such run or expert, one of another task, the task's package is missing, or
@@ -175,10 +192,10 @@ def evaluate_gym(
     """
     key = {"weights": source.key(), "simulation": package_version(find_task(plan.env))}
     work = partial(_evaluated, source, plan, reporter)
-    return kept_evaluation(path, plan, key, _OF_AN_EVALUATION, work)
+    return kept_evaluation(path, plan, key, GymEvaluation, work)
 
 
-def _evaluated(source: GymSource, plan: GymEvaluationPlan, reporter: Reporter) -> dict[str, Any]:
+def _evaluated(source: GymSource, plan: GymEvaluationPlan, reporter: Reporter) -> GymEvaluation:
     task = find_task(plan.env)
     seeds = evaluation_seeds(plan.episodes, plan.seed)
     batch = TaskBatch(task, min(plan.environments, plan.episodes))
@@ -189,39 +206,30 @@ def _evaluated(source: GymSource, plan: GymEvaluationPlan, reporter: Reporter) -
             episodes = evaluate(policy, batch, seeds, lambda n: advance(n, ""))
     finally:
         batch.close()
-    return _sum_up(source.name, task, plan, episodes, time.perf_counter() - started)
-
-
-def _sum_up(
-    name: str,
-    task: GymTask,
-    plan: GymEvaluationPlan,
-    episodes: list[TaskEpisode],
-    wall_s: float,
-) -> dict[str, Any]:
+    wall_s = time.perf_counter() - started
     returns = [episode.episode_return for episode in episodes]
     lengths = [episode.length for episode in episodes]
     references = plan.references
     normalised = [None if references is None else references.normalised(each) for each in returns]
-    return {
-        "policy": name,
-        "env": task.env_id,
-        "episodes": len(episodes),
-        "steps": sum(lengths),
-        "return": mean_and_std(returns),
-        "length": mean_and_std(lengths),
-        "success": float(np.mean([episode.success for episode in episodes])),
-        "terminated": float(np.mean([episode.terminated for episode in episodes])),
-        "normalised": mean_and_std(normalised),
-        "d4rl_normalised": mean_and_std([normalised_return(task.name, each) for each in returns]),
-        "return_target": plan.return_target,
-        "references": None if references is None else asdict(references),
-        "simulation": package_version(task),
-        "wall_s": wall_s,
-        "steps_per_s": sum(lengths) / wall_s,
-        "returns": returns,
-        "lengths": lengths,
-    }
+    return GymEvaluation(
+        policy=source.name,
+        env=task.env_id,
+        episodes=len(episodes),
+        steps=sum(lengths),
+        return_=mean_and_std(returns),
+        length=mean_and_std(lengths),
+        success=float(np.mean([episode.success for episode in episodes])),
+        terminated=float(np.mean([episode.terminated for episode in episodes])),
+        normalised=mean_and_std(normalised),
+        d4rl_normalised=mean_and_std([normalised_return(task.name, each) for each in returns]),
+        return_target=plan.return_target,
+        references=references,
+        simulation=package_version(task),
+        wall_s=wall_s,
+        steps_per_s=sum(lengths) / wall_s,
+        returns=tuple(returns),
+        lengths=tuple(lengths),
+    )
 
 
 def _learned(source: GymSource, batch: TaskBatch, plan: GymEvaluationPlan) -> LearnedPolicy:

@@ -7,10 +7,9 @@ and on validation clips (Sferrazza et al. 2024, Section 5.1).
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -127,6 +126,33 @@ class SnippetScore:
     steps_per_s: float
 
 
+@dataclass(frozen=True)
+class GroupedScore(SnippetScore):
+    """The score of one of the plan's snippets, "train" or "validation"."""
+
+    group: str
+
+
+@dataclass(frozen=True)
+class GroupScore:
+    """Means over a group's snippets, each counting the same."""
+
+    normalised_return: float
+    normalised_length: float
+    early: float
+    snippets: int
+
+
+@dataclass(frozen=True)
+class HumanoidEvaluation:
+    """A policy on every snippet; a group without clips has no means."""
+
+    policy: str
+    train: GroupScore | None
+    validation: GroupScore | None
+    snippets: tuple[GroupedScore, ...]
+
+
 def evaluate_snippets(
     source: HumanoidSource,
     reference: Path,
@@ -184,35 +210,29 @@ def evaluate_humanoid(
     plan: HumanoidEvaluationPlan,
     reporter: Reporter,
     path: Path | None = None,
-) -> dict[str, Any]:
-    """Scores on every snippet, unless `path` already holds that evaluation.
-
-    Returns:
-        {"policy", "train", "validation", "snippets"}: a group is None without clips, else
-        {"normalised_return", "normalised_length", "early", "snippets"}, each snippet counting the
-        same.
-    """
+) -> HumanoidEvaluation:
+    """Scores on every snippet, unless `path` already holds that evaluation."""
     snippets = [snippet for group in plan.snippets().values() for snippet in group]
     clips = {snippet.clip: clip_digest(Path(plan.reference), snippet.clip) for snippet in snippets}
     key = {"clips": digest(clips), "weights": source.key(snippets)}
     work = partial(_evaluated, source, plan, reporter)
-    return kept_evaluation(path, plan, key, ("policy", "snippets"), work)
+    return kept_evaluation(path, plan, key, HumanoidEvaluation, work)
 
 
 def _evaluated(
     source: HumanoidSource, plan: HumanoidEvaluationPlan, reporter: Reporter
-) -> dict[str, Any]:
-    groups = {group: found for group, found in plan.snippets().items() if found}
-    scores = {
+) -> HumanoidEvaluation:
+    groups = {
         group: evaluate_snippets(source, Path(plan.reference), found, plan.rollouts, reporter)
-        for group, found in groups.items()
+        for group, found in plan.snippets().items()
+        if found
     }
-    rows = [{"group": group, **asdict(score)} for group, each in scores.items() for score in each]
-    means = {group: _means(scores[group]) if group in scores else None for group in plan.snippets()}
-    return {"policy": source.name, **means, "snippets": rows}
+    means = {group: _means(scores) for group, scores in groups.items()}
+    rows = [GroupedScore(**vars(each), group=group) for group in groups for each in groups[group]]
+    return HumanoidEvaluation(source.name, means.get("train"), means.get("validation"), tuple(rows))
 
 
-def _means(scores: Sequence[SnippetScore]) -> dict[str, float | int]:
+def _means(scores: Sequence[SnippetScore]) -> GroupScore:
     names = ("normalised_return", "normalised_length", "early")
-    means = {name: float(np.mean([getattr(each, name) for each in scores])) for name in names}
-    return {**means, "snippets": len(scores)}
+    means = (float(np.mean([getattr(each, name) for each in scores])) for name in names)
+    return GroupScore(*means, snippets=len(scores))

@@ -18,6 +18,7 @@ from collectors.robots.commands import C
 from collectors.scenarios.passages import PassageRule
 from collectors.scenarios.skills import SKILLS, Skill
 from collectors.scenarios.terrains import TERRAINS, Terrain, make_tile
+from flows.records.records import to_tree
 from pipeline.report.pictures import FilmPlan, Take, describe, hardest_terrain, heading
 from pipeline.report.report import write_report
 from tests.collectors.making import ROBOT, Constant
@@ -94,7 +95,7 @@ def test_they_are_simulated_drawn_and_reported(tmp_path: Path) -> None:
     run = write_run_folder(tmp_path)
     summary = json.loads((run / "summary.json").read_text())
     policy = summary["cells"][0]["policy"]
-    summary["cells"].append(cell.as_record() | {"policy": policy})
+    summary["cells"].append(to_tree(cell) | {"policy": policy})
     write_json(run / "summary.json", summary)
     page = write_report(run).read_text()
     assert "dunes" in page
