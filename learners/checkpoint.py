@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -34,6 +34,13 @@ KEPT = {"last": CHECKPOINT, "best": BEST}
 _POLICY = "policy."
 _AVERAGE = "average."
 _OPTIMISER = "optimiser"
+
+
+class Checkpoint(NamedTuple):
+    """All tensors of a checkpoint, and its card in JSON values."""
+
+    tensors: dict[str, Tensor]
+    card: Mapping[str, Any]
 
 
 def policy_card(policy: PolicyNetwork, spec: ModelSpec) -> dict[str, Any]:
@@ -85,7 +92,7 @@ def checkpoint_path(run_dir: Path, which: str = "last") -> Path:
     return path
 
 
-def read_checkpoint(run_dir: Path, which: str = "last") -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_checkpoint(run_dir: Path, which: str = "last") -> Checkpoint:
     """All tensors and the card of the "last" or "best" checkpoint.
 
     Raises:
@@ -104,7 +111,7 @@ def read_checkpoint(run_dir: Path, which: str = "last") -> tuple[dict[str, Tenso
             f"{path} is not a checkpoint of this program (format version "
             f"{' or '.join(map(str, READABLE_VERSIONS))})"
         )
-    return tensors, card
+    return Checkpoint(tensors, card)
 
 
 def policy_from(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> PolicyNetwork:

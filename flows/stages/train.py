@@ -1,8 +1,7 @@
 """Training runs on selections of a store."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from datasets import Selection, open_store
 from flows.progress import Reporter, from_totals
@@ -10,6 +9,7 @@ from flows.records.records import provenance, write_record
 from learners.models.registry import preset
 from learners.training.config import TrainConfig
 from learners.training.distributed import process_rank
+from learners.training.records.history import HistoryRow
 from learners.training.train import TrainResult, train
 
 PLAN = "plan.json"
@@ -75,7 +75,7 @@ def run_training(
     if process_rank() == 0 and not (out / PLAN).exists():
         version = selection.store.info()
         record = {
-            "plan": asdict(plan),
+            "plan": plan,
             "store": Path(store_path).name,
             "dataset": version.hash,
             "schema_version": version.schema_version,
@@ -86,7 +86,7 @@ def run_training(
     with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
         show = from_totals(advance)
 
-        def report(done: int, total: int, info: dict[str, Any]) -> None:
-            show(done, f"loss {info['loss']:.4f}, {info['steps_per_s']:,.0f} steps/s")
+        def report(done: int, total: int, row: HistoryRow) -> None:
+            show(done, f"loss {row.loss:.4f}, {row.steps_per_s:,.0f} steps/s")
 
         return train(plan.config, selection, out, report)

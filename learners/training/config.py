@@ -122,7 +122,7 @@ class TrainConfig:
         suited = PRESETS[model].training if model in PRESETS else {}
         return cls(**{"model": model, **suited, **given})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """JSON values."""
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return tree | {"betas": list(self.betas), "model_overrides": dict(self.model_overrides)}

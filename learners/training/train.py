@@ -7,13 +7,11 @@ uninterrupted one.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from datasets import Selection
-from learners.checkpoint import CHECKPOINT, read_checkpoint
+from learners.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint
 from learners.models.registry import count_parameters
 from learners.revision import git_revision
 from learners.training.building import build_policy
@@ -61,8 +59,7 @@ def train(
     reports and writes.
 
     Args:
-        progress: called about twice a second and after the last step with the steps done, all
-            steps, and a dict of loss, validation_loss, lr, steps_per_s, elapsed_s, remaining_s.
+        progress: called about twice a second and after the last step.
 
     Raises:
         ValueError: `out_dir` cannot be written or holds another run or a damaged checkpoint, there
@@ -72,8 +69,9 @@ def train(
     """
     run_dir = Path(out_dir)
     config, stored = _settled(run_dir, config, selection)
-    if stored is not None and stored[1]["finished"]:
-        return _result(run_dir, stored[1], resumed_from=stored[1]["progress"]["step"])
+    if stored is not None and stored.card["finished"]:
+        done = RunProgress(**stored.card["progress"])
+        return _result(run_dir, done, stored.card["parameters"], resumed_from=done.step)
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads or threads)
     try:
@@ -91,7 +89,7 @@ def _train(
     run_dir: Path,
     ranks: Ranks,
     progress: Progress | None,
-    stored: tuple[dict[str, Tensor], dict[str, Any]] | None,
+    stored: Checkpoint | None,
 ) -> TrainResult:
     ranks.share(config.batch_size)
     episodes = split_episodes(config, selection)
@@ -106,15 +104,15 @@ def _train(
     trainer = Trainer(config, episodes, policy, card, run_dir, ranks, progress)
     try:
         if stored is not None:
-            trainer.restore(*stored)
+            trainer.restore(stored)
         resumed_from = trainer.done.step
-        return _result(run_dir, trainer.run(), resumed_from)
+        trainer.run()
+        return _result(run_dir, trainer.done, card["parameters"], resumed_from)
     finally:
         trainer.close()
 
 
-def _result(run_dir: Path, card: dict[str, Any], resumed_from: int) -> TrainResult:
-    done = RunProgress(**card["progress"])
+def _result(run_dir: Path, done: RunProgress, parameters: int, resumed_from: int) -> TrainResult:
     assert done.loss is not None, "the last step of a run writes history"
     return TrainResult(
         run_dir=run_dir,
@@ -125,25 +123,25 @@ def _result(run_dir: Path, card: dict[str, Any], resumed_from: int) -> TrainResu
         best_validation_loss=done.best_validation_loss,
         best_step=done.best_step,
         train_s=done.train_s,
-        parameters=card["parameters"],
+        parameters=parameters,
         resumed_from=resumed_from,
     )
 
 
 def _settled(
     run_dir: Path, config: TrainConfig, selection: Selection
-) -> tuple[TrainConfig, tuple[dict[str, Tensor], dict[str, Any]] | None]:
+) -> tuple[TrainConfig, Checkpoint | None]:
     """The settled config, and the checkpoint to resume from; ValueError if it is another run's."""
     if not (run_dir / CHECKPOINT).exists():
         return config.settled(None), None
-    tensors, card = read_checkpoint(run_dir)
-    recorded = card.get("train_config", {})
+    stored = read_checkpoint(run_dir)
+    recorded = stored.card.get("train_config", {})
     config = config.settled(recorded)
     changed = config.differences(recorded)
-    if card.get("dataset_hash") != selection.hash:
+    if stored.card.get("dataset_hash") != selection.hash:
         changed.append("dataset")
     if changed:
         raise ValueError(
             f"{run_dir} holds a run with another {', '.join(changed)}; choose an empty folder"
         )
-    return config, (tensors, card)
+    return config, stored

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from datasets import Selection
+from learners.checkpoint import Checkpoint
 from learners.policy.policy_network import PolicyNetwork
 from learners.training.batches import TrainingBatches, on_device, open_stream
 from learners.training.config import TrainConfig
@@ -24,7 +24,8 @@ from learners.training.update import Updater
 
 PROGRESS_PERIOD_S = 0.5
 
-Progress = Callable[[int, int, dict[str, Any]], None]
+Progress = Callable[[int, int, HistoryRow], None]
+"""(steps done, all steps, the run so far)."""
 
 
 @dataclass
@@ -59,7 +60,7 @@ class Trainer:
         config: TrainConfig,
         episodes: Episodes,
         policy: PolicyNetwork,
-        card: dict[str, Any],
+        card: Mapping[str, object],
         run_dir: Path,
         ranks: Ranks,
         progress: Progress | None,
@@ -75,11 +76,11 @@ class Trainer:
         self.batches = TrainingBatches(config, episodes.train, ranks)
         self.updater = Updater(policy, config, ranks)
 
-    def restore(self, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
+    def restore(self, stored: Checkpoint) -> None:
         """Resume from a checkpoint of this run."""
-        self.done = RunProgress(**card["progress"])
-        self.updater.load(tensors, self.done.step)
-        self.batches.stream.load_state_dict(card["stream"])
+        self.done = RunProgress(**stored.card["progress"])
+        self.updater.load(stored.tensors, self.done.step)
+        self.batches.stream.load_state_dict(stored.card["stream"])
 
     def close(self) -> None:
         """Close the stream and the files."""
@@ -87,13 +88,12 @@ class Trainer:
         if self.files is not None:
             self.files.history.close()
 
-    def run(self) -> dict[str, Any]:
-        """Train to the end and return the card of the last checkpoint; raises as `train`."""
+    def run(self) -> None:
+        """Train to the end; raises as `train`."""
         if self.ranks.rank == 0:
             self.files = RunFiles(self.run_dir, self.card, self.done.step)
         with deferred_signals() as notices:
             self._loop(notices)
-        return self._full_card(finished=True)
 
     def _loop(self, notices: Notices) -> None:
         last_report = time.perf_counter()
@@ -106,13 +106,13 @@ class Trainer:
             now = time.perf_counter()
             if self.report and now - last_report >= PROGRESS_PERIOD_S:
                 last_report = now
-                self.report(self.done.step, self.config.steps, self._information())
+                self.report(self.done.step, self.config.steps, self._so_far())
             if received := self.ranks.largest(notices.received):
                 self._save(finished=self.done.step == self.config.steps)
                 raise Stopped(received, self.done.step)
         self._save(finished=True)
         if self.report:
-            self.report(self.done.step, self.config.steps, self._information())
+            self.report(self.done.step, self.config.steps, self._so_far())
 
     def _step(self, position: str, batch: dict[str, Tensor]) -> None:
         done = self.done
@@ -193,23 +193,26 @@ class Trainer:
             raise NonFiniteError(f"step {self.done.step}, validation: {fault}")
         return loss
 
-    def _information(self) -> dict[str, Any]:
+    def _so_far(self) -> HistoryRow:
         done = self.done
-        return {
-            "loss": done.pending_loss / done.pending_steps if done.pending_steps else done.loss,
-            "validation_loss": done.validation_loss,
-            "lr": learning_rate(done.step - 1, self.config),
-            "steps_per_s": done.control_steps / max(done.train_s, 1e-9),
-            "elapsed_s": done.train_s,
-            "remaining_s": done.train_s / done.step * (self.config.steps - done.step),
-        }
+        loss = done.pending_loss / done.pending_steps if done.pending_steps else done.loss
+        assert loss is not None, "some step was done, or its history written"
+        return HistoryRow(
+            step=done.step,
+            loss=loss,
+            validation_loss=done.validation_loss,
+            lr=learning_rate(done.step - 1, self.config),
+            steps_per_s=done.control_steps / max(done.train_s, 1e-9),
+            elapsed_s=done.train_s,
+        )
 
     def _save(self, finished: bool) -> None:
         if self.files is not None:
             self.files.save(self.updater, self._full_card(finished))
 
-    def _full_card(self, finished: bool) -> dict[str, Any]:
-        return self.card | {
+    def _full_card(self, finished: bool) -> dict[str, object]:
+        return {
+            **self.card,
             "finished": finished,
             "progress": vars(self.done),
             "stream": self.batches.stream.state_dict(),

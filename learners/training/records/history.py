@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ class History:
             file.close()
 
 
-def _as_csv(row: dict[str, Any]) -> str:
+def _as_csv(row: Mapping[str, object]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(row.get(name) for name in COLUMNS)
     return line.getvalue()

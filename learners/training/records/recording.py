@@ -1,8 +1,8 @@
 """The files of a run's folder: settings, history and checkpoints."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from datasets.files import write_bytes_durably
 from learners.checkpoint import BEST, save_checkpoint
@@ -16,7 +16,7 @@ CONFIG = "config.json"
 class RunFiles:
     """Writes a run's folder, on rank 0; ValueError if it cannot be written."""
 
-    def __init__(self, run_dir: Path, card: dict[str, Any], last_step: int) -> None:
+    def __init__(self, run_dir: Path, card: Mapping[str, object], last_step: int) -> None:
         self._run_dir = run_dir
         config = json.dumps(card, indent=2) + "\n"
         try:
@@ -29,12 +29,12 @@ class RunFiles:
                 "be written"
             ) from error
 
-    def save(self, updater: Updater, card: dict[str, Any]) -> None:
+    def save(self, updater: Updater, card: Mapping[str, object]) -> None:
         """Replace the checkpoint to resume from."""
         self.history.sync()
         averages = updater.averages()
         save_checkpoint(self._run_dir, updater.policy, updater.optimiser, card, averages)
 
-    def save_best(self, policy: PolicyNetwork, card: dict[str, Any]) -> None:
+    def save_best(self, policy: PolicyNetwork, card: Mapping[str, object]) -> None:
         """Replace the best policy."""
         save_checkpoint(self._run_dir, policy, None, card, name=BEST)

@@ -23,7 +23,7 @@ from learners.training.batches import open_stream
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks, process_group, process_rank
 from learners.training.held_out import split_episodes
-from learners.training.records.history import read_history
+from learners.training.records.history import HistoryRow, read_history
 from learners.training.train import train
 from tests.learners.making import SMALL, make_selection
 
@@ -96,7 +96,7 @@ def test_two_processes_go_on_where_one_stopped_and_end_alike(
     class Killed(Exception):
         pass
 
-    def kill(done: int, total: int, information: dict[str, Any]) -> None:
+    def kill(done: int, total: int, information: HistoryRow) -> None:
         if done == 9:
             raise Killed
 

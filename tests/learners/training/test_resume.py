@@ -18,8 +18,9 @@ from learners.training.batches import open_stream
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
 from learners.training.interrupts import INTERRUPTED, STOPPED, Stopped
-from learners.training.records.history import read_history
+from learners.training.records.history import HistoryRow, read_history
 from learners.training.train import TrainResult, train
+from learners.training.trainer import Progress
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
 
 LONGER = replace(SHORT, steps=32)
@@ -47,10 +48,10 @@ class Killed(Exception):
     """Stands for a crash."""
 
 
-def after(step: int, action: Callable[[], None]) -> Callable[[int, int, dict[str, Any]], None]:
+def after(step: int, action: Callable[[], None]) -> Progress:
     """A progress callback that acts once some steps are done."""
 
-    def progress(done: int, total: int, information: dict[str, Any]) -> None:
+    def progress(done: int, total: int, information: HistoryRow) -> None:
         if done >= step:
             action()
 

@@ -15,7 +15,7 @@ from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
 from learners.models.registry import PRESETS
 from learners.training.config import TrainConfig
 from learners.training.optimisation import learning_rate
-from learners.training.records.history import read_history
+from learners.training.records.history import HistoryRow, read_history
 from learners.training.train import NonFiniteError, train
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, SpoiledSelection, make_selection
 
@@ -38,12 +38,13 @@ def test_training_lowers_the_loss_on_both_sides(selection: Selection, tmp_path: 
 
 
 def test_progress_reports_the_last_step(selection: Selection, tmp_path: Path) -> None:
-    seen: list[tuple[int, int, dict[str, Any]]] = []
+    seen: list[tuple[int, int, HistoryRow]] = []
     train(SHORT, selection, tmp_path, progress=lambda *call: seen.append(call))
-    done, total, information = seen[-1]
+    done, total, row = seen[-1]
     assert (done, total) == (24, 24)
-    assert information["remaining_s"] == 0.0
-    assert {"loss", "validation_loss", "lr", "steps_per_s", "elapsed_s"} <= information.keys()
+    assert row.step == 24
+    assert row.validation_loss == read_history(tmp_path)[-1]["validation_loss"]
+    assert min(row.loss, row.lr, row.steps_per_s, row.elapsed_s) > 0.0
 
 
 def test_the_loaded_policy_carries_the_datas_statistics(
