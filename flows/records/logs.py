@@ -88,18 +88,6 @@ def _logger(records: Path, pid: int) -> logging.Logger:
     return logger
 
 
-def read_log(records: Path) -> list[dict[str, Any]]:
-    """Every process's lines, oldest first; a line that a crash cut short is left out."""
-    lines = []
-    # A process's older file, NAME.old.jsonl, comes before NAME.jsonl.
-    for path in sorted((records / LOG).glob("*.jsonl"), reverse=True):
-        with suppress(FileNotFoundError):  # renamed at this moment
-            for text in path.read_text(encoding="utf-8").splitlines():
-                with suppress(json.JSONDecodeError):
-                    lines.append(json.loads(text))
-    return sorted(lines, key=lambda line: line["time"])
-
-
 def short(text: str) -> str:
     """A text in one line, cut, without secrets."""
     return redacted(" ".join(text.split()))[:MAX_TEXT]

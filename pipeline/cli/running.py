@@ -6,9 +6,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from flows.progress import Silent
 from flows.records.records import to_tree
@@ -23,7 +21,7 @@ from flows.runners.slurm.jobs import (
     states_of,
     task_states,
 )
-from flows.stages.status import CollectionStatus, TrainingStatus, as_tree, status
+from flows.stages.status import ActivePart, CollectionStatus, TrainingStatus, as_tree, status
 from learners.training.interrupts import STOPPED, raised_once
 from pipeline.cli.arguments import (
     actions,
@@ -95,21 +93,21 @@ def _collection_lines(found: CollectionStatus) -> list[str]:
         left = duration(found.remaining_s) if found.state == "working" else "nobody works on them"
         lines.append(f"left     {found.remaining_steps:,} steps, {left}")
     if found.active:
-        lines += ["", table([_active_row(vars(part)) for part in found.active])]
+        lines += ["", table([_active_row(part) for part in found.active])]
     lines += _failed_lines(found)
     return lines
 
 
-def _active_row(part: dict[str, Any]) -> dict[str, Any]:
+def _active_row(part: ActivePart) -> dict[str, object]:
     return {
-        "part in work": part["part"],
-        "host": part["host"],
-        "pid": str(part["pid"]),
-        "steps": part["steps"],
-        "of": part["total"],
-        "steps/s": round(part["steps_per_s"]),
-        "phase": "stale" if part["stale"] else part["phase"],
-        "heartbeat": f"{duration(part['heartbeat_age_s'])} ago",
+        "part in work": part.part,
+        "host": part.host,
+        "pid": str(part.pid),
+        "steps": part.steps,
+        "of": part.total,
+        "steps/s": round(part.steps_per_s),
+        "phase": "stale" if part.stale else part.phase,
+        "heartbeat": f"{duration(part.heartbeat_age_s)} ago",
     }
 
 
@@ -218,7 +216,7 @@ def show_submitted(job: Job | str, as_json: bool) -> None:
     show_one(_record(job, waiting) if as_json else _row(job, waiting), as_json)
 
 
-def _row(job: Job, tasks: list[TaskStatus]) -> dict[str, Any]:
+def _row(job: Job, tasks: list[TaskStatus]) -> dict[str, object]:
     states = [task.state for task in tasks]
     return {
         "job": job.id,
@@ -231,7 +229,7 @@ def _row(job: Job, tasks: list[TaskStatus]) -> dict[str, Any]:
     }
 
 
-def _task_row(task: TaskStatus) -> dict[str, Any]:
+def _task_row(task: TaskStatus) -> dict[str, object]:
     seconds = None
     if task.ended is not None and task.started is not None:
         seconds = task.ended - task.started
@@ -247,8 +245,8 @@ def _task_row(task: TaskStatus) -> dict[str, Any]:
     }
 
 
-def _record(job: Job, tasks: list[TaskStatus]) -> dict[str, Any]:
-    return to_tree(job) | {"state": job_state(tasks), "tasks": [asdict(task) for task in tasks]}
+def _record(job: Job, tasks: list[TaskStatus]) -> dict[str, object]:
+    return to_tree({**vars(job), "state": job_state(tasks), "tasks": tasks})
 
 
 @command(

@@ -6,9 +6,8 @@ succeeded.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -114,25 +113,24 @@ def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
     return takes
 
 
-def make_sheets(expert_name: str, folder: Path, plan: FilmPlan | None = None) -> dict[str, Any]:
+def make_sheets(expert_name: str, folder: Path, plan: FilmPlan | None = None) -> None:
     """Draw a contact sheet a skill into `folder`, unless those of this plan and expert are there.
 
-    Returns:
-        What `pictures.json` holds: the renderer, and a record a sheet.
+    `pictures.json` then holds the renderer, and a record a sheet.
 
     Raises:
         RenderingError: MuJoCo cannot draw here.
         ValueError: no such expert, or a folder that cannot be written.
     """
     plan, expert = plan or FilmPlan(), load_expert(expert_name or DEFAULT_EXPERT)
-    key = digest({"plan": asdict(plan), "weights": expert.hash, "drawing": _DRAWING})
+    key = digest({"plan": plan, "weights": expert.hash, "drawing": _DRAWING})
     known = read_record(folder / PICTURE_INDEX)
     if (
         known is not None
         and known.get("key") == key
         and all((folder / sheet["file"]).is_file() for sheet in known["sheets"])
     ):
-        return known
+        return
     takes = record_takes(expert, plan)
     scenes = [scene_of(take.result, expert.policy.robot) for take in takes]
     shots = [_sheet_shot(scene) for scene in scenes]
@@ -145,12 +143,10 @@ def make_sheets(expert_name: str, folder: Path, plan: FilmPlan | None = None) ->
         write_bytes_durably(folder / name, sheet)
         sheets.append({"file": name, **_facts(take)})
     record = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
-    record |= {"renderer": "mujoco", "sheets": sheets}
-    write_record(folder / PICTURE_INDEX, record)
-    return record
+    write_record(folder / PICTURE_INDEX, {**record, "renderer": "mujoco", "sheets": sheets})
 
 
-def make_run_sheets(run_dir: Path, say: Say | None = None) -> dict[str, Any] | None:
+def make_run_sheets(run_dir: Path, say: Say | None = None) -> None:
     """Draw the sheets of a demo's expert, at the middle of its levels, into its run folder.
 
     Where MuJoCo cannot draw, `say` gets the reason and the run has no pictures.
@@ -167,11 +163,10 @@ def make_run_sheets(run_dir: Path, say: Say | None = None) -> dict[str, Any] | N
     except (TypeError, KeyError, IndexError):
         raise ValueError(f"{run_dir / 'plan.json'} is not the plan of a demo") from None
     try:
-        return make_sheets(expert, run_dir / PICTURES, film)
+        make_sheets(expert, run_dir / PICTURES, film)
     except RenderingError as error:
         if say is not None:
             say(f"no pictures: {error}")
-        return None
 
 
 def make_films(
@@ -232,7 +227,7 @@ def describe(result: EpisodeResult) -> str:
     return text
 
 
-def _facts(take: Take) -> dict[str, Any]:
+def _facts(take: Take) -> dict[str, object]:
     spec = take.result.spec
     return {name: getattr(spec, name) for name in ("skill", "terrain", "level", "seed")} | {
         "command": describe(take.result),

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from datasets import DatasetError, open_store
 from flows.records.activity import Heartbeat, read_active
+from flows.records.logs import LOG
 from flows.records.part_records import records_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,3 +110,14 @@ def descendants(pid: int) -> list[int]:
         for child in map(int, task.read_text().split()):
             found += [child, *descendants(child)]
     return found
+
+
+def read_log(records: Path) -> list[dict[str, Any]]:
+    """Every process's lines, oldest first; a line that a crash cut short is left out."""
+    lines = []
+    # A process's older file, NAME.old.jsonl, comes before NAME.jsonl.
+    for path in sorted((records / LOG).glob("*.jsonl"), reverse=True):
+        for text in path.read_text(encoding="utf-8").splitlines():
+            with suppress(json.JSONDecodeError):
+                lines.append(json.loads(text))
+    return sorted(lines, key=lambda line: line["time"])

@@ -28,8 +28,9 @@ from flows.records.activity import (
     read_active,
     read_failures,
 )
-from flows.records.logs import log_event, read_log, redacted
+from flows.records.logs import log_event, redacted
 from flows.retrying import Retry, is_passing
+from tests.flows.processes import read_log
 
 
 def beat(**changes: object) -> Heartbeat:

@@ -21,7 +21,6 @@ from distributed import LocalCluster, default_client
 from datasets import open_store
 from flows.progress import Silent
 from flows.records.activity import read_active
-from flows.records.logs import read_log
 from flows.records.part_records import part_records, records_folder
 from flows.runners.dask import run_dask, run_parts
 from flows.runners.dask_clusters import DaskSettings, dask_client
@@ -35,6 +34,7 @@ from tests.flows.processes import (
     is_running,
     listening,
     part_in_work,
+    read_log,
     soon,
     wait_for_json,
 )

@@ -17,6 +17,7 @@ from flows.records.activity import read_active
 from flows.records.part_records import records_folder
 from flows.runners.slurm.jobs import Job, find_jobs, job_state, task_states
 from pipeline.cli.main import main
+from tests.flows.processes import read_log
 from tests.flows.slurm_cluster import PARTITION, SlurmCluster, slurm
 from tests.learners.making import make_selection
 
@@ -145,8 +146,6 @@ def test_a_killed_part_is_queued_again_and_every_part_is_committed_once(
 
 
 def log_lines(store: Path) -> list[dict[str, Any]]:
-    from flows.records.logs import read_log
-
     return read_log(records_folder(store))
 
 

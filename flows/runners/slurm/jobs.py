@@ -15,7 +15,7 @@ A task's state is Slurm's while Slurm knows it (for minutes), then that of its e
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,24 +191,23 @@ def states_of(jobs: Sequence[Job]) -> list[list[TaskStatus]]:
 
 def _task_state(job: Job, task: int, entry: QueueEntry | None) -> TaskStatus:
     ended = read_record(job.folder / EXIT / f"{task}.json")
-    known: dict[str, Any] = {"task": task, "parts": job.tasks[task]}
+    status = TaskStatus(task, "lost" if has_slurm() else "unknown", parts=job.tasks[task])
     record = ended or _last_restart(job.folder, task)
     if record is not None:
-        known |= {name: record[name] for name in ("code", "restarts", "host", "started", "ended")}
+        names = ("code", "restarts", "host", "started", "ended")
+        status = replace(status, **{name: record[name] for name in names})
     slurms = "" if entry is None else entry.state
     if entry is not None and entry.live:
         waits = slurms in ("PENDING", "CONFIGURING") or slurms.startswith("REQUEUE")
         state, why = ("waiting", entry.reason) if waits else ("running", slurms)
-        return TaskStatus(**known, state=state, why=why)
+        return replace(status, state=state, why=why)
     if ended is not None and ended["code"] == 0:
-        return TaskStatus(**known, state="done")
+        return replace(status, state="done")
     if slurms == "CANCELLED" or (job.folder / CANCELLED).exists():
-        return TaskStatus(**known, state="cancelled")
-    if ended is not None:
-        return TaskStatus(**known, state="failed")
-    if entry is not None:  # its script was killed before it could write a record
-        return TaskStatus(**known, state="failed", why=slurms)
-    return TaskStatus(**known, state="lost" if has_slurm() else "unknown")
+        return replace(status, state="cancelled")
+    if ended is not None or entry is not None:  # without a record, its script was killed
+        return replace(status, state="failed", why="" if ended else slurms)
+    return status
 
 
 def _last_restart(folder: Path, task: int) -> Any | None:
