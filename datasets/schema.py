@@ -84,7 +84,7 @@ class Field:
         """Uncompressed bytes of one row."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The field as JSON values; ``from_json`` is the inverse."""
         return json.loads(json.dumps(asdict(self)))
 
@@ -151,7 +151,7 @@ class Schema:
                 return each
         raise DatasetError(f"unknown field {name!r}; fields: {listed(self.names())}")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The schema as JSON values; ``from_json`` is the inverse."""
         return json.loads(json.dumps(asdict(self)))
 

@@ -77,7 +77,7 @@ def make_algorithm(config: Any, task: Any) -> PPO:
         "init_std": config.initial_std,
     }
     observations = task.get_observations()
-    cfg: dict[str, Any] = {
+    cfg: dict[str, object] = {
         "num_steps_per_env": config.horizon,
         "obs_groups": {"actor": ["features"], "critic": list(observations.keys())},
         "actor": {**network, "distribution_cfg": distribution},

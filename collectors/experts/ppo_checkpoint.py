@@ -51,7 +51,7 @@ def network_weights(linears: list[torch.nn.Linear], normaliser: Any) -> dict[str
 
 def save_training(
     out: Path,
-    config: dict[str, Any],
+    config: dict[str, object],
     algorithm: PPO,
     progress: Progress,
     extra: dict[str, torch.Tensor],
@@ -84,7 +84,7 @@ def save_training(
 
 
 def load_training(
-    out: Path, config: dict[str, Any], fixed: Sequence[str], algorithm: PPO
+    out: Path, config: dict[str, object], fixed: Sequence[str], algorithm: PPO
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
     """Restore an algorithm from `save_training`; returns the progress and the extra tensors.
 

@@ -37,7 +37,7 @@ class ExpertTask:
         self.num_actions = N_JOINTS
         self.max_episode_length = EPISODE_STEPS
         self.device = "cpu"
-        self.cfg: dict[str, Any] = {}
+        self.cfg: dict[str, object] = {}
         self.speed_scale = 0.0
         self._robot = robot
         self._env = LeggedEnvironment(robot, robots, threads)

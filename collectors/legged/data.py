@@ -174,7 +174,7 @@ def part_catalog(
 
 def _row(
     result: EpisodeResult, robot: RobotCard, simulator: tuple[str, str], expert: tuple[str, str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     spec, draws = result.spec, result.draws
     assert result.record is not None, "parts are made of recorded episodes"
     command = result.record.obs[:, slice(*POLICY_SLICES["command"])].mean(axis=0)

@@ -92,7 +92,7 @@ def _numbers(episodes: pa.Table, name: str) -> np.ndarray:
     return values[np.isfinite(values)]
 
 
-def _draws(selection: Selection, episodes: pa.Table) -> Iterator[dict[str, Any]]:
+def _draws(selection: Selection, episodes: pa.Table) -> Iterator[dict[str, object]]:
     """Histograms of the declared randomisation draws, with their declared ranges."""
     declared: Mapping[str, Any] = selection.store.schema.attributes.get(RANDOMISATION, {})
     for name, draw in declared.items():
@@ -111,7 +111,7 @@ def _draws(selection: Selection, episodes: pa.Table) -> Iterator[dict[str, Any]]
         }
 
 
-def _provenance(episodes: pa.Table) -> dict[str, Any]:
+def _provenance(episodes: pa.Table) -> dict[str, object]:
     """Robots, simulators, experts and seeds, with their numbers of episodes."""
     seeds = episodes.column("seed").to_numpy()
     return {
@@ -126,7 +126,7 @@ def _provenance(episodes: pa.Table) -> dict[str, Any]:
     }
 
 
-def _counted(episodes: pa.Table, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+def _counted(episodes: pa.Table, columns: tuple[str, ...]) -> list[dict[str, object]]:
     groups = episodes.select(list(columns)).group_by(list(columns)).aggregate([([], "count_all")])
     ordered = groups.sort_by([("count_all", "descending"), *((c, "ascending") for c in columns)])
     return [
@@ -135,7 +135,7 @@ def _counted(episodes: pa.Table, columns: tuple[str, ...]) -> list[dict[str, Any
     ]
 
 
-def _parts(selection: Selection) -> Iterator[dict[str, Any]]:
+def _parts(selection: Selection) -> Iterator[dict[str, object]]:
     """The parts of the selection, and how much of each is selected."""
     first = 0
     for part_id, rows in selection.rows_by_part():
@@ -150,7 +150,7 @@ def _parts(selection: Selection) -> Iterator[dict[str, Any]]:
         first = stop
 
 
-def _channels(selection: Selection, scheduler: Scheduler) -> Iterator[dict[str, Any]]:
+def _channels(selection: Selection, scheduler: Scheduler) -> Iterator[dict[str, object]]:
     for field in selection.store.schema.fields:
         found = channel_statistics(selection, field.name, scheduler)
         quantiles = channel_quantiles(selection, field.name, CHANNEL_QUANTILES, scheduler)

@@ -36,7 +36,7 @@ def selection_dataset(selection: Selection, fields: Sequence[str] | None = None)
         ) from error
     schema = selection.store.schema
     chosen = [schema.field(name) for name in (schema.names() if fields is None else fields)]
-    variables: dict[str, Any] = {}
+    variables: dict[str, object] = {}
     coordinates = _episode_coordinates(selection) | _step_coordinates(selection)
     for field in chosen:
         attributes = {"units": field.unit, "description": field.description}

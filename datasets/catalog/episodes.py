@@ -28,7 +28,7 @@ def episode_table(
         DatasetError: a required column is missing, a type or value is not allowed, columns differ
             in length, or an episode id repeats.
     """
-    columns: dict[str, Any] = (
+    columns: dict[str, object] = (
         dict(episodes)
         if isinstance(episodes, Mapping)
         else {name: episodes.column(name) for name in episodes.column_names}

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -58,7 +57,7 @@ class CatalogIndex:
         self.stamps: dict[str, Stamp] = {
             stem: (size, modified) for stem, (size, modified) in record["stamps"].items()
         }
-        self._manifests: list[dict[str, Any]] = record["manifests"]
+        self._manifests: list[dict[str, object]] = record["manifests"]
         self._identity = _identity(path)
         self._lock = threading.Lock()
 
@@ -110,7 +109,7 @@ def build_index(
     stems = list(stamps)
     schema = pa.schema([(each.name, stored_type(each.type)) for each in plain_schema])
     text = [each.name for each in schema if each.type == CODED]
-    manifests: list[dict[str, Any]] = []
+    manifests: list[dict[str, object]] = []
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with (

@@ -77,7 +77,7 @@ class Manifest:
             self.part_id, self.steps, self.episodes, self.stored_bytes, self.content_hash
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The record as JSON values; ``from_json`` is the inverse."""
         tree = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name != "members"

@@ -1,9 +1,8 @@
 """Query results as a Parquet file."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +11,9 @@ from datasets.errors import DatasetError
 from datasets.files import write_bytes_durably
 
 
-def write_parquet(rows: Sequence[dict[str, Any]] | pa.Table, path: str | os.PathLike[str]) -> None:
+def write_parquet(
+    rows: Sequence[Mapping[str, object]] | pa.Table, path: str | os.PathLike[str]
+) -> None:
     """Write groups (``describe``, ``query``) or episodes (``Selection.episodes``) atomically.
 
     Without groups, the file has no columns. DatasetError if it cannot be written.

@@ -41,7 +41,7 @@ class RootRecord:
     plan: Mapping[str, Any] | None = None
     version: int = SCHEMA_VERSION
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The attribute's value in the current version."""
         return {
             "schema_version": SCHEMA_VERSION,
@@ -59,17 +59,17 @@ class RootRecord:
             raise DatasetError(f"the stored schema is damaged: {error!r}") from error
 
 
-def _from_1(tree: dict[str, Any]) -> dict[str, Any]:
+def _from_1(tree: Mapping[str, Any]) -> dict[str, Any]:
     schema = {key: value for key, value in tree.items() if key != "schema_version"}
     return {"schema_version": 2, "schema": schema, "plan": None}
 
 
-def _from_2(tree: dict[str, Any]) -> dict[str, Any]:
+def _from_2(tree: Mapping[str, Any]) -> dict[str, Any]:
     schema = {**tree["schema"], "group_by": older_group_by(tree["schema"]["attributes"])}
     return {**tree, "schema_version": 3, "schema": schema}
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}
+MIGRATIONS: dict[int, Callable[[Mapping[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}
 """Version -> the function that turns its record into the next version's."""
 
 
@@ -129,7 +129,7 @@ def migrate_root(root: Path) -> int:
     return record.version
 
 
-def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, object] | None:
     """A copy of ``plan`` in JSON values; DatasetError if it has others."""
     try:
         return None if plan is None else json.loads(json.dumps(dict(plan), allow_nan=False))

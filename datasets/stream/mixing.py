@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 import numpy as np
 
@@ -112,7 +112,7 @@ def equal_shares(selection: AnySelection, column: str | None = None) -> Mixture[
     """
     column = selection.catalog.check_column(column or selection.store.schema.group_by[1])
     values = np.asarray(selection.episodes().column(column).to_pylist(), dtype=object)
-    present: dict[str, Any] = {str(value): value for value in dict.fromkeys(values)}
+    present: dict[str, object] = {str(value): value for value in dict.fromkeys(values)}
     groups = {
         name: selection.with_rows(selection.rows[values == value])
         for name, value in sorted(present.items())

@@ -136,7 +136,7 @@ class WindowStream:
         if iteration is not None:
             iteration.close()
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, object]:
         return {
             "order_version": ORDER_VERSION,
             "selection": (self._schedule or self._source).hash,

@@ -143,7 +143,7 @@ def last_line(error: BaseException) -> str:
     return short(f"{type(error).__name__}: {lines[-1] if lines else ''}")
 
 
-def _replace_file(path: Path, tree: dict[str, Any]) -> None:
+def _replace_file(path: Path, tree: dict[str, object]) -> None:
     """Replace a small file atomically; without a flush: after a power cut it is stale anyway."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)

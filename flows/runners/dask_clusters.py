@@ -176,7 +176,7 @@ def _shared_folder() -> Path:
     return folder
 
 
-def _page(settings: DaskSettings) -> dict[str, Any]:
+def _page(settings: DaskSettings) -> dict[str, str]:
     """The address of the scheduler's page: a known port with `dashboard`, else any free one."""
     return {"dashboard_address": f"{LOOPBACK}:{DASHBOARD_PORT if settings.dashboard else 0}"}
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -110,7 +110,7 @@ class TrainingStatus:
     elapsed_s: float
     remaining_s: float | None
     quiet_s: float | None
-    metrics: dict[str, Any]
+    metrics: dict[str, object]
 
 
 def status(place: Path | str) -> CollectionStatus | TrainingStatus:
@@ -134,7 +134,7 @@ def status(place: Path | str) -> CollectionStatus | TrainingStatus:
     )
 
 
-def as_tree(found: CollectionStatus | TrainingStatus) -> dict[str, Any]:
+def as_tree(found: CollectionStatus | TrainingStatus) -> dict[str, object]:
     """A status as JSON values; `kind` is "store" or "run"."""
     kind = "store" if isinstance(found, CollectionStatus) else "run"
     return {"kind": kind, **to_tree(found)}
@@ -225,12 +225,12 @@ def _active(beat: Heartbeat, now: float) -> ActivePart:
     return ActivePart(beat.part, beat.host, beat.pid, *progress, age_s, beat.is_stale(now))
 
 
-def _planned(plans: Sequence[dict[str, Any]]) -> dict[str, int]:
+def _planned(plans: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Part -> expected steps, of all plans."""
     return {part: steps for record in plans for part, steps in _parts(record).items()}
 
 
-def _parts(record: dict[str, Any]) -> dict[str, int]:
+def _parts(record: Mapping[str, Any]) -> dict[str, int]:
     """A plan's parts; older records lack the steps or the names, which the plan itself gives."""
     names, steps = record.get("parts"), record.get("steps")
     if names is None or steps is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from collectors.gym import data
 from collectors.gym.batch import TaskBatch
@@ -211,7 +210,7 @@ class GymSimulation(Simulation):
         return episodes
 
 
-def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[str, Any]]:
+def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[str, object]]:
     """Sizes, mean returns and success of each quality over the given parts of a store.
 
     The success is None where it is unknown for an episode.

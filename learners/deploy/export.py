@@ -92,7 +92,7 @@ def export_policy(
 
 
 def _programs(
-    policy: PolicyNetwork, module: PolicyStep, metadata: dict[str, Any], options: ExportOptions
+    policy: PolicyNetwork, module: PolicyStep, metadata: dict[str, object], options: ExportOptions
 ) -> tuple[dict[str, bytes], dict[str, float]]:
     """File -> content, and format -> error."""
     answers = make_known_answers(policy, options.batch_size, _CHECKED_STEPS)
@@ -122,7 +122,7 @@ def _already_there(
     if not dst.exists() or (dst.is_dir() and not any(dst.iterdir())):
         return None
     files = {FORMATS[name] for name in options.formats}
-    found: dict[str, Any] = {}
+    found: Any = None
     try:
         found = json.loads((dst / DESCRIPTION).read_text(encoding="utf-8"))
         same = (

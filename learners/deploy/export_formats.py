@@ -37,7 +37,7 @@ class KnownAnswers:
     return_to_go: np.ndarray | None
     action: np.ndarray
 
-    def to_json(self, steps: int) -> dict[str, Any]:
+    def to_json(self, steps: int) -> dict[str, object]:
         """The first `steps` as lists [step][robot][number]."""
         target = self.return_to_go
         return {

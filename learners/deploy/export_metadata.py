@@ -71,7 +71,7 @@ def policy_metadata(
     facts: RobotFacts,
     module: PolicyStep,
     source: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The description without files and known answers; JSON values.
 
     Raises ValueError if the robot has other observations or another number of joints.
@@ -103,7 +103,7 @@ def policy_metadata(
     }
 
 
-def model_properties(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def model_properties(metadata: Mapping[str, Any]) -> dict[str, object]:
     """The description under short names, for the properties of an ONNX file.
 
     run_path to action_scale are the names that mjlab's runtimes read; `gaitforge` is all of it.
@@ -137,7 +137,7 @@ def model_properties(metadata: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _state_entry(state: StateTensor) -> dict[str, Any]:
+def _state_entry(state: StateTensor) -> dict[str, object]:
     values = state.initial.unique()
     assert values.numel() == 1, "every network starts from a uniform state"
     fill = values.item()

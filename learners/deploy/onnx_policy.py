@@ -45,7 +45,7 @@ class OnnxPolicy:
         self.name = name
         self.num_robots = num_robots
         self.description = read_description(folder)
-        self._session = _open_session(Path(folder), self.description)
+        self._session = _open_session(Path(folder), self.description["files"].get(MODEL))
         self._obs_dim = int(self.description["observation"]["dim"])
         self._act_dim = int(self.description["action"]["dim"])
         self._batch = int(self.description["batch_size"])
@@ -126,7 +126,7 @@ def is_exported_policy(folder: Path | str) -> bool:
     return (Path(folder) / DESCRIPTION).is_file()
 
 
-def _open_session(folder: Path, description: dict[str, Any]) -> Any:
+def _open_session(folder: Path, sha256: str | None) -> Any:
     try:
         import onnxruntime
     except ImportError:
@@ -137,7 +137,7 @@ def _open_session(folder: Path, description: dict[str, Any]) -> Any:
     if not path.is_file():
         raise ValueError(f"{folder} holds no {MODEL}; export it with the format onnx")
     content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != description["files"].get(MODEL):
+    if hashlib.sha256(content).hexdigest() != sha256:
         raise ValueError(f"{path} is not the file that {DESCRIPTION} describes; export it again")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -167,15 +167,13 @@ class _Group:
         ]
         self._buffers = [now, after]
         self._bindings = [
-            self._bind(session, now, after, description),
-            self._bind(session, after, now, description),
+            self._bind(session, now, after, description["return_to_go"] is not None),
+            self._bind(session, after, now, description["return_to_go"] is not None),
         ]
 
-    def _bind(
-        self, session: Any, now: list[Array], after: list[Array], description: dict[str, Any]
-    ) -> Any:
+    def _bind(self, session: Any, now: list[Array], after: list[Array], conditioned: bool) -> Any:
         inputs = {"observation": self._observation}
-        if description["return_to_go"] is not None:
+        if conditioned:
             inputs["return_to_go"] = self._return_to_go
         outputs = {"action": self._action}
         for each, given, following in zip(self._state, now, after, strict=True):

@@ -140,7 +140,7 @@ class ModelSpec:
     kind: str
     config: Any
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """JSON values that `spec_from_json` reads."""
         return {"kind": self.kind, "config": asdict(self.config)}
 

@@ -49,7 +49,7 @@ class AttentionConfig:
     single_masks: int = 1000
 
 
-def attention_layers(config: AttentionConfig, advance: Advance) -> list[dict[str, Any]]:
+def attention_layers(config: AttentionConfig, advance: Advance) -> list[dict[str, object]]:
     """One attention layer with the heads of the legged BoT, a record per mask.
 
     ``forward_ms`` and ``train_ms`` (with the gradient) are medians by implementation,
@@ -77,7 +77,7 @@ def attention_layers(config: AttentionConfig, advance: Advance) -> list[dict[str
     return records
 
 
-def single_sequences(config: AttentionConfig, advance: Advance) -> list[dict[str, Any]]:
+def single_sequences(config: AttentionConfig, advance: Advance) -> list[dict[str, object]]:
     """The paper's own setting, a record per node count.
 
     ``median_us`` by implementation, and ``speed_up_percent``: how much faster than NumPy's dense

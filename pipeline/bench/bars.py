@@ -26,7 +26,7 @@ class Bar:
     over: Path | None = None
     unit: str = "x"
 
-    def check(self, figures: Figures) -> dict[str, Any]:
+    def check(self, figures: Figures) -> dict[str, object]:
         """As a record; ``value`` and ``met`` are None where the run did not measure it."""
         try:
             value = _at(figures, self.figure)
@@ -41,7 +41,7 @@ class Bar:
         return {"bar": self.name, "value": value, "wanted": wanted, "met": met}
 
 
-def check_bars(figures: Figures) -> list[dict[str, Any]]:
+def check_bars(figures: Figures) -> list[dict[str, object]]:
     """Every bar as {bar, value, wanted, met}."""
     return [bar.check(figures) for bar in BARS]
 

@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,7 +97,7 @@ def save_bench(out: Path, name: str, figures: Figures, config: Any) -> dict[str,
     Raises:
         ValueError: the folder cannot be written.
     """
-    record = to_tree({**figures, "config": asdict(config), **provenance()})
+    record = to_tree({**figures, "config": config, **provenance()})
     write_record(out / f"bench_{name}.json", record)
     return record
 

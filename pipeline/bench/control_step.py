@@ -137,7 +137,7 @@ def _baseline(kind: str, setting: Mapping[str, int]) -> ModelSpec:
 
 def control_step_us(
     config: ControlStepConfig, advance: Advance
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+) -> tuple[dict[str, dict[str, object]], list[str]]:
     """Model -> setting -> times of one control step in µs; and a note for what was left out.
 
     A record has its own sizes as ``network``, those of the FCNet it is compared with as ``fcnet``.
@@ -166,14 +166,14 @@ def control_step_us(
                 advance(1, "control step")
             for key, seconds in blocks.items():
                 samples[key].append(seconds)
-    records: dict[str, dict[str, Any]] = {}
+    records: dict[str, dict[str, object]] = {}
     for each in chosen:
         model, setting = each.key
         records.setdefault(model, {})[setting] = _record(each, samples[each.key])
     return records, notes
 
 
-def _record(candidate: Candidate, samples: list[list[float]]) -> dict[str, Any]:
+def _record(candidate: Candidate, samples: list[list[float]]) -> dict[str, object]:
     micros = 1e6 * np.array(samples)
     fcnet = preset(FCNET, candidate.setting).config
     layout, act_dim = candidate.space.layout, candidate.space.act_dim

@@ -134,7 +134,7 @@ def _recorded(store: Path) -> list[float]:
 
 def _overhead(
     out: Path, config: FlowBenchConfig, advance: Advance
-) -> tuple[dict[str, Any], list[float]]:
+) -> tuple[dict[str, object], list[float]]:
     """Wall times and gaps of the three ways, and the durations of the bare loop's parts."""
     plan = LeggedPlan(grid=config.grid, threads=1)
     first, *rest = plan.part_ids()
@@ -241,7 +241,9 @@ def _scheduler_s_per_task(tasks: int) -> float:
         return seconds_of(lambda: _sleep_parts(client, tasks)) / tasks
 
 
-def _simulated(durations: Sequence[float], workers: int, config: FlowBenchConfig) -> dict[str, Any]:
+def _simulated(
+    durations: Sequence[float], workers: int, config: FlowBenchConfig
+) -> dict[str, object]:
     """Simulated workers sleep through parts, with the runner of a real collection."""
     scale = config.simulated_part_s / float(np.mean(durations))
     parts = workers * config.parts_per_worker

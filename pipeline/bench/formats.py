@@ -24,7 +24,7 @@ from datasets import Field, Schema, create_store, open_store
 from datasets.formats.sources import catalog_columns, episode_returns
 from datasets.formats.transfer.exporting import export_selection
 from flows.progress import Reporter
-from pipeline.bench.common import save_bench
+from pipeline.bench.common import Rows, save_bench
 from pipeline.tables import show
 
 WANTED_MB_PER_S, WANTED_MIB = 100.0, 1024.0
@@ -92,9 +92,7 @@ def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
     show(run_format_bench(arguments.out, config, reporter), arguments.json)
 
 
-def run_format_bench(
-    out: Path, config: FormatBenchConfig, reporter: Reporter
-) -> list[dict[str, Any]]:
+def run_format_bench(out: Path, config: FormatBenchConfig, reporter: Reporter) -> Rows:
     """Measure every source; writes `bench_formats.json` into `out`.
 
     Returns:
@@ -161,7 +159,7 @@ def _write_source(source: Source, folder: Path, megabytes: int) -> Path:
         }
         lengths = np.full(count, source.episode_steps)
         returns = episode_returns(arrays["reward"], lengths)
-        columns: dict[str, Any] = {"terminated": True, "return": returns}
+        columns: dict[str, object] = {"terminated": True, "return": returns}
         columns[source.schema.group_by[1]] = "noise"
         catalog = catalog_columns(first, lengths, "0" * 7, source.schema.group_by, **columns)
         steps = {name: arrays[name] for name in source.schema.names("step")}

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
     show(rows, arguments.json)
 
 
-def _row(what: str, value: float, unit: str, note: str = "") -> dict[str, Any]:
+def _row(what: str, value: float, unit: str, note: str = "") -> dict[str, object]:
     return {"what": what, "value": value, "unit": unit, "note": note}
 
 
@@ -49,7 +49,7 @@ def _rate(work: Callable[[], Any], units: int, repeats: int) -> float:
     return units / median(seconds_of(work) for _ in range(repeats))
 
 
-def _simulation(reporter: Reporter) -> Iterator[dict[str, Any]]:
+def _simulation(reporter: Reporter) -> Iterator[dict[str, object]]:
     """Control steps per second with the expert in the loop, one simulator on two threads."""
     expert = load_expert().policy
     env = LeggedEnvironment(expert.robot, ROBOTS, THREADS)
@@ -75,7 +75,7 @@ def _simulation(reporter: Reporter) -> Iterator[dict[str, Any]]:
     env.close()
 
 
-def _collection(path: Path) -> dict[str, Any]:
+def _collection(path: Path) -> dict[str, object]:
     """Simulation, policy and writing together."""
     figures = collection_figures(path, CollectionGrid(parts=4, episodes_per_part=300), THREADS)
     note = f"writing {figures['write_share']:.0%} of a worker's time"
@@ -109,7 +109,7 @@ def _store(path: Path) -> Rows:
     ]
 
 
-def _learners() -> Iterator[dict[str, Any]]:
+def _learners() -> Iterator[dict[str, object]]:
     """Training and control of the untrained legged presets: weights do not change the speed."""
     torch.set_num_threads(THREADS)
     for name, entry in PRESETS.items():

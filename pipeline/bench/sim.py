@@ -163,7 +163,7 @@ def _bars(backends: Rows, collected: Rows) -> Rows:
     ]
 
 
-def _bar(bar: str, wanted: str, measured: float, met: bool) -> dict[str, Any]:
+def _bar(bar: str, wanted: str, measured: float, met: bool) -> dict[str, object]:
     return {"bar": bar, "wanted": wanted, "measured": measured, "met": met}
 
 

@@ -107,7 +107,7 @@ def run_store_bench(out: Path, config: StoreBenchConfig, reporter: Reporter) -> 
     return records
 
 
-def collection_figures(path: Path, grid: CollectionGrid, threads: int) -> dict[str, Any]:
+def collection_figures(path: Path, grid: CollectionGrid, threads: int) -> dict[str, float]:
     """Speed of collecting a grid into a new store, and the share of it that is writing."""
     done = collect(
         LeggedPlan(grid=grid, form=StoredForm(state=True), threads=threads), path, Silent()
@@ -119,7 +119,7 @@ def collection_figures(path: Path, grid: CollectionGrid, threads: int) -> dict[s
     }
 
 
-def _sizes(folder: Path, source: Selection) -> dict[str, Any]:
+def _sizes(folder: Path, source: Selection) -> dict[str, object]:
     """Bytes a step, catalog included, of the same episodes in other forms."""
     schema = source.store.schema
     without_state = _schema_of(schema, STORED)
@@ -162,7 +162,7 @@ def _queries(path: Path, source: Selection, config: StoreBenchConfig) -> dict[st
     return {"query_ms": 1e3 * float(np.median(warm)), "query_cold_ms": 1e3 * min(cold)}
 
 
-def _streams(folder: Path, selection: Selection, config: StoreBenchConfig) -> dict[str, Any]:
+def _streams(folder: Path, selection: Selection, config: StoreBenchConfig) -> dict[str, object]:
     window, batch = config.window_len, config.batch_size
     copy = selection.materialise(folder / "copies", FIELDS)
     streams = {

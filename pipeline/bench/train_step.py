@@ -47,7 +47,7 @@ class TrainStepConfig:
     slow_rounds: int = 3
 
 
-def train_step_ms(config: TrainStepConfig, advance: Advance) -> dict[str, dict[str, Any]]:
+def train_step_ms(config: TrainStepConfig, advance: Advance) -> dict[str, dict[str, object]]:
     """Model -> setting -> times of one step in ms, parameters, and tokens per second.
 
     In float32, with as many threads as PyTorch uses. A token is one control step, whatever the
@@ -64,7 +64,7 @@ def train_step_ms(config: TrainStepConfig, advance: Advance) -> dict[str, dict[s
         parameters[model, setting] = count_parameters(policy)
     slow = {(FCNET, FFT_MODES): config.slow_rounds}
     times = in_turns(steps, config.rounds, slow, lambda: advance(1, "train step"))
-    records: dict[str, dict[str, Any]] = {}
+    records: dict[str, dict[str, object]] = {}
     for (model, setting), seconds in times.items():
         records.setdefault(model, {})[setting] = {
             "median_ms": 1e3 * median(seconds),

@@ -1,8 +1,7 @@
 """`gaitforge collect`: the missing parts of a plan, made by the runner that is chosen."""
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from datasets import open_store
 from flows.records.part_records import PartCollected, collection_rate, records_of_commits
@@ -104,7 +103,7 @@ def show_parts(records: Sequence[PartCollected], as_json: bool) -> None:
 
 
 def show_collected(
-    rows: Sequence[dict[str, Any]], records: Sequence[PartCollected], as_json: bool
+    rows: Sequence[Mapping[str, object]], records: Sequence[PartCollected], as_json: bool
 ) -> None:
     """Print rows about a collection and, below a table, its speed where times are known."""
     show(rows, as_json)

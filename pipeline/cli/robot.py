@@ -1,7 +1,6 @@
 """`gaitforge robot`: list and check robots."""
 
 import argparse
-from typing import Any
 
 from collectors.physics.contract.robot_check import RobotFindings, check_robot
 from collectors.robots.robot import list_robots, load_robot
@@ -48,7 +47,7 @@ def _check(arguments: argparse.Namespace) -> None:
     print(f"{findings.robot.name} can be used" + (" all the same" if findings.warnings else ""))
 
 
-def _robot_record(findings: RobotFindings) -> dict[str, Any]:
+def _robot_record(findings: RobotFindings) -> dict[str, object]:
     """What was found about the whole robot."""
     robot, trial = findings.robot, findings.trial
     return {
@@ -65,7 +64,7 @@ def _robot_record(findings: RobotFindings) -> dict[str, Any]:
     }
 
 
-def _joint_records(findings: RobotFindings) -> list[dict[str, Any]]:
+def _joint_records(findings: RobotFindings) -> list[dict[str, object]]:
     """Limits, gains and the load of standing, a row per joint."""
     robot, stance = findings.robot, findings.stance
     columns = {

@@ -160,10 +160,10 @@ def formats_command(arguments: argparse.Namespace) -> None:
     show([_row(name, arguments.json) for name in FORMATS], arguments.json)
 
 
-def _row(name: str, with_options: bool) -> dict[str, Any]:
+def _row(name: str, with_options: bool) -> dict[str, object]:
     entry = FORMATS[name]
     missing = entry.missing
-    row = {
+    row: dict[str, object] = {
         "format": name,
         "what": entry.summary,
         "on_disk": entry.layout,

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from datasets import Selection, Store
 from datasets.analysis.card import card_record
@@ -98,7 +97,7 @@ def write_card(
     return folder / PAGE_NAME, folder / MARKDOWN_NAME
 
 
-def collection_origins(store_path: Path) -> list[dict[str, Any]]:
+def collection_origins(store_path: Path) -> list[dict[str, object]]:
     """Seed, git revision and versions of each collection plan that is kept beside a store."""
     records = store_path.with_name(f"{store_path.name}.records")
     trees = {path: read_record(path) for path in sorted(records.glob("plan-*.json"))}
@@ -140,7 +139,7 @@ def sparkline(counts: Sequence[int]) -> str:
     )
 
 
-def _shown(record: Record) -> dict[str, Any]:
+def _shown(record: Record) -> dict[str, object]:
     schema, total = record["schema"], record["total"][0]
     return {"card": record, "schema": schema, "total": total, "group_by": schema["group_by"]}
 

@@ -8,7 +8,6 @@ same files give the same bytes.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.report import charts
 from pipeline.report.bench_page import bench_panels
@@ -91,7 +90,7 @@ def policy_name(policy: str) -> str:
     return POLICY_NAMES.get(policy, policy)
 
 
-def _context(run: RunFiles) -> dict[str, Any]:
+def _context(run: RunFiles) -> dict[str, object]:
     """What the template shows."""
     summary, dataset = run.summary, run.dataset
     cut = _modes_cut(run)

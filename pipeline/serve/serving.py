@@ -68,9 +68,9 @@ def serve_flows(plan: ServePlan) -> None:
         serve_deployments(*deployments, print_starting_message=False)
 
 
-def _collecting(plan: ServePlan) -> dict[str, Any]:
+def _collecting(plan: ServePlan) -> dict[str, object]:
     """The default parameters of collect/gaitforge; wrong values are refused here."""
-    values = {
+    values: dict[str, object] = {
         "preset": plan.preset,
         "threads": plan.threads,
         "settings": plan.settings,
@@ -99,7 +99,7 @@ def _schedule(plan: ServePlan) -> Schedule | None:
     return Cron(plan.schedule, timezone=plan.timezone)
 
 
-def _deployment(name: str, parameters: dict[str, Any], schedule: Schedule | None) -> Any:
+def _deployment(name: str, parameters: dict[str, object], schedule: Schedule | None) -> Any:
     limit = ConcurrencyLimitConfig(
         limit=COLLECTIONS_AT_ONCE, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
     )

@@ -6,7 +6,7 @@ chosen at the end, among the actors that the training saved.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from collectors.gym.batch import TaskBatch
 from collectors.gym.evaluation import evaluate, evaluation_seeds
 from collectors.gym.experts import RECIPE, RandomPolicy, load_actor
 from collectors.gym.tasks import GymTask, find_task, package_version
-from collectors.gym.training.record import TrainingRecord, read_training
+from collectors.gym.training.record import Row, TrainingRecord, read_training
 from collectors.gym.training.training import snapshot_path
 from collectors.policies import TaskPolicy
 from datasets.files import write_bytes_durably
@@ -48,7 +48,7 @@ Measure = Callable[[TaskPolicy, int, int], Measured]
 
 
 def choose_policies(
-    out: Path, card: dict[str, Any], progress: Callable[[int], None] = lambda episodes: None
+    out: Path, card: Mapping[str, object], progress: Callable[[int], None] = lambda episodes: None
 ) -> dict[str, Any]:
     """Choose, measure and write a finished training's policies and recipe; returns the latter.
 
@@ -132,7 +132,7 @@ def _choose(
 
 
 def medium_candidates(
-    history: Sequence[dict[str, Any]], random: float, expert: float, expert_step: int
+    history: Sequence[Row], random: float, expert: float, expert_step: int
 ) -> list[int]:
     """Steps of the `CANDIDATES` evaluations nearest to `MEDIUM_SHARE`, the nearest first.
 
@@ -166,7 +166,7 @@ def _snapshot(out: Path, steps: int, task: GymTask) -> TaskPolicy:
 
 
 def _write_policy(
-    out: Path, quality: str, step: int, card: dict[str, Any], measured: Measured
+    out: Path, quality: str, step: int, card: Mapping[str, object], measured: Measured
 ) -> None:
     weights = snapshot_path(out, step).read_bytes()
     write_bytes_durably(out / f"{quality}.safetensors", weights)
@@ -181,5 +181,5 @@ def _write_policy(
     _write_json(out / f"{quality}.json", tree)
 
 
-def _write_json(path: Path, tree: dict[str, Any]) -> None:
+def _write_json(path: Path, tree: Mapping[str, object]) -> None:
     write_bytes_durably(path, (json.dumps(tree, indent=1) + "\n").encode())

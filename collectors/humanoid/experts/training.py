@@ -92,7 +92,7 @@ class ResidualTask:
         self.num_envs, self.num_actions = batch.number, N_JOINTS
         self.max_episode_length = batch.snippet.steps
         self.device = "cpu"
-        self.cfg: dict[str, Any] = {}
+        self.cfg: dict[str, object] = {}
         self.finished: list[tuple[float, float]] = []
         self._batch, self._config = batch, config
         self._frames = np.array(batch.snippet.random_starts())

@@ -9,6 +9,7 @@ from collectors.gym.experts import RECIPE, read_recipe
 from collectors.gym.training.config import GymTrainingConfig, check_same, open_demonstrations
 from collectors.gym.training.demonstrations import demonstrate
 from collectors.gym.training.recipe import choose_policies, total_episodes
+from collectors.gym.training.record import Row
 from collectors.gym.training.training import train_gym, trained_gym_steps
 from datasets.files import exclusive_lock
 from flows.progress import Reporter
@@ -60,7 +61,7 @@ def _train(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str
     done, note = trained_gym_steps(out), ""
     with reporter.step(f"train {config.env}", config.steps, "step", done) as advance:
 
-        def report(summary: dict[str, Any]) -> None:
+        def report(summary: Row) -> None:
             nonlocal note
             note = f"return {summary['return']:.0f}"
 
