@@ -98,7 +98,8 @@ def _collect(arguments: argparse.Namespace) -> Any:
 def _evaluate(arguments: argparse.Namespace) -> Any:
     """Evaluate a training run in closed loop."""
     source, plan = run_source(arguments.run), read_plan(EvaluatePlan, arguments.plan)
-    return evaluate_policy(source, plan, Silent(), arguments.out)
+    evaluate_policy(source, plan, Silent(), arguments.out)
+    return read_record(arguments.out)
 
 
 PLACES: dict[str, tuple[Callable[[str], Any], str]] = {

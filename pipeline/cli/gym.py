@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from collectors.gym.data import EXPERT, MEDIUM
 from collectors.gym.experts import QUALITIES, policies_folder, read_recipe
 from collectors.gym.tasks import TASKS
-from flows.records.records import to_tree
+from flows.records.records import read_record, to_tree
 from flows.settings import override, with_chosen
 from flows.tasks.gym import GymPlan, quality_summary
 from pipeline.cli.arguments import (
@@ -132,7 +132,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     plan = override(GymEvaluationPlan(**chosen, references=references), arguments.settings)
     if plan.env != arguments.env:
         raise ValueError(f"--env chooses the task, {arguments.env}: leave out --set env")
-    record = to_tree(evaluate_gym(source, plan, TerminalReporter(), arguments.out))
+    evaluation = evaluate_gym(source, plan, TerminalReporter(), arguments.out)
+    record = (read_record(arguments.out) if arguments.out else None) or to_tree(evaluation)
     show_one(record if arguments.json else _shown(record), arguments.json)
 
 
