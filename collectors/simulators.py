@@ -11,5 +11,5 @@ BACKENDS = {
 def check_backend(name: str) -> str:
     """Return the name; raises ValueError for an unknown one."""
     if name not in BACKENDS:
-        raise ValueError(f"unknown simulator '{name}'; simulators: {', '.join(BACKENDS)}")
+        raise ValueError(f"unknown simulator '{name}'; allowed: {', '.join(BACKENDS)}")
     return name

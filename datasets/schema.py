@@ -66,12 +66,12 @@ class Field:
             )
         if self.dtype not in DTYPES:
             raise DatasetError(
-                f"field {self.name}: dtype {self.dtype!r} is not allowed; use {listed(DTYPES)}"
+                f"field {self.name}: dtype {self.dtype!r} is unknown; allowed: {listed(DTYPES)}"
             )
         if any(size < 1 for size in self.shape):
             raise DatasetError(f"field {self.name}: shape {self.shape} needs sizes of 1 or more")
         if self.per not in ("step", "episode"):
-            raise DatasetError(f"field {self.name}: per={self.per!r}; use 'step' or 'episode'")
+            raise DatasetError(f"field {self.name}: per={self.per!r}; allowed: step, episode")
         width = self.shape[-1] if self.shape else 0
         for key, (start, stop) in self.slices.items():
             if not 0 <= start < stop <= width:
@@ -149,7 +149,7 @@ class Schema:
         for each in self.fields:
             if each.name == name:
                 return each
-        raise DatasetError(f"unknown field {name!r}; fields: {listed(self.names())}")
+        raise DatasetError(f"unknown field {name!r}; allowed: {listed(self.names())}")
 
     def to_json(self) -> dict[str, object]:
         """The schema as JSON values; ``from_json`` is the inverse."""

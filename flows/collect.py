@@ -140,7 +140,7 @@ def collect(  # noqa: PLR0913, the fields of a form
     threads: forms.Threads = 2,
     settings: forms.Settings = forms.NONE,
 ) -> State[None]:
-    """Collect legged data: the missing parts of a preset, each a task.
+    """Collect legged data: the missing parts of a preset, one task each.
 
     Args:
         store: a folder, or s3://bucket/prefix; created if absent.
@@ -175,7 +175,7 @@ def collect_plan(
     parts: list[str] | None = None,
     dask: DaskSettings | None = None,
 ) -> list[PartCollected]:
-    """Collect the missing parts of any task's plan, each a task.
+    """Collect the missing parts of any task's plan, one task each.
 
     Args:
         store: a folder, or s3://bucket/prefix; created if absent.

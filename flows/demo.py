@@ -22,7 +22,7 @@ describe_store = retried_task("describe", "describe {store.name}")(describe)
 
 
 def collect_store(plan: LeggedPlan, store: Path, reporter: Reporter) -> list[PartCollected]:
-    """Collect the demo's parts, each a task."""
+    """Collect the demo's parts, one task each."""
     return collect_parts(plan, store)  # which reports to the flow's own reporter
 
 

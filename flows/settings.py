@@ -49,7 +49,7 @@ def _replaced(plan: Any, path: Sequence[str], text: str, whole: str) -> Any:
     names = [field.name for field in fields(plan)]
     head, rest = path[0], path[1:]
     if head not in names:
-        raise ValueError(f"unknown setting '{whole}'; settings: {', '.join(sorted(names))}")
+        raise ValueError(f"unknown setting '{whole}'; allowed: {', '.join(sorted(names))}")
     current = getattr(plan, head)
     if rest:
         if not is_dataclass(current):

@@ -84,7 +84,7 @@ def save_checkpoint(
 def checkpoint_path(run_dir: Path, which: str = "last") -> Path:
     """The path of a run's "last" or "best" checkpoint; ValueError if there is none."""
     if which not in KEPT:
-        raise ValueError(f"no checkpoint {which!r}; a run keeps {', '.join(KEPT)}")
+        raise ValueError(f"no checkpoint {which!r}; allowed: {', '.join(KEPT)}")
     path = run_dir / KEPT[which]
     if not path.is_file():
         kind = "no checkpoint" if which == "last" else f"no {which} checkpoint"

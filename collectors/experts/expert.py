@@ -95,8 +95,7 @@ def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
     path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
     if not path.is_file():
         raise ValueError(
-            f"no expert '{name}'; shipped experts: {', '.join(list_experts())}, "
-            "or a .safetensors file"
+            f"no expert '{name}'; allowed: {', '.join(list_experts())}, or a .safetensors file"
         )
     card_path = path.with_suffix(".json")
     if not card_path.is_file():

@@ -36,7 +36,7 @@ class ExpertTrainingConfig:
     """How an expert is trained.
 
     Attributes:
-        steps: environment steps in all; robots: in parallel; horizon: steps a rollout, each.
+        steps: environment steps in all; robots: in parallel; horizon: steps per rollout of each.
         max_learning_rate: ceiling of the adaptive schedule, which else reaches 4e-3.
         initial_std: of the exploration noise, in action units (0.25 rad).
         full_speed_steps: environment steps over which commanded speeds widen to their range.

@@ -156,7 +156,7 @@ class RandomPolicy:
 def load_gym_expert(source: Path | str, quality: str) -> GymExpert:
     """The policy "medium" or "expert" of a folder; ValueError if it cannot be read."""
     if quality not in QUALITIES:
-        raise ValueError(f"no policy {quality!r}; a folder has {listed(QUALITIES)}")
+        raise ValueError(f"no policy {quality!r}; allowed: {listed(QUALITIES)}")
     path = Path(source) / f"{quality}.safetensors"
     if not path.is_file():
         raise ValueError(f"no policy at {path}")

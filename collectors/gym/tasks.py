@@ -63,7 +63,7 @@ TASKS: dict[str, GymTask] = {
 def find_task(env_id: str) -> GymTask:
     """A task by its environment's id; ValueError lists the tasks there are."""
     if env_id not in TASKS:
-        raise ValueError(f"no task {env_id!r}; known are {listed(TASKS)}")
+        raise ValueError(f"no task {env_id!r}; allowed: {listed(TASKS)}")
     return TASKS[env_id]
 
 

@@ -163,7 +163,7 @@ def part_catalog(
     simulator: tuple[str, str],
     expert: tuple[str, str],
 ) -> dict[str, list[Any]]:
-    """Catalog columns of a part, a row an episode in plan order.
+    """Catalog columns of a part, a row per episode in plan order.
 
     Args:
         simulator: name and version; expert: name and hash.

@@ -28,7 +28,7 @@ class EvaluationGrid:
     def __post_init__(self) -> None:
         matching_cells(self.terrains, self.skills, self.levels)
         if self.episodes < 1:
-            raise ValueError(f"{self.episodes} episodes a cell; at least 1 is needed")
+            raise ValueError(f"{self.episodes} episodes per cell; at least 1 is needed")
         if self.seed < 0:
             raise ValueError(f"the seed is {self.seed}; it has to be at least 0")
 
@@ -73,7 +73,7 @@ def evaluate(
     grid: EvaluationGrid,
     progress: Callable[[int], None] | None = None,
 ) -> list[CellResult]:
-    """Run the grid's episodes; returns one result a cell."""
+    """Run the grid's episodes; returns one result per cell."""
     cells: dict[tuple[str, str, int], list[EpisodeResult]] = {}
     for result in run_episodes(env, policy, grid.specs(), progress=progress):
         spec = result.spec

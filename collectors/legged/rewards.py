@@ -3,7 +3,7 @@
 The environment multiplies by the control step. Sources: legged_gym (tracking, vertical speed,
 action rate, collision), Isaac Lab (frames of tracking), HIMLoco's public Aliengo setup (power),
 walk-these-ways (slip, commanded attitude, height and stance). Positive terms add up to at most 3.2
-a second, 12.3 an episode of 192 steps.
+a second, 12.3 per episode of 192 steps.
 """
 
 from collections.abc import Callable

@@ -17,7 +17,7 @@ OPENGL_BACKENDS = ("egl", "osmesa")
 """Tried in this order: GPU, then software; MUJOCO_GL, where set, replaces them."""
 START_LIMIT_S = 20.0
 FRAME_LIMIT_S = 1.0
-"""One busy core takes about 0.1 s a frame."""
+"""One busy core takes about 0.1 s per frame."""
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")
 _REASON_LENGTH = 160
 

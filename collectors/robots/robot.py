@@ -119,8 +119,8 @@ def find_robot(robot: str) -> Path:
             return path / CARD_FILE
         raise RobotError(f"the folder {path} holds no {CARD_FILE}")
     raise RobotError(
-        f"no robot '{robot}'; shipped robots: {', '.join(list_robots())}, "
-        f"or a card, or a folder with {CARD_FILE}"
+        f"no robot '{robot}'; allowed: {', '.join(list_robots())}, or a card, "
+        f"or a folder with {CARD_FILE}"
     )
 
 
@@ -180,8 +180,8 @@ def _check_keys(path: Path, raw: dict[str, Any], wrong: _Wrong) -> None:
     unknown = sorted(set(raw) - set(CARD_KEYS))
     if unknown:
         raise wrong(
-            f"its card {path.name} holds the unknown {', '.join(unknown)}; "
-            f"a card holds {', '.join(CARD_KEYS)}"
+            f"its card {path.name} has the unknown {', '.join(unknown)}; "
+            f"allowed: {', '.join(CARD_KEYS)}"
         )
 
 

@@ -296,7 +296,7 @@ SKILLS: dict[str, Skill] = {skill.name: skill for skill in (STAND, RUSH, CRAWL, 
 def check_skill(skill: str) -> str:
     """Return the name; raises ValueError for an unknown one."""
     if skill not in SKILLS:
-        raise ValueError(f"unknown skill '{skill}'; skills: {', '.join(SKILLS)}")
+        raise ValueError(f"unknown skill '{skill}'; allowed: {', '.join(SKILLS)}")
     return skill
 
 

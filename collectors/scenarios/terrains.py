@@ -125,7 +125,7 @@ TERRAINS: dict[str, Terrain] = {
 def check_terrain(terrain: str) -> str:
     """Return the name; raises ValueError for an unknown one."""
     if terrain not in TERRAINS:
-        raise ValueError(f"unknown terrain '{terrain}'; terrains: {', '.join(TERRAINS)}")
+        raise ValueError(f"unknown terrain '{terrain}'; allowed: {', '.join(TERRAINS)}")
     return terrain
 
 

@@ -1,4 +1,4 @@
-"""The content of a dataset card, as one tree of JSON values."""
+"""The content of a dataset card, as JSON values."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -21,7 +21,7 @@ BINS = 20
 MOST_WHOLE_BINS = 24
 CHANNEL_QUANTILES = (0.01, 0.5, 0.99)
 RANDOMISATION = "randomisation"
-"""Schema attribute: draw -> {"unit", "low", "high"}; the draw is the catalog column of the name."""
+"""Schema attribute: draw -> {"unit", "low", "high"}; the catalog column has the draw's name."""
 
 
 def card_record(
@@ -30,7 +30,7 @@ def card_record(
     """Sizes, groups, distributions, provenance and channel statistics of a selection.
 
     Groups are as in ``Selection.describe``, ``store`` is ``Store.info``, and ``returns``,
-    ``lengths`` and ``draws`` are histograms. Without ``channels``, no array is read. DatasetError
+    ``lengths`` and ``draws`` are histograms. With ``channels=False`` no array is read. DatasetError
     for an empty selection, or a damaged or missing object.
     """
     store, episodes = selection.store, selection.episodes()
@@ -61,10 +61,11 @@ def card_record(
 def histogram(
     values: np.ndarray, low: float | None = None, high: float | None = None
 ) -> dict[str, Any]:
-    """Counts of finite values between edges that include all of them, ``low`` and ``high``.
+    """Histogram of finite values; its range includes all values, ``low`` and ``high``.
 
-    Few different whole numbers get one bin each (``whole``), other values ``BINS`` equal bins.
-    Returns ``edges`` (n + 1), ``counts`` (n), ``min``, ``max``, ``mean`` and ``whole``.
+    Integers in a range below ``MOST_WHOLE_BINS`` get one bin each (``whole``), other values
+    ``BINS`` equal bins. Returns ``edges`` (n + 1), ``counts`` (n), ``min``, ``max``, ``mean`` and
+    ``whole``.
     """
     limits = [each for each in (low, high) if each is not None]
     bottom = float(min([*limits, values.min(initial=np.inf)]))
@@ -112,7 +113,7 @@ def _draws(selection: Selection, episodes: pa.Table) -> Iterator[dict[str, objec
 
 
 def _provenance(episodes: pa.Table) -> dict[str, object]:
-    """Robots, simulators, experts and seeds, with their numbers of episodes."""
+    """Robots, simulators and experts with their numbers of episodes, and the range of seeds."""
     seeds = episodes.column("seed").to_numpy()
     return {
         "robots": _counted(episodes, ("robot",)),
@@ -136,7 +137,7 @@ def _counted(episodes: pa.Table, columns: tuple[str, ...]) -> list[dict[str, obj
 
 
 def _parts(selection: Selection) -> Iterator[dict[str, object]]:
-    """The parts of the selection, and how much of each is selected."""
+    """The parts of the selection, with the selected episodes and steps of each."""
     first = 0
     for part_id, rows in selection.rows_by_part():
         manifest, stop = selection.catalog.manifests[part_id], first + len(rows)

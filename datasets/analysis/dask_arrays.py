@@ -1,7 +1,7 @@
 """Selections as lazy Dask arrays, and reductions of their rows on any Dask scheduler.
 
-Results do not depend on the scheduler or its number of threads: a task reads and measures one
-reading unit, and the partial results are merged along a fixed binary tree.
+Each task reads and reduces one unit (the selected episodes that begin in one shard). Partial
+results are merged in a fixed binary tree, so the result does not depend on scheduler or threads.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Scheduler = str | Callable[..., Any] | None
 class UnitReader:
     """Reads one field of a selection, one unit at a time, in this process or another.
 
-    Pickled, it carries the store's address and the rows, not the catalog; the other process opens
-    the store, whose parts must have the same content.
+    Pickled, it holds the store's address and the selected rows, not the catalog; the other process
+    opens the store and checks that its parts have the same content.
     """
 
     def __init__(self, selection: Selection, field: str) -> None:
@@ -41,7 +41,7 @@ class UnitReader:
         self._units = selection.units()
 
     def read(self, number: int) -> np.ndarray:
-        """(R, *shape) rows of unit ``number``, its selected episodes end to end."""
+        """(R, *shape) rows of unit ``number``: its selected episodes, concatenated."""
         return self._selection.read_unit(self._field, self._units[number])
 
     def lengths(self, number: int) -> np.ndarray:
@@ -61,8 +61,9 @@ class UnitReader:
 def selection_array(selection: Selection, field: str) -> da.Array:
     """One field of a selection as a lazy array: (steps, *shape), or (episodes, *shape).
 
-    Rows are in the order of the selection. A chunk holds the selected episodes that begin in one
-    shard of one part. DatasetError: unknown field; when computed, a damaged or missing object.
+    Rows are in the order of the selection. A chunk holds one unit: the selected episodes that begin
+    in one shard of one part. DatasetError: unknown field; when computed, a damaged or missing
+    object.
     """
     import dask.array as da  # slow to import: 0.9 s
 
@@ -93,16 +94,16 @@ def reduce_units(
     merge: Callable[[Partial, Partial], Partial],
     scheduler: Scheduler = None,
 ) -> Partial:
-    """Measure every unit of a selection and merge the results pairwise in a fixed tree.
+    """Apply ``measure`` to every unit of a selection and merge the results in a fixed binary tree.
 
-    One unit per thread is in memory. DatasetError: an empty selection, an unknown field, a damaged
-    or missing object.
+    Each thread holds one unit in memory. DatasetError: an empty selection, an unknown field, a
+    damaged or missing object.
     """
     from dask.delayed import delayed  # slow to import: 0.1 s
 
     selection.store.schema.field(field)
     if len(selection) == 0:
-        raise DatasetError("statistics of an empty selection; select at least one episode")
+        raise DatasetError("the selection is empty; select at least one episode")
     reader = delayed(UnitReader(selection, field), traverse=False)
     measured = delayed(_measure_unit)
     merged = delayed(merge)
@@ -130,7 +131,7 @@ def _reopened(
     for part_id, (content_hash, runs) in parts.items():
         manifest = catalog.manifests.get(part_id)
         if manifest is None or manifest.content_hash != content_hash:
-            raise DatasetError(f"part {part_id} of {address} is absent or changed since then")
+            raise DatasetError(f"part {part_id} of {address} is absent or changed; select again")
         first = catalog.part_bounds[part_id][0]
         rows += [first + np.arange(start, stop) for start, stop in runs]
     return UnitReader(Selection(store, catalog, np.concatenate(rows)), field)

@@ -1,9 +1,9 @@
 """Exact quantiles of every channel in a few passes over the rows, in bounded memory.
 
-Order statistics are found digit by digit, as in a radix sort: values map to unsigned integers of
-the same order, each pass counts the next bits of those that share the bits found so far, and the
-counts tell the bin of each wanted rank. Counts add up, so any split of the rows gives the same
-result, without error.
+Order statistics are found digit by digit, as in a radix sort. Values map to unsigned integers
+("keys") of the same order. Each pass counts the next bits of the keys that begin with the bits
+found so far; the counts give the next bits of each wanted rank. Counts of blocks are added, so the
+result is exact and does not depend on how the rows are split.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ BINS = 1 << 21
 """Counters of one pass, for all channels and ranks together: 16 MiB."""
 
 DIGIT_BITS = 16
-"""Most bits that one pass finds."""
+"""Bits that one pass finds, at most."""
 
 ROWS_AT_ONCE = 1 << 15
-"""Rows whose columns are copied and counted together."""
+"""Rows copied and counted together."""
 
 BLOCK_ROWS = 256
-"""Rows that are turned into columns together; 256 of 70 float32 channels fit a core's cache."""
+"""Rows transposed together; 256 rows of 70 float32 channels fit a core's cache."""
 
 DEFAULT_QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -40,8 +40,8 @@ def channel_quantiles(
 ) -> np.ndarray:
     """(Q, *shape) float64 quantiles of every channel, equal to ``numpy.quantile`` of all rows.
 
-    The order statistics are exact; the interpolation between two is linear, method 7 of Hyndman and
-    Fan (1996), in float64.
+    Order statistics are exact; between two of them the interpolation is linear in float64 (method 7
+    of Hyndman and Fan 1996).
 
     Raises:
         DatasetError: a quantile outside 0..1, an empty selection, or an unknown field.
@@ -67,9 +67,10 @@ def interpolated_quantiles(
     channels: int,
     quantiles: np.ndarray,
 ) -> np.ndarray:
-    """(Q, channels) quantiles of ``rows`` rows that only ``count`` reads.
+    """(Q, channels) quantiles of ``rows`` rows, which are read by ``count`` only.
 
-    ``count`` sums a ``DigitCount`` over all rows; ``channels`` is the number of values per row.
+    ``count`` returns the sum of a ``DigitCount`` over all rows; ``channels`` is the number of
+    values per row.
     """
     position = quantiles * (rows - 1)
     below = np.floor(position).astype(np.int64)
@@ -112,7 +113,7 @@ def _order_statistics(
 class DigitCount:
     """Counts the next ``bits`` of each channel's keys that begin with one of its prefixes.
 
-    ``prefixes`` are one ascending array per channel: the first ``known`` bits of the wanted keys.
+    ``prefixes`` has one ascending array per channel: the first ``known`` bits of the wanted keys.
     """
 
     prefixes: Sequence[np.ndarray]
@@ -132,7 +133,7 @@ class DigitCount:
         return counts.reshape(len(self.prefixes), slots, 1 << self.bits)
 
     def _digits(self, keys: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
-        """Slot and digit, as one number, of each of a channel's keys that begin with a prefix."""
+        """The number slot << bits | digit of each of a channel's keys that begin with a prefix."""
         width = 8 * keys.dtype.itemsize
         if self.known:
             keys = self._of_interest(keys, prefixes, width)
@@ -144,7 +145,7 @@ class DigitCount:
         return digits
 
     def _of_interest(self, keys: np.ndarray, prefixes: np.ndarray, width: int) -> np.ndarray:
-        """Those keys that begin with a prefix; a table of their first bits leaves few to search."""
+        """The keys that begin with a prefix; a lookup table of first bits drops most others."""
         first = min(self.known, DIGIT_BITS)
         table = np.zeros(1 << first, bool)
         table[(prefixes >> np.uint64(self.known - first)).astype(np.int64)] = True
@@ -156,7 +157,7 @@ class DigitCount:
 
 
 def _columns(rows: np.ndarray) -> np.ndarray:
-    """A copy of rows (N, C) as contiguous columns (C, N), made in blocks that fit the cache."""
+    """Rows (N, C) copied to contiguous columns (C, N), in blocks that fit the cache."""
     columns = np.empty(rows.shape[::-1], rows.dtype)
     for start in range(0, len(rows), BLOCK_ROWS):
         columns[:, start : start + BLOCK_ROWS] = rows[start : start + BLOCK_ROWS].T
@@ -164,13 +165,13 @@ def _columns(rows: np.ndarray) -> np.ndarray:
 
 
 def _keys(values: np.ndarray) -> np.ndarray:
-    """Unsigned integers of the same width and order as the finite values, made in place."""
+    """Finite values as unsigned integers of the same width and order, in place."""
     dtype = values.dtype
     keys = values.view(f"u{dtype.itemsize}")
     sign = keys.dtype.type(1 << (8 * dtype.itemsize - 1))
     if dtype.kind == "i":
         keys ^= sign
-    elif dtype.kind == "f":  # IEEE 754: magnitudes behind a sign bit, so negatives are turned over
+    elif dtype.kind == "f":  # IEEE 754: sign bit and magnitude, so negative values are inverted
         negative = (values.view(f"i{dtype.itemsize}") >> (8 * dtype.itemsize - 1)).view(keys.dtype)
         keys ^= negative | sign
     return keys

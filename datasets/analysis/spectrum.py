@@ -1,4 +1,4 @@
-"""Energy of stored signals by frequency: Figure 1 of the FCNet paper for a selection."""
+"""Spectral energy of stored signals: Figure 1 of the FCNet paper, for a selection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SpectralEnergy:
     """Energy of each mode of each channel, summed over windows of n steps.
 
     ``frequency_hz`` (n // 2 + 1,) goes from 0 to half the control frequency; ``energy``
-    (n // 2 + 1, *shape) float64 is in squares of the field's unit times n.
+    (n // 2 + 1, *shape) float64 has n times the square of the field's unit.
     """
 
     frequency_hz: np.ndarray
@@ -28,12 +28,12 @@ class SpectralEnergy:
 
     @property
     def share(self) -> np.ndarray:
-        """``energy`` over its sum over the modes; 0 for a channel that is always 0."""
+        """``energy`` divided by its sum over modes; 0 for a channel that is always 0."""
         total = self.energy.sum(axis=0)
         return np.divide(self.energy, total, out=np.zeros_like(self.energy), where=total > 0)
 
     def merge(self, other: SpectralEnergy) -> SpectralEnergy:
-        """Energy of both sets of windows, which have the same length."""
+        """Energy of both sets of windows together; n must be the same."""
         return SpectralEnergy(
             self.frequency_hz, self.energy + other.energy, self.windows + other.windows
         )
@@ -42,19 +42,19 @@ class SpectralEnergy:
 def spectral_energy(
     selection: Selection, field: str, n: int, scheduler: Scheduler = None
 ) -> SpectralEnergy:
-    """Energy density normalised to 100 % over all modes (FCNet, Figure 1, which has n = 256).
+    """Energy per mode; ``share`` of it is Figure 1 of the FCNet paper, which has n = 256.
 
-    Each episode is cut from its first step into windows of n steps; a shorter rest is left out. The
-    energy of mode k is |X_k|² of the raw window, counted twice where the conjugate mode n - k is
+    Each episode is cut from its first step into windows of n steps; a shorter remainder is left
+    out. The energy of mode k is |X_k|² of the raw window, doubled if the conjugate mode n - k is
     another one: by Parseval's theorem the shares are shares of the signal's energy. The mean is
-    kept as mode 0. Energies are summed over the windows before the normalisation.
+    kept as mode 0. Energies are summed over windows before they are normalised.
 
     Raises:
         DatasetError: not a floating-point step field, n < 2, or no episode with n steps.
     """
     described = selection.store.schema.field(field)
     if described.per != "step" or not described.dtype.startswith("float"):
-        raise DatasetError(f"field {field} has no spectrum; choose a floating-point step field")
+        raise DatasetError(f"field {field} has no spectrum; give a floating-point step field")
     if n < 2:
         raise DatasetError(f"a spectrum needs windows of 2 steps or more, not {n}")
     frequency = np.fft.rfftfreq(n, selection.store.schema.control_dt_s)
@@ -63,7 +63,7 @@ def spectral_energy(
     )
     if energy.windows == 0:
         longest = int(selection.lengths.max(initial=0))
-        raise DatasetError(f"no episode has {n} steps; use n of at most {longest}")
+        raise DatasetError(f"no episode has n = {n} steps; n must be at most {longest}")
     return energy
 
 

@@ -1,4 +1,4 @@
-"""Mean, spread and range of every channel, computed in blocks and merged exactly."""
+"""Mean, standard deviation and range of every channel, computed in blocks and merged."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Catalog:
     def check_column(self, name: str) -> str:
         """Return ``name`` if it is a column; DatasetError lists the existing columns."""
         if name not in self.schema.names:
-            raise DatasetError(f"unknown column {name!r}; columns: {listed(self.column_names, 80)}")
+            raise DatasetError(f"unknown column {name!r}; allowed: {listed(self.column_names, 80)}")
         return name
 
     @cached_property

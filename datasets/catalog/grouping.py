@@ -26,7 +26,7 @@ def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np
             except (KeyError, TypeError):
                 allowed = sorted(numbers, key=lambda one: (str(type(one)), one))
                 raise DatasetError(
-                    f"no {name} {each!r} in {address}; there is: {listed(allowed)}"
+                    f"no {name} {each!r} in {address}; allowed: {listed(allowed)}"
                 ) from None
         if len(values):
             keep &= chosen[codes]

@@ -81,7 +81,7 @@ FORMATS: dict[str, FormatEntry] = {
 def find_format(name: str) -> FormatEntry:
     """The entry of a format; DatasetError if there is none."""
     if name not in FORMATS:
-        raise DatasetError(f"unknown format '{name}'; formats: {listed(FORMATS)}")
+        raise DatasetError(f"unknown format '{name}'; allowed: {listed(FORMATS)}")
     return FORMATS[name]
 
 
@@ -110,8 +110,8 @@ def options_of(cls: type[Any], given: Mapping[str, Any] | None) -> Any:
     kinds = get_type_hints(cls, include_extras=True)
     for name, value in (given or {}).items():
         if name not in kinds:
-            raise DatasetError(f"unknown option '{name}'; options: {listed(kinds)}")
+            raise DatasetError(f"unknown option '{name}'; allowed: {listed(kinds)}")
         allowed = getattr(kinds[name], "__metadata__", [(value,)])[0]
         if value not in allowed:
-            raise DatasetError(f"option {name} must be one of {listed(allowed)}")
+            raise DatasetError(f"option {name} is {value!r}; allowed: {listed(allowed)}")
     return cls(**(given or {}))

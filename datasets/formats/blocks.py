@@ -50,7 +50,7 @@ class Block:
         return slice(self.first_step, self.first_step + self.n_steps)
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Field -> (T, *shape), or (E, *shape) for a field an episode."""
+        """Field -> (T, *shape), or (E, *shape) for a field per episode."""
         return {name: self.selection.read_unit(name, self.unit) for name in names}
 
 

@@ -144,5 +144,5 @@ class Exporter(ABC):
     def as_read(
         self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
     ) -> Mapping[str, np.ndarray]:
-        """The fields a step that the importer gives for these, where they are not the same."""
+        """The fields per step that the importer gives for these, where they are not the same."""
         return steps

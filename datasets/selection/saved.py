@@ -43,7 +43,7 @@ def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
         manifest = catalog.manifests.get(part_id)
         if manifest is None or manifest.content_hash != content_hash:
             raise DatasetError(
-                f"{path}: part {part_id} of {store.address} is absent or changed since then"
+                f"{path}: part {part_id} of {store.address} is absent or changed; select again"
             )
         if runs[-1][1] > manifest.episodes:
             raise DatasetError(

@@ -55,7 +55,8 @@ def write_tag(root: Path, tag: Tag, address: str = "") -> Tag:
 def read_tag(root: Path, name: str, address: str = "") -> Tag:
     """Read a tag; DatasetError if there is none of this name or its file is damaged."""
     if not _NAME.fullmatch(name) or not _path(root, name).is_file():
-        raise DatasetError(f"no tag {name!r} in {address or root}; tags: {listed(tag_names(root))}")
+        tags = listed(tag_names(root))
+        raise DatasetError(f"no tag {name!r} in {address or root}; allowed: {tags}")
     try:
         body = json.loads(_path(root, name).read_bytes())
         recorded = body.pop("sha256")

@@ -100,7 +100,7 @@ def chosen_columns(
     """The columns of ``fields`` and, if wanted, the return-to-go; DatasetError if absent."""
     allowed = [name for name in columns if name != RETURN_TO_GO]
     if not fields or not set(fields) <= set(allowed):
-        raise DatasetError(f"stream fields {list(fields)}: choose from {listed(allowed)}")
+        raise DatasetError(f"stream fields {list(fields)}; allowed: {listed(allowed)}")
     if return_to_go and RETURN_TO_GO not in columns:
         raise DatasetError(
             f"{RETURN_TO_GO} needs a scalar field {REWARD!r} per step, not {listed(allowed)}"

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON line an event, one file a process, under `<records>/log/`.
+"""Structured logs: one JSON line per event, one file per process, under `<records>/log/`.
 
 Every line has `time` (UTC, ISO 8601), `level`, `event`, `host`, `pid`, and the ids of what it is
 about (`part`, `run`). The values of secret environment variables are masked.

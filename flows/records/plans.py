@@ -52,7 +52,7 @@ def _dataclass(kind: Any, tree: Any, where: str) -> Any:
     known = _fields(kind)
     unknown = sorted(tree.keys() - known.keys())
     if unknown:
-        raise ValueError(f"{where} has no '{unknown[0]}'; there are: {', '.join(known)}")
+        raise ValueError(f"{where} has no '{unknown[0]}'; allowed: {', '.join(known)}")
     hints = get_type_hints(kind)
     given = {name: _value(hints[known[name]], tree[name], f"{where}.{name}") for name in tree}
     return kind(**{known[name]: value for name, value in given.items()})

@@ -1,4 +1,4 @@
-"""Collection on Dask: a task a part, each made by `flows.stages.collect.collect_part`.
+"""Collection on Dask: a task per part, each made by `flows.stages.collect.collect_part`.
 
 Dask repeats the parts of a worker that died. A part that two workers make is committed once. The
 arrays go from the worker to the store; a task returns a small record.

@@ -54,11 +54,11 @@ class DaskSettings:
 
     def __post_init__(self) -> None:
         if self.workers < 0:
-            raise ValueError(f"{self.workers} workers: needs at least 1, or 0 for one a core")
+            raise ValueError(f"{self.workers} workers: needs at least 1, or 0 for one per core")
         if self.scheduler and self.jobqueue:
             raise ValueError("give the address of a scheduler or a job queue, not both")
         if self.jobqueue and self.jobqueue not in QUEUES:
-            raise ValueError(f"unknown job queue '{self.jobqueue}'; queues: {', '.join(QUEUES)}")
+            raise ValueError(f"unknown job queue '{self.jobqueue}'; allowed: {', '.join(QUEUES)}")
         if self.walltime_min * 60 <= LIFETIME_MARGIN_S:
             raise ValueError(
                 f"a job of {self.walltime_min} minutes is too short for workers that leave "

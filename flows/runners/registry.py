@@ -29,6 +29,6 @@ def find_runner(name: str) -> Runner:
         ValueError: no such runner.
     """
     if name not in RUNNERS:
-        raise ValueError(f"unknown runner '{name}'; runners: {', '.join(RUNNERS)}")
+        raise ValueError(f"unknown runner '{name}'; allowed: {', '.join(RUNNERS)}")
     module, function = RUNNERS[name].split(":")
     return getattr(import_module(module), function)

@@ -102,10 +102,11 @@ class ComparedModels:
                 raise ValueError('own must be like {"transformer": {"peak_lr": 0.001}}')
         for model, given in own.items():
             if model not in self.own_models():
-                raise ValueError(f"own: no model {model!r}; models: {', '.join(self.own_models())}")
+                allowed = ", ".join(self.own_models())
+                raise ValueError(f"own: no model {model!r}; allowed: {allowed}")
             if alien := [name for name in given if name not in self.own_settings]:
                 raise ValueError(
-                    f"own: {model} cannot have its own {alien[0]}; settings: "
+                    f"own: {model} cannot have its own {alien[0]}; allowed: "
                     f"{', '.join(self.own_settings)}"
                 )
 

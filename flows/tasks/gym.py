@@ -79,7 +79,7 @@ class GymPlan(CollectionPlan):
     def __post_init__(self) -> None:
         find_task(self.env)
         if unknown := [name for name in self.qualities if name not in data.QUALITIES]:
-            raise ValueError(f"unknown quality '{unknown[0]}'; there are {listed(data.QUALITIES)}")
+            raise ValueError(f"unknown quality '{unknown[0]}'; allowed: {listed(data.QUALITIES)}")
         if not self.qualities or len(set(self.qualities)) != len(self.qualities):
             raise ValueError("a plan needs at least one quality, each of them once")
         if min(self.steps, self.part_steps, self.processes) < 1 or self.seed < 0:

@@ -122,7 +122,7 @@ def legged_plan(
     """
     if preset not in data.COLLECTION_PRESETS:
         raise ValueError(
-            f"unknown preset '{preset}'; presets: {', '.join(data.COLLECTION_PRESETS)}"
+            f"unknown preset '{preset}'; allowed: {', '.join(data.COLLECTION_PRESETS)}"
         )
     chosen = with_chosen(data.COLLECTION_PRESETS[preset], grid)
     plan = LeggedPlan(grid=chosen, form=with_chosen(data.StoredForm(), form or {}))

@@ -23,7 +23,7 @@ def collection_plan(kind: str, tree: Any) -> CollectionPlan:
         ValueError: no such task, or values that are not those of its plan.
     """
     if kind not in TASKS:
-        raise ValueError(f"unknown task '{kind}'; tasks: {', '.join(TASKS)}")
+        raise ValueError(f"unknown task '{kind}'; allowed: {', '.join(TASKS)}")
     module, name = TASKS[kind].split(":")
     return plan_from_tree(getattr(import_module(module), name), tree)
 

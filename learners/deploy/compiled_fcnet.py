@@ -73,7 +73,7 @@ class CompiledFCNet:
         if obs.shape != (self.obs_dim,):
             raise ValueError(f"an observation has shape ({self.obs_dim},), got {obs.shape}")
         if self.conditioned and return_to_go is None:
-            raise ValueError("this policy is conditioned on the return: give return_to_go")
+            raise ValueError("this policy is conditioned on the return; give return_to_go")
         self._obs[: self.obs_dim] = obs
         self._advance(0.0 if return_to_go is None else return_to_go / self.return_scale)
         if self.obs_dim < self._obs.size:

@@ -49,7 +49,7 @@ class ExportOptions:
         unknown = [name for name in self.formats if name not in FORMATS]
         if unknown or not self.formats or len(set(self.formats)) != len(self.formats):
             wrong = f"unknown format {unknown[0]!r}" if unknown else "give each format once"
-            raise ValueError(f"{wrong}; formats are {', '.join(FORMATS)}")
+            raise ValueError(f"{wrong}; allowed: {', '.join(FORMATS)}")
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
 

@@ -1,1 +1,1 @@
-"""The networks by name; one file or folder each."""
+"""The networks and their registry; one file or folder per network."""

@@ -1,16 +1,18 @@
-"""The causal trunk of the Transformer and the Decision Transformer, with a static key-value cache.
+"""Causal attention trunk of the Transformer and the Decision Transformer, with a key-value cache.
 
-Blocks are GPT-2's (Radford et al. 2019): pre-norm, biases, GELU, a feed-forward four times as wide,
-a last LayerNorm, weights drawn from N(0, 0.02) with residual projections scaled by 1/sqrt(2 L).
+Blocks are GPT-2's (Radford et al. 2019): pre-norm, biases, GELU, a feed-forward layer of four times
+the width, a final LayerNorm, weights drawn from N(0, 0.02) and residual projections scaled by
+1/sqrt(2 L).
 
-Deviation from GPT-2 and the Decision Transformer: positions are rotary, not learned embeddings of
-absolute time. An episode may be longer than any table of positions, and cached keys would change
-their positions whenever the oldest step leaves the window. With rotary positions attention depends
-on the lag only. It is banded: in every layer a step attends to that layer's inputs of the last n
-steps, its own included. The cache holds exactly these, so `step` equals `forward` at any time.
-Second deviation: no dropout, as in every network here.
+Deviations from GPT-2 and the Decision Transformer:
+- Positions are rotary, not learned embeddings of absolute time: an episode may be longer than any
+  table of positions, and cached keys would change their positions whenever the oldest step leaves
+  the window. With rotary positions attention depends on the lag only.
+- Attention is banded: in every layer a step attends to that layer's inputs of the last n steps,
+  its own included. The cache holds exactly these, so `step` equals `forward` at any time.
+- No dropout, as in every network here.
 
-Legend: B batch, T steps, K tokens a step, S = T * K tokens, H heads, w = d / H channels a head,
+Legend: B batch, T steps, K tokens per step, S = T * K tokens, H heads, w = d / H channels per head,
 n context length in steps.
 """
 
@@ -30,11 +32,11 @@ INIT_STD = 0.02
 
 @dataclass
 class AttentionState:
-    """Key-value cache of B robots: a ring of n steps.
+    """Key-value cache of B robots: a ring buffer of n steps.
 
     keys, values: (B, H, n * K, w) for each layer, keys already rotated. penalty (B, 1, K, n * K):
     added to the scores, -inf for empty slots. clock (1,) int64: steps so far, shared by all robots,
-    since only lags matter. frequencies (w,).
+    since only lags matter. frequencies (w,): rad per step.
     """
 
     keys: list[Tensor]
@@ -63,7 +65,7 @@ class CausalBlock(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, turn: Rotation, mask: Tensor | None) -> Tensor:
-        """(B, S, d) -> (B, S, d); plain causal attention without a mask."""
+        """(B, S, d) -> (B, S, d); with mask None, plain causal attention."""
         query, key, value = self._heads(x, turn)
         pooled = functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=mask is None
@@ -94,7 +96,7 @@ class CausalBlock(nn.Module):
 
 
 class CausalTrunk(nn.Module):
-    """L blocks and a last LayerNorm over sequences of K tokens a step."""
+    """L blocks and a final LayerNorm, for sequences of K tokens per step."""
 
     def __init__(
         self, hidden_dim: int, n_heads: int, n_layers: int, context_len: int, tokens_per_step: int
@@ -109,7 +111,7 @@ class CausalTrunk(nn.Module):
         self.last_norm = nn.LayerNorm(hidden_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T * K, d) -> (B, T * K, d), the K tokens of a step adjacent."""
+        """(B, T * K, d) -> (B, T * K, d); the K tokens of a step are adjacent."""
         tokens = torch.arange(x.shape[1], device=x.device)
         steps = tokens // self.tokens_per_step
         turn = rotation(steps, rotary_frequencies(self.head_dim, x.device), x.dtype)
@@ -149,7 +151,7 @@ class CausalTrunk(nn.Module):
         return self.last_norm(x)
 
     def reset_state(self, state: AttentionState, rows: Tensor) -> None:
-        """Reset the robots `rows` (indices), in place; also clears NaN."""
+        """Reset the state of the robots `rows` (indices), in place; also clears NaN."""
         for cache in (*state.keys, *state.values):
             cache[rows] = 0.0
         state.penalty[rows] = -math.inf

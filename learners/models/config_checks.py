@@ -1,10 +1,10 @@
-"""Checks shared by the configs of several networks."""
+"""Checks of sizes, for the configs of the networks."""
 
 from typing import Any
 
 
 def check_counts(model: str, config: Any, *names: str) -> None:
-    """Raise ValueError for the first of the fields `names` that is not an integer above 0."""
+    """Raise ValueError if one of the fields `names` is not an integer above 0."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, int) or value < 1:
@@ -12,7 +12,7 @@ def check_counts(model: str, config: Any, *names: str) -> None:
 
 
 def check_rotary_heads(model: str, hidden_dim: int, n_heads: int) -> None:
-    """Raise ValueError unless every head gets the same even number of channels."""
+    """Raise ValueError unless all heads have the same, even number of channels."""
     if hidden_dim % (2 * n_heads):
         raise ValueError(
             f"{model} hidden_dim must be a multiple of 2 * n_heads = {2 * n_heads}, "

@@ -1,14 +1,14 @@
 """Decision Transformer (DT), Chen et al. 2021, Section 3.
 
-Return-to-go, state and action are separate tokens with a linear embedding each. The sequence is
-R_1, s_1, a_1, R_2, s_2, a_2, ... and the action is read out at the state's token, which sees all
-returns and states up to its own and all earlier actions. Here the tokens of step t are a_(t-1),
-R_t, s_t: the paper's sequence with one action added before the first step.
+Return-to-go, state and action are separate tokens, each with its own linear embedding. The sequence
+is R_1, s_1, a_1, R_2, s_2, a_2, ... The action is read out at the state's token, which attends to
+all returns and states up to its own and to all earlier actions. Here the tokens of step t are
+a_(t-1), R_t, s_t: the paper's sequence with one action added before the first step.
 
 As in the paper, the tokens of a step share one position, embeddings pass a LayerNorm, and the
-context is counted in steps (n, so 3 n tokens). Deviations: rotary positions and no dropout, see
+context is counted in steps (n steps, 3 n tokens). Deviations: rotary positions and no dropout, see
 `causal_attention`; no tanh on the action, since actions are normalised by mean and std, not to
-[-1, 1]; attention reaches back n steps in every layer, not to a common start.
+[-1, 1]; every layer attends to the last n steps, not to one window of n steps.
 
 Legend: B batch, T time, D token of the layout, A action, d hidden channels.
 """
@@ -43,24 +43,24 @@ class DecisionTransformerConfig:
     """Steps before a training window that the network reads by default."""
 
     def build(self, layout: TokenLayout, act_dim: int) -> "DecisionTransformer":
-        """The network for return tokens, which begin with the last action and the return-to-go.
+        """The network for return tokens: last action, return-to-go, state.
 
         Raises ValueError for tokens of another kind.
         """
         if layout.kind != "return":
             raise ValueError(
-                f"the model kind dt needs tokens of kind 'return', not {layout.kind!r}: train it "
+                f"the model kind dt needs tokens of kind 'return', not {layout.kind!r}; train it "
                 "with the return objective"
             )
         last_action_dim = layout.slices["return_to_go"][0]
         state_dim = layout.dim - last_action_dim - 1
         if state_dim < 1:
-            raise ValueError("the model kind dt needs an observation besides the last action")
+            raise ValueError("the model kind dt needs observation fields besides the last action")
         return DecisionTransformer(self, last_action_dim, state_dim, act_dim)
 
 
 class DecisionTransformer(nn.Module):
-    """Maps tokens of action, return-to-go and state to actions."""
+    """Maps a sequence of (last action, return-to-go, state) tokens to a sequence of actions."""
 
     def __init__(
         self, config: DecisionTransformerConfig, last_action_dim: int, state_dim: int, act_dim: int
@@ -77,7 +77,7 @@ class DecisionTransformer(nn.Module):
         self.decoder = nn.Linear(config.hidden_dim, act_dim)
 
     def _embed(self, token: Tensor) -> Tensor:
-        """(..., D) -> (..., 3, d): action, return, state."""
+        """(..., D) -> (..., 3, d): embedded action, return-to-go and state."""
         embeddings = (self.embed_action, self.embed_return, self.embed_state)
         parts = token.split(self.widths, dim=-1)
         embedded = [embed(part) for embed, part in zip(embeddings, parts, strict=True)]

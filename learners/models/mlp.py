@@ -1,7 +1,7 @@
-"""Multi-layer perceptrons of one observation, and of the last H observations concatenated.
+"""Multi-layer perceptrons (MLP) over one token or over the last H tokens concatenated.
 
-The second is the "MLP (history)" of the FCNet paper's Table 1; the first has H = 1. All hidden
-layers have one width, with GELU between them.
+The second is the "MLP (history)" of Table 1 of the FCNet paper (Tan et al. 2024); the first has
+H = 1. All hidden layers have the same width and GELU activations.
 
 Legend: B batch, T time, D token, A action, H history, d hidden channels.
 """
@@ -19,7 +19,7 @@ from learners.policy.tokens import TokenLayout
 
 @dataclass(frozen=True)
 class MLPConfig:
-    """Width and number of the hidden layers."""
+    """Width and number of hidden layers."""
 
     hidden_dim: int = 512
     n_layers: int = 3
@@ -37,7 +37,7 @@ class MLPConfig:
 
 @dataclass(frozen=True)
 class HistoryMLPConfig:
-    """Width and number of the hidden layers, and the steps H that the network sees."""
+    """Width and number of hidden layers, and context_len = H steps."""
 
     hidden_dim: int = 256
     n_layers: int = 3
@@ -58,7 +58,7 @@ class HistoryMLPConfig:
 
 
 class HistoryMLP(HistoryNetwork):
-    """Maps the last H tokens, oldest first, to an action; tokens before the first are zero."""
+    """Maps the last H tokens, oldest first, to an action; tokens before the sequence are zero."""
 
     def __init__(
         self, hidden_dim: int, n_layers: int, history: int, token_dim: int, act_dim: int
@@ -78,7 +78,7 @@ class HistoryMLP(HistoryNetwork):
         """(B, T, D) -> (B, T, A) for any T."""
         if self.history == 1 or (mask is not None and 2 * mask.sum() < mask.numel()):
             return super().forward(tokens, mask)
-        # The same as concatenating H tokens at every step, without copying each token H times.
+        # A convolution gives the same result without copying each token H times.
         kernel = self.first.weight.unflatten(1, (self.history, self.width)).transpose(1, 2)
         padded = functional.pad(tokens, (0, 0, self.history - 1, 0)).transpose(1, 2)
         return self.rest(functional.conv1d(padded, kernel, self.first.bias).transpose(1, 2))

@@ -1,15 +1,16 @@
-"""The models by name: kinds of network and presets of their sizes.
+"""Registry of models: the kinds of network, and presets of their sizes.
 
-Imports no torch; a model's module is imported when it is built. To add a model, write its file,
-register its config in KINDS and one size of it in PRESETS. A network is an nn.Module with
+This file imports no torch; a model's module is imported when the model is built. To add a model,
+write its file, register its config in KINDS and at least one size in PRESETS. A network is an
+nn.Module with
 
     forward(tokens (B, T, D)) -> actions (B, T, A)
     init_state(B) -> the state of B robots before their first step
     step(token (B, D), state) -> action (B, A) as in forward, and the next state
-    reset_state(state, rows): reset the robots `rows`, in place
+    reset_state(state, rows): reset the robots `rows` (indices), in place
 
 Its config has `build` and `prefix_len`, the steps before a training window that the network reads.
-One that sees few steps is a `history.HistoryNetwork`.
+A network that reads a fixed number of steps is a `history.HistoryNetwork`.
 """
 
 from collections.abc import Mapping
@@ -45,14 +46,15 @@ def default_settings(kind: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Preset:
-    """Sizes of a model by name.
+    """A named size of a model.
 
     Attributes:
         kind: one of KINDS.
-        parameters: how many the network has in its space; a test builds it and compares.
-        values: of its config, besides the defaults.
-        space: the tokens and actions that it is sized for, one of `spaces.SPACES`. Training uses
-            those of the data instead.
+        parameters: trainable parameters for the preset's space; a test builds the network and
+            compares.
+        values: settings of the config that differ from its defaults.
+        space: tokens and actions for which `parameters` is counted, one of `spaces.SPACES`.
+            Training takes tokens and actions from the data.
         objective: "return" if the model or its space needs a return-to-go, else "any".
         training: settings of `TrainConfig` that suit the model, besides the defaults.
     """
@@ -65,8 +67,8 @@ class Preset:
     training: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Sferrazza et al. 2024, Figures 12a and 12b; an embedding of 64 for each of the five heads, as in
-# the published code. Its MLP keeps 64 a node.
+# Sferrazza et al. 2024, Figures 12a and 12b; as in the published code, the embedding is 64 for each
+# of the five heads (320), and 64 in the MLP.
 BODY_ENCODER = {"embed_dim": 320, "n_heads": 5, "n_layers": 16, "feedforward_dim": 1024}
 BODY_MLP = {"embed_dim": 64, "feedforward_dim": 2500}
 
@@ -74,9 +76,10 @@ BODY_MLP = {"embed_dim": 64, "feedforward_dim": 2500}
 def _body_presets(
     space: str, body: str, transformer: int, hops: int, mlp: int
 ) -> dict[str, Preset]:
-    """The Body Transformer's three maskings and its two baselines, for one body.
+    """Presets of the Body Transformer's three maskings and its two baselines, for one body.
 
-    transformer and mlp are their parameters; "soft" adds one bias for each of `hops` distances.
+    transformer, mlp: their parameter counts. hops: number of hop distances; "soft" has one learned
+    bias for each.
     """
     maskings = {"bot": "hard", "bot-mix": "mix", "bot-soft": "soft", "transformer": "none"}
     presets = {
@@ -96,8 +99,8 @@ def _d4rl_preset(task: str, parameters: int) -> dict[str, Preset]:
     return {f"fcnet-{space}": Preset("fcnet", parameters, {"hidden_dim": 512}, space, "return")}
 
 
-# The baselines have within 5 % as many parameters as FCNet of the same suffix;
-# `sizes.match_parameters` found their widths.
+# A baseline's parameter count is within 5 % of that of the FCNet preset with the same suffix; the
+# widths come from `sizes.match_parameters`.
 PRESETS: dict[str, Preset] = {
     "fcnet": Preset("fcnet", 254_668, {"hidden_dim": 128, "decoder_dim": 64}),
     "fcnet-legged": Preset("fcnet", 787_852, {}),
@@ -146,17 +149,17 @@ class ModelSpec:
 
 
 def preset(name: str, overrides: Mapping[str, Any] | None = None) -> ModelSpec:
-    """A new spec by name, with some fields of its config replaced.
+    """The spec of a preset, with some settings of its config replaced.
 
-    Raises ValueError for an unknown name or field, or a value that the config refuses.
+    Raises ValueError for an unknown preset or setting, or an invalid value.
     """
     if name not in PRESETS:
-        raise ValueError(f"no model {name!r}; known are {', '.join(PRESETS)}")
+        raise ValueError(f"no model {name!r}; allowed: {', '.join(PRESETS)}")
     entry, values = PRESETS[name], dict(overrides or {})
     known = default_settings(entry.kind)
     for given in values:
         if given not in known:
-            raise ValueError(f"model {name} has no setting {given!r}; it has {', '.join(known)}")
+            raise ValueError(f"model {name} has no setting {given!r}; allowed: {', '.join(known)}")
     return ModelSpec(entry.kind, config_class(entry.kind)(**{**entry.values, **values}))
 
 
@@ -169,14 +172,14 @@ def spec_from_json(tree: Mapping[str, Any]) -> ModelSpec:
     """Rebuild a spec; ValueError for an unknown kind or setting."""
     name = tree.get("kind")
     if name not in KINDS:
-        raise ValueError(f"no kind of model {name!r}; known are {', '.join(KINDS)}")
+        raise ValueError(f"no kind of model {name!r}; allowed: {', '.join(KINDS)}")
     try:
         config = dict(tree["config"])
-        if name == "fcnet":  # checkpoints of format 2 have them; the layout says what they are
+        if name == "fcnet":  # in checkpoints of format 2; today the layout gives both
             config = {key: config[key] for key in config if key not in ("obs_dim", "act_dim")}
         return ModelSpec(name, config_class(name)(**config))
     except (KeyError, TypeError) as error:
-        raise ValueError(f"the settings of the {name} do not fit this program: {error}") from error
+        raise ValueError(f"the saved settings of {name} cannot be read: {error}") from error
 
 
 def count_parameters(network: Any) -> int:

@@ -1,14 +1,15 @@
 """Retentive Network (RetNet), Sun et al. 2023, "A Successor to Transformer", Section 2.
 
-Retention replaces attention's softmax by a fixed exponential decay, one rate a head, on rotated
-queries and keys; each head's output is normalised and gated by swish. It is computed in parallel
-within a chunk, and recurrently from chunk to chunk or from step to step. A step sees the whole
-episode with fading weight, through a state of constant size, so there is no context length.
+Retention replaces attention's softmax by a fixed exponential decay with one rate per head, on
+rotated queries and keys; each head's output is normalised and gated by swish. It is computed in
+parallel within a chunk, and recurrently from chunk to chunk or from step to step. The recurrent
+state has a constant size and covers the whole episode, with weights that decay with the lag: there
+is no context length.
 
-As in the paper, values, gate and feed-forward are twice as wide as the model, which gives a layer
-the size of a Transformer's. Deviation: the paper's rescaling of scores for low precision is left
-out; it cancels in each head's normalisation. Initial weights are those of the authors' published
-code: Xavier uniform, gain 2^-2.5 into the heads and 2^-1 out of them.
+As in the paper, values, gate and feed-forward have twice the model's width; a layer then has as
+many parameters as a Transformer's. Deviation: the paper rescales scores for low precision; we do
+not, because the factor cancels in each head's normalisation. Initial weights as in the authors'
+published code: Xavier uniform, gain 2^-2.5 into the heads and 2^-1 out of them.
 
 Legend: B batch, T time, D token, A action, d hidden channels, H heads, w = d / H channels of a
 query or key, 2w of a value.
@@ -27,7 +28,7 @@ from learners.policy.tokens import TokenLayout
 
 VALUE_FACTOR = 2
 FEEDFORWARD_FACTOR = 2
-CHUNK_LEN = 128  # steps computed in parallel; longer sequences go chunk by chunk
+CHUNK_LEN = 128  # steps computed in parallel; longer sequences are computed chunk by chunk
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class RetNetState:
     """Recurrent state of B robots.
 
     memories: (B, H, w, 2w) for each layer, the decayed sum of key-value products. clock (1,) int64:
-    steps so far, shared by all robots. decay (H, 1, 1). frequencies (w,).
+    steps so far, shared by all robots. decay (H, 1, 1): per step. frequencies (w,): rad per step.
     """
 
     memories: list[Tensor]
@@ -69,7 +70,8 @@ class ChunkDecay:
     """Powers of each head's decay within a chunk of C steps.
 
     between (H, C, C): from a step to a later one, 0 to an earlier one. since_start (H, C, 1): from
-    the end of the previous chunk. to_end (H, C, 1): to this chunk's last step. whole (H, 1, 1).
+    the previous chunk's last step. to_end (H, C, 1): to this chunk's last step. whole (H, 1, 1):
+    over the chunk.
     """
 
     between: Tensor
@@ -118,7 +120,7 @@ class RetentionLayer(nn.Module):
     def forward(
         self, x: Tensor, turn: Rotation, decay: ChunkDecay, memory: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """One chunk (B, C, d) -> (B, C, d) and the memory after it; None is an empty memory."""
+        """One chunk (B, C, d) -> (B, C, d), and the memory after it; memory None means empty."""
         query, key, value, gate = self._heads(x, turn)
         retained = (query @ key.transpose(-1, -2) * decay.between) @ value
         added = (key * decay.to_end).transpose(-1, -2) @ value
@@ -144,14 +146,14 @@ class RetentionLayer(nn.Module):
         return query, key * key.shape[-1] ** -0.5, value, gate
 
     def _finish(self, x: Tensor, retained: Tensor, gate: Tensor) -> Tensor:
-        """Normalise each head, gate, read out, and apply the feed-forward."""
+        """Normalise each head, gate, project, and apply the feed-forward layer."""
         normed = functional.layer_norm(retained, retained.shape[-1:])
         x = x + self.out(functional.silu(gate) * normed.transpose(1, 2).flatten(2))
         return x + self.narrow(functional.gelu(self.widen(self.feedforward_norm(x))))
 
 
 class RetNet(nn.Module):
-    """Maps a sequence of tokens to a sequence of actions, each from all tokens so far."""
+    """Maps a sequence of tokens to a sequence of actions; each depends on all tokens so far."""
 
     def __init__(self, config: RetNetConfig, token_dim: int, act_dim: int) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
 """Rotary positions: queries and keys are rotated by their time, so scores depend on the lag only.
 
-Su et al. 2021, "RoFormer", Section 3.2; the rotation in Sun et al. 2023, "Retentive Network", is
-the same without its decay. Channel pair i (channels i and i + w/2) of a head of width w is rotated
-by t * 10000^(-2i/w) at step t. Angles are computed in float64: in float32 they would be off by more
-than 1e-3 after 10^4 steps, and control has no last step.
+Source: Su et al. 2021, "RoFormer", Section 3.2; Sun et al. 2023, "Retentive Network", use the same
+rotation with a decay. Channel pair i (channels i and i + w/2) of a head of width w is rotated by
+t * 10000^(-2i/w) rad at step t. Angles are computed in float64: in float32 their error would exceed
+1e-3 rad after 10^4 steps, and control may run for longer.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Rotation:
 
 
 def rotary_frequencies(width: int, device: torch.device) -> Tensor:
-    """(w,) float64 rad per step; negative in the first half, whose partners enter negated."""
+    """(w,) float64 rad per step; negative in the first half, where the rotation subtracts."""
     half = ROTARY_BASE ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
     return torch.cat([-half, half])
 

@@ -1,4 +1,4 @@
-"""Parameter counts without building a network, and the width that gives a wanted count."""
+"""Parameter counts without allocating a network, and the width for a given count."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,13 +15,13 @@ from learners.models.registry import (
 )
 from learners.policy.tokens import TokenLayout
 
-WIDTH = "hidden_dim"  # the setting that makes a network wider
-TOLERANCE = 0.05  # baselines have "roughly" FCNet's size in Tan et al. 2024, C.3
-PLAIN_WIDTH_STEP = 4  # numbers in a 128-bit vector register
+WIDTH = "hidden_dim"  # the setting that is searched
+TOLERANCE = 0.05  # Tan et al. 2024, C.3: baselines have "roughly" FCNet's size
+PLAIN_WIDTH_STEP = 4  # float32 values in a 128-bit vector register
 
 
 def parameter_count(spec: ModelSpec, layout: TokenLayout, act_dim: int) -> int:
-    """Trainable parameters of the network that `build_network` would make."""
+    """Trainable parameters of the network of `spec`, counted on the meta device."""
     with torch.device("meta"):
         return count_parameters(build_network(spec, layout, act_dim))
 
@@ -34,18 +34,20 @@ def match_parameters(
     tolerance: float = TOLERANCE,
     **fixed: Any,
 ) -> ModelSpec:
-    """The spec whose parameter count is closest to `target`, by its width alone.
+    """The spec with the width whose parameter count is closest to `target`.
 
     Widths are multiples of 2 * n_heads, or of 4 without heads. `fixed` are other settings of the
-    config. Raises ValueError for an unknown kind or setting, or if no width comes within the
-    relative `tolerance`.
+    config. Raises ValueError for an unknown kind or setting, or if no width is within the relative
+    `tolerance`.
     """
     settings = default_settings(kind) if kind in KINDS else {}
     if WIDTH not in settings:
-        raise ValueError(f"no width to choose for {kind!r}: it has no setting {WIDTH}")
-    unknown = sorted(fixed.keys() - (settings.keys() - {WIDTH}))
-    if unknown:
-        raise ValueError(f"a {kind} of a wanted size has no free setting {unknown[0]!r}")
+        raise ValueError(f"no kind {kind!r} with a setting {WIDTH}")
+    allowed = [name for name in settings if name != WIDTH]
+    if unknown := sorted(fixed.keys() - set(allowed)):
+        raise ValueError(
+            f"{kind}: {unknown[0]!r} cannot be fixed here; allowed: {', '.join(allowed)}"
+        )
     settings |= fixed
     step = 2 * settings["n_heads"] if "n_heads" in settings else PLAIN_WIDTH_STEP
     narrowest = ModelSpec(kind, config_class(kind)(**settings | {WIDTH: step}))
@@ -66,7 +68,7 @@ def match_parameters(
     best = min((max(lower, 1), upper), key=lambda steps: abs(count(steps) - target))
     if abs(count(best) - target) > tolerance * target:
         raise ValueError(
-            f"no {kind} has {target:,} parameters within {tolerance:.0%}: the closest, "
-            f"{WIDTH} {step * best}, has {count(best):,}"
+            f"no {kind} has {target:,} parameters within {tolerance:.0%}: the closest has "
+            f"{count(best):,} ({WIDTH} {step * best})"
         )
     return widened(best)

@@ -1,4 +1,4 @@
-"""Named token layouts and action sizes, for which the presets' parameters are counted."""
+"""Named token layouts and action sizes, used to count the parameters of presets."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from learners.policy.tokens import Slices, TokenLayout
 
 @dataclass(frozen=True)
 class Space:
-    """A token layout and the number of actions."""
+    """A token layout and the size of an action."""
 
     layout: TokenLayout
     act_dim: int
@@ -27,13 +27,13 @@ LEGGED_SLICES: Slices = {
 
 
 def _d4rl(state_dim: int, act_dim: int) -> Space:
-    """Tokens (a, R, s) of a D4RL-MuJoCo task (Fu et al. 2020)."""
+    """The space of a D4RL-MuJoCo task (Fu et al. 2020), with return tokens (a, R, s)."""
     slices = {"state": (0, state_dim), "last_action": (state_dim, state_dim + act_dim)}
     return Space(TokenLayout("return", slices), act_dim)
 
 
 def _body(name: str) -> Space:
-    """A body's own fields, as in the Body Transformer's imitation tasks."""
+    """The space of a body of the Body Transformer's imitation tasks, with that body's fields."""
     return Space(TokenLayout("obs", BODIES[name].slices), BODIES[name].act_dim)
 
 

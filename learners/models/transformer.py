@@ -1,9 +1,9 @@
-"""Causal Transformer over one token a step, the size-matched baseline of the FCNet paper (Table 6).
+"""Causal Transformer with one token per step, the size-matched baseline of the FCNet paper.
 
 A linear encoder, GPT-2 blocks with banded attention over the last n steps (for deviations from
-GPT-2 see `causal_attention`) and a linear readout. The paper's table repeats FCNet's sizes for it,
-modes included; its text asks for about the same number of parameters, which is what the presets
-have (`sizes.match_parameters`).
+GPT-2 see `causal_attention`) and a linear readout. Sizes: the text of Tan et al. 2024 asks for
+about as many parameters as FCNet, and the presets follow it (`sizes.match_parameters`). The paper's
+Table 6 repeats FCNet's sizes for this model, modes included, so we do not use it.
 
 Legend: B batch, T time, D token, A action.
 """
@@ -41,7 +41,7 @@ class TransformerConfig:
 
 
 class Transformer(nn.Module):
-    """Maps a sequence of tokens to a sequence of actions; each layer looks n steps back."""
+    """Maps a sequence of tokens to a sequence of actions; each layer reads the last n steps."""
 
     def __init__(self, config: TransformerConfig, token_dim: int, act_dim: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A Gaussian policy's standard deviations: one for each action, independent of the state."""
+"""State-independent standard deviations of a Gaussian policy, one per action."""
 
 import math
 
@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-# In normalised action units. Without a floor the likelihood of noise-free data is unbounded.
+# In normalised action units. Without a lower bound the likelihood of noise-free data is unbounded.
 MIN_LOG_STD = math.log(0.01)
 
 
 class GaussianSpread(nn.Module):
     """Learned log std (A,) in normalised action units, or the constant log(fixed_std).
 
-    A learned std starts at 1 and has a smooth floor, log std = floor + softplus(x - floor), like
+    A learned std starts at 1 and has a smooth lower bound, log std = min + softplus(x - min), as
     the variances of Chua et al. 2018 (PETS, appendix A.1). Raises ValueError for fixed_std <= 0.
     """
 

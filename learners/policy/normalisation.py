@@ -9,9 +9,9 @@ MIN_STD = 1e-5
 
 
 class Normaliser(nn.Module):
-    """Channel-wise (x - mean) / std and its inverse; constant channels are only centred.
+    """Channel-wise (x - mean) / std and its inverse; constant channels are not divided.
 
-    mean, std: (D,) in the units of x. Raises ValueError if they are not finite.
+    mean, std: (D,) in the units of x. Raises ValueError if they are not finite vectors of one size.
     """
 
     mean: Tensor
@@ -23,22 +23,24 @@ class Normaliser(nn.Module):
         std = torch.as_tensor(std, dtype=torch.float32).clone()
         if mean.shape != std.shape or mean.ndim != 1:
             raise ValueError(
-                f"mean and std must be vectors of the same length, got {tuple(mean.shape)} and "
-                f"{tuple(std.shape)}"
+                f"mean and std must be vectors of the same size, got shapes {tuple(mean.shape)} "
+                f"and {tuple(std.shape)}"
             )
         if not (mean.isfinite().all() and std.isfinite().all()):
             channels = (~(mean.isfinite() & std.isfinite())).nonzero().flatten().tolist()
-            raise ValueError(f"the statistics of channels {channels} are not finite (NaN in data?)")
+            raise ValueError(
+                f"mean or std of channels {channels} is not finite; check the data for NaN"
+            )
         self.register_buffer("mean", mean)
         self.register_buffer("std", torch.where(std < MIN_STD, 1.0, std))
 
     @classmethod
     def identity(cls, size: int) -> "Normaliser":
-        """The identity, to load a checkpoint into."""
+        """A normaliser that changes nothing, to load a checkpoint into."""
         return cls(torch.zeros(size), torch.ones(size))
 
     def followed_by(self, other: "Normaliser") -> "Normaliser":
-        """The normaliser of x with the other's channels appended."""
+        """The normaliser of this one's channels followed by the other's."""
         return Normaliser(torch.cat([self.mean, other.mean]), torch.cat([self.std, other.std]))
 
     def normalise(self, x: Tensor) -> Tensor:

@@ -15,11 +15,11 @@ class PolicyNetwork(nn.Module):
     """Maps observations to actions, both in the units of the data.
 
     The network works in normalised units. Return-to-go is in units of the stored reward and is
-    divided by `return_scale`, the return of an expert's episode, so that the network sees 1.0 at
-    the start of an expert's episode.
+    divided by `return_scale`, the return of an expert's episode: the network's input is 1.0 at the
+    start of an expert's episode.
 
-    Observations (..., Do) have the layout's fields: where the policy keeps the last action, it is
-    appended to the stored observation (see `observation`).
+    Observations (..., Do) have the fields of the layout. If the layout keeps the last action, it is
+    appended to the stored observation (..., Ds), see `observation`.
 
     With `gaussian` the policy is a Gaussian with the network's output as mean; `forward` and `step`
     return the mean.
@@ -57,10 +57,10 @@ class PolicyNetwork(nn.Module):
 
     @property
     def log_std(self) -> Tensor:
-        """(A,) in normalised units; ValueError for a deterministic policy."""
+        """(A,) in normalised action units; ValueError for a deterministic policy."""
         if self.gaussian is None:
             raise ValueError(
-                "this policy is deterministic: it has no distribution to sample from; "
+                "this policy is deterministic and cannot be sampled; "
                 "train one with the objective gaussian-bc"
             )
         return self.gaussian.log_std()
@@ -70,11 +70,11 @@ class PolicyNetwork(nn.Module):
         return self.log_std.exp() * self.action_normaliser.std
 
     def observation(self, stored: Tensor, last_action: Tensor | None = None) -> Tensor:
-        """Stored (..., Ds) -> (..., Do), with last_action (..., A) where the policy keeps it."""
+        """Stored (..., Ds) -> (..., Do), with last_action (..., A) if the layout keeps it."""
         if not self.layout.keeps_last_action:
             return stored
         if last_action is None:
-            raise ValueError("the data's observation has no last action: give last_action")
+            raise ValueError("the stored observation has no last action; give last_action")
         return torch.cat([stored, last_action], dim=-1)
 
     def predict_batch(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -96,7 +96,7 @@ class PolicyNetwork(nn.Module):
         if not self.conditioned:
             return normalised
         if return_to_go is None:
-            raise ValueError("this policy is conditioned on the return: give return_to_go")
+            raise ValueError("this policy is conditioned on the return; give return_to_go")
         start, stop = self.layout.obs_slices[LAST_ACTION]
         remaining = (return_to_go / self.return_scale)[..., None]
         before, last_action = normalised[..., :start], normalised[..., start:stop]

@@ -1,4 +1,4 @@
-"""Token layouts: what a network sees of one step."""
+"""Token layouts: the fields of a network's input at one step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ class TokenLayout:
     """The fields of a token.
 
     Attributes:
-        kind: "obs", the observation as stored; "return", last action, return-to-go and the rest of
-            the observation in stored order, the (a, R, s) of Chen et al. 2021 and the FCNet paper.
-        obs_slices: observation field -> (start, stop); the fields tile the observation.
-        keeps_last_action: the stored observation has no last action; the policy keeps it and
+        kind: "obs", the observation as stored; "return", last action, return-to-go, then the other
+            fields in stored order, which is (a, R, s) of Chen et al. 2021 and the FCNet paper.
+        obs_slices: observation field -> (start, stop), without gaps or overlaps.
+        keeps_last_action: the stored observation has no last action; the policy remembers it and
             appends it as the last field of obs_slices.
 
     Raises:
@@ -30,7 +30,7 @@ class TokenLayout:
 
     def __post_init__(self) -> None:
         if self.kind not in TOKEN_KINDS:
-            raise ValueError(f"no token layout {self.kind!r}; known are {', '.join(TOKEN_KINDS)}")
+            raise ValueError(f"no token layout {self.kind!r}; allowed: {', '.join(TOKEN_KINDS)}")
         ordered = sorted(
             ((name, int(start), int(stop)) for name, (start, stop) in self.obs_slices.items()),
             key=lambda item: item[1],
@@ -39,26 +39,26 @@ class TokenLayout:
         for name, start, stop in ordered:
             if start != end or stop <= start:
                 raise ValueError(
-                    f"observation field {name} spans ({start}, {stop}), but the fields must tile "
-                    f"the observation and the next one starts at {end}"
+                    f"observation field {name} has the slice ({start}, {stop}), but slices have no "
+                    f"gaps or overlaps and the next one starts at {end}"
                 )
             end = stop
         if not ordered:
-            raise ValueError("the observation has no named fields; name its slices in the schema")
+            raise ValueError("the observation has no named slices; name them in the schema")
         if self.kind == "return" and LAST_ACTION not in self.obs_slices:
             raise ValueError(f"return tokens need an observation field named {LAST_ACTION}")
         if self.keeps_last_action and (self.kind != "return" or ordered[-1][0] != LAST_ACTION):
             raise ValueError(
-                f"a policy that keeps the last action has return tokens, and {LAST_ACTION} is the "
-                "last field of its observation"
+                f"a layout that keeps the last action needs return tokens, and {LAST_ACTION} as "
+                "the last field of the observation"
             )
         object.__setattr__(self, "obs_slices", {name: (a, b) for name, a, b in ordered})
 
     @classmethod
     def of_data(cls, kind: str, stored_slices: Slices, act_dim: int) -> "TokenLayout":
-        """The layout for these stored fields.
+        """The layout for stored fields.
 
-        The policy keeps the last action if the tokens need it and it is not stored.
+        It keeps the last action if the tokens need it and it is not stored.
         """
         if not needs_last_action(kind, stored_slices):
             return cls(kind, stored_slices)
@@ -67,7 +67,7 @@ class TokenLayout:
 
     @property
     def obs_dim(self) -> int:
-        """Size of the policy's observation, with the last action if the policy keeps it."""
+        """Size of the policy's observation, with the last action if the layout keeps it."""
         return max(stop for _, stop in self.obs_slices.values())
 
     @property

@@ -92,7 +92,7 @@ class TrainConfig:
         object.__setattr__(self, "betas", tuple(self.betas))
         for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
-                raise ValueError(f"no {name} {getattr(self, name)!r}; known are {', '.join(known)}")
+                raise ValueError(f"no {name} {getattr(self, name)!r}; allowed: {', '.join(known)}")
         counts = ("steps", "batch_size", "window_len", "accumulate", "history_every")
         more = ("validation_every", "validation_batches", "checkpoint_every", "threads")
         for name in (*counts, *more):

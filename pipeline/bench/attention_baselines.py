@@ -3,10 +3,10 @@
 `implementations` are batched and in PyTorch: the networks' own two, gathered neighbours and
 flex_attention. `single_sequence` is the Body Transformer paper's timing (Section 5.4, Appendix H):
 one sequence, one head, random masks with ones on the diagonal and 90.8 % zeros; the baseline is
-dense attention in NumPy. The paper gives neither width nor precision: here 64 numbers a head, as in
-its models, and float32. What depends on the mask alone is prepared outside the timing.
+dense attention in NumPy. The paper gives neither width nor precision: here 64 channels per head, as
+in its models, and float32. What depends on the mask alone is prepared outside the timing.
 
-Legend: B sequences, V nodes, H heads, d numbers a head.
+Legend: B sequences, V nodes, H heads, d channels per head.
 """
 
 import math

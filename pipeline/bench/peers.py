@@ -1,7 +1,7 @@
 """Loaders of public libraries on the same steps, beside the store's streams.
 
 They belong to the extra ``bench``; a missing one is left out with a note. Unlike the stream, which
-gives every step once an epoch, TorchRL's samplers and the HDF5 reader draw random windows: they
+gives every step once per epoch, TorchRL's samplers and the HDF5 reader draw random windows: they
 repeat or leave out steps.
 """
 

@@ -123,7 +123,7 @@ def training_job_settings(arguments: argparse.Namespace) -> SlurmSettings | None
     """
     if arguments.runner not in TRAINING_RUNNERS:
         known = ", ".join(TRAINING_RUNNERS)
-        raise ValueError(f"unknown runner '{arguments.runner}'; a training's runners: {known}")
+        raise ValueError(f"unknown runner '{arguments.runner}'; allowed: {known}")
     if arguments.runner == "slurm":
         return _slurm_settings(arguments)
     _refuse(arguments, _SLURM_TRAINING | _SLURM, "slurm")

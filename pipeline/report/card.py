@@ -88,7 +88,7 @@ def write_card(
         ValueError: an empty selection, a damaged object, or a folder that cannot be written.
     """
     if len(selection) == 0:
-        raise ValueError("a card of an empty selection; select at least one episode")
+        raise ValueError("the selection is empty; select at least one episode")
     record = card_record(selection, channels=channels)
     record |= {"filters": filters, "origins": collection_origins(selection.store.path)}
     text = json.dumps(record, indent=1) + "\n"

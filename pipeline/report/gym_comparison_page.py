@@ -135,7 +135,7 @@ def _series(record: Record) -> list[tuple[str, list[Record]]]:
 
 
 def _score_table(record: Record) -> list[tuple[str, list[str]]]:
-    """A row a set: mean and best of the data, then every model's and the published scores."""
+    """A row per set: mean and best of the data, then every model's and the published scores."""
     scores = zip(*(scores for _, scores in _series(record)), strict=True)
     return [
         (

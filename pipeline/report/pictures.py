@@ -96,7 +96,7 @@ def hardest_terrain(skill: str, terrains: Sequence[str]) -> str | None:
 
 
 def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
-    """Run the plan's episodes and choose one a skill, in the plan's order."""
+    """Run the plan's episodes and choose one per skill, in the plan's order."""
     grids = plan.grids()
     specs = [spec for grid in grids.values() for spec in grid.specs()]
     env = LeggedEnvironment(expert.policy.robot, len(specs), threads=min(2, os.cpu_count() or 1))
@@ -183,7 +183,7 @@ def make_films(
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
-        raise ValueError(f"unknown format '{', '.join(unknown)}'; formats: {', '.join(FORMATS)}")
+        raise ValueError(f"unknown format '{', '.join(unknown)}'; allowed: {', '.join(FORMATS)}")
     expert = load_expert(expert_name)
     takes = record_takes(expert, plan)
     folder.mkdir(parents=True, exist_ok=True)

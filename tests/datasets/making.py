@@ -15,7 +15,7 @@ TWO_PARTS = ((5, 1, 9), (130, 64))
 
 
 def small_schema(**changes: Any) -> Schema:
-    """Observation, action and reward a step, the final observation an episode."""
+    """Observation, action and reward per step, the final observation per episode."""
     fields = (
         Field("obs", (OBS,), unit="rad", slices={"gravity": (0, 3), "command": (3, 5)}),
         Field("action", (ACTION,)),

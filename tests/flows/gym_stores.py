@@ -36,7 +36,7 @@ def make_gym_store(
     episodes: int = 12,
     references: bool = True,
 ) -> Path:
-    """A part a quality; the last episode of medium-replay is cut off, the other ones terminated."""
+    """A part per quality; the last episode of medium-replay is cut off, the others terminated."""
     task = find_task(env)
     obs_dim = max(stop for _, stop in task.facts.obs_slices.values())
     attributes = {"task": task.name, "format": "gymnasium"}

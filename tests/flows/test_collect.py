@@ -136,7 +136,7 @@ def test_another_expert_makes_other_parts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"sim": "ode"}, "unknown simulator 'ode'; simulators: mujoco"),
+        ({"sim": "ode"}, "unknown simulator 'ode'; allowed: mujoco"),
         ({"robots": 0}, "both must be at least 1"),
         ({"threads": -1}, "both must be at least 1"),
     ],

@@ -227,12 +227,12 @@ def test_policies_of_every_objective_have_an_error(
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda: replace(PLAN, models=("fcnet", "rnn"), own={}), "no model 'rnn'; known are fcnet"),
+        (lambda: replace(PLAN, models=("fcnet", "rnn"), own={}), "no model 'rnn'; allowed: fcnet"),
         (lambda: replace(PLAN, models=()), "needs models, each once"),
         (lambda: replace(PLAN, models=("mlp", "mlp"), own={}), "needs models, each once"),
         (lambda: replace(PLAN, seeds=(1, 1)), "needs seeds, each once"),
         (lambda: replace(PLAN, seeds=(-1,)), "seed must not be negative"),
-        (lambda: replace(PLAN, models=("mlp",)), "own: no model .fcnet.; models: mlp"),
+        (lambda: replace(PLAN, models=("mlp",)), "own: no model .fcnet.; allowed: mlp"),
         (lambda: _own({"mlp": {"steps": 9}}), "own: mlp cannot have its own steps"),
         (lambda: _own({"mlp": {"peak_lr": "fast"}}), "the own settings of mlp"),
         (lambda: _own({"mlp": {"model_overrides": {"depth": 3}}}), "no setting 'depth'"),
@@ -299,7 +299,7 @@ def test_the_best_checkpoint_is_another_policy_with_a_key_of_its_own(compared: C
     folder = out / "train" / RUNS[0]
     last, best = (PolicySource("x", folder, which=which).key() for which in ("last", "best"))
     assert last != best
-    with pytest.raises(ValueError, match="no checkpoint 'first'; a run keeps last, best"):
+    with pytest.raises(ValueError, match="no checkpoint 'first'; allowed: last, best"):
         PolicySource("x", folder, which="first").key()
 
 

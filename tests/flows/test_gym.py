@@ -306,7 +306,7 @@ def test_the_flow_is_a_program(
     ("changes", "complaint"),
     [
         ({"env": "Ant-v5"}, "no task 'Ant-v5'; known are"),
-        ({"qualities": ("human",)}, "unknown quality 'human'; there are random, medium, medium-re"),
+        ({"qualities": ("human",)}, "unknown quality 'human'; allowed: random, medium, medium-re"),
         ({"qualities": ()}, "at least one quality, each of them once"),
         ({"qualities": ("random", "random")}, "at least one quality, each of them once"),
         ({"part_steps": 0}, "must be at least 1, and seed not negative"),

@@ -51,7 +51,7 @@ def test_a_module_runs_it(source: Path, tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"format": "rlds"}, "unknown format 'rlds'; formats: d4rl"),
+        ({"format": "rlds"}, "unknown format 'rlds'; allowed: d4rl"),
         ({"format": "d4rl", "workers": 0}, "0 workers: at least 1 is needed"),
         ({"format": "d4rl", "options": {"horizon": "many"}}, "D4rlOptions.horizon needs int"),
         ({"format": "d4rl", "options": {"colour": 1}}, "D4rlOptions has no 'colour'"),

@@ -23,7 +23,7 @@ PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4), thread
 
 
 def test_an_unknown_runner_is_refused_in_one_line_that_names_them_all() -> None:
-    with pytest.raises(ValueError, match="unknown runner 'ray'; runners: local, dask, ") as line:
+    with pytest.raises(ValueError, match="unknown runner 'ray'; allowed: local, dask, ") as line:
         find_runner("ray")
     assert all(name in str(line.value) for name in RUNNERS)
     assert "\n" not in str(line.value)

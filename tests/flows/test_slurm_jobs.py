@@ -65,7 +65,7 @@ def test_a_plan_comes_back_from_its_json(plan: LeggedPlan | TrainPlan | DemoPlan
 @pytest.mark.parametrize(
     ("tree", "complaint"),
     [
-        ({"robot": 3}, "LeggedPlan has no 'robot'; there are: grid, "),
+        ({"robot": 3}, "LeggedPlan has no 'robot'; allowed: grid, "),
         ({"robots": "many"}, "LeggedPlan.robots needs int, not 'many'"),
         ({"grid": {"levels": [1, "x"]}}, "LeggedPlan.grid.levels needs int, not 'x'"),
         ({"grid": 5}, "LeggedPlan.grid needs an object"),
@@ -225,7 +225,7 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(
     options = ["--max-parallel", "2", "--sbatch", "account=lab", "--set", "grid.parts=5"]
     assert main(["collect", str(store), "--runner", "slurm", "--dry-run", *options]) == 0
     shown = capfd.readouterr().out
-    assert "#SBATCH --array=0-2%2\n" in shown, "two parts a task, one on each CPU"
+    assert "#SBATCH --array=0-2%2\n" in shown, "two parts per task, one on each CPU"
     assert "#SBATCH --account=lab\n" in shown
     assert list(tmp_path.iterdir()) == []
 

@@ -47,7 +47,7 @@ Attempt = dict[str, Any]
 def check_can_plan(task: GymTask) -> None:
     """Raise ValueError for a task without a planner's objective; names those with one."""
     if task.env_id not in OBJECTIVES:
-        raise ValueError(f"no planner for {task.env_id}; there is one for {listed(OBJECTIVES)}")
+        raise ValueError(f"no planner for {task.env_id}; allowed: {listed(OBJECTIVES)}")
 
 
 class Demonstrations:

@@ -67,12 +67,12 @@ MOTIONS: dict[str, Motion] = {
 
 
 def synthetic_clip(motion: str, frames: int = 96, variant: int = 0) -> ReferenceClip:
-    """A clip called `<motion>_<variant>`, 0.03 s a frame; a pure function of its arguments.
+    """A clip called `<motion>_<variant>`, 0.03 s per frame; a pure function of its arguments.
 
     Variant 0 is the nominal motion; others differ in period (±15 %) and size (±20 %).
     """
     if motion not in MOTIONS:
-        raise ValueError(f"unknown motion '{motion}'; motions: {', '.join(MOTIONS)}")
+        raise ValueError(f"unknown motion '{motion}'; allowed: {', '.join(MOTIONS)}")
     if frames < 2 or variant < 0:
         raise ValueError(f"need frames >= 2, got {frames}, and variant >= 0, got {variant}")
     humanoid = load_humanoid()

@@ -75,7 +75,7 @@ def read_clip(path: Path, name: str) -> ReferenceClip:
     known = clip_lengths(path)
     if name not in known:
         first = ", ".join(list(known)[:5])
-        raise ValueError(f"{path} has no clip {name}; it has {len(known)}: {first} …")
+        raise ValueError(f"{path} has no clip {name}; allowed: {first} … ({len(known)} in all)")
     loader = load_mocapact("dm_control.locomotion.mocap.loader")
     with quiet_loading():
         trajectory = loader.HDF5TrajectoryLoader(str(path)).get_trajectory(

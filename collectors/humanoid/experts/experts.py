@@ -49,7 +49,7 @@ class PDLaw:
 
     def __post_init__(self) -> None:
         if self.look_ahead not in REF_STEPS:
-            raise ValueError(f"look_ahead must be one of {REF_STEPS}, got {self.look_ahead}")
+            raise ValueError(f"look_ahead is {self.look_ahead}; allowed: {str(REF_STEPS)[1:-1]}")
 
     def action(self, features: np.ndarray) -> np.ndarray:
         """(N, 56) float32, not clipped, from features (N, FEATURE_DIM)."""

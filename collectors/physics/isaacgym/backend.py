@@ -108,7 +108,7 @@ class IsaacGymBackend:
     Args:
         threads: of PhysX on the CPU.
         config: where Isaac Gym runs; by default from the environment.
-        fresh_process: one process a world, by default on a GPU: consecutive simulations in one
+        fresh_process: one process per world, by default on a GPU: consecutive simulations in one
             process leak memory (github.com/ci-group/revolve2, issue 15).
 
     Raises:

@@ -1,4 +1,4 @@
-"""MuJoCo on the CPU: one model a robot, stepped by `mujoco.rollout` on threads."""
+"""MuJoCo on the CPU: one model per robot, stepped by `mujoco.rollout` on threads."""
 
 import copy
 

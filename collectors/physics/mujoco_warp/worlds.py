@@ -36,7 +36,7 @@ class WorldLimits:
     Attributes:
         contacts: pairs of shapes and contacts a world, on average.
         convex_pairs: pairs of convex shapes a world, on average; 5 kB each.
-        constraints: solver rows in any world: four a contact, one a joint limit.
+        constraints: solver rows in any world: four per contact, one per joint limit.
         matches: contacts that any sensor sums.
     """
 
@@ -68,7 +68,7 @@ def chosen_device() -> Any:
     default = "cuda:0" if "cuda:0" in known else "cpu"
     name = os.environ.get(DEVICE_VARIABLE) or default
     if name not in known:
-        raise ValueError(f"{DEVICE_VARIABLE} is '{name}'; devices here: {', '.join(known)}")
+        raise ValueError(f"{DEVICE_VARIABLE} is '{name}'; allowed: {', '.join(known)}")
     device = wp.get_device(name)
     if not any(Path(str(wp.config.kernel_cache_dir)).glob("wp_mujoco_warp*")):
         _log.warning("mujoco_warp compiles its kernels now, once: this takes a minute or more")

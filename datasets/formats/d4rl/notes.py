@@ -29,7 +29,7 @@ def refuse_options(path: Path, options: Any) -> None:
 def keys_of_notes(
     path: Path, file: h5py.File, schema: Schema, rows: int, episodes: int
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Field a step -> key, and field an episode -> key; refuses arrays that are not as described.
+    """Field -> key, for step and for episode fields; refuses arrays that are not as described.
 
     ``final_obs`` has the key of the next observations where these hold it.
     """

@@ -128,7 +128,7 @@ class D4rlImporter(Importer):
                     fields[name] = key
                     kept.append(f"{key} -> {name}")
             elif key not in (*keys.REQUIRED, TIMEOUTS, NEXT):
-                left.append(f"{key}: not a row a step")
+                left.append(f"{key}: not a row per step")
         self._keys, self._episode_keys = fields, {"final_obs": NEXT} if final else {}
         attributes: dict[str, Any] = {"task": self._task, "format": "d4rl"}
         notes = ["success: the episode did not terminate"]

@@ -16,16 +16,16 @@ REQUIRED = (OBSERVATIONS, ACTIONS, REWARDS, TERMINALS)
 INFOS = "infos"
 NOTES = "metadata/gaitforge"
 NOTES_FIELDS = f"{NOTES}/fields"
-"""Group of the fields an episode, for which D4RL has no place."""
+"""Group of the fields per episode, for which D4RL has no place."""
 
 MAIN_KEYS = {"obs": OBSERVATIONS, "action": ACTIONS, "reward": REWARDS, "next_obs": NEXT}
-"""Field -> key in the file; see ``key_of`` for any other field a step."""
+"""Field -> key in the file; see ``key_of`` for any other field per step."""
 
 _FLAG_BLOCK = 1 << 22
 
 
 def key_of(name: str) -> str:
-    """The key in the file of a field a step."""
+    """The key in the file of a field per step."""
     return MAIN_KEYS.get(name, f"{INFOS}/{name.removeprefix('info_')}")
 
 
@@ -48,7 +48,7 @@ def check_keys(path: Path, found: dict[str, h5py.Dataset]) -> int:
         if 0 in shape:
             refuse(path, key, f"has no numbers: its shape is {shape}")
         if key in (REWARDS, TERMINALS, TIMEOUTS) and shape not in ((rows,), (rows, 1)):
-            refuse(path, key, f"needs one number a row, not shape {shape}")
+            refuse(path, key, f"needs one number per row, not shape {shape}")
     return rows
 
 

@@ -92,7 +92,7 @@ class D4rlExporter(Exporter):
             kept += [f"{name} -> {NOTES_FIELDS}" for name in others]
             kept.append(f"the catalog and schema -> {NOTES}")
         else:
-            left += [f"{name}: D4RL has no place for a field an episode" for name in others]
+            left += [f"{name}: D4RL has no place for a field per episode" for name in others]
             left += ["the catalog: D4RL has no place for it", "the schema's units and names"]
         if cut_off:
             mark = "a time-out, D4RL's only mark for an end that is not terminal"

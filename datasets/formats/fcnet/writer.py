@@ -27,7 +27,7 @@ class FcnetExporter(Exporter):
         schema, address = selection.store.schema, selection.store.address
         obs, action = schema.field("obs"), schema.field("action")
         if len(obs.shape) != 1:
-            raise DatasetError(f"FCNet's maps need obs of one axis a step, not {obs.shape}")
+            raise DatasetError(f"FCNet's maps need obs of one axis per step, not {obs.shape}")
         for name, size in layout.STATE.items():
             start, stop = obs.slices.get(name, (0, 0))
             if stop - start != size:

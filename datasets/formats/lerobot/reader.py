@@ -126,7 +126,7 @@ class LerobotImporter(Importer):
 
 
 def _schema_of_notes(path: Path, folder: LerobotFolder) -> Schema:
-    """The schema in the notes, whose fields a step must be the dataset's features."""
+    """The schema in the notes, whose fields per step must be the dataset's features."""
     try:
         schema = Schema.from_json(read_json(path, "LeRobot dataset"))
     except DatasetError as error:

@@ -3,8 +3,8 @@
     meta/info.json                           features, frames a second, counts
     meta/stats.json                          statistics of each feature
     meta/tasks.parquet                       task_index and, as the index, the task's description
-    meta/episodes/chunk-000/file-000.parquet a row an episode: length, where its frames are, stats
-    data/chunk-000/file-000.parquet          a row a frame
+    meta/episodes/chunk-000/file-000.parquet a row per episode: length, where its frames are, stats
+    data/chunk-000/file-000.parquet          a row per frame
 
 A file holds whole episodes and about 100 MB, a chunk 1,000 files. The notes of an export are in
 ``meta/gaitforge/``.
@@ -25,7 +25,7 @@ DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 NOTES = "meta/gaitforge"
 SCHEMA_NOTE, EPISODES_NOTE = f"{NOTES}/schema.json", f"{NOTES}/episodes.parquet"
 NOTES_FIELD = "field."
-"""Prefix of a field an episode in ``EPISODES_NOTE``; no catalog column has a dot."""
+"""Prefix of a field per episode in ``EPISODES_NOTE``; no catalog column has a dot."""
 
 FILES_A_CHUNK = 1000
 FILE_MB = 100
@@ -33,7 +33,7 @@ MOST_AXES = 5
 """The most axes of a LeRobot feature."""
 
 MAIN_FEATURES = {"obs": "observation.state", "action": "action", "reward": "next.reward"}
-"""Field -> feature; any other field a step keeps its name."""
+"""Field -> feature; any other field per step keeps its name."""
 
 DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
 SUCCESS = "next.success"
@@ -51,7 +51,7 @@ _TAKEN = (*COUNTERS, "task", "subtask")
 
 
 def feature_of(name: str) -> str:
-    """The feature that holds a field a step."""
+    """The feature that holds a field per step."""
     return MAIN_FEATURES.get(name, f"store.{name}" if name in _TAKEN else name)
 
 

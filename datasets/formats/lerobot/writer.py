@@ -27,9 +27,9 @@ class LerobotExportOptions:
     """How a dataset is written.
 
     Attributes:
-        notes: embed the schema, the catalog and the fields an episode in ``meta/gaitforge``, so
+        notes: embed the schema, the catalog and the fields per episode in ``meta/gaitforge``, so
             that an import gives back the same store; other readers ignore them.
-        episode_stats: write statistics of every episode, 80 bytes a number of a row. LeRobot's
+        episode_stats: write statistics of every episode, 80 bytes per channel. LeRobot's
             loader does without them, its tools that split and merge datasets do not.
         file_mb: size of a data file in mebibytes.
     """
@@ -88,11 +88,11 @@ class LerobotExporter(Exporter):
         kept.append("the column task, or the grouping columns -> the task")
         left = []
         if self._options.notes:
-            kept.append(f"the catalog, schema and fields an episode -> {NOTES}")
+            kept.append(f"the catalog, schema and fields per episode -> {NOTES}")
         else:
             left = ["the catalog's other columns", "units and the names of slices"]
             names = schema.names("episode")
-            left += [f"{name}: LeRobot has no field an episode" for name in names]
+            left += [f"{name}: LeRobot has no field per episode" for name in names]
         return Carried(tuple(kept), tuple(left))
 
 
@@ -134,7 +134,7 @@ class _Frames:
     def episode_rows(
         self, block: Block, places: list[tuple[int, int]], columns: Mapping[str, np.ndarray]
     ) -> pa.Table:
-        """A row an episode: its chunk and data file, and statistics of the features ``columns``."""
+        """One row per episode: its chunk, its data file, and statistics of ``columns``."""
         tasks = [self.tasks[code] for code in self._episodes["task_index"][block.episodes]]
         chunks, files = np.array(places, np.int64).T
         rows: dict[str, Any] = {
@@ -264,7 +264,7 @@ def _write_json(path: Path, tree: Mapping[str, Any]) -> None:
 
 
 def _write_notes(root: Path, selection: Selection) -> None:
-    """The notes: the schema; the catalog with the fields an episode."""
+    """The notes: the schema; the catalog with the fields per episode."""
     _write_json(root / layout.SCHEMA_NOTE, selection.store.schema.to_json())
     catalog = selection.episodes().drop_columns(["part", "start"])
     path, writer = root / layout.EPISODES_NOTE, None

@@ -69,7 +69,7 @@ class MinariImporter(Importer):
             ]
             lengths, episode_keys = self._survey()
         self._types: Mapping[str, pa.DataType] | None = None  # of the notes' catalog columns
-        self._infos: dict[str, str] = {}  # field a step -> key of the infos
+        self._infos: dict[str, str] = {}  # field per step -> key of the infos
         self._info_keys: frozenset[str] | None = None  # of every episode; None for any
         first = next(iter(self._episodes([0])))
         describe = self._describe_notes if layout.NOTES in self._metadata else self._describe
@@ -167,7 +167,7 @@ class MinariImporter(Importer):
         if not stored_dtype(rows.dtype) or 0 in rows.shape:
             return "not numbers"
         if rows.shape[:1] not in ((steps,), (steps + 1,)):
-            return "not a row a step"
+            return "not a row per step"
         return "another has this name in lower case" if name in self._infos else ""
 
     def _task(self) -> str:

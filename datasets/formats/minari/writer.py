@@ -122,7 +122,7 @@ class MinariExporter(Exporter):
         ]
         held = writer.kept_schema.names()
         others = [name for name in writer.schema.names() if name not in held]
-        left = [f"{name}: Minari has no place for a field an episode" for name in others]
+        left = [f"{name}: Minari has no place for a field per episode" for name in others]
         notes = ["observation and action spaces are unbounded: a store does not know bounds"]
         if "final_obs" not in writer.finals:
             notes.append("the final observation is unknown: the last one is repeated")
@@ -138,7 +138,7 @@ class _Episodes:
 
     Attributes:
         columns: of the catalog; schema: of the store.
-        infos: fields a step that become infos; finals: fields an episode that hold a last row.
+        infos: fields per step that become infos; finals: fields per episode that hold a last row.
         kept_schema: the schema of what is written.
     """
 

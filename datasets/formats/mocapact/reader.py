@@ -241,14 +241,14 @@ def _schema_of_notes(found: FileContents, noted: Schema) -> tuple[ObservableLayo
 
 
 def _clip_list(path: str) -> tuple[str, ...]:
-    """The clips of a text file, one a line, without empty lines and comments (#)."""
+    """The clips of a text file, one per line, without empty lines and comments (#)."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DatasetError(f"cannot read the clip list {path}: {error}") from error
     clips = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not clips:
-        raise DatasetError(f"the clip list {path} names no clip; write one a line")
+        raise DatasetError(f"the clip list {path} names no clip; write one per line")
     return tuple(dict.fromkeys(clips))
 
 
@@ -256,6 +256,6 @@ def _known_clips(rollouts: Sequence[Rollouts], clips: Sequence[str]) -> frozense
     there = {clip_of(each.snippet.clip) for each in rollouts}
     if unknown := sorted(set(clips) - there):
         raise DatasetError(
-            f"option validation_clips: no clip {listed(unknown)}; clips: {listed(sorted(there))}"
+            f"option validation_clips: no clip {listed(unknown)}; allowed: {listed(sorted(there))}"
         )
     return frozenset(clips)

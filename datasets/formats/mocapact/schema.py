@@ -1,6 +1,6 @@
 """MoCapAct's HDF5 layout (Wagener et al. 2022) and how it maps to a store's fields.
 
-A file has one group a snippet, ``<clip>-<start>-<end>``, with one group a rollout, ``0`` and up:
+A file has one group per snippet, ``<clip>-<start>-<end>``, and in it one per rollout, ``0`` and up:
 first those from the snippet's start, then those from random points of it (``rsi``). A rollout of T
 control steps has T actions, rewards and values, and T + 1 observations; the last one is the store's
 final observation.
@@ -58,7 +58,7 @@ STEP_KEYS = {
     "values": "value",
     "advantages": "advantage",
 }
-"""Dataset of a rollout -> field a step."""
+"""Dataset of a rollout -> field per step."""
 
 REQUIRED_STEP_KEYS = ("actions", "rewards")
 
@@ -78,7 +78,7 @@ ATTRIBUTE = "mocapact"
 """Attribute of the store's schema: the observables in the file's order, and the reference steps."""
 
 _FIELDS = {"obs": "final_obs", "further_obs": "final_further_obs"}
-"""Observation field a step -> the field an episode of its last row."""
+"""Observation field per step -> the field per episode of its last row."""
 
 _DESCRIPTIONS = {
     "action": "sampled from the expert: mean action plus noise",
@@ -188,7 +188,7 @@ class ObservableLayout:
         }
 
     def observation_fields(self) -> list[Field]:
-        """The fields a step."""
+        """The fields per step."""
         found = []
         for name, names in self.fields.items():
             widths = {each: self.widths[each] for each in names}
@@ -199,7 +199,7 @@ class ObservableLayout:
 
 
 def final_name(field: str) -> str:
-    """The field an episode that holds the last row of an observation field."""
+    """The field per episode that holds the last row of an observation field."""
     return _FIELDS[field]
 
 

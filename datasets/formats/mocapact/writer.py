@@ -42,7 +42,7 @@ class MocapactExportOptions:
 
 
 class MocapactExporter(Exporter):
-    """Writes one file, if the destination ends in .hdf5 or .h5, or a folder with a file a clip.
+    """Writes one file, if the destination ends in .hdf5 or .h5, or a folder with a file per clip.
 
     See ``interface.Exporter``.
     """
@@ -98,7 +98,7 @@ class MocapactExporter(Exporter):
         notes = [
             *plan.notes,
             "stats as in the published files: sums of actions, too, are divided by the number of "
-            "observations, which is larger by one an episode",
+            "observations, which is larger by one per episode",
         ]
         if self._options.notes:
             kept.append(f"the catalog and schema -> {keys.NOTES}")

@@ -69,7 +69,7 @@ def verify_export(
 def _read_parts(
     importer: Importer, tables: list[pa.Table] | None
 ) -> Iterator[tuple[Arrays, Arrays, np.ndarray]]:
-    """Fields a step, fields an episode and lengths of each part; rows go to ``tables``."""
+    """Step fields, episode fields and lengths of each part; rows go to ``tables``."""
     for number, lengths in enumerate(importer.parts.lengths):
         part = importer.read_part(number)
         if tables is not None:

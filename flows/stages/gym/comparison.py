@@ -148,7 +148,7 @@ class GymComparisonPlan(ComparedModels):
             if type(target) not in (int, float) or not isfinite(target):
                 raise ValueError(f"return_targets needs a finite number for {name}, not {target}")
         if unknown := [name for name in (*targets, *self.only) if name not in self.sets]:
-            raise ValueError(f"no set {', '.join(unknown)}; there are {', '.join(self.sets)}")
+            raise ValueError(f"no set {', '.join(unknown)}; allowed: {', '.join(self.sets)}")
 
 
 @dataclass(frozen=True)

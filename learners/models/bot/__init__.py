@@ -1,1 +1,1 @@
-"""Body Transformer and what it is made of."""
+"""Body Transformer (BoT): bodies, embodiment graphs, masked attention and the policies."""

@@ -1,8 +1,9 @@
-"""The bodies of the Body Transformer paper by name.
+"""The bodies of the Body Transformer paper (Sferrazza et al. 2024) by name.
 
-A body names the node of every number of its observation fields, which gives the embodiment graph of
-any token layout. Rules of the paper (Appendix D): what is measured at a limb and the commands of
-its joints belong to the limb's node; global and environment observations belong to the root.
+A body assigns each channel of its observation fields, and each action, to a node. With it
+`Body.graph` makes the embodiment graph for a token layout. Rules of the paper (Appendix D): sensors
+of a limb and actions of its joints belong to the limb's node; global and environment observations
+belong to the root.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,8 +24,8 @@ from learners.policy.tokens import Slices
 class Body:
     """A tree of body parts with the nodes of its observations and actions.
 
-    parents: node -> its parent, the root first with "". fields: observation field -> the node of
-    every number, in the order of the observation. actions: the node of every action.
+    parents: node -> its parent; the root comes first, with "". fields: observation field -> the
+    node of each channel, in the order of the observation. actions: the node of each action.
     """
 
     parents: Mapping[str, str]
@@ -39,7 +40,7 @@ class Body:
 
     @property
     def obs_dim(self) -> int:
-        """Size of that observation."""
+        """Size of an observation of exactly this body's fields."""
         return sum(map(len, self.fields.values()))
 
     @property
@@ -48,10 +49,10 @@ class Body:
         return len(self.actions)
 
     def graph(self, slices: Slices, act_dim: int) -> EmbodimentGraph:
-        """The embodiment graph for tokens with these fields.
+        """The embodiment graph for tokens with the fields `slices`.
 
-        One field of an unknown name is taken as the whole observation, in the order of this body's
-        fields. Raises ValueError if fields or actions do not fit this body.
+        A single field with an unknown name is taken as the whole observation, in the order of this
+        body's fields. Raises ValueError if fields or actions do not fit this body.
         """
         if act_dim != self.act_dim:
             raise ValueError(f"this body has {self.act_dim} actions, got {act_dim}")
@@ -76,13 +77,13 @@ def _chain(first: str, *rest: str, after: str) -> dict[str, str]:
 
 
 def _cmu_humanoid() -> Body:
-    """The humanoid of dm_control's CMU model of 2020 as MoCapAct observes it.
+    """dm_control's CMU humanoid of 2020 with the observation of BoT's MoCapAct task.
 
-    32 nodes in the order of the published table. The observation is the 1,294 of MoCapAct's 2,868
-    numbers that BoT uses: 13 of its 35 fields, in alphabetical order as in the data files. From the
-    names in dm_control's model (Apache-2.0): joints and actuators in alphabetical order, references
-    as (5 steps, 31 bodies, 3 or 4), bodies in node order without the root. The totals of the nodes
-    equal the published ones.
+    32 nodes in the order of the paper's table. The observation has 1,294 of MoCapAct's 2,868
+    channels: 13 of its 35 fields, in alphabetical order as in the data files. Names are those of
+    dm_control's model (Apache-2.0): joints and actuators in alphabetical order, references as
+    (5 steps, 31 bodies, 3 or 4), bodies in node order without the root. The number of channels at
+    each node equals the published one.
     """
     parents = {"root": ""}
     for side in "lr":
@@ -126,9 +127,9 @@ def _cmu_humanoid() -> Body:
 
 
 def _isaacgym_humanoid() -> Body:
-    """The humanoid of Isaac Gym with the paper's observation (Appendix A): 16 nodes, 21 actions.
+    """Isaac Gym's humanoid with the paper's observation (Appendix A): 16 nodes, 21 actions.
 
-    100 numbers: the torso's own 10 (height, root coordinates, angular velocity), positions and
+    100 channels: 10 of the torso (height, root coordinates, angular velocity), positions and
     velocities of 21 joints at the limbs that they move, and a contact force (3) at every limb.
     """
     parents = {"torso": "", "head": "torso"}
@@ -151,7 +152,7 @@ def _isaacgym_humanoid() -> Body:
     return Body(parents, fields, tuple(joints))
 
 
-# The parts that the hand's joints move, in the observation's order from the wrist on (D4RL and
+# The segments of each finger, one per joint, in the observation's order (joints in D4RL and
 # Gymnasium-Robotics: WRJ1, WRJ0, FFJ3 … FFJ0, MFJ3 …, RFJ3 …, LFJ4 … LFJ0, THJ4 … THJ0).
 _FINGER = ("knuckle", "proximal", "middle", "distal")
 _FINGERS = {
@@ -164,10 +165,10 @@ _FINGERS = {
 
 
 def _adroit(arm_joints: int, arm_actions: int, fields: Mapping[str, tuple[str, int]]) -> Body:
-    """The Adroit hand: 25 nodes, the forearm as root, wrist, palm and five fingers.
+    """The Adroit hand: 25 nodes, namely forearm (root), wrist, palm and five fingers.
 
-    24 joints move one node each; the arm's joints belong to the forearm. fields: the task's other
-    fields as name -> (node, size), in the order of the observation.
+    Each of the 24 hand joints moves one node; the arm's joints belong to the forearm. fields: the
+    task's other fields as name -> (node, size), in the order of the observation.
     """
     parents = {"forearm": ""} | _chain("wrist", "palm", after="forearm")
     for finger, segments in _FINGERS.items():
@@ -178,8 +179,8 @@ def _adroit(arm_joints: int, arm_actions: int, fields: Mapping[str, tuple[str, i
     return Body(parents, observed, ("forearm",) * arm_actions + moved)
 
 
-# The paper's three tasks (Appendix E) with the observations of D4RL and Gymnasium-Robotics. Numbers
-# about palm and object belong to the palm, those about objects alone to the root.
+# The paper's three tasks (Appendix E) with the observations of D4RL and Gymnasium-Robotics. Fields
+# that involve the palm belong to the palm, fields of objects alone to the root.
 _ADROIT_DOOR = {
     "latch_pos": ("forearm", 1),
     "door_hinge_pos": ("forearm", 1),
@@ -217,14 +218,14 @@ BODY_NAMES = (QUADRUPED, *BODIES)
 def check_body(name: str) -> None:
     """Raise ValueError for an unknown body."""
     if name not in BODY_NAMES:
-        raise ValueError(f"no body {name!r}; known are {', '.join(BODY_NAMES)}")
+        raise ValueError(f"no body {name!r}; allowed: {', '.join(BODY_NAMES)}")
 
 
 @dataclass(frozen=True)
 class BodyView:
-    """The graph of a policy over a body, and the indices of the token that it reads.
+    """A policy's embodiment graph, and the token's channels that it reads.
 
-    chosen: None for the whole token.
+    chosen: their indices; None for the whole token.
     """
 
     graph: EmbodimentGraph
@@ -232,24 +233,24 @@ class BodyView:
 
 
 def _models_of(body: str) -> str:
-    """The part of an error message that names the presets for a body, if there are any."""
+    """For an error message: the presets for a body, or "" if there are none."""
     presets = [name for name, preset in PRESETS.items() if preset.values.get("body") == body]
-    return f"take --model {', '.join(presets[:-1])} or {presets[-1]}, or " if presets else ""
+    return f"use --model {', '.join(presets[:-1])} or {presets[-1]}, or " if presets else ""
 
 
 def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
-    """The view of a named body on tokens with these fields.
+    """The graph and the channels that a policy over a named body reads from tokens with `slices`.
 
-    Fields that do not belong to the body are left out if all of the body's are there (of MoCapAct's
-    35 fields the paper's policy reads 13). Raises ValueError as `body_graph`, and for "quadruped"
-    where the data are of another known body.
+    If all fields of the body are there, other fields are left out (of MoCapAct's 35 fields the
+    paper's policy reads 13). Raises ValueError as `body_graph`, and for "quadruped" if the data are
+    of another known body.
     """
     body = BODIES.get(name)
     for other, known in BODIES.items():
         fits = known.act_dim == act_dim and known.fields.keys() <= slices.keys()
         if name == QUADRUPED and fits:
             raise ValueError(
-                f"these data are of the body {other}, not of a {name}: "
+                f"these data are of the body {other}, not {name}; "
                 f"{_models_of(other)}set the model's body to {other}"
             )
     placed = set() if body is None else {*body.fields, *ROOT_FIELDS, "last_action"}
@@ -265,10 +266,10 @@ def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
 
 
 def body_graph(name: str, slices: Slices, act_dim: int) -> EmbodimentGraph:
-    """The embodiment graph of a named body for tokens with these fields.
+    """The embodiment graph of a named body for tokens with the fields `slices`.
 
     "quadruped" is `quadruped_graph` with its default joint order. Raises ValueError for an unknown
-    name, or fields or actions that do not fit the body.
+    body, or fields or actions that do not fit it.
     """
     check_body(name)
     if name == QUADRUPED:

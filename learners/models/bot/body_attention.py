@@ -1,10 +1,10 @@
-"""Masked attention over body parts, dense or by compiled loops.
+"""Masked attention over body parts, dense or as compiled loops.
 
-Both compute softmax(Q K^T / sqrt(d) + B) V with B = 0 where the mask allows a pair and -inf
-elsewhere (Sferrazza et al. 2024, Section 3), for queries, keys and values packed as one tensor
+Both compute softmax(Q K^T / sqrt(d) + M) V with M = 0 where the mask allows a pair and -inf
+elsewhere (Sferrazza et al. 2024, Section 3), for queries, keys and values packed into one tensor
 (B, V, 3, H, d), and return (B, V, H, d).
 
-Legend: B sequences, V nodes, H heads, d numbers a head.
+Legend: B sequences, V nodes, H heads, d channels per head.
 """
 
 import math
@@ -15,15 +15,15 @@ from torch.nn import functional
 
 from learners.models.bot.compiled_attention import compiled_attention
 
-# With fewer sequences the call into the compiled loops costs more than they save.
+# With fewer sequences the call overhead of the compiled loops exceeds what they save.
 _LEAST_ROWS = 32
-# Up to this mean degree the loops are faster than dense products at every size, on one thread and
-# on two; body masks have about 3.
+# Up to this mean degree the loops are faster than dense products at every measured size, on one and
+# on two threads; body masks have about 3.
 _COMPILED_DEGREE = 6.0
 
 
 class AttentionMask(nn.Module):
-    """Which nodes attend to which: allowed (V, V) bool, row i for node i, at least one a row."""
+    """Attention mask: in allowed (V, V) bool, row i has the nodes (at least one) i attends to."""
 
     bias: Tensor
     starts: Tensor
@@ -33,7 +33,7 @@ class AttentionMask(nn.Module):
         super().__init__()
         allowed = allowed.cpu()
         if allowed.ndim != 2 or not bool(allowed.any(dim=1).all()):
-            raise ValueError("every node needs at least one node that it attends to")
+            raise ValueError("every node must attend to at least one node")
         self.nodes = len(allowed)
         degrees = allowed.sum(dim=1)
         self.degree = float(degrees.float().mean())
@@ -45,12 +45,12 @@ class AttentionMask(nn.Module):
 
     @property
     def allowed(self) -> Tensor:
-        """(V, V) bool."""
+        """(V, V) bool: [i, j] whether node i attends to node j."""
         return self.bias == 0
 
 
 def dense_attention(qkv: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Attention over all pairs, with an additive bias (V, V) or none."""
+    """Attention over all pairs; bias (V, V) is added to the scores."""
     query, key, value = (part.transpose(1, 2) for part in qkv.unbind(2))
     if bias is not None:
         bias = bias.to(qkv.dtype)
@@ -59,20 +59,20 @@ def dense_attention(qkv: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def dense_masked(qkv: Tensor, mask: AttentionMask) -> Tensor:
-    """All pairs, with forbidden ones masked out."""
+    """Masked attention that computes all pairs and masks out forbidden ones."""
     return dense_attention(qkv, mask.bias)
 
 
 def compiled(qkv: Tensor, mask: AttentionMask) -> Tensor:
-    """Allowed pairs only, by compiled loops; CPU, float32 or float64."""
+    """Masked attention that computes allowed pairs only, as compiled loops (CPU, float32 or 64)."""
     return compiled_attention(qkv, mask.starts, mask.columns)
 
 
 def prefers_compiled(mask: AttentionMask) -> bool:
-    """Whether the compiled loops are the faster way to train with this mask on a CPU.
+    """Whether training on a CPU with this mask is faster with the compiled loops.
 
-    Measured forward and backward in float32 on one thread of a Xeon with AVX-512, dense / compiled
-    in ms, for d = 16 with 2 heads and (d = 64 with 5 heads); about 13,000 (1,700) nodes in all:
+    Time of forward and backward in ms, dense / compiled, in float32 on one thread of a Xeon with
+    AVX-512, for d = 16 with 2 heads and (d = 64 with 5 heads); about 13,000 (1,700) nodes in all:
 
         mask                13 nodes    25 nodes    32 nodes    64 nodes     128 nodes
         tree, degree 3      15.1/5.6    9.9/5.6     7.4/5.6     11.9/5.4     14.3/5.3
@@ -86,9 +86,9 @@ def prefers_compiled(mask: AttentionMask) -> bool:
 
 
 def masked_attention(qkv: Tensor, mask: AttentionMask) -> Tensor:
-    """Masked attention by the faster way for this mask; (B, V, 3, H, d) -> (B, V, H, d).
+    """Masked attention (B, V, 3, H, d) -> (B, V, H, d), by the faster implementation for this mask.
 
-    A program that is being exported gets the dense form, which every format can express.
+    In an export it is always dense, because every export format has the dense operations.
     """
     tracing = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
     exporting = tracing or torch.compiler.is_exporting()

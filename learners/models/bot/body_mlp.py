@@ -1,8 +1,8 @@
-"""The MLP of the Body Transformer paper (Sferrazza et al. 2024, Section 5).
+"""The MLP baseline of the Body Transformer paper (Sferrazza et al. 2024, Section 5).
 
 As in the published code: a linear map for each node without activation, the embeddings of all nodes
 concatenated, two hidden layers with ReLU, a linear map back to the width of the embeddings, and one
-linear map for all actions. With 64 a node and hidden layers of 2,500 it has the published
+linear map to all actions. With embeddings of 64 and hidden layers of 2,500 it has the published
 16,696,656 (MoCapAct) and 14,305,524 (Adroit door) parameters.
 """
 
@@ -21,8 +21,8 @@ from learners.policy.tokens import TokenLayout
 class BodyMLPConfig:
     """Sizes; the defaults are the paper's for imitation (Figures 12a and 12b).
 
-    embed_dim: of each node. history: steps that the policy sees; 1 is the paper's. body: one of
-    `bodies.BODY_NAMES`.
+    embed_dim: size of each node's embedding. history: steps of observation in the input; the paper
+    has 1. body: one of `bodies.BODY_NAMES`.
     """
 
     embed_dim: int = 64

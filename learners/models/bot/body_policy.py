@@ -1,4 +1,4 @@
-"""Base of the policies over body parts: linear maps for each node.
+"""Base class of policies over body parts, with the linear maps of each node.
 
 Source: Sferrazza et al. 2024, "Body Transformer", Section 4 (tokenizer and detokenizer).
 
@@ -14,29 +14,30 @@ from learners.models.history import HistoryNetwork
 
 
 def _node_of_index(groups: tuple[tuple[int, ...], ...]) -> Tensor:
-    """The node of each observation or action index."""
+    """(indices,): the node of each observation or action index."""
     pairs = sorted((index, node) for node, group in enumerate(groups) for index in group)
     return torch.tensor([node for _, node in pairs])
 
 
 def _linear_init(parameter: Tensor, fan_in: Tensor) -> None:
-    """Initialise like nn.Linear, with the fan-in (rows,) of each row's node."""
+    """Initialise as nn.Linear does, with a fan-in for each row: fan_in (rows,)."""
     bound = fan_in.clamp(min=1).float().rsqrt()
     with torch.no_grad():
         parameter.copy_(torch.empty_like(parameter).uniform_(-1, 1) * bound[:, None])
 
 
 def _padded(groups: tuple[tuple[int, ...], ...], filler: int) -> Tensor:
-    """(nodes, largest group): the groups' indices, short groups padded."""
+    """(nodes, largest group): the groups' indices, short groups padded with `filler`."""
     width = max(1, *map(len, groups)) if groups else 1
     return torch.tensor([[*group, *[filler] * (width - len(group))] for group in groups])
 
 
 class Tokenizer(nn.Module):
-    """A linear map for each node.
+    """A linear map from each node's observations to its embedding.
 
     Each observation belongs to one node and has one row of weights (E). The maps of all limbs are
-    one batched product, padded to the widest limb; the root, which is much wider, is a second one.
+    one batched product, padded to the widest limb; the root, which is much wider, is a second
+    product.
     """
 
     root: Tensor
@@ -57,7 +58,7 @@ class Tokenizer(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(..., D) -> (N, V, E)."""
-        # The zero row at the end is the weight of the padding.
+        # The zero row at the end is the padding's weight.
         weight = functional.pad(self.weight, (0, 0, 0, 1))
         parts = [self._embed(tokens, weight, self.root, self.bias[:1])]
         if len(self.limbs):
@@ -73,7 +74,7 @@ class Tokenizer(nn.Module):
 
 
 class Detokenizer(nn.Module):
-    """A linear map for each node, as one matrix product."""
+    """A linear map from each node's embedding to its actions, as one matrix product."""
 
     placement: Tensor
 
@@ -97,7 +98,8 @@ class Detokenizer(nn.Module):
 class BodyPolicy(HistoryNetwork):
     """A policy over body parts; subclasses implement `encode`.
 
-    history: steps H that the policy sees. chosen: indices of the token that it reads, None for all.
+    history: H, the steps of observation in the input. chosen: indices of the token's channels that
+    the policy reads, None for all.
     """
 
     chosen: Tensor | None
@@ -111,5 +113,5 @@ class BodyPolicy(HistoryNetwork):
         self.register_buffer("chosen", indices, persistent=False)
 
     def narrowed(self, tokens: Tensor) -> Tensor:
-        """The chosen part of the tokens."""
+        """The chosen channels of the tokens (..., D)."""
         return tokens if self.chosen is None else tokens.index_select(-1, self.chosen)

@@ -1,12 +1,12 @@
-"""Body Transformer, Sferrazza et al. 2024, Section 4: BoT-Hard, BoT-Mix, BoT-Soft and ablations.
+"""Body Transformer (BoT), Sferrazza et al. 2024, Section 4: BoT-Hard, -Mix, -Soft and ablations.
 
-Every node of the embodiment graph is a token with a linear map for its observations. A transformer
-encoder lets the nodes attend to each other along the body, and a linear map for each node reads out
-its actions. As in the published code, the encoder is post-norm with ReLU, without dropout and
-without a final norm. Deviation: the published layers start as copies of one; ours are initialised
-independently.
+Each node of the embodiment graph is a token, made by a linear map from its observations. A
+transformer encoder, masked by the body's connections, mixes the tokens; a linear map for each node
+gives its actions. As in the published code, the encoder is post-norm with ReLU, without dropout and
+without a final norm. Deviation: the published layers start as copies of one layer; ours are
+initialised independently.
 
-The paper's policy has no memory. Extension: with `history` above 1 each node's token also holds the
+Extension: the paper's policy has no memory. With `history` above 1 each node's token also holds the
 observations of the last steps, for robots with noisy sensors and an unobserved gait phase.
 
 Legend: B batch, T time, D observation, H history, A action, V nodes, E embedding, N = B x T.
@@ -30,17 +30,17 @@ MASKINGS = ("hard", "mix", "soft", "none", "random")
 
 @dataclass(frozen=True)
 class BoTConfig:
-    """Sizes; the defaults are the paper's for its Isaac Gym robots, with the A1 (Figure 12).
+    """Sizes and masking; the defaults are the paper's for its Isaac Gym robots (Figure 12).
 
     Attributes:
         body: one of `bodies.BODY_NAMES`.
-        masking: "hard", every layer attends along the body only, M = I + A (BoT-Hard); "mix", the
-            first, third, … layer does, the others attend to all nodes (BoT-Mix); "soft", all layers
-            attend to all nodes with a learned bias for each hop distance, shared by heads and
-            layers (BoT-Soft); "none", the plain Transformer; "random", as "hard" with a random mask
-            of the same sparsity, drawn from mask_seed (BoT-Hard/Random).
+        masking: "hard" (BoT-Hard), nodes attend to themselves and their neighbours, M = I + A;
+            "mix" (BoT-Mix), the first, third, … layer is masked so, the others attend to all nodes;
+            "soft" (BoT-Soft), all layers attend to all nodes with a learned bias for each hop
+            distance, shared by heads and layers; "none", the plain Transformer; "random"
+            (BoT-Hard/Random), as "hard" with a random mask of the same sparsity from mask_seed.
         fixed_std: std of a Gaussian policy, in normalised action units; None to learn it. The
-            paper's stochastic variant has variance 0.01, so 0.1.
+            paper's stochastic variant has variance 0.01, which is std 0.1.
     """
 
     embed_dim: int = 64
@@ -64,7 +64,7 @@ class BoTConfig:
             )
         check_body(self.body)
         if self.masking not in MASKINGS:
-            raise ValueError(f"no masking {self.masking!r}; known are {', '.join(MASKINGS)}")
+            raise ValueError(f"no masking {self.masking!r}; allowed: {', '.join(MASKINGS)}")
         if self.fixed_std is not None and not self.fixed_std > 0:
             raise ValueError(f"BoT fixed_std must be above 0 or none, got {self.fixed_std}")
 
@@ -113,7 +113,7 @@ class EncoderLayer(nn.Module):
 
 
 def _add_linear(x: Tensor, features: Tensor, linear: nn.Linear) -> Tensor:
-    """The sum x + linear(features), (rows, E), in one matrix product."""
+    """The sum x + linear(features), (rows, E), as one matrix product."""
     return (x + linear.bias).addmm_(features, linear.weight.t())
 
 
@@ -148,7 +148,7 @@ class BoT(BodyPolicy):
             self.register_buffer("hop_index", hops, persistent=False)
 
     def layer_masks(self) -> list[AttentionMask | Tensor | None]:
-        """For each layer a mask, a learned bias (V, V), or None."""
+        """For each layer a mask, a learned bias (V, V), or None to attend to all nodes."""
         if self.hop_bias is not None:
             return [self.hop_bias[self.hop_index]] * len(self.layers)
         masked_every = 2 if self.config.masking == "mix" else 1

@@ -1,9 +1,9 @@
 """Attention over neighbour lists as compiled loops for CPUs, with its gradient.
 
-The loops visit allowed pairs only and do not copy queries, keys or values. They are a PyTorch
-operator, for autograd and `torch.compile`.
+The loops visit allowed pairs only and do not copy queries, keys or values. They are registered as a
+PyTorch operator, so that autograd and `torch.compile` work.
 
-Legend: B sequences, V nodes, H heads, d numbers a head, P allowed pairs.
+Legend: B sequences, V nodes, H heads, d channels per head, P allowed pairs.
 """
 
 import math
@@ -20,10 +20,10 @@ from learners.compiling import compiled
 
 Array = np.ndarray
 
-# With fewer sequences a thread costs more than it saves.
+# With fewer sequences per thread, starting the thread costs more than it saves.
 _ROWS_PER_THREAD = 64
 
-# Without the interpreter's lock, for the threads of `_in_threads`.
+# nogil: `_in_threads` runs the loops in threads.
 _loops = compiled(nogil=True, error_model="numpy")
 
 
@@ -82,7 +82,7 @@ def _backward_loops(
 ) -> None:
     """The gradient of `forward_loops` with respect to qkv, rows first..last.
 
-    One sum a loop: several in one loop do not fit the vector registers and take twice as long.
+    One sum per loop: several in one loop do not fit the vector registers and take twice as long.
     """
     width, nodes, pairs = qkv.shape[2], len(starts) - 1, len(columns)
     heads = grad_pooled.shape[1] // nodes
@@ -130,7 +130,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _in_threads(kernel: Callable[..., None], rows: int, *arrays: Any) -> None:
-    """Run a kernel over all rows, with up to as many threads as PyTorch uses."""
+    """Run a kernel over all rows, on at most as many threads as PyTorch uses."""
     threads = max(1, min(torch.get_num_threads(), rows // _ROWS_PER_THREAD))
     bounds = [rows * part // threads for part in range(threads + 1)]
     if threads == 1:
@@ -205,7 +205,7 @@ _attention.register_autograd(_differentiate, setup_context=_keep)
 def compiled_attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> Tensor:
     """Masked attention on the CPU: packed (B, V, 3, H, d) -> (B, V, H, d), float32 or float64.
 
-    Node i attends to the nodes columns[starts[i] : starts[i + 1]] (int64, at least one). The first
-    call of a process compiles or loads the loops. Not differentiable twice.
+    Node i attends to the nodes columns[starts[i] : starts[i + 1]] (int64, at least one). A process
+    compiles the loops, or loads them from the cache, at its first call. Differentiable once.
     """
     return _attention(qkv, starts, columns)[0]

@@ -1,7 +1,7 @@
 """Embodiment graphs: the parts of a body, their connections, observations and actions.
 
 Source: Sferrazza et al. 2024, "Body Transformer", Section 4 (tokenizer and embodiment mask) and
-Appendix D (what belongs to which node).
+Appendix D (observations and actions of each node).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from learners.policy.tokens import Slices
 
-# Observation fields with one number for each joint, and fields of the whole body.
+# Observation fields with one channel per joint, and fields of the whole body.
 JOINT_FIELDS = ("joint_vel", "sin_joint_pos", "cos_joint_pos", "last_action")
 ROOT_FIELDS = ("projected_gravity", "base_ang_vel_body", "command", "return_to_go")
 
@@ -27,8 +27,8 @@ class EmbodimentGraph:
     """A connected, undirected graph of body parts.
 
     nodes: names, the root first. edges: pairs of node indices. observations, actions: for each node
-    its indices in the token and in the action; together they cover 0 .. dim-1 exactly once. Raises
-    ValueError if any of this does not hold.
+    its indices in the token and in the action, which must cover 0 .. dim-1 exactly once. Raises
+    ValueError for a graph that breaks these rules.
     """
 
     nodes: tuple[str, ...]
@@ -44,7 +44,7 @@ class EmbodimentGraph:
         for a, b in self.edges:
             if a == b or not (0 <= a < len(self.nodes) and 0 <= b < len(self.nodes)):
                 raise ValueError(
-                    f"edge ({a}, {b}) must join two different nodes of 0..{len(self.nodes) - 1}"
+                    f"edge ({a}, {b}) must join two different nodes in 0..{len(self.nodes) - 1}"
                 )
         self._check_cover("observation", self.observations)
         self._check_cover("action", self.actions)
@@ -54,7 +54,7 @@ class EmbodimentGraph:
             raise ValueError(f"the graph is not connected: no path from {self.nodes[0]} to {names}")
 
     def with_history(self, steps: int) -> "EmbodimentGraph":
-        """The same body for `steps` concatenated tokens."""
+        """The same graph for `steps` concatenated tokens."""
         width = self.obs_dim
         observations = tuple(
             tuple(step * width + index for step in range(steps) for index in group)
@@ -96,15 +96,15 @@ class EmbodimentGraph:
         return matrix
 
     def embodiment_mask(self) -> Tensor:
-        """(nodes, nodes) bool, M = I + A: itself and its neighbours (paper, Section 4)."""
+        """(nodes, nodes) bool, M = I + A: each node and its neighbours (paper, Section 4)."""
         return self.adjacency().fill_diagonal_(True)
 
     def random_mask(self, seed: int) -> Tensor:
         """(nodes, nodes) bool: as many allowed pairs as the body's mask, drawn at random.
 
-        Symmetric, with a true diagonal (paper, Appendices E and F.1); a function of the seed.
-        Deviation: follows the paper's text; its published code has an asymmetric and inverted mask,
-        which allows about 95 % of the pairs where the body allows 9 %.
+        Symmetric, with a true diagonal (paper, Appendices E and F.1); a function of the seed. This
+        follows the paper's text. Its published code differs: the mask is asymmetric and inverted,
+        and allows about 95 % of the pairs where the body allows 9 %.
         """
         size = len(self.nodes)
         pairs = torch.tensor(list(combinations(range(size), 2)), device="cpu").view(-1, 2)
@@ -136,9 +136,9 @@ def graph_of_fields(
 ) -> EmbodimentGraph:
     """The graph of a body for tokens with the fields `slices`.
 
-    field_nodes gives the node of each number of a field, action_nodes that of each action.
-    ROOT_FIELDS belong to node 0, and last_action to the nodes of the actions. Raises ValueError for
-    an unknown field or another width.
+    field_nodes: field -> the node of each channel. action_nodes: the node of each action.
+    ROOT_FIELDS belong to node 0, last_action to the nodes of the actions. Raises ValueError for an
+    unknown field or a wrong width.
     """
     places = {"last_action": action_nodes} | dict(field_nodes)
     observations: list[list[int]] = [[] for _ in nodes]
@@ -148,9 +148,9 @@ def graph_of_fields(
             continue
         if name not in places:
             allowed = ", ".join((*places, *ROOT_FIELDS))
-            raise ValueError(f"no place on the body for observation {name}; known are {allowed}")
+            raise ValueError(f"no node of the body has the field {name}; allowed: {allowed}")
         if stop - start != len(places[name]):
-            raise ValueError(f"{name} must hold {len(places[name])} numbers, got {stop - start}")
+            raise ValueError(f"{name} must have {len(places[name])} channels, got {stop - start}")
         for index, node in zip(range(start, stop), places[name], strict=True):
             observations[node].append(index)
     actions: list[list[int]] = [[] for _ in nodes]
@@ -164,10 +164,11 @@ def graph_of_fields(
 def quadruped_graph(
     obs_slices: Slices, joint_names: Sequence[str] = QUADRUPED_JOINTS, action_dim: int = 12
 ) -> EmbodimentGraph:
-    """13 nodes: the trunk and, for each leg, hip, thigh and calf in a chain (paper: Unitree A1).
+    """A quadruped's graph: the trunk, and a chain of hip, thigh and calf per leg; 13 nodes.
 
-    joint_names are "<leg>_<segment>" in the order of the joint fields and actions. Raises
-    ValueError for unknown fields, wrong widths, or joints that make no quadruped.
+    This is the paper's graph of the Unitree A1. joint_names are "<leg>_<segment>" in the order of
+    the joint fields and actions. Raises ValueError for unknown fields, wrong widths, or joints that
+    are not those of a quadruped.
     """
     if action_dim != len(joint_names):
         raise ValueError(f"{len(joint_names)} joints need as many actions, got {action_dim}")

@@ -1,4 +1,4 @@
-"""Embodiment graphs of any robot, from its MJCF."""
+"""The embodiment graph of a robot, from its MJCF file."""
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
@@ -20,21 +20,23 @@ def graph_from_mjcf(
     joint_names: Sequence[str] | None = None,
     root: str | None = None,
 ) -> EmbodimentGraph:
-    """The graph of an MJCF: its bodies are the nodes, parents and children are connected.
+    """The graph of an MJCF file: its bodies are the nodes, each connected to its parent.
 
-    An action, and each number of the fields in JOINT_FIELDS, belongs to the body that its joint
-    moves. The fields of ROOT_FIELDS belong to the root.
+    Actions, and the channels of JOINT_FIELDS, belong to the bodies that their joints move.
+    ROOT_FIELDS belong to the root.
 
     Args:
-        slices: name -> (start, stop) in the token.
-        field_bodies: for other fields, the body of each number.
+        path: the MJCF file.
+        slices: field -> (start, stop) in the token.
+        field_bodies: for other fields, the name of each channel's body.
         joint_names: the joints in the order of actions and joint fields. Default: the actuators'
-            joints in the model's order; without actuators, all hinges and slides.
-        root: the root body. Default: the one body that is attached to the world.
+            joints in the model's order; without actuators, all hinge and slide joints.
+        root: the name of the root body. Default: the body that is attached to the world, if there
+            is only one.
 
     Raises:
-        ValueError: the file cannot be parsed, lacks a name, has an actuator that drives no joint,
-            or the fields do not fit (see `graph_of_fields`).
+        ValueError: the file cannot be parsed, a named body or joint is missing, an actuator drives
+            no joint, or the fields do not fit (see `graph_of_fields`).
     """
     try:
         model = mujoco.MjModel.from_xml_path(str(path))
@@ -51,7 +53,7 @@ def graph_from_mjcf(
     for field, bodies in (field_bodies or {}).items():
         unknown = sorted(set(bodies) - set(names))
         if unknown:
-            raise ValueError(f"{path} has no body {', '.join(unknown)} to hold {field}")
+            raise ValueError(f"{path} has no body {', '.join(unknown)} for the field {field}")
         fields[field] = [names.index(body) for body in bodies]
     return graph_of_fields(names, edges, fields, joint_nodes, slices)
 
@@ -63,7 +65,7 @@ def _root_body(model: Any, root: str | None, path: str | Path) -> int:
     if len(candidates) != 1:
         found = ", ".join(model.body(body).name for body in candidates) or "none"
         wanted = "one body attached to the world" if root is None else f"one body {root}"
-        raise ValueError(f"{path} needs {wanted}, found {found}; name the root body")
+        raise ValueError(f"{path} needs {wanted}, found {found}; give root=NAME")
     return candidates[0]
 
 
@@ -76,7 +78,7 @@ def _is_below(model: Any, body: int, top: int) -> bool:
 def _joint_nodes(
     model: Any, joint_names: Sequence[str] | None, node_of: Mapping[int, int], path: str | Path
 ) -> list[int]:
-    """The node of each action: the body moved by its joint."""
+    """The node of each action: the body that its joint moves."""
     if joint_names is not None:
         known = {model.joint(joint).name: joint for joint in range(model.njnt)}
         unknown = [name for name in joint_names if name not in known]

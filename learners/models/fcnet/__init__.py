@@ -1,1 +1,1 @@
-"""Fourier Controller Network."""
+"""Fourier Controller Network (FCNet): the model and its causal spectral convolution."""

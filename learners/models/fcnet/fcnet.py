@@ -1,7 +1,7 @@
 """Fourier Controller Network (FCNet), Tan et al. 2024, Section 3.1, Eq. (3).
 
-A position-wise encoder P, L Fourier layers and a position-wise decoder Q. Where the paper leaves
-something open, we chose what gives the legged setting of its Table 5 the 787,852 parameters of its
+A position-wise encoder P, L Fourier layers and a position-wise decoder Q. Details that the paper
+leaves open are chosen so that the legged setting of its Table 5 has the 787,852 parameters of its
 Table 7: P is one linear map, each FFN keeps the hidden width, the two LayerNorms of a layer are
 separate, the mixing weights are per channel, and Q is linear, GELU, linear.
 
@@ -39,8 +39,8 @@ class FCNetConfig:
         sizes = ("hidden_dim", "decoder_dim", "n_layers", "n_modes", "context_len")
         check_counts("FCNet", self, *sizes)
         if self.convolution not in CONVOLUTIONS:
-            known = ", ".join(CONVOLUTIONS)
-            raise ValueError(f"FCNet convolution must be one of {known}, got {self.convolution!r}")
+            allowed = ", ".join(CONVOLUTIONS)
+            raise ValueError(f"no FCNet convolution {self.convolution!r}; allowed: {allowed}")
 
     prefix_len: ClassVar[int] = 0
     """Steps before a training window that the network reads by default."""
@@ -88,7 +88,7 @@ class FourierLayer(nn.Module):
 
 
 class FCNet(nn.Module):
-    """Maps a sequence of tokens to a sequence of actions; each layer looks n steps back."""
+    """Maps a sequence of tokens to a sequence of actions; each layer reads the last n steps."""
 
     def __init__(self, config: FCNetConfig, token_dim: int, act_dim: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class FCNet(nn.Module):
         return self.decoder(x)
 
     def init_state(self, batch_size: int) -> FCNetState:
-        """State before the first step, with the present weights folded in."""
+        """State before the first step; it holds the folded weights as they are now."""
         return FCNetState([layer.spectral.init_state(batch_size) for layer in self.layers])
 
     @torch.no_grad()

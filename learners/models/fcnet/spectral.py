@@ -1,9 +1,9 @@
-"""The causal spectral convolution (CSC) of FCNet, folded into one causal kernel a channel.
+"""The causal spectral convolution (CSC) of FCNet, folded into one causal kernel per channel.
 
 Source: Tan et al. 2024, "Fourier Controller Networks", Section 3.2 to 3.4.
 
-Eq. (5) to (7) transform the last n inputs, keep m modes, mix them with W, and read the inverse
-transform at the window's last index. Everything after the DFT is linear in the m modes and folds,
+Eq. (5) to (7) transform the last n inputs, keep m modes, mix them with W, and evaluate the inverse
+transform at the window's last index. All of it after the DFT is linear in the m modes and folds,
 for each channel c, into m complex numbers
 
     r[c, k] = sum_j e_j W[c, k -> j],    y_t[c] = Re sum_k r[c, k] X_k(t)[c],
@@ -12,8 +12,8 @@ where e_j is the weight of mode j in the inverse DFT at index n-1. With the recu
 and (13), X_k(t) = sum_tau x_{t-tau} u_k^(tau+1) with u_k = exp(2 pi i k / n), the block is a causal
 convolution with the kernel h[tau, c] = Re sum_k r[c, k] u_k^(tau+1).
 
-Deviation from the paper: Eq. (12) convolves every mode and then mixes; the folded kernel gives the
-same result with m times fewer products. `spectral_reference` has the paper's form.
+Deviation from the paper: Eq. (12) convolves every mode and then mixes them; the folded kernel gives
+the same result with a factor of m fewer products. `spectral_reference` has the paper's form.
 
 Legend: B batch, T time, d channels, n context length, m modes.
 """
@@ -34,9 +34,9 @@ CONVOLUTIONS = ("folded", *REFERENCES)
 
 @dataclass
 class SpectralState:
-    """Recurrent state of one block for B robots; zero ring and modes before the first step.
+    """Recurrent state of one block for B robots; before the first step ring and modes are zero.
 
-    ring (n, B, d): the last n inputs.
+    ring (n, B, d): ring buffer of the last n inputs.
     modes (2m, 2, B, d): real, then imaginary parts. [:, 0] is X_k of the current window; [:, 1] is
     X_k of the inputs since the ring was last at slot 0 (see `renew`).
     readout (2m, 1, d): the block's folded weights, imaginary parts negated; constant.
@@ -48,7 +48,7 @@ class SpectralState:
 
 
 def slide(modes: Tensor, x: Tensor, oldest: Tensor, rotation: Tensor) -> Tensor:
-    """Eq. (13) for both transforms of modes (2m, 2, B, d): x (B, d) enters, `oldest` leaves."""
+    """Eq. (13) for both transforms in modes (2m, 2, B, d): add x (B, d), drop `oldest` (B, d)."""
     modes[: modes.shape[0] // 2] += torch.stack([x - oldest, x])
     return rotation.mm(modes.flatten(1)).view_as(modes)
 
@@ -57,19 +57,21 @@ def renew(modes: Tensor) -> Tensor:
     """The modes after the ring's last slot: the second transform replaces the window's.
 
     Because |u_k| = 1, the rounding errors of a sliding DFT accumulate without bound. The second
-    transform started from zero n steps ago and now holds exactly the window's inputs. It replaces
-    the first, and the next one starts from zero, so no mode has the errors of more than 2 n steps.
+    transform started from zero n steps ago, so it now covers the same inputs as the window's. It
+    replaces the first, and a new second one starts from zero: no mode accumulates errors over more
+    than 2 n steps.
     """
     younger = modes[:, 1:]
     return torch.cat([younger, torch.zeros_like(younger)], dim=1)
 
 
 class SpectralConv(nn.Module):
-    """Causal spectral convolution with one complex m x m mixing matrix a channel.
+    """Causal spectral convolution with one complex m x m mixing matrix per channel.
 
     weight (2, m_out, m_in, d) holds the real and the imaginary parts, initialised as in the
-    published code: complex normal divided by m. `convolution` is one of CONVOLUTIONS, with the same
-    results. Raises ValueError unless context_len >= 1 and 1 <= n_modes <= context_len // 2 + 1.
+    published code: complex normal divided by m. `convolution` is one of CONVOLUTIONS, which all
+    give the same result. Raises ValueError unless context_len >= 1 and
+    1 <= n_modes <= context_len // 2 + 1.
     """
 
     def __init__(
@@ -107,8 +109,8 @@ class SpectralConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, d) -> (B, T, d) for any T; inputs before the first step count as zero.
 
-        Computed in the weight's dtype also under autocast: half precision would spread the rounding
-        errors of large frequencies over all times.
+        Computed in the weight's dtype also under autocast: in half precision the rounding errors of
+        the largest modes would affect all times.
         """
         with torch.autocast(x.device.type, enabled=False):
             inputs = x.to(self.weight.dtype)
@@ -129,7 +131,7 @@ class SpectralConv(nn.Module):
         )
 
     def step(self, x: Tensor, state: SpectralState, slot: int) -> Tensor:
-        """One step of Eq. (13) at slot = steps so far modulo n: x (B, d) -> y (B, d)."""
+        """One step of Eq. (13): x (B, d) -> y (B, d); slot is the step's index modulo n."""
         oldest = state.ring[slot]
         modes = slide(state.modes, x, oldest, self.basis().rotation)
         oldest.copy_(x)

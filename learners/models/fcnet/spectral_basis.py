@@ -1,7 +1,7 @@
 """Constants of the causal spectral convolution: DFT angles, inverse-DFT weights, real matrices.
 
-Source: Tan et al. 2024, "Fourier Controller Networks", Eq. (6), (7), (9) and (13). Constants are
-computed in float64 and rounded once.
+Source: Tan et al. 2024, "Fourier Controller Networks", Eq. (6), (7), (9) and (13). They are
+computed in float64 and then rounded to the network's dtype.
 
 Legend: n context length, m modes, u_k = exp(2 pi i k / n).
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def dft_angles(rows: int, columns: int, period: int) -> Tensor:
-    """2 pi r c / period for r < rows and c < columns, float64; r c is first reduced exactly."""
+    """(rows, columns) float64 angles 2 pi r c / period, rad; r c is first reduced modulo period."""
     product = torch.arange(rows)[:, None] * torch.arange(columns)[None, :]
     return (2 * math.pi / period) * (product % period).double()
 
@@ -23,8 +23,8 @@ def dft_angles(rows: int, columns: int, period: int) -> Tensor:
 def synthesis_weights(n_modes: int, context_len: int) -> Tensor:
     """Weight e_j of each mode in the inverse DFT at index n-1, Eq. (6) and (7); complex128 (m,).
 
-    Modes and their mirror images add up to twice the real part; mode 0 and, where it is kept, the
-    Nyquist mode n/2 have no mirror image.
+    A mode and its conjugate n - k add up to twice the real part; mode 0 and, if it is kept, the
+    Nyquist mode n/2 are their own conjugates.
     """
     mode = torch.arange(n_modes)
     phase = (2 * math.pi / context_len) * ((mode * (context_len - 1)) % context_len).double()
@@ -35,10 +35,10 @@ def synthesis_weights(n_modes: int, context_len: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SpectralBasis:
-    """Constants of (m, n) as real matrices; mode vectors hold m real, then m imaginary parts.
+    """Constants for (m, n) as real matrices; mode vectors have m real, then m imaginary parts.
 
-    synthesis (2, 2m): mixed modes to the folded weight. analysis (n, 2m): folded weights to the
-    kernel. rotation (2m, 2m): multiply mode k by u_k.
+    synthesis (2, 2m) maps mixed modes to a folded weight. analysis (n, 2m) maps folded weights to
+    the kernel. rotation (2m, 2m) multiplies mode k by u_k.
     """
 
     synthesis: Tensor
@@ -47,7 +47,7 @@ class SpectralBasis:
 
 
 @lru_cache(maxsize=64)
-@torch.inference_mode(False)  # a constant made during control must also serve training
+@torch.inference_mode(False)  # training must be able to use constants made during control
 def spectral_basis(
     n_modes: int, context_len: int, dtype: torch.dtype, device: torch.device
 ) -> SpectralBasis:

@@ -1,11 +1,11 @@
 """The causal spectral convolution as in the paper: its definition and its parallel algorithm.
 
-Source: Tan et al. 2024, "Fourier Controller Networks", Section 3.2 and 3.3. `SpectralConv` folds
-both into one much faster kernel and is tested against them.
+Source: Tan et al. 2024, "Fourier Controller Networks", Section 3.2 and 3.3. `SpectralConv` gives
+the same results with one folded kernel, much faster, and is tested against both.
 
-Deviations from the print: Eq. (8) has absolute time in the exponent, where the window-relative form
-of Eq. (9) and (13) is meant; inputs before the sequence count as zero, so that the recurrence
-starts from zero modes and Eq. (12) needs no special first and last terms.
+Deviations from the paper: Eq. (8) is printed with absolute time in the exponent, but Eq. (9) and
+(13) need time relative to the window, as here. Inputs before the sequence count as zero, so the
+recurrence starts from zero modes and Eq. (12) needs no special first and last terms.
 
 Legend: B batch, T time, d channels, n context length, m modes, j mixed mode, k mode.
 """
@@ -17,10 +17,10 @@ from learners.models.fcnet.spectral_basis import dft_angles, synthesis_weights
 
 
 def defining_convolution(x: Tensor, weight: Tensor, context_len: int) -> Tensor:
-    """Eq. (5) to (7), one window of n inputs for every step; O(T n d m) time and O(T n d) memory.
+    """Eq. (5) to (7), with one window of n inputs per step; O(T n d m) time, O(T n d) memory.
 
-    Args: x (B, T, d), any T; weight (2, m, m, d), the real and the imaginary part of W, mixed
-    mode first. Returns (B, T, d); differentiable.
+    Args: x (B, T, d), any T; weight (2, m_out, m_in, d), the real and the imaginary part of W.
+    Returns (B, T, d); differentiable.
     """
     n, (batch, _, channels) = context_len, x.shape
     mixing = torch.complex(*weight)
@@ -37,16 +37,16 @@ def defining_convolution(x: Tensor, weight: Tensor, context_len: int) -> Tensor:
 
 
 def _mirrored(y_hat: Tensor, mode: int) -> Tensor:
-    """The conjugate of a kept mode, or zero for one that was dropped: Eq. (6) for k >= m."""
+    """The conjugate of a kept mode, or zero for a dropped one: Eq. (6) for k >= m."""
     if mode < y_hat.shape[-1]:
         return y_hat[..., mode].conj()
     return torch.zeros_like(y_hat[..., 0])
 
 
 def fft_modes_convolution(x: Tensor, weight: Tensor, context_len: int) -> Tensor:
-    """The paper's parallel training, Eq. (9) to (12): every mode convolved over time by FFT.
+    """The paper's parallel form, Eq. (9) to (12): every mode is convolved over time by FFT.
 
-    O(T d m (log T + m)) time and O(T d m) memory; arguments and result as `defining_convolution`.
+    O(T d m (log T + m)) time, O(T d m) memory; arguments and result as `defining_convolution`.
     """
     n, (_, steps, _) = context_len, x.shape
     mixing = torch.complex(*weight)

@@ -48,7 +48,7 @@ def test_an_episode_is_as_long_as_in_d4rl(env_id: str) -> None:
 
 
 def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="no task 'Ant-v5'; known are HalfCheetah-v5, Hopper-v5"):
+    with pytest.raises(ValueError, match="no task 'Ant-v5'; allowed: HalfCheetah-v5, Hopper-v5"):
         find_task("Ant-v5")
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         TaskBatch(find_task("Hopper-v5"), 0)

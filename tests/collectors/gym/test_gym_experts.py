@@ -73,7 +73,7 @@ def test_a_policy_is_found_by_its_folder_and_quality(tmp_path: Path) -> None:
     assert (expert.task.env_id, expert.obs_dim, expert.act_dim) == ("Hopper-v5", 11, 3)
     with pytest.raises(ValueError, match=r"no policy at .*medium"):
         load_gym_expert(tmp_path, "medium")
-    with pytest.raises(ValueError, match="no policy 'good'; a folder has medium, expert"):
+    with pytest.raises(ValueError, match="no policy 'good'; allowed: medium, expert"):
         load_gym_expert(tmp_path, "good")
 
 

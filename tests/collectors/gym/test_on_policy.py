@@ -130,7 +130,7 @@ def test_a_training_without_its_demonstrations_is_refused(tmp_path: Path) -> Non
     [
         (
             {"env": "AdroitHandPen-v1"},
-            "no planner for AdroitHandPen-v1; there is one for AdroitHandDoor-v1",
+            "no planner for AdroitHandPen-v1; allowed: AdroitHandDoor-v1",
         ),
         ({"demonstrations": -1}, "demonstrations must be at least 0, got -1"),
         ({"free_demonstrations": 0}, "free_demonstrations must be at least 1, got 0"),

@@ -104,8 +104,8 @@ def test_noise_is_as_long_as_the_episode(steps: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"terrain": "moon"}, "unknown terrain 'moon'; terrains: flat"),
-        ({"skill": "fly"}, "unknown skill 'fly'; skills: stand"),
+        ({"terrain": "moon"}, "unknown terrain 'moon'; allowed: flat"),
+        ({"skill": "fly"}, "unknown skill 'fly'; allowed: stand"),
         ({"level": 10}, "level 10 is outside 0-9"),
         ({"level": -1}, "level -1 is outside 0-9"),
     ],

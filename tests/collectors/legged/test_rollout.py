@@ -286,8 +286,8 @@ def test_parts_are_functions_of_their_names_and_do_not_depend_on_how_many_there_
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"terrains": ("moon",)}, "unknown terrain 'moon'; terrains: flat"),
-        ({"skills": ("fly",)}, "unknown skill 'fly'; skills: stand"),
+        ({"terrains": ("moon",)}, "unknown terrain 'moon'; allowed: flat"),
+        ({"skills": ("fly",)}, "unknown skill 'fly'; allowed: stand"),
         ({"levels": (10,)}, "level 10 is outside 0-9"),
         ({"levels": ()}, "at least one level"),
         ({"parts": 0}, "at least 1"),

@@ -72,7 +72,7 @@ def test_without_the_packages_it_says_how_to_install_them(
 @needs_warp
 def test_a_device_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
     monkeypatch.setenv("GAITFORGE_WARP_DEVICE", "abacus")
-    with pytest.raises(ValueError, match=r"GAITFORGE_WARP_DEVICE is 'abacus'; devices here: cpu"):
+    with pytest.raises(ValueError, match=r"GAITFORGE_WARP_DEVICE is 'abacus'; allowed: cpu"):
         make(1)
 
 

@@ -168,7 +168,7 @@ def test_checking_goes_on_when_the_simulator_breaks_off(monkeypatch: pytest.Monk
 
 
 def test_an_unknown_simulator_is_refused_with_the_known_ones() -> None:
-    message = r"unknown simulator 'ode'; simulators: mujoco, mujoco_warp, isaacgym"
+    message = r"unknown simulator 'ode'; allowed: mujoco, mujoco_warp, isaacgym"
     with pytest.raises(ValueError, match=message):
         make_backend("ode", ROBOT, 1, 1)
     with pytest.raises(ValueError, match=message):

@@ -194,5 +194,5 @@ def test_stances_follow_the_robots_own_hips(skill: str, seed: int) -> None:
 
 
 def test_an_unknown_skill_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown skill 'fly'; skills: stand, rush"):
+    with pytest.raises(ValueError, match=r"unknown skill 'fly'; allowed: stand, rush"):
         check_skill("fly")

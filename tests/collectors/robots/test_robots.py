@@ -174,7 +174,7 @@ def test_a_gain_given_once_holds_for_every_joint(tmp_path: Path) -> None:
 
 def test_what_is_no_robot_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert "no robot 'spot'; shipped robots: aliengo, go1" in refusal("spot")
+    assert "no robot 'spot'; allowed: aliengo, go1" in refusal("spot")
     assert "no robot ''" in refusal("")
     assert f"{tmp_path / 'empty'} holds no robot.json" in refusal(tmp_path / "empty")
 
@@ -203,7 +203,7 @@ JOINTS = list(GO1.joint_names)
 @pytest.mark.parametrize(
     ("card", "complaint"),
     [
-        ({"speed": 3}, "holds the unknown speed; a card holds name, mjcf"),
+        ({"speed": 3}, "has the unknown speed; allowed: name, mjcf"),
         ({"name": 3}, "name has to be a text"),
         ({"name": "my robot"}, "name has to consist of letters, digits"),
         ({"name": "aliengo"}, "that is a shipped robot's name"),

@@ -114,7 +114,7 @@ def test_the_start_is_clear(terrain: str, level: int, variant: int) -> None:
 
 
 def test_an_unknown_terrain_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown terrain 'moon'; terrains: flat, rough"):
+    with pytest.raises(ValueError, match=r"unknown terrain 'moon'; allowed: flat, rough"):
         make_tile("moon", 0, 0)
 
 

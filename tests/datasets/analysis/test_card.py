@@ -107,5 +107,5 @@ def test_odd_sets_of_values_have_a_histogram(values: list[float]) -> None:
 
 def test_an_empty_selection_has_no_card(tmp_path: Path) -> None:
     selection = small_store(tmp_path / "s").select().where("length < 0")
-    with pytest.raises(DatasetError, match="empty selection"):
+    with pytest.raises(DatasetError, match="the selection is empty"):
         card_record(selection)

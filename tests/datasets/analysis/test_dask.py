@@ -170,7 +170,7 @@ def test_without_xarray_the_message_says_how_to_get_it(
 
 def test_unknown_fields_are_refused_at_once(tmp_path: Path) -> None:
     selection = small_store(tmp_path / "s").select()
-    with pytest.raises(DatasetError, match="unknown field 'speed'; fields: obs"):
+    with pytest.raises(DatasetError, match="unknown field 'speed'; allowed: obs"):
         selection.dask("speed")
     with pytest.raises(DatasetError, match="unknown field 'speed'"):
         selection.to_xarray(["speed"])

@@ -52,7 +52,7 @@ def test_statistics_of_a_selection_equal_brute_force(tmp_path: Path, field: str)
 
 def test_statistics_of_nothing_are_refused(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
-    with pytest.raises(DatasetError, match="empty selection"):
+    with pytest.raises(DatasetError, match="the selection is empty"):
         store.select().where("length < 0").statistics("obs")
 
 
@@ -202,7 +202,7 @@ def test_shares_are_shares_of_the_signals_energy(n: int, seed: int) -> None:
 
 def test_spectra_that_cannot_be_are_refused(tmp_path: Path) -> None:
     selection = small_store(tmp_path / "s", [(5, 9)]).select()
-    with pytest.raises(DatasetError, match="n of at most 9"):
+    with pytest.raises(DatasetError, match="n must be at most 9"):
         selection.spectral_energy("obs", 10)
     with pytest.raises(DatasetError, match="2 steps or more"):
         selection.spectral_energy("obs", 1)

@@ -160,7 +160,7 @@ def test_missing_values_group_last_and_match_nothing(tmp_path: Path) -> None:
     ]
     assert store.select(gait=["trot"]).lengths.tolist() == [5]
     assert store.select().where("gait <> 'trot'").lengths.tolist() == [7]
-    with pytest.raises(DatasetError, match=r"no gait None in .*there is: pace, trot"):
+    with pytest.raises(DatasetError, match=r"no gait None in .*allowed: pace, trot"):
         store.select(gait=[None])
 
 
@@ -175,7 +175,7 @@ def test_an_empty_store_answers(tmp_path: Path) -> None:
     assert query(store) == []
     assert query(store, where="length > 3") == []
     assert store.select().episodes().num_rows == 0
-    with pytest.raises(DatasetError, match=r"no terrain 'flat' in .*there is: \(none\)"):
+    with pytest.raises(DatasetError, match=r"no terrain 'flat' in .*allowed: \(none\)"):
         store.select(terrain="flat")
 
 

@@ -108,7 +108,7 @@ ROLLOUT_FIELDS = (
 
 
 def rollout_store(path: Path, episodes: Sequence[tuple[int, str]]) -> Store:
-    """A store of rollouts of two clips with the given lengths and endings, a part each."""
+    """A store of rollouts of two clips with the given lengths and endings, one part each."""
     fields = (
         Field("obs", (5,), slices={"joints_pos": (0, 3), "sensors_gyro": (3, 5)}),
         Field("further_obs", (3,), slices={"appendages_pos": (0, 2), "time_in_clip": (2, 3)}),

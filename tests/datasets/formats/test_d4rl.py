@@ -263,7 +263,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "flags": ({"terminals": np.arange(20)}, "x.hdf5: terminals: row 2 is 2, not 0 or 1"),
     "empty": ({"observations": np.zeros((0, 3))}, "x.hdf5: observations: has no rows"),
     "nothing": ({"actions": np.zeros((20, 0))}, r"x.hdf5: actions: has no numbers: its shape is"),
-    "wide": ({"rewards": np.zeros((20, 2))}, "rewards: needs one number a row, not shape"),
+    "wide": ({"rewards": np.zeros((20, 2))}, "rewards: needs one number per row, not shape"),
 }
 
 

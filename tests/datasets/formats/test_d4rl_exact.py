@@ -109,7 +109,7 @@ def test_without_notes_what_has_no_place_is_named(tmp_path: Path) -> None:
     fields = OTHER_FIELDS["final_obs of another dtype"]
     store = made(tmp_path / "store", *BASE, *fields)
     report = export_selection("d4rl", store.select(), tmp_path / "out", {"notes": False})
-    assert "final_obs: D4RL has no place for a field an episode" in report.carried.left
+    assert "final_obs: D4RL has no place for a field per episode" in report.carried.left
     with h5py.File(tmp_path / "out") as file:
         assert "next_observations" not in file
 

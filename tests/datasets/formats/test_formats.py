@@ -251,9 +251,9 @@ def test_what_the_driver_refuses_before_it_writes(tmp_path: Path) -> None:
         export_selection("fcnet", store.select(), path)
     with pytest.raises(DatasetError, match="nothing to export"):
         export_selection("fcnet", store.select().where("length > 1000000"), tmp_path / "out")
-    with pytest.raises(DatasetError, match="unknown option 'colour'; options: "):
+    with pytest.raises(DatasetError, match="unknown option 'colour'; allowed: "):
         export_selection("fcnet", store.select(), tmp_path / "out", {"colour": 1})
-    with pytest.raises(DatasetError, match="unknown option 'colour'; options: robot, horizon"):
+    with pytest.raises(DatasetError, match="unknown option 'colour'; allowed: robot, horizon"):
         import_source("fcnet", path, tmp_path / "again", {"colour": 1})
     assert leftovers(tmp_path, "store", path.name) == []
 
@@ -263,7 +263,7 @@ def test_every_format_is_tried() -> None:
 
 
 def test_an_unknown_format_names_those_there_are() -> None:
-    with pytest.raises(DatasetError, match="unknown format 'rlds'; formats: d4rl, fcnet"):
+    with pytest.raises(DatasetError, match="unknown format 'rlds'; allowed: d4rl, fcnet"):
         find_format("rlds")
 
 

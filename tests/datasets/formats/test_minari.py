@@ -170,7 +170,7 @@ def test_infos_that_are_not_numbers_are_named_as_left(root: Path, tmp_path: Path
     make_dataset("hdf5", infos=infos, **lengths, **ends)
     report = import_source("minari", "point/maze-v0", tmp_path / "store")
     assert open_store(tmp_path / "store").select().read("info_state_a").tolist() == [0, 1] * 3
-    left = {"infos/name: not numbers", "infos/short: not a row a step"}
+    left = {"infos/name: not numbers", "infos/short: not a row per step"}
     assert left == {line for line in report.carried.left if line.startswith("infos/")}
 
 

@@ -357,7 +357,7 @@ def test_sources_that_are_none_are_named(tmp_path: Path) -> None:
         file["observations"] = np.zeros(3)
     with pytest.raises(DatasetError, match=r"is it MoCapAct's\?"):
         import_source("mocapact", tmp_path / "flat.hdf5", tmp_path / "store")
-    with pytest.raises(DatasetError, match=r"option observables must be one of body, all"):
+    with pytest.raises(DatasetError, match="option observables is 'most'; allowed: body, all"):
         import_source(
             "mocapact", tmp_path / "flat.hdf5", tmp_path / "store", {"observables": "most"}
         )

@@ -157,7 +157,7 @@ BAD_OPTIONS = [
     ),
     ("d4rl", {"control_dt_s": -1.0}, "control_dt_s must be a number of seconds"),
     ("d4rl", {"control_dt_s": float("nan")}, "control_dt_s must be a number of seconds"),
-    ("d4rl", {"early_timeouts": "maybe"}, "early_timeouts must be one of cut_off, truncated"),
+    ("d4rl", {"early_timeouts": "maybe"}, "early_timeouts is 'maybe'; allowed: cut_off, truncated"),
     ("fcnet", {"horizon": -5}, "horizon must be a number of steps, .* not -5"),
     ("fcnet", {"robot": ""}, "robot needs a name"),
 ]

@@ -117,7 +117,7 @@ def test_a_state_goes_from_a_stream_without_to_one_with(
 
 def test_what_cannot_be_had_is_refused(selection: Selection, tmp_path: Path) -> None:
     copied = selection.materialise(tmp_path / "copies", ("obs",))
-    with pytest.raises(DatasetError, match=r"'action'.* choose from"):
+    with pytest.raises(DatasetError, match=r"'action'.*allowed: "):
         copied.windows(fields=("obs",), last_action=True)
     described = (*small_schema().fields, Field("last_action", (ACTION,)))
     store = Store.create(tmp_path / "s", small_schema(fields=described))

@@ -197,11 +197,11 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path) -> None:
 def test_what_cannot_be_copied_or_streamed_is_refused(
     selection: Selection, copy: Materialised, tmp_path: Path
 ) -> None:
-    with pytest.raises(DatasetError, match="choose from obs, action, reward"):
+    with pytest.raises(DatasetError, match="allowed: obs, action, reward"):
         selection.materialise(tmp_path, ("torque",))
     with pytest.raises(DatasetError, match="selection is empty"):
         selection.where("length > 1000").materialise(tmp_path)
-    with pytest.raises(DatasetError, match="choose from action, obs, reward"):
+    with pytest.raises(DatasetError, match="allowed: action, obs, reward"):
         copy.windows(fields=("torque",))
     (tmp_path / "file").write_text("mine")
     with pytest.raises(DatasetError, match="cannot materialise the selection"):

@@ -265,8 +265,8 @@ def test_float32_is_rounded_into_half_float_fields(tmp_path: Path) -> None:
         ({"seed": -1}, "seed must be 0 or more"),
         ({"workers": -1}, "workers must be 0 or more"),
         ({"rank": 2, "world_size": 2}, r"rank must be in 0\.\.1"),
-        ({"fields": ("obs", "torque")}, "choose from obs, action, reward"),
-        ({"fields": ("final_obs",)}, "choose from obs, action, reward"),
+        ({"fields": ("obs", "torque")}, "allowed: obs, action, reward"),
+        ({"fields": ("final_obs",)}, "allowed: obs, action, reward"),
     ],
 )
 def test_bad_settings_are_refused(selection: Selection, changes: dict, message: str) -> None:

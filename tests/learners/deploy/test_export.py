@@ -274,7 +274,7 @@ def test_a_policy_of_another_robot_is_refused_before_anything_is_written(tmp_pat
 @pytest.mark.parametrize(
     ("formats", "batch", "message"),
     [
-        (("onnx", "tflite"), 1, "unknown format 'tflite'; formats are onnx, pt2"),
+        (("onnx", "tflite"), 1, "unknown format 'tflite'; allowed: onnx, pt2"),
         ((), 1, "give each format once"),
         (("pt2", "pt2"), 1, "give each format once"),
         (("onnx",), 0, "batch_size must be at least 1"),

@@ -151,7 +151,7 @@ def test_fields_without_a_place_are_not_read() -> None:
 def test_data_of_another_body_are_named() -> None:
     body = BODIES["cmu-humanoid"]
     with pytest.raises(
-        ValueError, match="cmu-humanoid, not of a quadruped: take --model bot-mocapact, bot-mix"
+        ValueError, match="cmu-humanoid, not quadruped; use --model bot-mocapact, bot-mix"
     ):
         body_view("quadruped", body.slices, body.act_dim)
 
@@ -189,13 +189,13 @@ def test_return_tokens_put_the_return_at_the_root() -> None:
 
 
 def test_wrong_fields_and_actions_are_refused() -> None:
-    with pytest.raises(ValueError, match="no body 'octopus'; known are quadruped"):
+    with pytest.raises(ValueError, match="no body 'octopus'; allowed: quadruped"):
         body_graph("octopus", {}, 8)
     with pytest.raises(ValueError, match="has 28 actions, got 12"):
         body_graph("adroit-door", BODIES["adroit-door"].slices, 12)
-    with pytest.raises(ValueError, match="no place on the body for observation tail"):
+    with pytest.raises(ValueError, match="no node of the body has the field tail"):
         body_graph("adroit-door", {**BODIES["adroit-door"].slices, "tail": (39, 40)}, 28)
-    with pytest.raises(ValueError, match="must hold 39 numbers, got 38"):
+    with pytest.raises(ValueError, match="must have 39 channels, got 38"):
         body_graph("adroit-door", {"everything": (0, 38)}, 28)
 
 

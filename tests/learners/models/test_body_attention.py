@@ -136,5 +136,5 @@ def test_the_choice_follows_the_sparsity(nodes: int) -> None:
 def test_a_node_that_attends_to_nothing_is_refused() -> None:
     allowed = torch.eye(3, dtype=torch.bool)
     allowed[1, 1] = False
-    with pytest.raises(ValueError, match="every node needs at least one"):
+    with pytest.raises(ValueError, match="every node must attend"):
         AttentionMask(allowed)

@@ -234,9 +234,9 @@ def test_wrong_graphs_are_refused(change: dict, message: str) -> None:
 
 
 def test_wrong_quadrupeds_are_refused() -> None:
-    with pytest.raises(ValueError, match="no place on the body for observation tail_pos"):
+    with pytest.raises(ValueError, match="no node of the body has the field tail_pos"):
         quadruped_graph({"tail_pos": (0, 3)})
-    with pytest.raises(ValueError, match="joint_vel must hold 12 numbers"):
+    with pytest.raises(ValueError, match="joint_vel must have 12 channels"):
         quadruped_graph({"joint_vel": (0, 11)})
     with pytest.raises(ValueError, match="4 legs"):
         quadruped_graph(OBS_SLICES, joint_names=["FL_hip"] * 12)
@@ -249,9 +249,9 @@ def test_wrong_sizes_are_refused() -> None:
         BoTConfig(n_layers=0)
     with pytest.raises(ValueError, match="multiple of n_heads"):
         BoTConfig(embed_dim=10, n_heads=4)
-    with pytest.raises(ValueError, match="no masking 'firm'; known are hard, mix"):
+    with pytest.raises(ValueError, match="no masking 'firm'; allowed: hard, mix"):
         BoTConfig(masking="firm")
-    with pytest.raises(ValueError, match="no body 'snake'; known are quadruped"):
+    with pytest.raises(ValueError, match="no body 'snake'; allowed: quadruped"):
         BoTConfig(body="snake")
     with pytest.raises(ValueError, match="fixed_std must be above 0"):
         BoTConfig(fixed_std=0.0)

@@ -65,7 +65,7 @@ def test_every_computation_gives_the_same_network(convolution: str, steps: int) 
 
 
 def test_unknown_computations_are_refused() -> None:
-    with pytest.raises(ValueError, match="must be one of folded, fft-modes, defining"):
+    with pytest.raises(ValueError, match="allowed: folded, fft-modes, defining"):
         FCNetConfig(convolution="wavelet")
 
 

@@ -114,11 +114,11 @@ def test_targets_that_no_width_reaches_are_refused(kind: str) -> None:
 def test_unknown_kinds_and_settings_cannot_be_matched() -> None:
     layout = SPACES["legged"].layout
     for kind in ("mamba", "bot"):
-        with pytest.raises(ValueError, match=f"no width to choose for {kind!r}"):
+        with pytest.raises(ValueError, match=f"no kind {kind!r} with a setting hidden_dim"):
             match_parameters(kind, 10_000, layout, 12)
-    with pytest.raises(ValueError, match="no free setting 'depth'"):
+    with pytest.raises(ValueError, match="mlp: 'depth' cannot be fixed here; allowed: n_layers"):
         match_parameters("mlp", 10_000, layout, 12, depth=3)
-    with pytest.raises(ValueError, match="no free setting 'hidden_dim'"):
+    with pytest.raises(ValueError, match="mlp: 'hidden_dim' cannot be fixed here"):
         match_parameters("mlp", 10_000, layout, 12, hidden_dim=3)
 
 
@@ -165,11 +165,11 @@ def test_presets_are_fresh_and_survive_json(name: str) -> None:
 
 
 def test_unknown_models_and_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="known are fcnet, fcnet-legged, bot"):
+    with pytest.raises(ValueError, match="allowed: fcnet, fcnet-legged, bot"):
         preset("mamba")
     with pytest.raises(ValueError, match="has no setting 'depth'"):
         preset("fcnet", {"depth": 3})
     with pytest.raises(ValueError, match="no kind of model"):
         spec_from_json({"kind": "mamba", "config": {}})
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="settings of bot cannot be read"):
         spec_from_json({"kind": "bot", "config": {"depth": 3}})

@@ -46,9 +46,9 @@ def test_return_tokens_need_a_return() -> None:
 @pytest.mark.parametrize(
     ("slices", "message"),
     [
-        ({"a": (0, 3), "b": (4, 6)}, "tile"),
-        ({"a": (0, 3), "b": (2, 6)}, "tile"),
-        ({}, "no named fields"),
+        ({"a": (0, 3), "b": (4, 6)}, "gaps or overlaps"),
+        ({"a": (0, 3), "b": (2, 6)}, "gaps or overlaps"),
+        ({}, "no named slices"),
     ],
 )
 def test_layouts_that_do_not_tile_the_observation_are_refused(
@@ -59,7 +59,7 @@ def test_layouts_that_do_not_tile_the_observation_are_refused(
 
 
 def test_unknown_token_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="known are obs, return"):
+    with pytest.raises(ValueError, match="allowed: obs, return"):
         TokenLayout("pixels", OBS_SLICES)
 
 
@@ -71,7 +71,7 @@ def test_normaliser_inverts_itself_and_spares_constant_channels() -> None:
 
 
 def test_normaliser_refuses_statistics_that_are_not_finite() -> None:
-    with pytest.raises(ValueError, match=r"channels \[1\] are not finite"):
+    with pytest.raises(ValueError, match=r"channels \[1\] is not finite"):
         Normaliser(np.array([0.0, np.nan]), np.ones(2))
 
 

@@ -125,7 +125,7 @@ def test_two_processes_go_on_where_one_stopped_and_end_alike(
 
 
 def start(commands: Sequence[str], world_size: int, stderr: Path) -> list[subprocess.Popen[bytes]]:
-    """A process a rank, as torchrun would start them; each writes to a file of its own."""
+    """One process per rank, as torchrun would start them; each writes to a file of its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

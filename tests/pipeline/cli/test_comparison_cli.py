@@ -133,12 +133,12 @@ def test_the_best_checkpoint_can_be_evaluated(
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--models", "mlp,rnn"], "no model 'rnn'; known are fcnet"),
+        (["--models", "mlp,rnn"], "no model 'rnn'; allowed: fcnet"),
         (["--models", ""], "a comparison needs models, each once"),
         (["--seeds", "1,1"], "a comparison needs seeds, each once"),
         (["--seeds", "one"], "'one' is not a list like 0,2,5-9"),
         (["--steps", "0"], "at least 1, not '0'"),
-        (["--objective", "guess"], "no objective 'guess'; known are bc"),
+        (["--objective", "guess"], "no objective 'guess'; allowed: bc"),
         (["--expert", "nobody"], "no expert 'nobody'"),
         (["--terrain", "moon"], "moon"),
         (["--where", "length < 0"], "no episode"),
@@ -146,7 +146,7 @@ def test_the_best_checkpoint_can_be_evaluated(
         (["--set", 'own={"mlp":{"steps":3}}'], "own: mlp cannot have its own steps"),
         (["--set", "config.seed=3"], "config.seed is set by the comparison"),
         (["--set", "config.split_seed=none"], "a config.split_seed"),
-        (["--set", "evaluate.grid.episodes=0"], "0 episodes a cell; at least 1 is needed"),
+        (["--set", "evaluate.grid.episodes=0"], "0 episodes per cell; at least 1 is needed"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

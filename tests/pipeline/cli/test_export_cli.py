@@ -56,8 +56,8 @@ def test_an_export_can_be_evaluated(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("RUN", "DST", "--formats", "onnx,tflite"), "unknown format 'tflite'; formats are onnx"),
-        (("RUN", "DST", "--formats", ""), "give each format once; formats are onnx, pt2"),
+        (("RUN", "DST", "--formats", "onnx,tflite"), "unknown format 'tflite'; allowed: onnx"),
+        (("RUN", "DST", "--formats", ""), "give each format once; allowed: onnx, pt2"),
         (("RUN", "DST", "--batch", "0"), "needs a whole number of at least 1, not '0'"),
         (("RUN", "DST", "--checkpoint", "first"), "invalid choice: 'first'"),
         (("RUN", "DST", "--robot", "nobody"), "no robot 'nobody'"),

@@ -58,12 +58,12 @@ def test_formats_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "message"),
     [
         ("import d4rl NOWHERE STORE2", "nowhere: no such file"),
-        ("import rlds NOWHERE STORE2", "unknown format 'rlds'; formats: d4rl, fcnet"),
+        ("import rlds NOWHERE STORE2", "unknown format 'rlds'; allowed: d4rl, fcnet"),
         (
             "import d4rl NOWHERE STORE2 --set horizon=x",
             "setting 'horizon' needs a whole number",
         ),
-        ("import d4rl NOWHERE STORE2 --set colour=x", "unknown setting 'colour'; settings: contr"),
+        ("import d4rl NOWHERE STORE2 --set colour=x", "unknown setting 'colour'; allowed: contr"),
         ("import d4rl s3://walks/hopper.hdf5 STORE2", "hopper.hdf5 is no local path; copy it to"),
         ("export STORE d4rl OUT --where colour=1", "colour"),
         ("export STORE d4rl s3://walks/out.hdf5", "out.hdf5 is no local path; export to one"),

@@ -114,7 +114,7 @@ def test_a_robot_that_is_not_there_gets_one_line(
     monkeypatch.chdir(tmp_path)
     code, out, err = run(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "no robot 'spot'; shipped robots: aliengo, go1, or a card, or a folder" in err
+    assert "no robot 'spot'; allowed: aliengo, go1, or a card, or a folder" in err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -84,7 +84,7 @@ def test_a_failed_check_is_named_and_ends_with_1(run: Run, monkeypatch: pytest.M
 
 def test_a_simulator_that_cannot_be_checked_gets_one_line(run: Run, tmp_path: Path) -> None:
     known = ", ".join(BACKENDS)
-    assert_refused(run("sim", "check", "ode"), f"unknown simulator 'ode'; simulators: {known}")
+    assert_refused(run("sim", "check", "ode"), f"unknown simulator 'ode'; allowed: {known}")
     assert_refused(run("sim", "check", "isaacgym"), "'isaacgym' is not available: no interpreter")
     assert_refused(run("sim", "check", "mujoco", "--robots", "0"), "at least 1, not '0'")
     absent = tmp_path / "python"

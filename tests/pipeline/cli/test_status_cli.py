@@ -91,7 +91,7 @@ def test_watching_can_be_interrupted(store: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--runner", "ray"], "unknown runner 'ray'; runners: local, dask, slurm, prefect"),
+        (["--runner", "ray"], "unknown runner 'ray'; allowed: local, dask, slurm, prefect"),
         (["--scheduler", "tcp://127.0.0.1:9"], "--scheduler is for --runner dask"),
         (["--workers", "2", "--runner", "slurm"], "--workers is for --runner dask"),
         (

@@ -47,7 +47,7 @@ def test_the_page_stands_alone_and_shows_every_cell(store: Store, tmp_path: Path
     assert reader.tags.count("svg") == 3
     assert {"size", "cells", "episodes", "randomisation", "provenance", "open"} <= set(reader.ids)
     assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org)", text)
-    assert reader.row("seeds")[1:] == ["6 different", "one an episode, in the catalog", "6"]
+    assert reader.row("seeds")[1:] == ["6 different", "one per episode, in the catalog", "6"]
     assert "prefers-color-scheme: dark" in text
     for name in (store.info().hash, "0123abcd", "seed 17", "part-001", "gravity[0]"):
         assert name in text
@@ -100,7 +100,7 @@ def test_names_from_a_store_cannot_write_the_page(tmp_path: Path) -> None:
 
 
 def test_an_empty_selection_has_no_card(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="empty selection"):
+    with pytest.raises(ValueError, match="the selection is empty"):
         write_card(store.select().where("length < 0"), tmp_path / "card")
     assert not (tmp_path / "card").exists()
 

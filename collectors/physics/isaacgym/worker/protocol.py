@@ -1,9 +1,9 @@
 """Protocol of worker and parent: commands, and blocks of shared memory.
 
-Shared memory holds the time that steps took, then the blocks below: float32, a row a robot. Two
-pipes carry a byte each a step, a command and its answer. Quantities are in the project's convention
-(quaternions wxyz, angular velocity in the body frame, joints in the card's order), positions
-relative to the middle of the robot's tile.
+Shared memory holds the time that steps took, then the blocks below: float32, one row per robot. Two
+pipes carry one byte each per step, a command and its answer. Quantities are in the project's
+convention (quaternions wxyz, angular velocity in the body frame, joints in the card's order),
+positions relative to the middle of the robot's tile.
 """
 
 import json

@@ -21,7 +21,7 @@ EFFORT_MARGIN = 10.0
 
 
 class World:
-    """A simulation with one environment a robot, the robot first and then its barriers.
+    """A simulation with one environment per robot, the robot first and then its barriers.
 
     Args:
         settings: the worker's settings; arrays: the world file's.
