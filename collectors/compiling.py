@@ -1,19 +1,35 @@
 """Machine code for the inner loops of the control step, by numba."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
-from numba import njit
 
+class compiled:  # noqa: N801 - used as a decorator
+    """Compiles a function with numba at its first call: importing numba takes 0.2 s.
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """numba.njit with a cache on disk, or in memory where no folder can be written.
-
-    Arithmetic keeps the order of the code, without fused products, so that a robot gets the same
-    bits alone and among others. The GIL is released.
+    The machine code is cached on disk, or in memory where no folder can be written. Arithmetic
+    keeps the order of the code, without fused products, so that a robot gets the same bits alone
+    and among others. The GIL is released.
     """
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError:  # numba found no place for its cache
-        return njit(**options)(function)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The function's result."""
+        return self._machine_code(*arguments)
+
+    @cached_property
+    def _machine_code(self) -> Callable[..., Any]:
+        from numba import njit
+
+        names = self._function.__globals__
+        for name in self._function.__code__.co_names:  # numba needs its own objects to call
+            if isinstance(names.get(name), compiled):
+                names[name] = names[name]._machine_code
+        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+        try:
+            return njit(cache=True, **options)(self._function)
+        except RuntimeError:  # numba found no place for its cache
+            return njit(**options)(self._function)

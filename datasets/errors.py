@@ -18,3 +18,9 @@ def listed(values: Iterable[object], limit: int = 24) -> str:
         return "(none)"
     extra = f", … ({len(names)} in all)" if len(names) > limit else ""
     return ", ".join(names[:limit]) + extra
+
+
+def amount(number: int, noun: str) -> str:
+    """A number and its noun for a message: "1 part", "1,000 parts", "2 policies"."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"

@@ -17,6 +17,7 @@ from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from collectors.experts.expert import DEFAULT_EXPERT
+from datasets.errors import amount
 from flows import forms
 from flows.progress import Interrupted, Reporter
 from flows.records.part_records import PartCollected, collection_rate, store_address
@@ -164,7 +165,7 @@ def collect(  # noqa: PLR0913, the fields of a form
     made = collect_parts(plan, store)
     _show(store, made)
     there = plan.grid.parts - len(made)
-    return Completed(message=f"{len(made)} parts collected, {there} were there")
+    return Completed(message=f"{amount(len(made), 'part')} collected, {there} already stored")
 
 
 @flow(name="collect-plan", flow_run_name=named_after("collect into", "store"), persist_result=False)

@@ -71,7 +71,7 @@ def test_an_old_selection_tag_and_stream_position_are_those_of_today(old: Path) 
 @pytest.mark.skipif(mujoco.__version__ != "3.17.0", reason="the data is of MuJoCo 3.17.0")
 def test_old_episodes_replay_bit_for_bit(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(old / "legged.zarr"), "--replay", "1"]) == 0
-    assert "1 episodes repeat bit for bit" in capsys.readouterr().out
+    assert "1 episode replayed bit for bit" in capsys.readouterr().out
     # An old Gymnasium store keeps no record of its plan beside it.
     assert main(["verify", str(old / "hopper.zarr"), "--replay", "1"]) == 2
     assert "gym collect" in capsys.readouterr().err

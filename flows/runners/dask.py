@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from datasets.errors import amount
 from flows.progress import Interrupted, Reporter
 from flows.records.part_records import PartCollected
 from flows.runners.dask_clusters import DaskSettings, dask_client
@@ -100,8 +101,8 @@ def _result(future: Future[Any], part: str) -> Any:
     except KilledWorker as error:
         deaths = error.allowed_failures + 1
         raise ValueError(
-            f"part {part}: the worker that made it died {deaths} times; see its host's memory, and "
-            "the log of the worker"
+            f"part {part}: the worker that made it died {amount(deaths, 'time')}; see its host's "
+            "memory, and the log of the worker"
         ) from None
     except FutureCancelledError:
         raise ValueError(_LOST) from None

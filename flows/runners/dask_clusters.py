@@ -61,8 +61,8 @@ class DaskSettings:
             raise ValueError(f"unknown job queue '{self.jobqueue}'; allowed: {', '.join(QUEUES)}")
         if self.walltime_min * 60 <= LIFETIME_MARGIN_S:
             raise ValueError(
-                f"a job of {self.walltime_min} minutes is too short for workers that leave "
-                f"{LIFETIME_MARGIN_S // 60} minutes before its end"
+                f"a job of {self.walltime_min} min is too short for workers that leave "
+                f"{LIFETIME_MARGIN_S // 60} min before its end"
             )
 
 

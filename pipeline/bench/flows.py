@@ -29,6 +29,7 @@ import numpy as np
 
 from collectors.legged.data import CollectionGrid
 from datasets import open_store
+from datasets.errors import amount
 from flows.progress import Advance, Reporter
 from flows.records.part_records import PartCollected, part_records
 from flows.runners.dask import make_part, run_parts
@@ -93,7 +94,7 @@ def run_flow_bench(out: Path, config: FlowBenchConfig, reporter: Reporter) -> di
         simulated = []
         for workers in config.simulated_workers:
             simulated.append(_simulated(durations, workers, config))
-            advance(1, f"{workers} workers")
+            advance(1, amount(workers, "worker"))
     most = max(config.simulated_workers)
     efficiency = partial(modelled_efficiency, durations, most, scheduler_s_per_task=per_task)
     found |= {

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from datasets.errors import amount
 from flows.progress import Silent
 from flows.records.records import to_tree
 from flows.runners.slurm.jobs import (
@@ -85,13 +86,14 @@ def _collection_lines(found: CollectionStatus) -> list[str]:
         f"{found.store}: {found.state}",
         f"parts    {found.done:,} of {found.planned:,} planned{share}, {found.missing:,} missing"
         + (f", {found.other:,} of no plan kept beside the store" if found.other else ""),
-        f"size     {found.steps:,} steps, {found.episodes:,} episodes, {found.bytes / 1e6:,.1f} MB",
+        f"size     {amount(found.steps, 'step')}, {amount(found.episodes, 'episode')}, "
+        f"{found.bytes / 1e6:,.1f} MB",
         f"rate     {found.steps_per_s:,.0f} steps/s over the last parts"
         + (f", {found.working_steps_per_s:,.0f} now" if found.state == "working" else ""),
     ]
     if found.missing:
         left = duration(found.remaining_s) if found.state == "working" else "nobody works on them"
-        lines.append(f"left     {found.remaining_steps:,} steps, {left}")
+        lines.append(f"left     {amount(found.remaining_steps, 'step')}, {left}")
     if found.active:
         lines += ["", table([_active_row(part) for part in found.active])]
     lines += _failed_lines(found)
@@ -116,11 +118,11 @@ def _failed_lines(found: CollectionStatus) -> list[str]:
     mended = len(found.failed) - len(still)
     lines = [""] if found.failed else []
     for part in still[-_MOST_FAILED:]:
-        lines.append(f"failed   {part.part}, {part.failures} times; last: {part.error}")
+        lines.append(f"failed   {part.part}, {amount(part.failures, 'time')}; last: {part.error}")
     if len(still) > _MOST_FAILED:
         lines.append(f"failed   {len(still) - _MOST_FAILED} more; --json lists them")
     if mended:
-        lines.append(f"mended   {mended} parts failed at first and were made later")
+        lines.append(f"mended   {amount(mended, 'part')} failed at first and succeeded later")
     return lines
 
 

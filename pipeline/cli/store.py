@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from datasets import Selection, Store, migrate_store, open_store, write_parquet
+from datasets.errors import amount
 from flows.runners.dask_clusters import DaskSettings, dask_client
 from pipeline.cli.arguments import CELLS, cells_of, command, flag, names, option, whole
 from pipeline.progress import TerminalReporter
@@ -79,8 +80,10 @@ def verify_command(arguments: argparse.Namespace) -> int:
     elif faults:
         print("\n".join(faults))
     else:
-        again = f", {arguments.replay} episodes repeat bit for bit" if arguments.replay else ""
-        print(f"{arguments.store}: {len(store.parts())} parts, no fault{again}")
+        parts, again = amount(len(store.parts()), "part"), ""
+        if arguments.replay:
+            again = f", {amount(arguments.replay, 'episode')} replayed bit for bit"
+        print(f"{arguments.store}: {parts}, no fault{again}")
     return 1 if faults else 0
 
 

@@ -6,12 +6,13 @@ store. The page loads nothing, needs no script and follows the reader's light or
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from datasets import Selection, Store
 from datasets.analysis.card import card_record
+from datasets.errors import amount
 from flows.records.records import read_record
 from pipeline.report import charts
 from pipeline.report.figures import Panel
@@ -152,19 +153,13 @@ def abstract(record: Record) -> str:
     """The card in one sentence."""
     total, cells, schema = record["total"][0], record["cells"], record["schema"]
     columns = (*schema["group_by"], "level")
-    kinds = [_number_of({cell[name] for cell in cells}, name) for name in columns]
+    kinds = [amount(len({cell[name] for cell in cells}), name) for name in columns]
     hours = total["steps"] * schema["control_dt_s"] / 3600
     return (
         f"{count(total['steps'])} control steps ({fixed(hours, 1)} h) of {schema['robot']} in"
-        f" {count(total['episodes'])} episodes on {', '.join(kinds[:-1])} and {kinds[-1]};"
+        f" {amount(total['episodes'], 'episode')} on {', '.join(kinds[:-1])} and {kinds[-1]};"
         f" mean return {fixed(total['return'])}, success rate {fixed(total['success'])}."
     )
-
-
-def _number_of(values: Iterable[object], name: str) -> str:
-    number = len(set(values))
-    plural = f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
-    return f"{number} {name if number == 1 else plural}"
 
 
 def _grids(

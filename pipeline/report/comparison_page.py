@@ -6,6 +6,7 @@ The page loads nothing and needs no script; the same files give the same bytes.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from datasets.errors import amount
 from flows.records.records import read_record
 from flows.stages.comparison import COMPARISON
 from learners.training.records.history import read_history
@@ -82,8 +83,9 @@ def _abstract(record: Record) -> str:
     """The outcome in two sentences, from the table's numbers."""
     models, seeds = record["models"], len(record["plan"]["seeds"])
     text = (
-        f"{len(models)} models learned from {count(record['trained_on']['episodes'])} episodes in "
-        f"{count(models[0]['steps'])} optimiser steps, {seeds} seed{'s' * (seeds > 1)} each."
+        f"{amount(len(models), 'model')} learned from "
+        f"{amount(record['trained_on']['episodes'], 'episode')} in "
+        f"{amount(models[0]['steps'], 'optimiser step')}, {amount(seeds, 'seed')} each."
     )
     ranked = sorted(
         (model for model in models if model["return_fraction"]["mean"] is not None),

@@ -3,6 +3,7 @@
 from base64 import b64encode
 from dataclasses import dataclass
 
+from datasets.errors import amount
 from pipeline.report.run_files import PICTURES, Record, RunFiles
 
 _RENDERERS = {
@@ -29,7 +30,7 @@ def sheet_figures(run: RunFiles) -> list[SheetFigure]:
         alt = (
             f"{sheet['skill']} on {sheet['terrain']}, level {sheet['level']}: {sheet['command']}; "
             f"{'success' if sheet['success'] else 'no success'}, "
-            f"{sheet['succeeded']} of {sheet['episodes']} episodes succeed"
+            f"{sheet['succeeded']} of {amount(sheet['episodes'], 'episode')} succeed"
         )
         uri = "data:image/png;base64," + b64encode(content).decode("ascii")
         figures.append(SheetFigure(sheet["skill"], uri, alt))

@@ -6,6 +6,7 @@ The page loads nothing and needs no script; the same file gives the same bytes.
 from collections.abc import Sequence
 from pathlib import Path
 
+from datasets.errors import amount
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from flows.records.records import read_record
 from flows.stages.gym.comparison import COMPARISON, FROM_D4RL, OURS, PUBLISHED_TARGETS
@@ -90,7 +91,7 @@ def _abstract(record: Record) -> str:
     sets, models = record["sets"], record["models"]
     text = (
         f"{_listed([_title(record, model) for model in models])} learned {record['env']} from "
-        f"{len(sets)} set{'s' * (len(sets) != 1)} of episodes, {_number_of_seeds(record)}."
+        f"{amount(len(sets), 'set')} of episodes, {_number_of_seeds(record)}."
     )
     for name in sets:
         reached = [

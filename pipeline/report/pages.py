@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from datasets.errors import amount
 from datasets.files import write_bytes_durably
 
 Record = Mapping[str, Any]
@@ -108,7 +109,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for each in (count, duration, fixed, size, words, short, spread, flattened, cell):
+    for each in (amount, count, duration, fixed, size, words, short, spread, flattened, cell):
         environment.filters[each.__name__] = each
     environment.filters.update(filters or {})
     return environment.get_template(template).render(**shown)

@@ -20,6 +20,7 @@ from collectors.rendering.scene import Scene, frame_steps, scene_of
 from collectors.scenarios.skills import SKILLS, check_skill
 from collectors.scenarios.terrains import TERRAINS, check_terrain
 from collectors.timing import CONTROL_DT_S
+from datasets.errors import amount
 from datasets.files import write_bytes_durably
 from flows.records.records import digest, read_record, write_record
 from pipeline.report.picture_files import FRAME_PX, SHEET_FRAMES, Heading, animation, contact_sheet
@@ -212,7 +213,7 @@ def heading(take: Take) -> Heading:
     spec, result = take.result.spec, take.result
     where = f"{spec.terrain}, level {spec.level}"
     outcome = "success" if result.success else ("fall" if result.terminated else "no success")
-    tally = f"{take.succeeded} of {take.episodes} episodes succeed"
+    tally = f"{take.succeeded} of {amount(take.episodes, 'episode')} succeed"
     return Heading(spec.skill, where, describe(result), outcome, result.success, tally)
 
 

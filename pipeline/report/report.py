@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from datasets.errors import amount
 from pipeline.report import charts
 from pipeline.report.bench_page import bench_panels
 from pipeline.report.expert_section import card_table, drawn_by, sheet_figures
@@ -244,7 +245,7 @@ def _modes_cut(run: RunFiles) -> ModesCut | None:
 def _spectrum_chart(signal: Record, cut: ModesCut | None) -> Panel:
     unit = f", {signal['unit']}" if signal["unit"] else ""
     pairs = list(zip(signal["frequency_hz"], signal["energy_share"], strict=True))
-    note = f"{signal['channels']} channels{unit}."
+    note = f"{amount(signal['channels'], 'channel')}{unit}."
     if cut is not None:
         kept = sum(share for frequency, share in pairs if frequency <= cut.edge_hz)
         note += f" Kept: {fixed(100 * kept, 1)} % of the energy."

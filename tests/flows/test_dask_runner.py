@@ -247,7 +247,7 @@ def test_what_cannot_be_reached_is_one_line_within_seconds(
         ({"workers": -1}, "-1 workers"),
         ({"scheduler": "tcp://x:1", "jobqueue": "slurm"}, "not both"),
         ({"jobqueue": "pbs"}, "unknown job queue 'pbs'; allowed: slurm"),
-        ({"walltime_min": 5}, "too short for workers that leave 5 minutes before"),
+        ({"walltime_min": 5}, "too short for workers that leave 5 min before"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], complaint: str) -> None:

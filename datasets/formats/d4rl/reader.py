@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import listed
+from datasets.errors import amount, listed
 from datasets.formats.checks import check_option, damage_named, refuse
 from datasets.formats.d4rl import schema as keys
 from datasets.formats.d4rl.notes import REMEDY, keys_of_notes, lengths_of_notes, refuse_options
@@ -203,7 +203,7 @@ class D4rlImporter(Importer):
             problem = "recording stopped before they ended, so their return-to-go is unknown"
             notes.append(f"{cut_off} of {len(lengths)} episodes were cut off: {problem}")
         if horizon and (longer := int(np.count_nonzero(lengths > horizon))):
-            notes.append(f"{longer} episodes are longer than the horizon of {horizon} steps")
+            notes.append(f"{amount(longer, 'episode')} longer than the horizon of {horizon} steps")
         self.carried = replace(self.carried, notes=tuple(notes))
 
     def read_part(self, number: int) -> PartInput:

@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from datasets.errors import DatasetError, listed
+from datasets.errors import DatasetError, amount, listed
 from datasets.formats.blocks import blocks, check_fields
 from datasets.formats.fcnet import schema as layout
 from datasets.formats.interface import Advance, Carried, Exporter
@@ -98,5 +98,5 @@ def _carried(schema: Schema, differing: int) -> Carried:
         problem = (
             "an import rebuilds it from the actions, but the executed ones had noise or limits"
         )
-        left.append(f"last_action of {differing} episodes: {problem}")
+        left.append(f"last_action of {amount(differing, 'episode')}: {problem}")
     return Carried(kept=("obs -> src, by the channels' names", "action -> tgt"), left=tuple(left))

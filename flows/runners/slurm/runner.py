@@ -16,6 +16,7 @@ from typing import Any
 
 import flows
 from datasets import create_store
+from datasets.errors import amount
 from datasets.storage.s3.bucket import is_bucket_url
 from flows.progress import Reporter
 from flows.records.part_records import PartCollected, records_folder, store_address
@@ -59,7 +60,7 @@ def run_slurm(
     busy = set() if settings.dry_run else jobs.parts_in_work(place)
     wanted = [part for part in missing if part not in busy]
     if not wanted:
-        given = f"; {len(missing)} are in work in jobs of {place}" if missing else ""
+        given = f"; {amount(len(missing), 'part')} in work in jobs of {place}" if missing else ""
         reporter.say(f"nothing to submit: no part of {store} is missing{given}")
         return []
     size = max(settings.parts_per_task or settings.cpus, ceil(len(wanted) / MAX_TASKS))

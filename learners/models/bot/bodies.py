@@ -55,7 +55,7 @@ class Body:
         body's fields. Raises ValueError if fields or actions do not fit this body.
         """
         if act_dim != self.act_dim:
-            raise ValueError(f"this body has {self.act_dim} actions, got {act_dim}")
+            raise ValueError(f"this body's actions have size {self.act_dim}, got {act_dim}")
         nodes = list(self.parents)
         parents = enumerate(self.parents.values())
         edges = [(nodes.index(parent), index) for index, parent in parents if parent]

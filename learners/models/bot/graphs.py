@@ -150,7 +150,7 @@ def graph_of_fields(
             allowed = ", ".join((*places, *ROOT_FIELDS))
             raise ValueError(f"no node of the body has the field {name}; allowed: {allowed}")
         if stop - start != len(places[name]):
-            raise ValueError(f"{name} must have {len(places[name])} channels, got {stop - start}")
+            raise ValueError(f"{name} must have size {len(places[name])}, got {stop - start}")
         for index, node in zip(range(start, stop), places[name], strict=True):
             observations[node].append(index)
     actions: list[list[int]] = [[] for _ in nodes]

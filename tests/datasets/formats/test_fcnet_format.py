@@ -95,7 +95,7 @@ def test_last_actions_that_were_executed_with_noise_are_counted(tmp_path: Path) 
     rows = whole.episodes().drop_columns(["part", "start"])
     noisy.write_part("p", steps, rows, {"final_obs": whole.read("final_obs")})
     report = export_selection("fcnet", noisy.select(), tmp_path / "maps")
-    assert any(line.startswith("last_action of 1 episodes") for line in report.carried.left)
+    assert any(line.startswith("last_action of 1 episode:") for line in report.carried.left)
 
 
 def change(folder: Path, kind: str, action: str) -> None:
@@ -155,7 +155,7 @@ def test_an_observation_of_two_axes_is_refused(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "store", Schema(fields, 0.02, "aliengo"))
     steps = {"obs": np.zeros((7, 2, OBS_DIM), np.float32), "action": np.zeros((7, 12), np.float32)}
     store.write_part("p", steps, part_input([3, 4])["episodes"])
-    with pytest.raises(DatasetError, match=r"need obs of one axis a step, not \(2, 70\)"):
+    with pytest.raises(DatasetError, match=r"need obs of one axis per step, not \(2, 70\)"):
         export_selection("fcnet", store.select(), tmp_path / "maps")
 
 

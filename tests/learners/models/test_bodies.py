@@ -191,11 +191,11 @@ def test_return_tokens_put_the_return_at_the_root() -> None:
 def test_wrong_fields_and_actions_are_refused() -> None:
     with pytest.raises(ValueError, match="no body 'octopus'; allowed: quadruped"):
         body_graph("octopus", {}, 8)
-    with pytest.raises(ValueError, match="has 28 actions, got 12"):
+    with pytest.raises(ValueError, match="have size 28, got 12"):
         body_graph("adroit-door", BODIES["adroit-door"].slices, 12)
     with pytest.raises(ValueError, match="no node of the body has the field tail"):
         body_graph("adroit-door", {**BODIES["adroit-door"].slices, "tail": (39, 40)}, 28)
-    with pytest.raises(ValueError, match="must have 39 channels, got 38"):
+    with pytest.raises(ValueError, match="must have size 39, got 38"):
         body_graph("adroit-door", {"everything": (0, 38)}, 28)
 
 

@@ -236,7 +236,7 @@ def test_wrong_graphs_are_refused(change: dict, message: str) -> None:
 def test_wrong_quadrupeds_are_refused() -> None:
     with pytest.raises(ValueError, match="no node of the body has the field tail_pos"):
         quadruped_graph({"tail_pos": (0, 3)})
-    with pytest.raises(ValueError, match="joint_vel must have 12 channels"):
+    with pytest.raises(ValueError, match="joint_vel must have size 12"):
         quadruped_graph({"joint_vel": (0, 11)})
     with pytest.raises(ValueError, match="4 legs"):
         quadruped_graph(OBS_SLICES, joint_names=["FL_hip"] * 12)

@@ -40,7 +40,7 @@ def test_the_status_is_printed_for_people_and_for_programs(
     text = capsys.readouterr().out
     assert "1 of 2 planned (50%), 1 missing" in text
     assert "nobody works on them" in text
-    assert f"{part}, 1 times; last: OSError: the disk is gone" in text
+    assert f"{part}, 1 time; last: OSError: the disk is gone" in text
     with PartActivity(records_folder(store), part, PLAN.expected_steps()[part]) as activity:
         activity.advance(100)
         activity.writing()

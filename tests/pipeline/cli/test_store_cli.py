@@ -191,7 +191,7 @@ def test_versions_of_a_store_have_names(run: Run, store: Path, tmp_path: Path) -
 def test_episodes_of_a_store_are_simulated_again(run: Run, store: Path) -> None:
     shown = run("verify", store, "--replay", "2")
     assert shown.code == 0
-    assert "2 episodes repeat bit for bit" in shown.out
+    assert "2 episodes replayed bit for bit" in shown.out
 
 
 def test_a_card_is_written_beside_the_working_folder_or_where_asked(

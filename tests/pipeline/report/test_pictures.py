@@ -218,7 +218,7 @@ def test_films_play_at_25_frames_a_second_in_every_format(expert: str, tmp_path:
 
 def test_an_unknown_format_is_one_clear_line(expert: str, tmp_path: Path) -> None:
     for formats in (("mp4",), ()):
-        with pytest.raises(ValueError, match="formats: png, gif, webp"):
+        with pytest.raises(ValueError, match="allowed: png, gif, webp"):
             make_films(expert, tmp_path, PLAN, formats)
     assert list(tmp_path.iterdir()) == []
 
