@@ -7,7 +7,6 @@ from datasets import open_store
 from flows.records.part_records import PartCollected, collection_rate, records_of_commits
 from flows.runners.registry import find_runner
 from flows.tasks.interface import CollectionPlan
-from flows.tasks.legged import legged_plan
 from pipeline.cli.arguments import (
     CELLS,
     SIMULATION,
@@ -46,6 +45,8 @@ from pipeline.tables import show
 )
 def collect_command(arguments: argparse.Namespace) -> None:
     """Collect the missing parts of a plan into a store."""
+    from flows.tasks.legged import legged_plan
+
     plan = legged_plan(
         arguments.preset,
         {

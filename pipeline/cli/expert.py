@@ -4,9 +4,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from collectors.experts.expert import DEFAULT_EXPERT, EXPERTS, list_experts, load_expert
-from collectors.physics.contract.robot_check import check_robot
-from collectors.robots.robot import absolute_robot, load_robot
 from flows.settings import override, with_chosen
 from pipeline.cli.arguments import (
     GRID,
@@ -29,6 +26,8 @@ from pipeline.tables import show
 @command("gaitforge expert list", "--json")
 def _list(arguments: argparse.Namespace) -> None:
     """List the shipped experts."""
+    from collectors.experts.expert import EXPERTS, list_experts, load_expert
+
     rows = []
     for name in list_experts():
         expert = load_expert(name)
@@ -60,6 +59,8 @@ def _train(arguments: argparse.Namespace) -> None:
         _train_gym(arguments)
         return
     from collectors.experts.ppo import ExpertTrainingConfig
+    from collectors.physics.contract.robot_check import check_robot
+    from collectors.robots.robot import absolute_robot, load_robot
     from flows.stages.expert import run_expert_training
 
     config = ExpertTrainingConfig(**given(arguments, "steps", "robots", "seed", "threads"))
@@ -106,6 +107,8 @@ def _train_gym(arguments: argparse.Namespace) -> None:
 )
 def _evaluate(arguments: argparse.Namespace) -> None:
     """Run an expert in closed loop on held-out episodes."""
+    from collectors.experts.expert import DEFAULT_EXPERT
+
     name = arguments.expert or DEFAULT_EXPERT
     show_evaluation(arguments, Path(name).stem, expert=name)
 
@@ -120,6 +123,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 )
 def _film(arguments: argparse.Namespace) -> None:
     """Draw an expert's skills as contact sheets and animations."""
+    from collectors.experts.expert import DEFAULT_EXPERT
     from pipeline.report.pictures import FilmPlan, make_films
 
     chosen = {"skills": arguments.skill, "terrains": arguments.terrain}

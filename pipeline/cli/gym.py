@@ -8,12 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collectors.gym.data import EXPERT, MEDIUM
-from collectors.gym.experts import QUALITIES, policies_folder, read_recipe
-from collectors.gym.tasks import TASKS
 from flows.records.records import read_record, to_tree
 from flows.settings import override, with_chosen
-from flows.tasks.gym import GymPlan, quality_summary
 from pipeline.cli.arguments import (
     actions,
     command,
@@ -35,6 +31,7 @@ if TYPE_CHECKING:
     from flows.stages.gym.evaluation import GymSource
 
 
+_SHIPPED = ("medium", "expert")
 _POLICIES = "output of gaitforge expert train --env (default: the shipped policies)"
 _REFERENCES = "a task's policies, whose returns score 0 and 100 (default: POLICY's or the store's)"
 
@@ -42,6 +39,9 @@ _REFERENCES = "a task's policies, whose returns score 0 and 100 (default: POLICY
 @command("gaitforge gym list", "--json")
 def _list(arguments: argparse.Namespace) -> None:
     """List the tasks."""
+    from collectors.gym.experts import policies_folder, read_recipe
+    from collectors.gym.tasks import TASKS
+
     rows = [
         {
             "env": task.env_id,
@@ -77,11 +77,13 @@ def _list(arguments: argparse.Namespace) -> None:
 )
 def _collect(arguments: argparse.Namespace) -> None:
     """Collect episodes of trained policies, or their replay buffer."""
+    from flows.tasks.gym import GymPlan, quality_summary
+
     chosen = given(arguments, "steps", "part_steps", "seed")
     if arguments.quality is not None:
         chosen["qualities"] = arguments.quality
     elif not arguments.policies:
-        chosen["qualities"] = (MEDIUM, EXPERT)
+        chosen["qualities"] = _SHIPPED
     plan = GymPlan(
         arguments.env,
         arguments.policies,
@@ -103,8 +105,8 @@ def _collect(arguments: argparse.Namespace) -> None:
     option(
         "--quality",
         "which policy of a folder of policies",
-        default=EXPERT,
-        choices=(MEDIUM, EXPERT),
+        default="expert",
+        choices=_SHIPPED,
     ),
     option("--episodes", "episodes to run (default: 100)", positive),
     option(
@@ -119,6 +121,7 @@ def _collect(arguments: argparse.Namespace) -> None:
 )
 def _evaluate(arguments: argparse.Namespace) -> None:
     """Run a trained policy, an expert or a random policy."""
+    from collectors.gym.experts import policies_folder
     from flows.stages.gym.evaluation import (
         GymEvaluationPlan,
         evaluate_gym,
@@ -138,6 +141,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _source(arguments: argparse.Namespace) -> GymSource:
+    from collectors.gym.experts import policies_folder
     from flows.stages.gym.evaluation import RANDOM, GymSource
 
     policy, folder = arguments.policy, Path(arguments.policy)
@@ -145,7 +149,7 @@ def _source(arguments: argparse.Namespace) -> GymSource:
         return GymSource(RANDOM)
     if (folder / "config.json").is_file():
         return GymSource(folder.resolve().name, run=folder, which=arguments.checkpoint)
-    if policy in QUALITIES and not folder.is_dir():
+    if policy in _SHIPPED and not folder.is_dir():
         return GymSource(policy, policies=str(policies_folder(arguments.env)), quality=policy)
     return GymSource(arguments.quality, policies=policy, quality=arguments.quality)
 

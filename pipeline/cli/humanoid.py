@@ -6,15 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collectors.humanoid.clips.motions import MOTIONS, synthetic_clip
-from collectors.humanoid.clips.reference import clip_lengths, write_reference
-from collectors.humanoid.clips.snippets import Snippet, cut_clip
-from collectors.humanoid.data import SnippetGrid
-from collectors.humanoid.experts.experts import PD
-from collectors.humanoid.observation import CONTROL_DT_S
 from flows.records.records import to_tree
 from flows.settings import override
-from flows.tasks.humanoid import HumanoidPlan
 from pipeline.cli.arguments import (
     Container,
     actions,
@@ -32,6 +25,7 @@ from pipeline.progress import TerminalReporter
 from pipeline.tables import show
 
 if TYPE_CHECKING:
+    from collectors.humanoid.clips.snippets import Snippet
     from flows.stages.humanoid.evaluation import HumanoidSource
 
 
@@ -51,6 +45,10 @@ def _add_reference_file(parser: Container) -> None:
 )
 def _reference(arguments: argparse.Namespace) -> None:
     """Write synthetic reference clips, or list a file's clips."""
+    from collectors.humanoid.clips.motions import MOTIONS, synthetic_clip
+    from collectors.humanoid.clips.reference import clip_lengths, write_reference
+    from collectors.humanoid.observation import CONTROL_DT_S
+
     if arguments.out is not None:
         clips = [
             synthetic_clip(motion, arguments.frames, variant)
@@ -77,6 +75,9 @@ _SNIPPETS = (
 
 def _snippets(arguments: argparse.Namespace) -> list[Snippet]:
     """The chosen clips, cut into snippets; a name that is a snippet's stays whole."""
+    from collectors.humanoid.clips.reference import clip_lengths
+    from collectors.humanoid.clips.snippets import Snippet, cut_clip
+
     frames = clip_lengths(arguments.reference)
     found: list[Snippet] = []
     for name in arguments.clips or frames:
@@ -130,6 +131,10 @@ def _train_expert(arguments: argparse.Namespace) -> None:
 )
 def _collect(arguments: argparse.Namespace) -> None:
     """Collect rollouts of experts, one part per snippet."""
+    from collectors.humanoid.data import SnippetGrid
+    from collectors.humanoid.experts.experts import PD
+    from flows.tasks.humanoid import HumanoidPlan
+
     chosen = given(arguments, "start_rollouts", "random_rollouts", "action_noise", "seed")
     grid = SnippetGrid(tuple(snippet.name for snippet in _snippets(arguments)), **chosen)
     plan = HumanoidPlan(grid, str(arguments.reference), arguments.expert or PD, arguments.processes)
@@ -171,6 +176,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _source(policy: str, checkpoint: str) -> HumanoidSource:
+    from collectors.humanoid.experts.experts import PD
     from flows.stages.humanoid.evaluation import HumanoidSource
 
     folder = Path(policy)

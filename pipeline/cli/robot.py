@@ -1,11 +1,16 @@
 """`gaitforge robot`: list and check robots."""
 
-import argparse
+from __future__ import annotations
 
-from collectors.physics.contract.robot_check import RobotFindings, check_robot
+import argparse
+from typing import TYPE_CHECKING
+
 from collectors.robots.robot import list_robots, load_robot
 from pipeline.cli.arguments import actions, command, option
 from pipeline.tables import show, show_one
+
+if TYPE_CHECKING:
+    from collectors.physics.contract.robot_check import RobotFindings
 
 
 @command("gaitforge robot list --json", "--json")
@@ -33,6 +38,8 @@ def _list(arguments: argparse.Namespace) -> None:
 )
 def _check(arguments: argparse.Namespace) -> None:
     """Check a robot's card and MJCF, and let it stand for two seconds."""
+    from collectors.physics.contract.robot_check import check_robot
+
     findings = check_robot(load_robot(arguments.robot))
     record, joints = _robot_record(findings), _joint_records(findings)
     if arguments.json:

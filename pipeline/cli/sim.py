@@ -1,22 +1,27 @@
 """`gaitforge sim`: list and check simulators."""
 
+from __future__ import annotations
+
 import argparse
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from collectors.physics import availability
-from collectors.physics.contract.checks import CHECKS, CheckResult, run_checks
 from collectors.simulators import BACKENDS
 from pipeline.cli.arguments import actions, command, option, positive, simulator
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
 
+if TYPE_CHECKING:
+    from collectors.physics.contract.checks import CheckResult
+
 FAILED = 1
-_NAME_WIDTH = max(len(name) for name in CHECKS)
 
 
 @command("gaitforge sim list --json", "--isaacgym-python", "--json")
 def _list(arguments: argparse.Namespace) -> None:
     """List the simulators, and what the unavailable ones lack."""
+    from collectors.physics import availability
+
     show([asdict(availability(name)) for name in BACKENDS], arguments.json)
 
 
@@ -28,6 +33,9 @@ def _list(arguments: argparse.Namespace) -> None:
 )
 def _check(arguments: argparse.Namespace) -> int:
     """Run the physics contract's checks on an installed simulator."""
+    from collectors.physics import availability
+    from collectors.physics.contract.checks import CHECKS, run_checks
+
     found = availability(arguments.sim)
     if not found.available:
         raise ValueError(f"simulator '{found.name}' is not available: {found.why_not}")
@@ -36,7 +44,7 @@ def _check(arguments: argparse.Namespace) -> int:
         for result in run_checks(found.name, arguments.robots):
             results.append(result)
             if not arguments.json:
-                print(_check_line(result), flush=True)
+                print(_check_line(result, max(map(len, CHECKS))), flush=True)
             advance(1, result.name)
     failed = [result.name for result in results if not result.passed]
     if arguments.json:
@@ -50,10 +58,10 @@ def _check(arguments: argparse.Namespace) -> int:
     return FAILED if failed else 0
 
 
-def _check_line(result: CheckResult) -> str:
+def _check_line(result: CheckResult, width: int) -> str:
     """A check as one line: outcome, name, seconds, what it promises and what was measured."""
     passed = "passed" if result.passed else "FAILED"
-    name = f"{result.name:<{_NAME_WIDTH}}"
+    name = f"{result.name:<{width}}"
     return f"{passed}  {name}  {result.seconds:6.1f} s  {result.what}: {result.found}"
 
 
