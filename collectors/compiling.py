@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 
-class compiled:  # noqa: N801 - used as a decorator
+class compiled:
     """Compiles a function with numba at its first call: importing numba takes 0.2 s.
 
     The machine code is cached on disk, or in memory where no folder can be written. Arithmetic

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -131,9 +132,13 @@ class Catalog:
         return self.schema.names
 
     def check_column(self, name: str) -> str:
-        """Return ``name`` if it is a column; DatasetError lists the existing columns."""
+        """Return ``name`` if it is a column; DatasetError names the nearest column."""
         if name not in self.schema.names:
-            raise DatasetError(f"unknown column {name!r}; allowed: {listed(self.column_names, 80)}")
+            nearest = get_close_matches(name, self.column_names, 1, cutoff=0.0)
+            raise DatasetError(
+                f"unknown column {name!r}; nearest: {listed(nearest)}; "
+                "gaitforge info STORE --json lists all columns"
+            )
         return name
 
     @cached_property

@@ -55,14 +55,14 @@ def matching_rows(catalog: Catalog, condition: str) -> np.ndarray:
     try:
         _check_text(condition)
         with duckdb.connect(":memory:", config=SETTINGS) as connection:
-            names = _columns_named(_checked_tree(connection, condition), catalog.column_names)
+            names = _columns_named(_checked_tree(connection, condition), catalog)
             return _evaluated(connection, catalog, names, condition)
     except (duckdb.Error, DatasetError) as error:
         reason = str(error).splitlines()[0].strip()
         shown = ascii(condition) if len(condition) <= SHOWN else f"{condition[:SHOWN]!a}…"
         raise DatasetError(
-            f"condition {shown} is not allowed: {reason[:MAX_REASON]}; it must be one boolean "
-            f"expression over the columns {listed(catalog.column_names, 80)}"
+            f"condition {shown} is not allowed: {reason[:MAX_REASON]}; give one boolean "
+            "expression over the store's columns"
         ) from error
 
 
@@ -90,19 +90,17 @@ def _check_text(condition: str) -> None:
         raise DatasetError("it has NUL or surrogate characters")
 
 
-def _columns_named(tree: Any, columns: list[str]) -> list[str]:
+def _columns_named(tree: Any, catalog: Catalog) -> list[str]:
     """The columns in a tree, whatever their upper and lower case.
 
     Other names are refused: DuckDB takes some, such as ``current_timestamp``, for functions.
     """
-    spelled = {name.lower(): name for name in columns}
+    spelled = {name.lower(): name for name in catalog.column_names}
     named = []
     for expression in _expressions(tree):
         if expression["class"] == "COLUMN_REF":
-            words = [word.lower() for word in expression["column_names"]]
-            if len(words) != 1 or words[0] not in spelled:
-                raise DatasetError(f"unknown column {'.'.join(expression['column_names'])!r}")
-            named.append(spelled[words[0]])
+            name = ".".join(expression["column_names"])  # columns have no dot
+            named.append(spelled.get(name.lower()) or catalog.check_column(name))
     return list(dict.fromkeys(named))
 
 
@@ -132,7 +130,7 @@ def _checked_tree(connection: duckdb.DuckDBPyConnection, condition: str) -> Any:
             raise DatasetError(f"{expression['class'].lower()} expressions are not allowed")
         name = expression.get("function_name", "")
         if expression["class"] == "FUNCTION" and name not in FUNCTIONS:
-            raise DatasetError(f"function {name} is not among {listed(sorted(FUNCTIONS), 80)}")
+            raise DatasetError(f"no function {name}; allowed: {listed(sorted(FUNCTIONS), 80)}")
     return node["select_list"]
 
 

@@ -22,6 +22,7 @@ from flows.runners.slurm.jobs import (
     states_of,
     task_states,
 )
+from flows.runners.slurm.runner import jobs_folder
 from flows.stages.status import ActivePart, CollectionStatus, TrainingStatus, as_tree, status
 from learners.training.interrupts import STOPPED, raised_once
 from pipeline.cli.arguments import (
@@ -63,7 +64,8 @@ def status_command(arguments: argparse.Namespace) -> None:
             collection = isinstance(found, CollectionStatus)
             lines = _collection_lines(found) if collection else _training_lines(found)
             print(start + "\n".join(lines), flush=True)
-        if not arguments.watch or found.state in ("complete", "stopped"):
+        ended = found.state == "complete" or (found.state == "stopped" and not _jobs_of(found))
+        if not arguments.watch or ended:
             return
         time.sleep(_WATCH_S)
 
@@ -92,12 +94,30 @@ def _collection_lines(found: CollectionStatus) -> list[str]:
         + (f", {found.working_steps_per_s:,.0f} now" if found.state == "working" else ""),
     ]
     if found.missing:
-        left = duration(found.remaining_s) if found.state == "working" else "nobody works on them"
+        left = duration(found.remaining_s)
+        if found.state != "working":
+            left = _jobs_of(found) or "no process or job works on them"
         lines.append(f"left     {amount(found.remaining_steps, 'step')}, {left}")
     if found.active:
         lines += ["", table([_active_row(part) for part in found.active])]
     lines += _failed_lines(found)
     return lines
+
+
+_LIVE = {"waiting": "waits", "running": "starts", "unknown": "was submitted; no Slurm here to ask"}
+
+
+def _jobs_of(found: CollectionStatus | TrainingStatus) -> str:
+    """The Slurm jobs of a store or run that have not ended, as words."""
+    collection = isinstance(found, CollectionStatus)
+    place = jobs_folder(found.store) if collection else Path(found.run) / "jobs"
+    jobs = find_jobs(place) if place.is_dir() else []
+    try:
+        states = [job_state(tasks) for tasks in states_of(jobs)]
+    except ValueError as error:  # Slurm does not answer
+        return f"its jobs are unknown: {error}"
+    live = [pair for pair in zip(jobs, states, strict=True) if pair[1] in _LIVE]
+    return ", ".join(f"job {job.id} {_LIVE[state]}" for job, state in live)
 
 
 def _active_row(part: ActivePart) -> dict[str, object]:
@@ -131,6 +151,8 @@ def _training_lines(found: TrainingStatus) -> list[str]:
     lines = [f"{found.run}: {found.state}"]
     if found.state == "stopped":
         lines[0] += f", wrote nothing for {duration(found.quiet_s)}"
+    if found.state in ("empty", "stopped") and (jobs := _jobs_of(found)):
+        lines[0] += f"; {jobs}"
     lines.append(f"step     {found.step:,} of {found.steps:,}{share}, {found.model}")
     if found.loss is not None:
         held_out = found.validation_loss

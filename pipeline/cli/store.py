@@ -48,7 +48,9 @@ def info_command(arguments: argparse.Namespace) -> None:
     """Show a store's version, size and schema version."""
     store = open_store(arguments.store, tag=arguments.tag)
     record = asdict(store.info()) | {"tags": [tag.name for tag in store.tags()]}
-    show_one(record | ({"plan": store.plan} if arguments.json else {}), arguments.json)
+    if arguments.json:
+        record |= {"columns": store.catalog().column_names, "plan": store.plan}
+    show_one(record, arguments.json)
 
 
 @command(

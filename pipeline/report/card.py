@@ -73,7 +73,7 @@ def selected(store: Store, cells: Record, where: str | None) -> tuple[Selection,
 
 def write_card(
     selection: Selection, folder: Path, *, filters: str = "", channels: bool = True
-) -> tuple[Path, Path]:
+) -> tuple[Path, Path, Path]:
     """Write `card.html`, `card.md` and the record behind them, `card.json`, into `folder`.
 
     Args:
@@ -83,7 +83,7 @@ def write_card(
         channels: also read the arrays, for the statistics of every channel.
 
     Returns:
-        The paths of the page and of the Markdown.
+        The paths of the page, of the Markdown and of the record.
 
     Raises:
         ValueError: an empty selection, a damaged object, or a folder that cannot be written.
@@ -95,7 +95,7 @@ def write_card(
     text = json.dumps(record, indent=1) + "\n"
     pages = {MARKDOWN_NAME: card_markdown(record), PAGE_NAME: card_page(record)}
     write_texts(folder, {RECORD_NAME: text, **pages})
-    return folder / PAGE_NAME, folder / MARKDOWN_NAME
+    return folder / PAGE_NAME, folder / MARKDOWN_NAME, folder / RECORD_NAME
 
 
 def collection_origins(store_path: Path) -> list[dict[str, object]]:

@@ -32,8 +32,8 @@ from pipeline.report.demo import write_demo_report
 @retried_task("card", "card {folder.name}")
 def write_store_card(
     store: Path | str, folder: Path, cells: dict[str, Any], where: str, channels: bool
-) -> tuple[Path, Path]:
-    """Write the card of a store's selection; returns its page and its Markdown."""
+) -> tuple[Path, Path, Path]:
+    """Write the card of a store's selection; returns its page, its Markdown and its record."""
     selection, filters = selected(open_store(store), cells, where or None)
     return write_card(selection, folder, filters=filters, channels=channels)
 
@@ -61,7 +61,7 @@ def card(
     """
     cells = {"terrain": terrains or None, "skill": skills or None, "level": levels or None}
     folder, name = Path(out or f"{store}.card"), last_name(store)
-    page, markdown = write_store_card(store_address(store), folder, cells, where, channels)
+    page, markdown, _ = write_store_card(store_address(store), folder, cells, where, channels)
     show_markdown(f"card {name}", markdown.read_text(), "dataset card")
     show_file(f"card page {name}", page, "the card as a page")
 

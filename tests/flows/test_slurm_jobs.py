@@ -236,7 +236,7 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(
         (["collect", "s", "--partition", "p"], "--partition is for --runner slurm, not for"),
         (["collect", "s", "--runner", "cron"], "unknown runner 'cron'"),
         (["train", "s", "--out", "r", "--nodes", "2"], "--nodes is for --runner slurm, not for"),
-        (["train", "s", "--out", "r", "--runner", "dask"], "a training's runners: local, slurm"),
+        (["train", "s", "--out", "r", "--runner", "dask"], "allowed: local, slurm"),
         (["jobs", "list", "nowhere"], "no folder nowhere"),
         (["jobs", "follow", "nowhere"], "no folder nowhere"),
         (["jobs", "cancel", "99"], "no job 99 below"),

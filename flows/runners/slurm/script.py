@@ -222,16 +222,18 @@ restarts="${SLURM_RESTART_COUNT:-0}"
 started="$(date +%s)"
 child=""
 told=""
+why=""
 interrupted=""
 
-tell() {
+interrupt() {
     told="$1"
+    why="$2"
     interrupted=yes
-    echo "gaitforge: told of the $told at $(date '+%F %T'); the work is to save and end"
+    echo "gaitforge: $why at $(date '+%F %T'); the work saves and ends"
     [ -z "$child" ] || stop
 }
-trap 'tell limit' USR2
-trap 'tell end' TERM
+trap 'interrupt limit "time limit reached"' USR2
+trap 'interrupt end cancelled' TERM
 
 record() {
     # The work has ended: a signal's message would be written into the record.
@@ -262,7 +264,7 @@ fi
 if [ "$again" = yes ]; then
     record "$task-$restarts"
     again="queued again ($((restarts + 1)) of $max_restarts)"
-    echo "gaitforge: task $task ended with code $code${told:+, told of the $told}; $again"
+    echo "gaitforge: task $task ended with code $code${why:+, $why}; $again"
     persist scontrol requeue "$job" && exit "$code"
 fi
 record "$task"

@@ -13,6 +13,8 @@ import pytest
 from flows.progress import Silent
 from flows.records.activity import PartActivity
 from flows.records.part_records import records_folder
+from flows.runners.slurm.jobs import Job, write_job
+from flows.runners.slurm.runner import jobs_folder
 from flows.stages.collect import collect
 from pipeline.cli.main import main
 from pipeline.cli.running import duration
@@ -30,6 +32,34 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "legged.zarr"
 
 
+@pytest.mark.parametrize(
+    ("squeue", "said"),
+    [
+        ("echo '7|0|PENDING|Priority'", "job 7 waits"),
+        ("echo '7|0|RUNNING|None'", "job 7 starts"),
+        ("echo 'slurm_load_jobs error: no answer' >&2; exit 1", "its jobs are unknown: squeue"),
+        ("", "job 7 was submitted; no Slurm here to ask"),
+    ],
+)
+def test_a_job_that_has_not_written_yet_is_named(
+    store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    squeue: str,
+    said: str,
+) -> None:
+    folder = jobs_folder(store) / "collect-1"
+    folder.mkdir(parents=True)
+    write_job(Job(folder, "7", "collect", str(store), 1.7e9, "", ("sbatch",), (("p-0",),)))
+    for name in ("squeue", "sbatch") if squeue else ():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{squeue}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["status", str(store)]) == 0
+    assert said in capsys.readouterr().out
+
+
 def test_the_status_is_printed_for_people_and_for_programs(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -39,7 +69,7 @@ def test_the_status_is_printed_for_people_and_for_programs(
     assert main(["status", str(store)]) == 0
     text = capsys.readouterr().out
     assert "1 of 2 planned (50%), 1 missing" in text
-    assert "nobody works on them" in text
+    assert "no process or job works on them" in text
     assert f"{part}, 1 time; last: OSError: the disk is gone" in text
     with PartActivity(records_folder(store), part, PLAN.expected_steps()[part]) as activity:
         activity.advance(100)

@@ -107,7 +107,7 @@ def test_collecting_into_a_store_of_another_version_gets_one_line(
         (["--skill", "fly"], "fly"),
         (["--level", "7"], "7"),
         (["--where", "return >"], "condition"),
-        (["--where", "speed > 3"], "speed"),
+        (["--where", "lenght > 3"], "unknown column 'lenght'; nearest: length; gaitforge info"),
         (["--where", "1 = 1; drop table episodes"], "condition"),
         (["--where", "'yes'"], "condition"),
         (["--group-by", "colour"], "colour"),

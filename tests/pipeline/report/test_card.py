@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def test_the_page_stands_alone_and_shows_every_cell(store: Store, tmp_path: Path) -> None:
-    page, markdown = write_card(store.select(), tmp_path)
+    page, markdown, _ = write_card(store.select(), tmp_path)
     text = page.read_text()
     reader = PageReader(text)
     assert reader.loads == []
@@ -65,7 +65,7 @@ def test_cards_of_the_same_store_are_equal_bytes(store: Store, tmp_path: Path) -
 
 
 def test_markdown_tables_are_well_formed(store: Store, tmp_path: Path) -> None:
-    _, markdown = write_card(store.select(), tmp_path)
+    _, markdown, _ = write_card(store.select(), tmp_path)
     blocks = re.split(r"\n(?!\|)", markdown.read_text())
     tables = [block.strip().splitlines() for block in blocks if block.lstrip().startswith("|")]
     assert len(tables) >= 7
@@ -79,9 +79,8 @@ def test_the_command_names_its_filters(
     where = "length > 1 and friction < 2"
     options = ["--out", tmp_path / "card", "--terrain", "rough", "--where", where, "--no-channels"]
     assert call("card", store.path, *options) == 0
-    assert capsys.readouterr().out.split() == [
-        str(tmp_path / "card" / PAGE_NAME), str(tmp_path / "card" / MARKDOWN_NAME),
-    ]  # fmt: skip
+    written = capsys.readouterr().out.split()
+    assert written == [str(tmp_path / "card" / n) for n in (PAGE_NAME, MARKDOWN_NAME, RECORD_NAME)]
     filters = "terrain=rough; length > 1 and friction < 2"
     assert filters in (tmp_path / "card" / MARKDOWN_NAME).read_text()
     page = unescape((tmp_path / "card" / PAGE_NAME).read_text())
@@ -94,7 +93,8 @@ def test_names_from_a_store_cannot_write_the_page(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "s.zarr", small_schema())
     given = part_input((4, 5), terrain=("<script>alert(1)</script>", "a|b"))
     store.write_part("p", **given)
-    page, markdown = write_card(store.select(), tmp_path / "card", channels=False)
+    page, markdown, record = write_card(store.select(), tmp_path / "card", channels=False)
+    assert json.loads(record.read_text())["channels"] == []
     assert "script" not in PageReader(page.read_text()).tags
     assert "a\\|b" in markdown.read_text()
 
