@@ -305,7 +305,7 @@ def test_the_flow_is_a_program(
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"env": "Ant-v5"}, "no task 'Ant-v5'; known are"),
+        ({"env": "Ant-v5"}, "no task 'Ant-v5'; allowed:"),
         ({"qualities": ("human",)}, "unknown quality 'human'; allowed: random, medium, medium-re"),
         ({"qualities": ()}, "at least one quality, each of them once"),
         ({"qualities": ("random", "random")}, "at least one quality, each of them once"),

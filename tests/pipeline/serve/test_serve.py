@@ -249,10 +249,10 @@ def test_the_schedule_fires_and_nothing_is_done_twice(served: Served) -> None:
         runs = served.server.runs("collect", state={"type": {"any_": ["COMPLETED"]}})
         return [run["state"]["message"] for run in runs if "auto-scheduled" in run["tags"]]
 
-    assert soon(completed, 180) == ["2 parts collected, 0 were there"]
+    assert soon(completed, 180) == ["2 parts collected, 0 already stored"]
     again = served.start("collect")
     served.completes(again)
-    assert served.state(again)["message"] == "0 parts collected, 2 were there"
+    assert served.state(again)["message"] == "0 parts collected, 2 already stored"
     store = open_store(served.store)
     assert len(store.parts()) == 2
     assert store.verify() == []
