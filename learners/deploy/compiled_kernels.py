@@ -1,10 +1,11 @@
-"""The compiled loops of `CompiledFCNet`.
+"""The compiled loops of `CompiledStep`: a control step of FCNet and of the Body Transformer.
 
 Arrays are float32 and contiguous in the last axis; inner loops run along that axis, so that the
-compiler vectorises them.
+compiler vectorises them. All kernels are in this file, because numba's cache on disk does not see
+changes of a function in another file.
 
-Legend: Do observation, D token, A action, d hidden channels, h decoder channels, n context length,
-m modes, L layers.
+Legend: N robots, Do observation, D token, A action, L layers; FCNet: d hidden channels, h decoder
+channels, n context length, m modes; BoT: V nodes, E embedding, H history.
 """
 
 import math
@@ -13,35 +14,37 @@ import numpy as np
 from numpy.polynomial import Chebyshev, Polynomial
 
 from learners.compiling import compiled
+from learners.models.bot.compiled_attention import forward_loops
 
 Array = np.ndarray
 
 _HALF, _ONE = np.float32(0.5), np.float32(1.0)
 _EPSILON = np.float32(1e-5)  # nn.LayerNorm's default
 
-# gelu(a) = a / 2 + E(|a|) with E even: a polynomial up to |a| = 5.5 and |a| / 2 beyond, where the
-# difference is below 2e-7. The error of degree 16 is below that of float32.
+# gelu(a) = a / 2 + |a| G(|a|), G(a) = erf(a / sqrt(2)) / 2: a polynomial up to 5.5 and constant
+# beyond, where the difference is below 2e-8. The error of degree 20 is below that of float32.
 _GELU_LIMIT = np.float32(5.5)
-_GELU_DEGREE = 16
+_GELU_DEGREE = 20
 _GELU_BLOCK = 4  # coefficients a pass
 
 
 def gelu_polynomial() -> Array:
-    """Coefficients of E in w = 2 |a| / limit - 1, highest power first; float32."""
+    """Coefficients of G in w = 2 |a| / limit - 1, highest power first; float32."""
 
-    def even_part(points: Array) -> Array:
-        return np.array([0.5 * a * math.erf(a / math.sqrt(2.0)) for a in points])
+    def half_erf(points: Array) -> Array:
+        return np.array([0.5 * math.erf(a / math.sqrt(2.0)) for a in points])
 
-    fit = Chebyshev.interpolate(even_part, _GELU_DEGREE, domain=[0.0, float(_GELU_LIMIT)])
+    fit = Chebyshev.interpolate(half_erf, _GELU_DEGREE, domain=[0.0, float(_GELU_LIMIT)])
     powers = fit.convert(kind=Polynomial, domain=fit.domain, window=[-1.0, 1.0])
     return powers.coef[::-1].astype(np.float32)
 
 
-@compiled()
+@compiled(fastmath={"contract", "nsz"})
 def _affine(weights: Array, place: int, x: Array, y: Array) -> int:
     """Compute y = x @ matrix + bias, both read from `place`; returns the place after them.
 
-    The matrix is stored as (inputs, outputs) and read four rows at a time.
+    The matrix is stored as (inputs, outputs) and read eight rows at a time. Their sum is added to y
+    as a whole: with one addition a row, rounding errors grow with the number of inputs.
     """
     rows, columns = x.size, y.size
     matrix = weights[place : place + rows * columns].reshape((rows, columns))
@@ -49,18 +52,39 @@ def _affine(weights: Array, place: int, x: Array, y: Array) -> int:
     bias = weights[place : place + columns]
     for o in range(columns):
         y[o] = bias[o]
-    whole = rows - rows % 4
-    for i in range(0, whole, 4):
+    whole = rows - rows % 8
+    for i in range(0, whole, 8):
         a, b, c, d = x[i], x[i + 1], x[i + 2], x[i + 3]
+        e, f, g, h = x[i + 4], x[i + 5], x[i + 6], x[i + 7]
         for o in range(columns):
-            y[o] += (matrix[i, o] * a + matrix[i + 1, o] * b) + (
+            left = (matrix[i, o] * a + matrix[i + 1, o] * b) + (
                 matrix[i + 2, o] * c + matrix[i + 3, o] * d
             )
+            right = (matrix[i + 4, o] * e + matrix[i + 5, o] * f) + (
+                matrix[i + 6, o] * g + matrix[i + 7, o] * h
+            )
+            y[o] += left + right
     for i in range(whole, rows):
         a = x[i]
         for o in range(columns):
             y[o] += matrix[i, o] * a
     return place + columns
+
+
+@compiled()
+def _add(x: Array, y: Array) -> None:
+    """Add y to x, in place."""
+    for c in range(x.size):
+        x[c] += y[c]
+
+
+@compiled()
+def _affine_rows(weights: Array, place: int, x: Array, y: Array) -> int:
+    """`_affine` for each row of x and y."""
+    after = place
+    for row in range(len(x)):
+        after = _affine(weights, place, x[row], y[row])
+    return after
 
 
 @compiled()
@@ -82,18 +106,17 @@ def _layer_norm(weights: Array, place: int, x: Array, y: Array) -> int:
 
 
 @compiled()
-def _gelu(coefficients: Array, x: Array, w: Array, even: Array) -> None:
-    """The exact (erf) GELU of x, in place; w and even are scratch of at least x's size."""
+def _gelu(coefficients: Array, x: Array, w: Array, g: Array) -> None:
+    """The exact (erf) GELU of x, in place; w and g are scratch of at least x's size."""
     for c in range(x.size):
         w[c] = min(abs(x[c]), _GELU_LIMIT) * (np.float32(2.0) / _GELU_LIMIT) - _ONE
-        even[c] = coefficients[0]
+        g[c] = coefficients[0]
     for k in range(1, coefficients.size, _GELU_BLOCK):
         p, q, r, s = coefficients[k], coefficients[k + 1], coefficients[k + 2], coefficients[k + 3]
         for c in range(x.size):
-            even[c] = (((even[c] * w[c] + p) * w[c] + q) * w[c] + r) * w[c] + s
+            g[c] = (((g[c] * w[c] + p) * w[c] + q) * w[c] + r) * w[c] + s
     for c in range(x.size):
-        beyond = max(abs(x[c]) - _GELU_LIMIT, np.float32(0.0))
-        x[c] = _HALF * (x[c] + beyond) + even[c]
+        x[c] = _HALF * x[c] + abs(x[c]) * g[c]
 
 
 @compiled()
@@ -109,6 +132,15 @@ def _slide(modes: Array, arrival: Array, turn: Array) -> None:
 
 
 @compiled()
+def _renew(modes: Array) -> None:
+    """As `spectral.renew`, in place: modes (2, 2m, d)."""
+    for k in range(modes.shape[1]):
+        for c in range(modes.shape[2]):
+            modes[0, k, c] = modes[1, k, c]
+            modes[1, k, c] = np.float32(0.0)
+
+
+@compiled()
 def _spectral(
     weights: Array, place: int, x: Array, oldest: Array, modes: Array, turn: Array, y: Array
 ) -> int:
@@ -121,68 +153,156 @@ def _spectral(
     readout = weights[place : place + rows * size].reshape((rows, size))
     for c in range(size):
         oldest[c] = x[c] - oldest[c]
+        y[c] = np.float32(0.0)
     _slide(modes[0], oldest, turn)
     _slide(modes[1], x, turn)
-    oldest[:] = x
-    y[:] = np.float32(0.0)
     for k in range(0, rows, 2):
         for c in range(size):
             y[c] += modes[0, k, c] * readout[k, c] + modes[0, k + 1, c] * readout[k + 1, c]
+    for c in range(size):
+        oldest[c] = x[c]
     return place + rows * size
 
 
 @compiled()
-def control_step(
-    obs: Array,
-    remaining: float,
-    network: tuple[Array, Array, Array, Array],
-    memory: tuple[Array, Array, Array],
-    decoder_dim: int,
-    slot: int,
-    action: Array,
-) -> None:
-    """One control step of one robot: obs (Do,) -> action (A,), both in the units of the data.
+def _read_token(
+    source: Array, weights: Array, obs: Array, remaining: np.float32, token: Array
+) -> int:
+    """Compute the normalised token (D,) from obs (Do,); returns the place after mean and std.
 
-    Args:
-        remaining: return-to-go / return scale, for tokens that have it.
-        network: (D,) the observation index of each token index, -1 for the return-to-go; all
-            weights in the order in which they are read (see `compiled_fcnet`); cos and sin of u_k
-            (2, m); `gelu_polynomial`.
-        memory: (n, L, d) the last n inputs of every spectral block; (L, 2, 2m, d) modes as in
-            `_spectral`; both zeros at first; (6, at least the largest of D, d and h) scratch.
-        decoder_dim: h.
-        slot: steps so far modulo n.
+    source (D,): the observation index of each token index, -1 for the return-to-go.
     """
-    token_source, weights, turn, gelu = network
-    ring, modes, scratch = memory
-    d, h = ring.shape[2], decoder_dim
-    token, x = scratch[0, : token_source.size], scratch[1, :d]
-    normed, inner, w, even = scratch[2, :d], scratch[3, :d], scratch[4], scratch[5]
-
-    place = 2 * token.size
     for i in range(token.size):
-        source = token_source[i]
-        if source < 0:
+        if source[i] < 0:
             token[i] = remaining
         else:
-            token[i] = (obs[source] - weights[i]) / weights[token.size + i]
-    place = _affine(weights, place, token, x)
-    for layer in range(ring.shape[1]):
-        place = _layer_norm(weights, place, x, normed)
-        place = _spectral(weights, place, normed, ring[slot, layer], modes[layer], turn, inner)
-        if slot == ring.shape[0] - 1:  # see spectral.renew
-            modes[layer, 0] = modes[layer, 1]
-            modes[layer, 1] = np.float32(0.0)
-        _gelu(gelu, inner, w, even)
-        x += inner
-        place = _layer_norm(weights, place, x, normed)
-        place = _affine(weights, place, normed, inner)
-        _gelu(gelu, inner, w, even)
-        place = _affine(weights, place, inner, normed)
-        x += normed
-    hidden = scratch[2, :h]
-    place = _affine(weights, place, x, hidden)
-    _gelu(gelu, hidden, w, even)
-    place = _affine(weights, place, hidden, action)
+            token[i] = (obs[source[i]] - weights[i]) / weights[token.size + i]
+    return 2 * token.size
+
+
+@compiled()
+def _restore(weights: Array, place: int, action: Array) -> None:
+    """From normalised actions (A,) to the units of the data, in place."""
     for i in range(action.size):
         action[i] = weights[place + i] + action[i] * weights[place + action.size + i]
+
+
+@compiled(nogil=True, error_model="numpy")
+def fcnet_step(
+    obs: Array,
+    remaining: Array,
+    network: tuple[Array, Array, Array, Array, int],
+    state: tuple[Array, Array],
+    slot: int,
+    action: Array,
+    first: int,
+    last: int,
+) -> None:
+    """One control step of the robots first..last: obs (N, Do) -> action (N, A) in data units.
+
+    Args:
+        remaining: (N,) return-to-go / return scale, for tokens that have it.
+        network: `source` of `_read_token`; all weights in the order in which they are read (see
+            `compiled_step`); cos and sin of u_k (2, m); `gelu_polynomial`; h.
+        state: (N, n, L, d) the last n inputs of every spectral block; (N, L, 2, 2m, d) modes as in
+            `_spectral`; zeros at first.
+        slot: steps so far modulo n.
+    """
+    source, weights, turn, gelu, h = network
+    context_len, layers, d = state[0].shape[1:]
+    scratch = np.empty((6, max(source.size, d, h)), np.float32)
+    token, x = scratch[0, : source.size], scratch[1, :d]
+    normed, inner, w, g = scratch[2, :d], scratch[3, :d], scratch[4], scratch[5]
+    for robot in range(first, last):
+        ring, modes = state[0][robot], state[1][robot]
+        place = _read_token(source, weights, obs[robot], remaining[robot], token)
+        place = _affine(weights, place, token, x)
+        for layer in range(layers):
+            place = _layer_norm(weights, place, x, normed)
+            place = _spectral(weights, place, normed, ring[slot, layer], modes[layer], turn, inner)
+            if slot == context_len - 1:
+                _renew(modes[layer])
+            _gelu(gelu, inner, w, g)
+            _add(x, inner)
+            place = _layer_norm(weights, place, x, normed)
+            place = _affine(weights, place, normed, inner)
+            _gelu(gelu, inner, w, g)
+            place = _affine(weights, place, inner, normed)
+            _add(x, normed)
+        hidden = scratch[2, :h]
+        place = _affine(weights, place, x, hidden)
+        _gelu(gelu, hidden, w, g)
+        place = _affine(weights, place, hidden, action[robot])
+        _restore(weights, place, action[robot])
+
+
+@compiled()
+def _add_and_norm(weights: Array, place: int, x: Array, y: Array) -> int:
+    """Compute x = LayerNorm(x + y) for each row; returns the place after scale and offset."""
+    after = place
+    for row in range(len(x)):
+        _add(y[row], x[row])
+        after = _layer_norm(weights, place, y[row], x[row])
+    return after
+
+
+@compiled(nogil=True, error_model="numpy")
+def bot_step(
+    obs: Array,
+    remaining: Array,
+    network: tuple[Array, Array, Array, Array, Array, Array, tuple[int, int, int]],
+    state: tuple[Array],
+    slot: int,
+    action: Array,
+    first: int,
+    last: int,
+) -> None:
+    """One control step as `fcnet_step`, with another `network` and `state`.
+
+    Args:
+        network: `source` and weights as there; nodes (D,) of the token's numbers and (A,) of the
+            actions; starts (L, V + 1) and columns of the layers' masks as in `forward_loops`,
+            starts counted in the columns of all layers; E, heads, and the feed-forward width F.
+        state: (N, H, D) the last H tokens, zeros at first.
+        slot: steps so far modulo H.
+    """
+    source, weights, token_nodes, action_nodes, starts, columns, sizes = network
+    e, heads, f = sizes
+    v, history, width = starts.shape[1] - 1, state[0].shape[1], e // heads
+    x, y = np.empty((v, e), np.float32), np.empty((v, e), np.float32)
+    qkv, pooled = np.empty((v, 3 * e), np.float32), np.empty((v, e), np.float32)
+    hidden, shares = np.empty((v, f), np.float32), np.empty((1, heads * columns.size), np.float32)
+    parts, sums = qkv.reshape((1, 3 * v * heads, width)), pooled.reshape((1, v * heads, width))
+    for robot in range(first, last):
+        ring, out = state[0][robot], action[robot]
+        place = _read_token(source, weights, obs[robot], remaining[robot], ring[slot])
+        for node in range(v):
+            for c in range(e):
+                x[node, c] = weights[place + c]
+            place += e
+        for age in range(history):
+            token = ring[(slot + 1 + age) % history]
+            for i in range(token.size):
+                row, number = x[token_nodes[i]], token[i]
+                for c in range(e):
+                    row[c] += number * weights[place + c]
+                place += e
+        for layer in range(len(starts)):
+            place = _affine_rows(weights, place, x, qkv)
+            forward_loops(parts, starts[layer], columns, sums, shares, 0, 1)
+            place = _affine_rows(weights, place, pooled, y)
+            place = _add_and_norm(weights, place, x, y)
+            place = _affine_rows(weights, place, x, hidden)
+            for node in range(v):
+                for c in range(f):  # NaN stays
+                    hidden[node, c] = np.float32(0.0) if hidden[node, c] < 0 else hidden[node, c]
+            place = _affine_rows(weights, place, hidden, y)
+            place = _add_and_norm(weights, place, x, y)
+        bias = place + out.size * e
+        for i in range(out.size):
+            features, total = x[action_nodes[i]], weights[bias + i]
+            for c in range(e):
+                total += features[c] * weights[place + c]
+            out[i] = total
+            place += e
+        _restore(weights, bias + out.size, out)

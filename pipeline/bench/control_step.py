@@ -21,14 +21,14 @@ from collectors.robots.robot import load_robot
 from flows.progress import Advance
 from flows.stages.export import robot_facts
 from learners.checkpoint import policy_card
-from learners.deploy.compiled_fcnet import CompiledFCNet
+from learners.deploy.compiled_step import compiled_step
+from learners.deploy.control import TorchStep
 from learners.deploy.export import ExportOptions, export_policy
 from learners.deploy.export_formats import onnx_packages
 from learners.deploy.onnx_policy import OnnxPolicy
 from learners.models.registry import PRESETS, ModelSpec, preset
 from learners.models.sizes import match_parameters, parameter_count
 from learners.models.spaces import SPACES, Space
-from learners.policy.policy_network import PolicyNetwork
 from pipeline.bench.common import one_thread, seconds_of, untrained_policy
 
 FCNET = "fcnet-legged"
@@ -205,21 +205,10 @@ def _control_step(candidate: Candidate, seed: int, exports: Mapping[Key, Path]) 
     if candidate.runtime == ONNX:
         return _onnx_step(exports[candidate.key])
     policy = untrained_policy(candidate.spec, candidate.space, seed).eval()
-    if candidate.runtime == COMPILED:
-        return CompiledFCNet(policy).step
-    return _torch_step(policy)
-
-
-def _torch_step(policy: PolicyNetwork) -> ControlStep:
-    state = policy.init_state(1)
-    target = torch.ones(1) if policy.conditioned else None
-
-    def step(obs: np.ndarray) -> np.ndarray:
-        nonlocal state
-        action, state = policy.step(torch.from_numpy(obs)[None], state, target)
-        return action.numpy()
-
-    return step
+    step = compiled_step(policy, 1) if candidate.runtime == COMPILED else TorchStep(policy, 1)
+    assert step is not None, "chosen by its kind"
+    target = np.ones(1, np.float32) if policy.conditioned else None
+    return lambda obs: step.step(obs[None], target)
 
 
 def _onnx_step(folder: Path) -> ControlStep:

@@ -13,7 +13,7 @@ from learners.models.bot.graphs import EmbodimentGraph
 from learners.models.history import HistoryNetwork
 
 
-def _node_of_index(groups: tuple[tuple[int, ...], ...]) -> Tensor:
+def node_of_index(groups: tuple[tuple[int, ...], ...]) -> Tensor:
     """(indices,): the node of each observation or action index."""
     pairs = sorted((index, node) for node, group in enumerate(groups) for index in group)
     return torch.tensor([node for _, node in pairs])
@@ -45,7 +45,7 @@ class Tokenizer(nn.Module):
 
     def __init__(self, graph: EmbodimentGraph, embed_dim: int) -> None:
         super().__init__()
-        node = _node_of_index(graph.observations)
+        node = node_of_index(graph.observations)
         sizes = torch.tensor([len(group) for group in graph.observations])
         self.weight = nn.Parameter(torch.empty(len(node), embed_dim))
         self.bias = nn.Parameter(torch.empty(len(sizes), embed_dim))
@@ -80,7 +80,7 @@ class Detokenizer(nn.Module):
 
     def __init__(self, graph: EmbodimentGraph, embed_dim: int) -> None:
         super().__init__()
-        node = _node_of_index(graph.actions)
+        node = node_of_index(graph.actions)
         self.weight = nn.Parameter(torch.empty(len(node), embed_dim))
         self.bias = nn.Parameter(torch.empty(len(node)))
         fan_in = torch.full((len(node),), embed_dim)

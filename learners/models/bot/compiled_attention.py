@@ -23,7 +23,7 @@ Array = np.ndarray
 # With fewer sequences per thread, starting the thread costs more than it saves.
 _ROWS_PER_THREAD = 64
 
-# nogil: `_in_threads` runs the loops in threads.
+# nogil: `in_threads` runs the loops in threads.
 _loops = compiled(nogil=True, error_model="numpy")
 
 
@@ -129,7 +129,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="body-attention")
 
 
-def _in_threads(kernel: Callable[..., None], rows: int, *arrays: Any) -> None:
+def in_threads(kernel: Callable[..., None], rows: int, *arrays: Any) -> None:
     """Run a kernel over all rows, on at most as many threads as PyTorch uses."""
     threads = max(1, min(torch.get_num_threads(), rows // _ROWS_PER_THREAD))
     bounds = [rows * part // threads for part in range(threads + 1)]
@@ -148,7 +148,7 @@ def _attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tensor, Te
     rows, nodes, _, heads, width = qkv.shape
     pooled = qkv.new_empty(rows, nodes, heads, width)
     weights = qkv.new_empty(rows, heads * len(columns))
-    _in_threads(
+    in_threads(
         forward_loops,
         rows,
         qkv.contiguous().view(rows, -1, width).numpy(),
@@ -173,7 +173,7 @@ def _attention_backward(
 ) -> Tensor:
     rows, width = qkv.shape[0], qkv.shape[-1]
     grad_qkv = torch.empty(qkv.shape, dtype=qkv.dtype)
-    _in_threads(
+    in_threads(
         _backward_loops,
         rows,
         qkv.contiguous().view(rows, -1, width).numpy(),

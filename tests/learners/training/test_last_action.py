@@ -18,7 +18,6 @@ from datasets import Selection, open_store
 from datasets.formats.d4rl.tasks import TASKS
 from datasets.formats.transfer.importing import import_source
 from learners.checkpoint import CHECKPOINT, load_policy, policy_card
-from learners.deploy.compiled_fcnet import CompiledFCNet
 from learners.deploy.control import LearnedPolicy
 from learners.deploy.export import ExportOptions, export_policy
 from learners.deploy.onnx_policy import OnnxPolicy
@@ -318,19 +317,18 @@ def test_an_exported_policy_keeps_it_as_a_part_of_its_state(kind: str, tmp_path:
         np.testing.assert_allclose(exported.act(each), learned.act(each), atol=5e-5)
 
 
-def test_a_compiled_policy_keeps_it() -> None:
+def test_a_policy_in_control_keeps_what_it_returned() -> None:
     policy, _, _ = legged_policy("fcnet")
-    compiled = CompiledFCNet(policy)
+    learned = LearnedPolicy(policy, num_robots=1, action_limit=0.2)
     for _ in range(2):
-        learned = LearnedPolicy(policy, num_robots=1)
-        remaining = 7.0
+        state, action, remaining = policy.init_state(1), torch.zeros(1, 12), torch.tensor([7.0])
         for t, each in enumerate(observations(1, width=58)):
-            remaining -= float(each.reward[0]) if t else 0.0
-            action = compiled.step(each.policy[0], remaining)
-            np.testing.assert_allclose(action, learned.act(each)[0], atol=5e-5)
-        compiled.reset()
-    with pytest.raises(ValueError, match=r"shape \(58,\)"):
-        compiled.step(np.zeros(70, np.float32), 1.0)
+            remaining = remaining - (float(each.reward[0]) if t else 0.0)
+            obs = policy.observation(torch.from_numpy(each.policy), action)
+            action, state = policy.step(obs, state, remaining)
+            action = action.clamp(-0.2, 0.2)
+            np.testing.assert_allclose(learned.act(each), action.detach(), atol=5e-5)
+        learned.reset(np.arange(1))
 
 
 def test_wrong_layouts_and_batches_are_refused() -> None:

@@ -1,0 +1,163 @@
+"""The control step of an FCNet or a Body Transformer on one CPU thread, compiled with numba."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from learners.deploy.compiled_kernels import bot_step, fcnet_step, gelu_polynomial
+from learners.models.bot.body_attention import AttentionMask
+from learners.models.bot.body_policy import node_of_index
+from learners.models.bot.bot import BoT
+from learners.models.bot.compiled_attention import in_threads
+from learners.models.fcnet.fcnet import FCNet
+from learners.models.fcnet.spectral_basis import dft_angles
+from learners.policy.policy_network import PolicyNetwork
+from learners.policy.tokens import TokenLayout
+
+
+class CompiledStep:
+    """`PolicyNetwork.step` of N robots, with a copy of the weights and the robots' state.
+
+    kernel, network: a function of `compiled_kernels` and its constants. state: arrays (N, ...),
+    zeros at an episode's start. period: steps after which the state's slots repeat.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyNetwork,
+        kernel: Callable[..., None],
+        network: tuple[Any, ...],
+        state: tuple[np.ndarray, ...],
+        period: int,
+    ) -> None:
+        """Compile, which takes seconds the first time; later the code comes from the disk."""
+        self._kernel, self._network, self._state, self._period = kernel, network, state, period
+        self._slot = 0
+        robots = len(state[0])
+        self._shape = robots, policy.act_dim
+        self._scale = np.float32(policy.return_scale)
+        self._remaining = np.zeros(robots, np.float32)
+        self.step(np.zeros((robots, policy.layout.obs_dim), np.float32), None)
+        self.reset(np.arange(robots))
+
+    def reset(self, ids: np.ndarray) -> None:
+        """Start a new episode for the robots `ids`."""
+        for each in self._state:
+            each[ids] = 0.0
+
+    def step(self, obs: np.ndarray, return_to_go: np.ndarray | None) -> np.ndarray:
+        """One control step: obs (N, Do), contiguous, and return_to_go (N,) -> (N, A); float32."""
+        if return_to_go is not None:
+            np.divide(return_to_go, self._scale, out=self._remaining)
+        action = np.empty(self._shape, np.float32)
+        arguments = obs, self._remaining, self._network, self._state, self._slot, action
+        in_threads(self._kernel, len(action), *arguments)
+        self._slot = (self._slot + 1) % self._period
+        return action
+
+
+def compiled_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | None:
+    """The compiled step of a float32 policy on the CPU; None for kinds that have none.
+
+    FCNet has one, and BoT unless its masking is "soft".
+    """
+    network = policy.network
+    if isinstance(network, FCNet):
+        return _fcnet(policy, network, num_robots)
+    if isinstance(network, BoT) and network.hop_bias is None:
+        return _bot(policy, network, num_robots)
+    return None
+
+
+def _fcnet(policy: PolicyNetwork, network: FCNet, robots: int) -> CompiledStep:
+    config = network.config
+    d, h, n, m = config.hidden_dim, config.decoder_dim, config.context_len, config.n_modes
+    parts = _linear(network.encoder)
+    for layer in network.layers:
+        parts += [layer.spectral_norm.weight, layer.spectral_norm.bias]
+        parts += [layer.spectral.init_state(1).readout]
+        parts += [layer.ffn_norm.weight, layer.ffn_norm.bias]
+        parts += _linear(layer.ffn[0]) + _linear(layer.ffn[2])
+    parts += _linear(network.decoder[0]) + _linear(network.decoder[2])
+    source, weights = _source_and_weights(policy, None, parts)
+    angles = dft_angles(m, 2, n)[:, 1]
+    turn = _numbers(torch.stack([angles.cos(), angles.sin()]))
+    state = (
+        np.zeros((robots, n, config.n_layers, d), np.float32),
+        np.zeros((robots, config.n_layers, 2, 2 * m, d), np.float32),
+    )
+    constants = (source, weights, turn, gelu_polynomial(), h)
+    return CompiledStep(policy, fcnet_step, constants, state, n)
+
+
+def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
+    config, graph = network.config, network.graph
+    v, e, history = len(graph.nodes), config.embed_dim, config.history
+    first, last = network.tokenizer, network.detokenizer
+    parts: list[Any] = [first.bias if network.position is None else first.bias + network.position]
+    parts += [first.weight]
+    layer: Any
+    for layer in network.layers:
+        for linears, norm in (
+            ((layer.qkv, layer.out), layer.attention_norm),
+            ((layer.widen, layer.narrow), layer.feedforward_norm),
+        ):
+            parts += [each for linear in linears for each in _linear(linear)]
+            parts += [norm.weight, norm.bias]
+    parts += [last.weight, last.bias]
+    source, weights = _source_and_weights(policy, network.chosen, parts)
+    every_pair = AttentionMask(torch.ones(v, v, dtype=torch.bool))
+    given = network.layer_masks()
+    masks = [mask if isinstance(mask, AttentionMask) else every_pair for mask in given]
+    columns = np.concatenate([mask.columns.numpy() for mask in masks])
+    before = np.cumsum([0, *(len(mask.columns) for mask in masks)])[:-1, None]
+    starts = np.stack([mask.starts.numpy() for mask in masks]) + before
+    constants = (
+        source,
+        weights,
+        node_of_index(graph.observations).numpy(),
+        node_of_index(graph.actions).numpy(),
+        starts,
+        columns,
+        (e, config.n_heads, config.feedforward_dim),
+    )
+    state = (np.zeros((robots, history, graph.obs_dim), np.float32),)
+    return CompiledStep(policy, bot_step, constants, state, history)
+
+
+def _source_and_weights(
+    policy: PolicyNetwork, chosen: Tensor | None, parts: list[Tensor]
+) -> tuple[np.ndarray, np.ndarray]:
+    """`source` of the kernels, and all weights in the order in which they are read.
+
+    The observation's mean and std by token index, the network's parts, the action's mean and std.
+    """
+    source = _token_source(policy.layout)
+    if chosen is not None:
+        source = source[chosen.numpy()]
+    seen, obs, action = source.clip(min=0), policy.obs_normaliser, policy.action_normaliser
+    parts = [obs.mean[seen], obs.std[seen], *parts, action.mean, action.std]
+    return source, np.concatenate([_numbers(part).ravel() for part in parts])
+
+
+def _numbers(values: Tensor) -> np.ndarray:
+    """A contiguous float32 copy."""
+    return values.detach().numpy().astype(np.float32, order="C")
+
+
+def _token_source(layout: TokenLayout) -> np.ndarray:
+    """(D,) the observation index of each token index, -1 for the return-to-go."""
+    source = np.full(layout.dim, -1)
+    for name, (start, stop) in layout.slices.items():
+        if name in layout.obs_slices:
+            source[start:stop] = np.arange(*layout.obs_slices[name])
+    return source
+
+
+def _linear(layer: nn.Module) -> list[Tensor]:
+    """Weight (inputs, outputs) and bias."""
+    assert isinstance(layer, nn.Linear)
+    return [layer.weight.T, layer.bias]

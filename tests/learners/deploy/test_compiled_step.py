@@ -1,0 +1,149 @@
+"""The control step that `LearnedPolicy` picks against torch's, for every preset of our sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from learners.deploy.compiled_step import CompiledStep, compiled_step
+from learners.deploy.control import LearnedPolicy, TorchStep, fastest_step
+from learners.models.bot.bodies import BODIES
+from learners.models.bot.bot import MASKINGS
+from learners.models.registry import PRESETS, build_network, preset
+from learners.models.spaces import SPACES, Space
+from learners.policy.normalisation import Normaliser
+from learners.policy.policy_network import PolicyNetwork
+from learners.policy.tokens import TokenLayout
+from tests.learners.making import SMALL, make_policy
+
+LARGE = 3_000_000  # presets with more parameters take too long here, and run in torch
+COMPILED = ("fcnet", "bot")
+PICKED = [(name, 1) for name, each in PRESETS.items() if each.parameters < LARGE]
+PICKED += [(name, 5) for name in ("fcnet", "fcnet-legged", "bot")]
+
+
+def random_policy(name: str, overrides: dict[str, Any], space: Space | None = None) -> Any:
+    """A policy whose weights, biases and normalisers are all uneven."""
+    space = space or SPACES[PRESETS[name].space]
+    rng = np.random.default_rng(0)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        network = build_network(preset(name, overrides), space.layout, space.act_dim)
+        for parameter in network.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    obs, action = (
+        Normaliser(rng.normal(size=size), rng.uniform(0.5, 2.0, size))
+        for size in (space.layout.obs_dim, space.act_dim)
+    )
+    return PolicyNetwork(network, space.layout, obs, action, 20.0).eval()
+
+
+def assert_equals_torch(step: Any, policy: PolicyNetwork, robots: int, steps: int) -> None:
+    """Both act on random observations; some robots are reset now and then."""
+    rng, expected = np.random.default_rng(1), TorchStep(policy, robots)
+    for t in range(steps):
+        if t % 23 == 11:
+            ids = rng.choice(robots, max(1, robots // 2), replace=False)
+            step.reset(ids)
+            expected.reset(ids)
+        obs = rng.standard_normal((robots, policy.layout.obs_dim), dtype=np.float32)
+        target = rng.uniform(0, 20, robots).astype(np.float32) if policy.conditioned else None
+        wanted = expected.step(obs, target)
+        got = step.step(obs, target)
+        assert got.dtype == np.float32
+        scale = np.maximum(1.0, np.abs(wanted))
+        np.testing.assert_allclose(got / scale, wanted / scale, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("name", "robots"), PICKED)
+def test_the_step_that_is_picked_equals_torchs(name: str, robots: int) -> None:
+    policy = random_policy(name, {})
+    step = fastest_step(policy, robots)
+    assert_equals_torch(step, policy, robots, 200)
+    assert isinstance(step, CompiledStep) == (PRESETS[name].kind in COMPILED)
+
+
+@pytest.mark.parametrize("masking", MASKINGS)
+@pytest.mark.parametrize("history", [1, 3])
+def test_every_body_transformer_equals_torchs(masking: str, history: int) -> None:
+    """On a body whose data have a field that is not the body's, with positions."""
+    body = BODIES["adroit-door"]
+    width = body.obs_dim
+    layout = TokenLayout("obs", {"unknown": (0, 4), **shifted(body.slices, 4)})
+    settings = {"body": "adroit-door", "masking": masking, "history": history}
+    settings |= SMALL["bot"] | {"n_layers": 3, "n_heads": 2, "positional_embedding": True}
+    policy = random_policy("bot", settings, Space(layout, body.act_dim))
+    assert policy.layout.obs_dim == width + 4
+    step = compiled_step(policy, 3)
+    assert (step is None) == (masking == "soft")
+    if step is not None:
+        assert_equals_torch(step, policy, 3, 40)
+
+
+def shifted(slices: Any, by: int) -> dict[str, tuple[int, int]]:
+    return {name: (start + by, stop + by) for name, (start, stop) in slices.items()}
+
+
+def test_robots_are_stepped_in_threads() -> None:
+    policy, threads = make_policy(), torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        step = fastest_step(policy, 200)
+        assert isinstance(step, CompiledStep)
+        assert_equals_torch(step, policy, 200, 20)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_many_robots_and_other_precisions_run_in_torch() -> None:
+    assert isinstance(fastest_step(make_policy("bot"), 240), TorchStep)
+    assert isinstance(fastest_step(make_policy().double(), 1), TorchStep)
+
+
+def test_later_training_does_not_change_a_compiled_policy() -> None:
+    policy = make_policy()
+    compiled, twin = fastest_step(policy, 1), fastest_step(policy, 1)
+    obs = np.random.default_rng(0).standard_normal((3, 1, 70), dtype=np.float32)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(1.0)
+    for each in obs:
+        np.testing.assert_array_equal(compiled.step(each, None), twin.step(each, None))
+
+
+@pytest.mark.parametrize("model", ["fcnet", "bot"])
+@pytest.mark.parametrize("value", [1e-3, 1.0, 30.0])
+def test_activations_are_exact_at_every_size(model: str, value: float) -> None:
+    policy = make_policy(model)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(value)
+    compiled, expected = fastest_step(policy, 1), TorchStep(policy, 1)
+    for each in np.random.default_rng(0).standard_normal((4, 1, 70), dtype=np.float32):
+        wanted = expected.step(each, None)
+        got, most = compiled.step(each, None), np.abs(wanted).max()
+        np.testing.assert_allclose(got, wanted, atol=1e-5 * most, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["fcnet", "bot"])
+def test_a_nan_in_the_observation_is_not_hidden_and_a_reset_cures_it(model: str) -> None:
+    compiled = fastest_step(make_policy(model), 2)
+    obs = np.random.default_rng(0).standard_normal((2, 70), dtype=np.float32)
+    spoiled = obs.copy()
+    spoiled[0, 5] = np.nan
+    spoilt = np.isnan(compiled.step(spoiled, None)).any(axis=1)
+    np.testing.assert_array_equal(spoilt, [True, False])
+    compiled.reset(np.array([0]))
+    assert np.isfinite(compiled.step(obs, None)).all()
+
+
+def test_actions_are_the_callers_own() -> None:
+    policy = LearnedPolicy(make_policy(), 1)
+    seen: Any = type("Seen", (), {"policy": np.ones((1, 70), np.float32), "reward": np.zeros(1)})
+    first = policy.act(seen)
+    kept = first.copy()
+    policy.act(seen)
+    np.testing.assert_array_equal(first, kept)
