@@ -1,8 +1,8 @@
 """The compiled loops of `CompiledStep`: a control step of FCNet and of the Body Transformer.
 
-Arrays are float32 and contiguous in the last axis; inner loops run along that axis, so that the
-compiler vectorises them. All kernels are in this file, because numba's cache on disk does not see
-changes of a function in another file.
+Arrays are float32, unless said, and contiguous in the last axis; inner loops run along that axis,
+so that the compiler vectorises them. All kernels are in this file, because numba's cache on disk
+does not see changes of a function in another file.
 
 Legend: N robots, Do observation, D token, A action, L layers; FCNet: d hidden channels, h decoder
 channels, n context length, m modes; BoT: V nodes, E embedding, H history.
@@ -120,48 +120,36 @@ def _gelu(coefficients: Array, x: Array, w: Array, g: Array) -> None:
 
 
 @compiled()
-def _slide(modes: Array, arrival: Array, turn: Array) -> None:
-    """Eq. (13) of the paper, in place: modes (2m, d) <- u (modes + arrival (d,))."""
-    m = turn.shape[1]
-    for k in range(m):
-        cos, sin = turn[0, k], turn[1, k]
-        for c in range(arrival.size):
-            re, im = modes[k, c] + arrival[c], modes[m + k, c]
-            modes[k, c] = re * cos - im * sin
-            modes[m + k, c] = re * sin + im * cos
-
-
-@compiled()
-def _renew(modes: Array) -> None:
-    """As `spectral.renew`, in place: modes (2, 2m, d)."""
-    for k in range(modes.shape[1]):
-        for c in range(modes.shape[2]):
-            modes[0, k, c] = modes[1, k, c]
-            modes[1, k, c] = np.float32(0.0)
-
-
-@compiled()
 def _spectral(
-    weights: Array, place: int, x: Array, oldest: Array, modes: Array, turn: Array, y: Array
+    weights: Array,
+    place: int,
+    x: Array,
+    oldest: Array,
+    modes: Array,
+    turn: Array,
+    change: Array,
+    y: Array,
 ) -> int:
     """One step of a spectral block, x (d,) -> y (d,): x enters the window, `oldest` leaves it.
 
-    modes (2, 2m, d): the window's, then those of the inputs since slot 0. The folded readout
-    (2m, d), imaginary parts negated, is read from `place`; returns the place after it.
+    modes (2m, d) and turn float64, see `SpectralState`; change (d,) float64 scratch. The folded
+    readout (2m, d), imaginary parts negated, is read from `place`; returns the place after it.
     """
-    rows, size = modes.shape[1], x.size
-    readout = weights[place : place + rows * size].reshape((rows, size))
+    m, size = turn.shape[1], x.size
+    readout = weights[place : place + 2 * m * size].reshape((2 * m, size))
     for c in range(size):
-        oldest[c] = x[c] - oldest[c]
-        y[c] = np.float32(0.0)
-    _slide(modes[0], oldest, turn)
-    _slide(modes[1], x, turn)
-    for k in range(0, rows, 2):
-        for c in range(size):
-            y[c] += modes[0, k, c] * readout[k, c] + modes[0, k + 1, c] * readout[k + 1, c]
-    for c in range(size):
+        change[c] = np.float64(x[c]) - oldest[c]
         oldest[c] = x[c]
-    return place + rows * size
+        y[c] = np.float32(0.0)
+    for k in range(m):  # Eq. (13) of the paper
+        cos, sin = turn[0, k], turn[1, k]
+        for c in range(size):
+            re, im = modes[k, c] + change[c], modes[m + k, c]
+            modes[k, c] = re * cos - im * sin
+            modes[m + k, c] = re * sin + im * cos
+        for c in range(size):
+            y[c] += modes[k, c] * readout[k, c] + modes[m + k, c] * readout[m + k, c]
+    return place + 2 * m * size
 
 
 @compiled()
@@ -204,13 +192,13 @@ def fcnet_step(
         remaining: (N,) return-to-go / return scale, for tokens that have it.
         network: `source` of `_read_token`; all weights in the order in which they are read (see
             `compiled_step`); cos and sin of u_k (2, m); `gelu_polynomial`; h.
-        state: (N, n, L, d) the last n inputs of every spectral block; (N, L, 2, 2m, d) modes as in
-            `_spectral`; zeros at first.
+        state: (N, n, L, d) the last n inputs of every spectral block; (N, L, 2m, d) their modes;
+            zeros at first.
         slot: steps so far modulo n.
     """
     source, weights, turn, gelu, h = network
-    context_len, layers, d = state[0].shape[1:]
-    scratch = np.empty((6, max(source.size, d, h)), np.float32)
+    layers, d = state[0].shape[2:]
+    scratch, change = np.empty((6, max(source.size, d, h)), np.float32), np.empty(d)
     token, x = scratch[0, : source.size], scratch[1, :d]
     normed, inner, w, g = scratch[2, :d], scratch[3, :d], scratch[4], scratch[5]
     for robot in range(first, last):
@@ -219,9 +207,8 @@ def fcnet_step(
         place = _affine(weights, place, token, x)
         for layer in range(layers):
             place = _layer_norm(weights, place, x, normed)
-            place = _spectral(weights, place, normed, ring[slot, layer], modes[layer], turn, inner)
-            if slot == context_len - 1:
-                _renew(modes[layer])
+            oldest = ring[slot, layer]
+            place = _spectral(weights, place, normed, oldest, modes[layer], turn, change, inner)
             _gelu(gelu, inner, w, g)
             _add(x, inner)
             place = _layer_norm(weights, place, x, normed)

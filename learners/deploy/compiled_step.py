@@ -84,10 +84,10 @@ def _fcnet(policy: PolicyNetwork, network: FCNet, robots: int) -> CompiledStep:
     parts += _linear(network.decoder[0]) + _linear(network.decoder[2])
     source, weights = _source_and_weights(policy, None, parts)
     angles = dft_angles(m, 2, n)[:, 1]
-    turn = _numbers(torch.stack([angles.cos(), angles.sin()]))
+    turn = torch.stack([angles.cos(), angles.sin()]).numpy()
     state = (
         np.zeros((robots, n, config.n_layers, d), np.float32),
-        np.zeros((robots, config.n_layers, 2, 2 * m, d), np.float32),
+        np.zeros((robots, config.n_layers, 2 * m, d)),
     )
     constants = (source, weights, turn, gelu_polynomial(), h)
     return CompiledStep(policy, fcnet_step, constants, state, n)

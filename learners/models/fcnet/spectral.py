@@ -36,33 +36,16 @@ CONVOLUTIONS = ("folded", *REFERENCES)
 class SpectralState:
     """Recurrent state of one block for B robots; before the first step ring and modes are zero.
 
-    ring (n, B, d): ring buffer of the last n inputs.
-    modes (2m, 2, B, d): real, then imaginary parts. [:, 0] is X_k of the current window; [:, 1] is
-    X_k of the inputs since the ring was last at slot 0 (see `renew`).
+    ring (n, B, d): the last n inputs.
+    modes (2m, B, d), float64: X_k of the current window, real, then imaginary parts. Because
+    |u_k| = 1, a sliding DFT keeps all its rounding errors, and one in float32 also the error of a
+    rounded u_k from each step of the window. In float64 both stay below float32's own rounding.
     readout (2m, 1, d): the block's folded weights, imaginary parts negated; constant.
     """
 
     ring: Tensor
     modes: Tensor
     readout: Tensor
-
-
-def slide(modes: Tensor, x: Tensor, oldest: Tensor, rotation: Tensor) -> Tensor:
-    """Eq. (13) for both transforms in modes (2m, 2, B, d): add x (B, d), drop `oldest` (B, d)."""
-    modes[: modes.shape[0] // 2] += torch.stack([x - oldest, x])
-    return rotation.mm(modes.flatten(1)).view_as(modes)
-
-
-def renew(modes: Tensor) -> Tensor:
-    """The modes after the ring's last slot: the second transform replaces the window's.
-
-    Because |u_k| = 1, the rounding errors of a sliding DFT accumulate without bound. The second
-    transform started from zero n steps ago, so it now covers the same inputs as the window's. It
-    replaces the first, and a new second one starts from zero: no mode accumulates errors over more
-    than 2 n steps.
-    """
-    younger = modes[:, 1:]
-    return torch.cat([younger, torch.zeros_like(younger)], dim=1)
 
 
 class SpectralConv(nn.Module):
@@ -126,19 +109,19 @@ class SpectralConv(nn.Module):
         size = (batch_size, self.channels)
         return SpectralState(
             ring=self.weight.new_zeros(self.context_len, *size),
-            modes=self.weight.new_zeros(2 * self.n_modes, 2, *size),
+            modes=self.weight.new_zeros(2 * self.n_modes, *size, dtype=torch.float64),
             readout=readout[:, None],
         )
 
     def step(self, x: Tensor, state: SpectralState, slot: int) -> Tensor:
         """One step of Eq. (13): x (B, d) -> y (B, d); slot is the step's index modulo n."""
         oldest = state.ring[slot]
-        modes = slide(state.modes, x, oldest, self.basis().rotation)
+        state.modes[: self.n_modes] += x.double() - oldest
+        state.modes = self.basis().rotation.mm(state.modes.flatten(1)).view_as(state.modes)
         oldest.copy_(x)
-        state.modes = renew(modes) if slot == self.context_len - 1 else modes
-        return (state.modes[:, 0] * state.readout).sum(0)
+        return (state.modes.to(x.dtype) * state.readout).sum(0)
 
     def reset_state(self, state: SpectralState, rows: Tensor) -> None:
         """Reset the state of the robots `rows` (indices), in place."""
         state.ring[:, rows] = 0.0
-        state.modes[:, :, rows] = 0.0
+        state.modes[:, rows] = 0.0

@@ -38,7 +38,7 @@ class SpectralBasis:
     """Constants for (m, n) as real matrices; mode vectors have m real, then m imaginary parts.
 
     synthesis (2, 2m) maps mixed modes to a folded weight. analysis (n, 2m) maps folded weights to
-    the kernel. rotation (2m, 2m) multiplies mode k by u_k.
+    the kernel. rotation (2m, 2m), float64, multiplies mode k by u_k.
     """
 
     synthesis: Tensor
@@ -60,4 +60,5 @@ def spectral_basis(
         torch.cat([lags.cos(), -lags.sin()]).T.contiguous(),
         torch.cat([torch.cat([turn_re, -turn_im], dim=1), torch.cat([turn_im, turn_re], dim=1)]),
     )
-    return SpectralBasis(*(matrix.to(device, dtype) for matrix in matrices))
+    synthesis, analysis, rotation = (matrix.to(device) for matrix in matrices)
+    return SpectralBasis(synthesis.to(dtype), analysis.to(dtype), rotation)

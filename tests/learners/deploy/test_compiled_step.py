@@ -1,15 +1,22 @@
-"""The control step that `LearnedPolicy` picks against torch's, for every preset of our sizes."""
+"""The control steps that run, compiled and exported, against torch's."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from collectors.experts.expert import load_expert
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.evaluation import EvaluationGrid
+from collectors.legged.rollout import run_episodes
 from learners.deploy.compiled_step import CompiledStep, compiled_step
 from learners.deploy.control import LearnedPolicy, TorchStep, fastest_step
+from learners.deploy.export_formats import onnx_step, to_onnx, trace
+from learners.deploy.step_modules import PolicyStep
 from learners.models.bot.bodies import BODIES
 from learners.models.bot.bot import MASKINGS
 from learners.models.registry import PRESETS, build_network, preset
@@ -147,3 +154,37 @@ def test_actions_are_the_callers_own() -> None:
     kept = first.copy()
     policy.act(seen)
     np.testing.assert_array_equal(first, kept)
+
+
+@pytest.mark.slow
+def test_every_step_is_exact_over_ten_thousand_recorded_steps() -> None:
+    """FCNet of the demo's size against float64, one stream without a reset."""
+    expert = load_expert().policy
+    env = LeggedEnvironment(expert.robot, 64, 1, "mujoco")
+    try:
+        grid = EvaluationGrid(("flat", "rough"), ("run", "stand", "tilt"), episodes=16)
+        results = list(run_episodes(env, expert, grid.specs(), record=True))
+    finally:
+        env.close()
+    recorded = [result.record for result in results if result.record is not None]
+    obs = np.concatenate([each.obs for each in recorded])[:10_000, None]
+    assert len(obs) == 10_000
+    policy = random_policy("fcnet", {})
+    policy.obs_normaliser = Normaliser(obs[:, 0].mean(axis=0), obs[:, 0].std(axis=0))
+
+    module = PolicyStep(policy)
+    exported = onnx_step(to_onnx(trace(module), module, {}), module)
+    steps = {"torch": TorchStep(policy, 1), "compiled": fastest_step(policy, 1)}
+    exact = TorchStep(copy.deepcopy(policy).double(), 1)
+    state: list[Any] = [each.numpy() for each in module.initial_state()]
+    bounds = {"torch": 1.6e-6, "compiled": 1.6e-6, "onnx": 3e-6, "onnx beside torch": 3e-6}
+    worst = dict.fromkeys(bounds, 0.0)
+    for each in obs:
+        wanted = exact.step(each.astype(np.float64), None)
+        actions = {name: step.step(each, None) for name, step in steps.items()}
+        actions["onnx"], *state = exported([each, *state])
+        scale = np.maximum(1.0, np.abs(wanted))
+        errors = {name: np.abs(action - wanted) / scale for name, action in actions.items()}
+        errors["onnx beside torch"] = np.abs(actions["onnx"] - actions["torch"]) / scale
+        worst = {name: max(worst[name], float(errors[name].max())) for name in bounds}
+    assert all(worst[name] < bound for name, bound in bounds.items()), worst
