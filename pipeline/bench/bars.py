@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.bench.attention import PAPER_SPEED_UP_PERCENT
 from pipeline.bench.common import Figures
-from pipeline.bench.control_step import LEGGED, paper_modes
+from pipeline.bench.control_step import DEMO, LEGGED, paper_modes, setting_name
 from pipeline.bench.train_step import AS_PRESET, FCNET, FFT_MODES, FOLDED
 
 Path = tuple[str | int, ...]
@@ -76,12 +76,21 @@ BARS = (
     Bar("control step: compiled FCNet", _control("fcnet-compiled"), 60.0, False, unit="µs"),
     Bar("control step: FCNet in ONNX Runtime", _control("fcnet-onnx"), 150.0, False, unit="µs"),
     Bar(
-        "control step, n = 64: Transformer over compiled FCNet",
-        _control("transformer"), 4.0, at_least=True, over=_control("fcnet-compiled"),
+        "across runtimes: the demo's FCNet, torch over compiled",
+        _control("fcnet-torch", setting_name(DEMO)), 8.0, at_least=True,
+        over=_control("fcnet-compiled", setting_name(DEMO)),
     ),
     Bar(
-        "control step, n = 512: Transformer over compiled FCNet",
-        _control("transformer", "context_len=512"), 8.0, at_least=True,
+        "across runtimes: BoT, torch over compiled",
+        _control("bot-torch"), 4.0, at_least=True, over=_control("bot-compiled"),
+    ),
+    Bar(
+        "across runtimes, n = 64: Transformer in torch over compiled FCNet",
+        _control("transformer-torch"), 4.0, at_least=True, over=_control("fcnet-compiled"),
+    ),
+    Bar(
+        "across runtimes, n = 512: Transformer in torch over compiled FCNet",
+        _control("transformer-torch", "context_len=512"), 8.0, at_least=True,
         over=_control("fcnet-compiled", "context_len=512"),
     ),
     Bar(

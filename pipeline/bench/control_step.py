@@ -35,6 +35,7 @@ FCNET = "fcnet-legged"
 COMPILED, TORCH, ONNX = "compiled", "torch", "onnx"
 LEGGED = "legged"
 OTHERS = ("dt-legged", "history-mlp-legged", "mlp-legged", "bot")
+DEMO = PRESETS["fcnet"].values  # what the demo's FCNet changes in the legged one
 _REENTRY_STEPS = 5  # untimed at the start of a block: they refill the caches with the weights
 
 Key = tuple[str, str]
@@ -51,7 +52,8 @@ class ControlStepConfig:
         others: presets that are measured at their own size only.
         warm_up: untimed steps per candidate and seed.
         blocks, block_steps: turns per seed, and timed steps per turn.
-        export_all: export FCNet to ONNX at every size, not only at the legged one.
+        export_all: measure every network in ONNX Runtime, FCNet at all sizes; else FCNet's legged
+            size alone.
     """
 
     context_lens: tuple[int, ...] = (64, 128, 256, 512, 1024)
@@ -79,18 +81,18 @@ class Candidate:
     """A network in a runtime, at a setting of FCNet's sizes (what is changed in the legged one)."""
 
     model: str
-    setting: Mapping[str, int]
+    setting: Mapping[str, Any]
     spec: ModelSpec
     space: Space
     runtime: str = TORCH
 
     @property
     def key(self) -> Key:
-        """Model and setting as text."""
-        return self.model, setting_name(self.setting)
+        """Model with runtime, and setting, as text."""
+        return f"{self.model}-{self.runtime}", setting_name(self.setting)
 
 
-def setting_name(setting: Mapping[str, int]) -> str:
+def setting_name(setting: Mapping[str, Any]) -> str:
     """A setting as text: what it changes, or "legged"."""
     return ",".join(f"{name}={value}" for name, value in setting.items()) or LEGGED
 
@@ -101,27 +103,31 @@ def paper_modes(context_len: int) -> int:
 
 
 def candidates(config: ControlStepConfig) -> list[Candidate]:
-    """All that is measured: FCNet in each runtime, and its baselines with as many parameters.
+    """All that is measured: each network in each runtime; baselines with FCNet's parameters.
 
     FCNet keeps its 10 modes at every context length, and with them its number of parameters; at
     the longer ones the compiled one is also measured with the paper's number of modes.
     """
-    space = SPACES[LEGGED]
-    found = []
-    for setting in config.settings:
+    space, found = SPACES[LEGGED], []
+    elsewhere = (ONNX,) if config.export_all else ()
+    for setting in (*config.settings, DEMO):
         spec = preset(FCNET, setting)
-        exported = config.export_all or not setting
-        runtimes = (COMPILED, TORCH, *([ONNX] if exported else []))
-        found += [Candidate(f"fcnet-{each}", setting, spec, space, each) for each in runtimes]
-        found.append(Candidate("transformer", setting, _baseline("transformer", setting), space))
-        if "context_len" not in setting:  # RetNet has none
-            found.append(Candidate("retnet", setting, _baseline("retnet", setting), space))
+        runtimes = (COMPILED, TORCH, *(elsewhere if setting else (ONNX,)))
+        found += [Candidate("fcnet", setting, spec, space, each) for each in runtimes]
+    for setting in config.settings:
+        kinds = ("transformer",) if "context_len" in setting else ("transformer", "retnet")
+        for kind in kinds:  # RetNet has no context length
+            spec = _baseline(kind, setting)
+            runtimes = (TORCH, *(() if setting else elsewhere))
+            found += [Candidate(kind, setting, spec, space, each) for each in runtimes]
         if "context_len" in setting:
             widened = {**setting, "n_modes": paper_modes(setting["context_len"])}
-            spec = preset(FCNET, widened)
-            found.append(Candidate("fcnet-compiled", widened, spec, space, COMPILED))
+            found.append(Candidate("fcnet", widened, preset(FCNET, widened), space, COMPILED))
     for name in config.others:
-        found.append(Candidate(name, {}, preset(name), SPACES[PRESETS[name].space]))
+        compiled = (COMPILED,) if PRESETS[name].kind == "bot" else ()
+        spec, space = preset(name), SPACES[PRESETS[name].space]
+        runtimes = (*compiled, TORCH, *elsewhere)
+        found += [Candidate(name, {}, spec, space, each) for each in runtimes]
     return found
 
 
@@ -133,6 +139,20 @@ def _baseline(kind: str, setting: Mapping[str, int]) -> ModelSpec:
     target = parameter_count(preset(FCNET, setting), space.layout, space.act_dim)
     layers = {name: value for name, value in setting.items() if name == "n_layers"}
     return match_parameters(kind, target, space.layout, space.act_dim, **layers)
+
+
+def by_runtime(figures: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each network at its own size: parameters, and median µs in each runtime."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for key, settings in figures.items():
+        model, runtime = key.rsplit("-", 1)
+        for setting in (LEGGED, setting_name(DEMO)):
+            each = settings.get(setting)
+            if each is not None:
+                row = {"model": model, "setting": setting, "parameters": each["parameters"]}
+                empty = dict.fromkeys((TORCH, ONNX, COMPILED))
+                rows.setdefault((model, setting), row | empty)[runtime] = each["median_us"]
+    return list(rows.values())
 
 
 def control_step_us(
@@ -177,7 +197,7 @@ def _record(candidate: Candidate, samples: list[list[float]]) -> dict[str, objec
     micros = 1e6 * np.array(samples)
     fcnet = preset(FCNET, candidate.setting).config
     layout, act_dim = candidate.space.layout, candidate.space.act_dim
-    sizes = ("context_len", "n_layers", "hidden_dim", "n_modes")
+    sizes = ("context_len", "n_layers", "hidden_dim", "decoder_dim", "n_modes")
     return {
         "median_us": float(np.median(micros)),
         "p99_us": float(np.percentile(micros, 99)),
@@ -193,11 +213,11 @@ def _exports(chosen: list[Candidate], folder: Path, advance: Advance) -> dict[Ke
     facts, options = robot_facts(load_robot()), ExportOptions(formats=("onnx",))
     paths = {}
     for each in (each for each in chosen if each.runtime == ONNX):
-        paths[each.key] = folder / each.key[1]
+        paths[each.key] = folder / "-".join(each.key)
         with torch.inference_mode(False):
             policy = untrained_policy(each.spec, each.space).eval()
             export_policy(policy, policy_card(policy, each.spec), facts, paths[each.key], options)
-        advance(1, f"export, {each.key[1]}")
+        advance(1, f"export, {'-'.join(each.key)}")
     return paths
 
 

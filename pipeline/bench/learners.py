@@ -13,7 +13,13 @@ from flows.progress import Reporter
 from pipeline.bench.attention import AttentionConfig, attention_layers, single_sequences
 from pipeline.bench.bars import check_bars
 from pipeline.bench.common import Figures, Rows, load_notes, save_bench, show_tables
-from pipeline.bench.control_step import ONNX, ControlStepConfig, candidates, control_step_us
+from pipeline.bench.control_step import (
+    ONNX,
+    ControlStepConfig,
+    by_runtime,
+    candidates,
+    control_step_us,
+)
 from pipeline.bench.train_step import TrainStepConfig, train_step_ms
 from pipeline.report.bench_page import write_bench_page
 
@@ -91,7 +97,11 @@ def tables(record: Figures) -> Iterator[tuple[str, Rows]]:
         _rows(record["train_step_ms"], "parameters", "median_ms", "min_ms", "tokens_per_s"),
     )
     yield (
-        "Control step of one robot on one thread",
+        "Control step of one robot on one thread, median µs; compare networks within a runtime",
+        by_runtime(record["control_step_us"]),
+    )
+    yield (
+        "All control steps",
         _rows(record["control_step_us"], "parameters", "median_us", "p99_us"),
     )
     yield (

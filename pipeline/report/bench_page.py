@@ -14,10 +14,10 @@ SWEPT = {
     "fcnet-compiled": "FCNet, compiled",
     "fcnet-onnx": "FCNet, ONNX",
     "fcnet-torch": "FCNet, PyTorch",
-    "transformer": "Transformer",
-    "retnet": "RetNet",
+    "transformer-torch": "Transformer, PyTorch",
+    "retnet-torch": "RetNet, PyTorch",
 }
-WITHOUT_CONTEXT = frozenset({"retnet"})
+WITHOUT_CONTEXT = frozenset({"retnet-torch"})
 SWEEPS = {
     "context_len": ("context length, steps", "RetNet has none: its line is flat."),
     "n_layers": ("layers", "Baselines have as many parameters and layers as FCNet."),

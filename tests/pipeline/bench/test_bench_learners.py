@@ -13,9 +13,17 @@ from typing import Any
 import pytest
 
 from flows.progress import Silent
+from learners.models.registry import PRESETS
 from pipeline.bench.bars import check_bars
 from pipeline.bench.common import show_tables
-from pipeline.bench.control_step import ControlStepConfig, control_step_us, paper_modes
+from pipeline.bench.control_step import (
+    DEMO,
+    ControlStepConfig,
+    by_runtime,
+    control_step_us,
+    paper_modes,
+    setting_name,
+)
 from pipeline.bench.learners import tables
 from pipeline.report.bench_page import sweep
 from pipeline.report.report import write_report
@@ -81,8 +89,9 @@ def test_a_control_step_of_every_model_and_size(record: dict[str, Any]) -> None:
         "n_layers=2",
         "hidden_dim=128",
     }
-    assert set(steps["transformer"]) >= {"legged", "context_len=512", "n_layers=2"}
-    assert set(steps) >= {"fcnet-torch", "retnet", "dt-legged", "history-mlp-legged", "mlp-legged"}
+    assert set(steps["transformer-torch"]) >= {"legged", "context_len=512", "n_layers=2"}
+    others = {"retnet", "dt-legged", "history-mlp-legged", "mlp-legged", "bot"}
+    assert set(steps) >= {"fcnet-torch", "bot-compiled", *(f"{name}-torch" for name in others)}
     for settings in steps.values():
         for each in settings.values():
             assert 0 < each["median_us"] <= each["p99_us"]
@@ -93,7 +102,7 @@ def test_baselines_have_as_many_parameters_at_every_size(record: dict[str, Any])
     steps = record["control_step_us"]
     for name in ("legged", "context_len=512", "context_len=1024"):
         assert steps["fcnet-compiled"][name]["parameters"] == PARAMETERS
-    for baseline in ("transformer", "retnet"):
+    for baseline in ("transformer-torch", "retnet-torch"):
         for name, each in steps[baseline].items():
             fcnet = steps["fcnet-compiled"][name]
             assert each["fcnet"] == fcnet["fcnet"]
@@ -124,14 +133,17 @@ def test_attention_figures_follow_from_the_times(record: dict[str, Any]) -> None
 
 def test_bars_follow_from_the_figures_shown(record: dict[str, Any]) -> None:
     train, control = record["train_step_ms"], record["control_step_us"]
-    folded = train["fcnet-legged"]["folded"]["median_ms"]
+    folded, demo = train["fcnet-legged"]["folded"]["median_ms"], setting_name(DEMO)
     compiled = {name: each["median_us"] for name, each in control["fcnet-compiled"].items()}
-    baseline = {name: each["median_us"] for name, each in control["transformer"].items()}
+    baseline = {name: each["median_us"] for name, each in control["transformer-torch"].items()}
     expected = [
         train["fcnet-legged"]["fft-modes"]["median_ms"] / folded,
         folded / train["transformer-legged"]["preset"]["median_ms"],
         compiled["legged"],
         control["fcnet-onnx"]["legged"]["median_us"],
+        control["fcnet-torch"][demo]["median_us"] / compiled[demo],
+        control["bot-torch"]["legged"]["median_us"]
+        / control["bot-compiled"]["legged"]["median_us"],
         baseline["legged"] / compiled["legged"],
         baseline["context_len=512"] / compiled["context_len=512"],
         compiled["context_len=1024"] / compiled["legged"],
@@ -148,7 +160,7 @@ def test_bars_follow_from_the_figures_shown(record: dict[str, Any]) -> None:
 def test_a_bar_that_was_not_measured_is_neither_met_nor_missed(record: dict[str, Any]) -> None:
     figures = copy.deepcopy(record)
     del figures["control_step_us"]["fcnet-onnx"]
-    del figures["control_step_us"]["transformer"]["context_len=512"]
+    del figures["control_step_us"]["transformer-torch"]["context_len=512"]
     missing = [each for each in check_bars(figures) if each["value"] is None]
     assert len(missing) == 2
     assert all(each["met"] is None for each in missing)
@@ -159,9 +171,9 @@ def test_a_sweep_changes_one_size_alone(record: dict[str, Any]) -> None:
     shown = sweep(control, "fcnet-compiled", "context_len")
     assert [size for size, _ in shown] == [64, 512, 1024]
     assert shown[2][1] == control["fcnet-compiled"]["context_len=1024"]["median_us"]
-    assert [size for size, _ in sweep(control, "transformer", "n_layers")] == [2, 4]
-    flat = sweep(control, "retnet", "context_len")
-    assert {value for _, value in flat} == {control["retnet"]["legged"]["median_us"]}
+    assert [size for size, _ in sweep(control, "transformer-torch", "n_layers")] == [2, 4]
+    flat = sweep(control, "retnet-torch", "context_len")
+    assert {value for _, value in flat} == {control["retnet-torch"]["legged"]["median_us"]}
     assert len(flat) == len(shown)
     assert [size for size, _ in sweep(control, "fcnet-onnx", "context_len")] == [64]
     assert sweep(control, "absent", "n_layers") == []
@@ -202,7 +214,14 @@ def test_without_the_onnx_packages_the_rest_is_measured(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with Silent().step("", 1, "") as advance:
         figures, notes = control_step_us(TINY, advance)
-    assert set(figures) == {"fcnet-compiled", "fcnet-torch", "transformer", "retnet"}
+    assert set(figures) == {f"fcnet-{each}" for each in ("compiled", "torch")} | {
+        "transformer-torch",
+        "retnet-torch",
+    }
+    fcnet, demo, *baselines = by_runtime(figures)
+    assert fcnet["torch"] == figures["fcnet-torch"]["legged"]["median_us"]
+    assert (fcnet["onnx"], demo["parameters"]) == (None, PRESETS["fcnet"].parameters)
+    assert all(each["compiled"] is None for each in baselines)
     assert len(notes) == 1
     assert "onnxscript" in notes[0]
 
