@@ -120,7 +120,7 @@ class EmbodimentGraph:
         size = len(self.nodes)
         step = self.embodiment_mask().float()
         distances = torch.full((size, size), -1, device="cpu")
-        reached = torch.eye(size, device="cpu")
+        reached = torch.eye(size, dtype=step.dtype, device="cpu")
         for hops in range(size):
             distances[(reached > 0) & (distances < 0)] = hops
             reached = (reached @ step > 0).float()

@@ -89,6 +89,15 @@ def test_quadruped_graph_is_the_papers_body() -> None:
     assert graph.actions[rear_left_calf] == (8,)
 
 
+def test_graphs_do_not_depend_on_the_default_precision() -> None:
+    hops = quadruped_graph(OBS_SLICES).hop_distances()
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert torch.equal(quadruped_graph(OBS_SLICES).hop_distances(), hops)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_return_to_go_sits_at_the_root() -> None:
     layout = TokenLayout("return", OBS_SLICES)
     graph = quadruped_graph(layout.slices)

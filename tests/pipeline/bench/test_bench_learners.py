@@ -213,7 +213,8 @@ def test_the_report_of_a_run_shows_the_figures_in_its_folder(
 def test_without_the_onnx_packages_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with Silent().step("", 1, "") as advance:
-        figures, notes = control_step_us(TINY, advance)
+        measured, notes = control_step_us(TINY, advance)
+    figures: Any = measured
     assert set(figures) == {f"fcnet-{each}" for each in ("compiled", "torch")} | {
         "transformer-torch",
         "retnet-torch",
