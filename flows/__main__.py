@@ -18,10 +18,11 @@ from flows.records.records import read_record, to_tree
 from flows.runners.registry import RUNNERS, find_runner
 from flows.stages.comparison import ComparisonPlan, run_comparison
 from flows.stages.demo import DemoPlan, run_demo
-from flows.stages.evaluate import EvaluatePlan, evaluate_policy, run_source
+from flows.stages.evaluate import EvaluatePlan, evaluate_policy
 from flows.stages.export import ExportPlan, run_export
 from flows.stages.importing import ImportPlan, run_import
 from flows.stages.train import TrainPlan, run_training
+from flows.tasks.policies import run_source
 from flows.tasks.registry import LEGGED, TASKS, collection_plan
 
 WRONG_INPUT = 2

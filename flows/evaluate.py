@@ -10,7 +10,8 @@ from flows.records.records import to_tree
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
 from flows.settings import override, with_chosen
 from flows.stages import evaluate as stage
-from flows.stages.evaluate import EvaluatePlan, run_source
+from flows.stages.evaluate import EvaluatePlan
+from flows.tasks.policies import run_source
 
 evaluate_policy = retried_task("evaluate", "evaluate {source.name}")(stage.evaluate_policy)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collectors.legged.driving import Driver
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeDraws, EpisodeSpec
 from collectors.legged.observations import OBS_DIM, PRIVILEGED_DIM
@@ -19,10 +20,10 @@ STATE_DIM = 3 + 4 + N_JOINTS
 class EpisodeRecord:
     """The arrays of one episode of T steps, float32.
 
-    obs (T, 70) is what the policy saw, action (T, 12) what it chose. Action noise is added to the
-    executed action only, which is the next observation's `last_action`. state (T, 19): base
-    position, quaternion wxyz, joint positions before each step. privileged (T, P): what the expert
-    saw. final_obs (70,): the observation after the last step.
+    obs (T, 70) is what the policy saw, action (T, 12) what it chose. The executed action, a
+    driver's where one drove, and with noise, is the next observation's `last_action`.
+    state (T, 19): base position, quaternion wxyz, joint positions before each step.
+    privileged (T, P): what the expert saw. final_obs (70,): the observation after the last step.
     """
 
     obs: np.ndarray
@@ -59,8 +60,14 @@ class _Slots:
     In a simulator with a fixed world, robots idle until all episodes have ended.
     """
 
-    def __init__(self, env: LeggedEnvironment, policy: Policy, specs: Sequence[EpisodeSpec]):
-        self._env, self._policy = env, policy
+    def __init__(
+        self,
+        env: LeggedEnvironment,
+        policy: Policy,
+        specs: Sequence[EpisodeSpec],
+        driver: Driver | None,
+    ):
+        self._env, self._policy, self._driver = env, policy, driver
         self._waiting = iter(specs)
         self.running = np.zeros(env.num_robots, dtype=bool)
 
@@ -72,9 +79,11 @@ class _Slots:
         pairs = list(zip(ids.tolist(), self._waiting, strict=False)) if len(ids) else []
         if not pairs:
             return
-        started = np.array([index for index, _ in pairs])
-        self._env.reset(started, [spec for _, spec in pairs])
+        started, specs = np.array([index for index, _ in pairs]), [spec for _, spec in pairs]
+        self._env.reset(started, specs)
         self._policy.reset(started)
+        if self._driver is not None:
+            self._driver.reset(started, specs)
         self.running[started] = True
 
 
@@ -85,6 +94,7 @@ def run_episodes(
     record: bool = False,
     privileged: bool = False,
     progress: Callable[[int], None] | None = None,
+    driver: Driver | None = None,
 ) -> Iterator[EpisodeResult]:
     """Run every episode of `specs` once; yields results as episodes end.
 
@@ -93,15 +103,18 @@ def run_episodes(
     Args:
         record, privileged: keep the episodes' arrays, and the privileged block.
         progress: called with the number of robot steps after every control step.
+        driver: drives in the policy's place at times; the policy's actions are recorded.
     """
-    slots = _Slots(env, policy, specs)
+    slots = _Slots(env, policy, specs, driver)
     recorder = _Recorder(env, privileged) if record else None
     returns = np.zeros(env.num_robots)
     slots.fill(np.arange(env.num_robots))
     observation = env.observe()
     while slots.running.any():
-        action = policy.act(observation)
-        executed = action + np.where(slots.running[:, None], env.action_noise(), np.float32(0.0))
+        action = chosen = policy.act(observation)
+        if driver is not None:
+            chosen = driver.replaced(action, observation, env.step_count)
+        executed = chosen + np.where(slots.running[:, None], env.action_noise(), np.float32(0.0))
         if recorder is not None:
             recorder.before_step(observation, action)
         transition = env.step(executed)

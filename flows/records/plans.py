@@ -7,6 +7,9 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Plan = TypeVar("Plan")
 
+PLAN = "plan.json"
+"""A training run's record."""
+
 
 def plan_from_tree(kind: type[Plan], tree: Any) -> Plan:
     """A frozen dataclass tree from its JSON values; fields that are absent have their defaults.

@@ -8,19 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from collectors.experts.expert import load_expert
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.evaluation import CellResult, EvaluationGrid, evaluate
-from collectors.legged.observations import POLICY_SLICES
 from collectors.policies import Observation, Policy
-from collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
+from collectors.robots.robot import RobotCard
 from flows.progress import Reporter
-from flows.records.records import digest, kept_evaluation, read_record
-from flows.stages.train import PLAN
-from learners.checkpoint import checkpoint_path, load_policy
-from learners.deploy.control import LearnedPolicy
-from learners.deploy.onnx_policy import OnnxPolicy, is_exported_policy, read_description
-from learners.models.registry import count_parameters
+from flows.records.records import kept_evaluation
+from flows.tasks.policies import PolicySource
 
 LATENCY_REPEATS = 1000
 
@@ -41,27 +35,6 @@ class EvaluatePlan:
     threads: int = 2
     return_target: float = 1.0
     robot: str = ""
-
-
-@dataclass(frozen=True)
-class PolicySource:
-    """A policy: of a training run's or exported policy's folder, or an expert's name or file.
-
-    `which` checkpoint of a run: "last", or "best" by validation loss.
-    """
-
-    name: str
-    run: Path | None = None
-    expert: str = ""
-    which: str = "last"
-
-    def key(self) -> str:
-        """Changes whenever the policy's weights do."""
-        if self.run is None:
-            return load_expert(self.expert).hash
-        if is_exported_policy(self.run):
-            return digest(read_description(self.run)["files"])
-        return digest(checkpoint_path(self.run, self.which).read_bytes().hex())
 
 
 @dataclass(frozen=True)
@@ -102,7 +75,7 @@ def evaluate_policy(
 def _evaluated(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> PolicyEvaluation:
     specs = plan.grid.specs()
     robots = min(plan.robots, len(specs))
-    policy, parameters, robot = _load(source, robots, plan)
+    policy, parameters, robot = source.load(robots, plan.robot, plan.return_target)
     started = time.perf_counter()
     env = LeggedEnvironment(robot, robots, plan.threads, plan.sim)
     try:
@@ -110,7 +83,7 @@ def _evaluated(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> 
         with reporter.step(f"evaluate {source.name}", total, "step") as advance:
             cells = evaluate(policy, env, plan.grid, lambda n: advance(n, ""))
         wall_s = time.perf_counter() - started
-        single, _, _ = _load(source, 1, plan)
+        single, _, _ = source.load(1, plan.robot, plan.return_target)
         median, p99 = control_latency(single, robot_observations(plan, robot))
     finally:
         env.close()
@@ -126,17 +99,6 @@ def _evaluated(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> 
         steps_per_s=total / wall_s,
         cells=tuple(cells),
     )
-
-
-def run_source(run: Path) -> PolicySource:
-    """The policy of a training run's folder.
-
-    Raises:
-        ValueError: no such folder.
-    """
-    if not run.is_dir():
-        raise ValueError(f"no training run at {run}; `gaitforge train` makes one")
-    return PolicySource(run.resolve().name, run=run)
 
 
 def robot_observations(plan: EvaluatePlan, robot: RobotCard, count: int = 64) -> list[Observation]:
@@ -177,33 +139,3 @@ def control_latency(
         torch.set_num_threads(threads)
     median, p99 = np.percentile(times[repeats // 4 :], [50, 99]) * 1e6
     return float(median), float(p99)
-
-
-def _load(source: PolicySource, robots: int, plan: EvaluatePlan) -> tuple[Policy, int, RobotCard]:
-    """The policy for a number of robots, its size, and the robot it drives."""
-    if source.run is None:
-        expert = load_expert(source.expert).policy
-        expert.name = source.name
-        robot = load_robot(plan.robot) if plan.robot else expert.robot
-        return expert, expert.parameters(), robot
-    if is_exported_policy(source.run):
-        if source.which != "last":
-            raise ValueError(f"{source.run} is an exported policy, which has no other checkpoint")
-        return _load_exported(source.run, source.name, robots, plan)
-    network = load_policy(source.run, obs_slices=POLICY_SLICES, which=source.which)
-    policy = LearnedPolicy(network, robots, source.name, plan.return_target)
-    trained = read_record(source.run / PLAN) or {}
-    robot = load_robot(plan.robot or trained.get("robot", DEFAULT_ROBOT))
-    return policy, count_parameters(network), robot
-
-
-def _load_exported(
-    folder: Path, name: str, robots: int, plan: EvaluatePlan
-) -> tuple[Policy, int, RobotCard]:
-    policy = OnnxPolicy(folder, robots, name, plan.return_target)
-    fields = policy.description["observation"]["fields"]
-    slices = {field: (each["start"], each["stop"]) for field, each in fields.items()}
-    if slices != POLICY_SLICES:
-        raise ValueError(f"{folder} reads another observation layout than this program's")
-    robot = load_robot(plan.robot or policy.description["control"]["robot"])
-    return policy, policy.parameters, robot

@@ -13,9 +13,9 @@ from collectors.scenarios.command_ranges import command_ranges
 from collectors.timing import CONTROL_DT_S, DECIMATION
 from datasets.files import sha256_file
 from flows.progress import Reporter
+from flows.records.plans import PLAN
 from flows.records.records import provenance, read_record
-from flows.stages.evaluate import run_source
-from flows.stages.train import PLAN
+from flows.tasks.policies import run_source
 from learners.checkpoint import KEPT, policy_from, read_checkpoint
 from learners.deploy.export import ExportOptions, ExportResult, export_policy
 from learners.deploy.export_metadata import CommandFacts, FieldFacts, RobotFacts

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from collectors.legged.driving import driven_steps
 from collectors.legged.environment import MAX_ACTION, LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
 from collectors.legged.observations import POLICY_SLICES
@@ -89,6 +90,7 @@ class _Batch:
         self._env = env
         self._rows = rows
         self._stored = [selection.episode(int(index)) for index in indices]
+        self._driven = [_driven(row) for row in rows]
         self._faults: dict[int, str] = {}
 
     def run(self, steps: int, advance: Any) -> list[ReplayFault]:
@@ -124,13 +126,18 @@ class _Batch:
         ]
 
     def _executed(self, i: int, step: int) -> np.ndarray:
-        """The executed action: the policy's plus the noise drawn from the seed."""
+        """The executed action: the stored one plus the noise drawn from the seed.
+
+        Where another policy drove, the stored next observation alone knows it.
+        """
         draws = self._env.episode_draws[i]
         action = self._stored[i]["action"][step]
         if draws is not None and self._rows[i]["action_noise"] > 0:
             action = action + draws.action_noise[step]
         after = self._stored[i]["obs"][step + 1 :]
         known = after[0] if len(after) else self._stored[i]["final_obs"]
+        if self._driven[i][step]:
+            return known[_LAST_ACTION]
         clipped = np.clip(action, -MAX_ACTION, MAX_ACTION)
         self._compare(i, step, "action", clipped, known[_LAST_ACTION])
         return action
@@ -144,6 +151,13 @@ class _Batch:
     def _compare(self, i: int, step: int, what: str, got: Any, stored: Any) -> None:
         if not np.array_equal(got, stored):
             self._faults.setdefault(i, f"{what} of step {step} differs from the stored one")
+
+
+def _driven(row: dict[str, Any]) -> np.ndarray:
+    """(T,) whether another policy than the one of the stored actions drove."""
+    if row.get("policy_hash") in (None, row["expert_hash"]):
+        return np.zeros(row["length"], dtype=bool)
+    return driven_steps(row["seed"], row["policy_share"], row["policy_stretch"], row["length"])
 
 
 def _spec(row: dict[str, Any]) -> EpisodeSpec:

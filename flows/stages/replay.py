@@ -17,7 +17,7 @@ from flows.progress import Reporter, no_progress
 from flows.records.part_records import plan_records
 from flows.stages.legged_replay import ReplayFault, replay_legged
 from flows.tasks.interface import PartData
-from flows.tasks.registry import LEGGED, recorded_plan
+from flows.tasks.registry import LEGGED, LEGGED_POLICY, recorded_plan
 
 
 def replay(
@@ -39,7 +39,7 @@ def replay(
     plans = {
         part: record
         for record in plan_records(store_path)
-        if record["kind"] != LEGGED
+        if record["kind"] not in (LEGGED, LEGGED_POLICY)
         for part in record["parts"]
     }
     made = sorted(plans.keys() - set(store.missing(list(plans))))

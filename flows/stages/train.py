@@ -5,14 +5,13 @@ from pathlib import Path
 
 from datasets import Selection, open_store
 from flows.progress import Reporter, from_totals
+from flows.records.plans import PLAN
 from flows.records.records import provenance, write_record
 from learners.models.registry import preset
 from learners.training.config import TrainConfig
 from learners.training.distributed import process_rank
 from learners.training.records.history import HistoryRow
 from learners.training.train import TrainResult, train
-
-PLAN = "plan.json"
 
 
 @dataclass(frozen=True)

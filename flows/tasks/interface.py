@@ -100,6 +100,6 @@ class CollectionPlan(ABC):
             names = self.part_ids()
             raise ValueError(
                 f"part {part} is not one of the plan's {len(names)}, {names[0]} to {names[-1]}: "
-                "its settings differ, or the expert's file changed since it was named"
+                "its settings differ, or the expert's or policy's file changed since it was named"
             )
         return planned

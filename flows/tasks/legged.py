@@ -9,9 +9,11 @@ from typing import Any
 
 from collectors.experts.expert import DEFAULT_EXPERT, load_expert
 from collectors.legged import data
+from collectors.legged.driving import Driver
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.rollout import run_episodes
 from collectors.policies import Policy
+from collectors.robots.robot import RobotCard
 from collectors.simulators import check_backend
 from collectors.timing import EPISODE_STEPS
 from datasets import Schema
@@ -50,18 +52,30 @@ class LeggedPlan(CollectionPlan):
 
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`; the list grows with `grid.parts`."""
-        content = {
+        steps = self.grid.episodes_per_part * EPISODE_STEPS
+        return dict.fromkeys(self.grid.part_ids(digest(self.content())[:6]), steps)
+
+    def content(self) -> dict[str, Any]:
+        """What the parts' names change with."""
+        return {
             **asdict(replace(self.grid, parts=1)),
-            "expert": load_expert(self.expert).hash,
+            "expert": self.actor_hash(),
             "sim": self.sim,
             "form": asdict(self.form),
         }
-        steps = self.grid.episodes_per_part * EPISODE_STEPS
-        return dict.fromkeys(self.grid.part_ids(digest(content)[:6]), steps)
+
+    def actor_hash(self) -> str:
+        """Of the policy whose actions are stored."""
+        return load_expert(self.expert).hash
+
+    def actor(self, robots: int) -> tuple[Policy, RobotCard]:
+        """The policy whose actions are stored, for a number of robots, and its robot."""
+        expert = load_expert(self.expert).policy
+        return expert, expert.robot
 
     def schema(self) -> Schema:
         """See `CollectionPlan.schema`."""
-        return data.legged_schema(load_expert(self.expert).policy.robot, self.form)
+        return data.legged_schema(self.actor(1)[1], self.form)
 
     def simulate(self, threads: int = 1) -> LeggedSimulation:
         """See `CollectionPlan.simulate`."""
@@ -72,16 +86,17 @@ class LeggedSimulation(Simulation):
     """An expert on N simulated robots.
 
     Attributes:
-        env: the simulated robots; policy: acts.
+        env: the simulated robots; policy: its actions are stored; driver: drives in its place.
     """
 
     def __init__(self, plan: LeggedPlan, threads: int):
-        self._plan, self._expert = plan, load_expert(plan.expert)
+        self._plan = plan
         # Full waves: a last wave of a few episodes would leave the other robots idle.
         waves = ceil(plan.grid.episodes_per_part / plan.robots)
         robots = ceil(plan.grid.episodes_per_part / waves)
-        self.policy: Policy = self._expert.policy
-        self.env = LeggedEnvironment(self._expert.policy.robot, robots, threads, plan.sim)
+        self.policy, robot = plan.actor(robots)
+        self.driver: Driver | None = None
+        self.env = LeggedEnvironment(robot, robots, threads, plan.sim)
 
     def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
         """See `Simulation.roll_out`."""
@@ -93,9 +108,10 @@ class LeggedSimulation(Simulation):
             record=True,
             privileged=self._plan.form.privileged,
             progress=lambda n: advance(n, ""),
+            driver=self.driver,
         )
         results = list(episodes)
-        simulator, expert = (physics.name, physics.version), (policy.name, self._expert.hash)
+        simulator, expert = (physics.name, physics.version), (policy.name, self._plan.actor_hash())
         catalog = data.part_catalog(results, self.env.robot, simulator, expert)
         return PartData(*data.part_arrays(results, schema), catalog)
 

@@ -7,11 +7,12 @@ from typing import Any
 from flows.records.plans import plan_from_tree
 from flows.tasks.interface import CollectionPlan
 
-LEGGED = "legged"
+LEGGED, LEGGED_POLICY = "legged", "legged-policy"
 TASKS = {
     LEGGED: "flows.tasks.legged:LeggedPlan",
     "gym": "flows.tasks.gym:GymPlan",
     "humanoid": "flows.tasks.humanoid:HumanoidPlan",
+    LEGGED_POLICY: "flows.tasks.legged_policy:LeggedPolicyPlan",
 }
 """Task -> "module:class" of its plan."""
 

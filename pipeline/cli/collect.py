@@ -1,7 +1,10 @@
 """`gaitforge collect`: the missing parts of a plan, made by the runner that is chosen."""
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from datasets import open_store
 from flows.records.part_records import PartCollected, collection_rate, records_of_commits
@@ -13,14 +16,19 @@ from pipeline.cli.arguments import (
     SIMULATOR,
     command,
     flag,
+    given,
     numbers,
     option,
+    positive,
     setting,
 )
 from pipeline.cli.runner_arguments import RUNNER, runner_settings
 from pipeline.cli.running import show_submitted
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
+
+if TYPE_CHECKING:
+    from flows.tasks.legged import LeggedPlan
 
 
 @command(
@@ -29,6 +37,10 @@ from pipeline.tables import show
     option("--preset", "size of the plan", default="demo", metavar="NAME"),
     option("--parts", "only these parts of the plan, e.g. 0-9", numbers),
     "--expert",
+    option("--policy", "a policy that drives: folder of a run or export, or module:Class"),
+    option("--labeller", "with --policy: the expert, which labels every step and drives in turns"),
+    option("--share", "of the stretches that the policy drives (default: 0.3)", float),
+    option("--stretch", "control steps of a stretch (default: 12)", positive),
     SIMULATOR,
     SIMULATION,
     CELLS,
@@ -63,6 +75,7 @@ def collect_command(arguments: argparse.Namespace) -> None:
             "half": arguments.half or None,
         },
     )
+    plan = _driven(arguments, plan)
     ids = plan.part_ids()
     if arguments.parts is not None:
         outside = [k for k in arguments.parts if k >= len(ids)]
@@ -72,6 +85,20 @@ def collect_command(arguments: argparse.Namespace) -> None:
     records = run_collection(arguments, plan, ids)
     if records is not None:
         show_parts(records, arguments.json)
+
+
+def _driven(arguments: argparse.Namespace, plan: LeggedPlan) -> LeggedPlan:
+    """The plan with the chosen policy, if any."""
+    chosen = given(arguments, "share", "stretch")
+    if (chosen or arguments.labeller) and not (arguments.policy and arguments.labeller):
+        raise ValueError("--labeller goes with --policy, --share and --stretch with both")
+    if not arguments.policy:
+        return plan
+    if arguments.expert:
+        raise ValueError("with --policy the expert is the --labeller, not --expert")
+    from flows.tasks.legged_policy import driven_by
+
+    return driven_by(plan, arguments.policy, arguments.labeller or "", **chosen)
 
 
 def run_collection(

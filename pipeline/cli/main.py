@@ -37,6 +37,7 @@ COMMANDS = {
     "report": ("demo", "write report.html from a run's files"),
     "models": ("train", "list the models and their sizes"),
     "compare": ("train", "train models with equal budgets on the same episodes, and evaluate"),
+    "dagger": ("train", "train in rounds, with an expert's corrections on the policy's own states"),
     "export": ("transfer", "write a policy for a robot's program, or a store in another format"),
     "import": ("transfer", "import another project's data into a store"),
     "formats": ("transfer", "list the other projects' formats and their options"),

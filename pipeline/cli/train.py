@@ -1,4 +1,4 @@
-"""`gaitforge train`, `evaluate`, `models` and `compare`: policies from a store's episodes."""
+"""`gaitforge train`, `evaluate`, `models`, `compare`, `dagger`: policies from a store."""
 
 from __future__ import annotations
 
@@ -156,6 +156,47 @@ def compare_command(arguments: argparse.Namespace) -> None:
         return
     show(comparison_rows(record), as_json=False)
     print(f"\npage: {page}")
+
+
+@command(
+    "gaitforge dagger data/legged.zarr --rounds 3 --steps 3000 --out runs/dagger",
+    "store --out",
+    option("--rounds", "of collecting and training, after a first training", positive, 3),
+    option("--model", "one of gaitforge models", default="fcnet", metavar="NAME"),
+    "--objective --steps --batch-size --device",
+    option("--labeller", "the expert: a shipped one, or a .safetensors file", metavar="NAME"),
+    option("--share", "of the stretches that the policy drives (default: 0.3)", float),
+    option("--stretch", "control steps of a stretch (default: 12)", positive),
+    option("--parts", "to collect in a round (default: 4)", positive),
+    option("--plain", "learn from the expert alone, too", action=argparse.BooleanOptionalAction),
+    CELLS,
+    "--where --episodes --threads",
+    setting("config.window_len=192"),
+    "--json",
+)
+def dagger_command(arguments: argparse.Namespace) -> None:
+    """Train in rounds, with an expert's corrections on the policy's own states."""
+    from flows.stages.comparison import GRID_EPISODES, comparison_grid
+    from flows.stages.dagger import DaggerPlan, run_dagger
+    from flows.stages.train import SelectPlan
+
+    select = SelectPlan(**given(arguments, "terrain", "skill", "level", "where"))
+    selection = select.select(arguments.store)
+    grid = comparison_grid(selection, arguments.episodes or GRID_EPISODES)
+    levels = sorted(selection.episodes().column("level").unique().to_pylist())
+    names = ("model", "objective", "steps", "batch_size", "device")
+    plan = DaggerPlan(
+        select=select,
+        config=TrainConfig(**given(arguments, *names)),
+        **given(arguments, "rounds", "share", "stretch", "plain"),
+    )
+    cells = {"terrains": grid.terrains, "skills": grid.skills, "levels": tuple(levels)}
+    made = with_chosen(plan.collect.grid, {**cells, "parts": arguments.parts})
+    chosen = {"grid": made, "expert": arguments.labeller, "threads": arguments.threads}
+    collect = with_chosen(plan.collect, chosen)
+    evaluate = with_chosen(plan.evaluate, {"grid": grid, "threads": arguments.threads})
+    plan = override(replace(plan, collect=collect, evaluate=evaluate), arguments.settings)
+    show(run_dagger(plan, arguments.store, arguments.out, TerminalReporter()), arguments.json)
 
 
 def _comparison_plan(arguments: argparse.Namespace) -> ComparisonPlan:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from collectors.legged.data import CollectionGrid
 from collectors.legged.evaluation import EvaluationGrid
-from flows.progress import Advance
+from flows.progress import Advance, Silent
 from flows.stages.demo import DemoPlan
 from flows.stages.evaluate import EvaluatePlan
-from flows.stages.train import SelectPlan, TrainPlan
+from flows.stages.train import SelectPlan, TrainPlan, run_training
 from flows.tasks.legged import LeggedPlan
 from learners.training.config import TrainConfig
-from tests.learners.making import SMALL
+from tests.learners.making import SMALL, make_selection
 
 GRID = CollectionGrid(
     terrains=("flat", "rough"),
@@ -53,6 +54,14 @@ DEMO = DemoPlan(
         grid=EvaluationGrid(("flat",), ("stand", "run"), levels=(2,), episodes=2), robots=4
     ),
 )
+
+
+def small_run(folder: Path) -> Path:
+    """A few steps of training of a small return-conditioned FCNet."""
+    make_selection(folder / "walks.zarr")
+    plan = _training("fcnet", "return")
+    run_training(plan, folder / "walks.zarr", folder / "run", Silent())
+    return folder / "run"
 
 
 @dataclass

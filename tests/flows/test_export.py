@@ -15,12 +15,10 @@ from flows.progress import Silent
 from flows.records.records import to_tree
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
 from flows.stages.export import ExportPlan, robot_facts, run_export
-from flows.stages.train import SelectPlan, TrainPlan, run_training
 from learners.checkpoint import CHECKPOINT, read_checkpoint
 from learners.deploy.export import ExportOptions
-from learners.training.config import TrainConfig
+from tests.flows.making import small_run
 from tests.learners.deploy.exporting import export_small
-from tests.learners.making import SMALL, make_selection
 
 ONNX_ONLY = ExportPlan(options=ExportOptions(("onnx",), batch_size=2))
 PT2_ONLY = ExportPlan(options=ExportOptions(("pt2",)))
@@ -39,22 +37,7 @@ class Listening(Silent):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few steps of training of a small return-conditioned FCNet."""
-    folder = tmp_path_factory.mktemp("export")
-    make_selection(folder / "walks.zarr")
-    config = TrainConfig(
-        model="fcnet",
-        model_overrides=SMALL["fcnet"],
-        objective="return",
-        steps=3,
-        batch_size=4,
-        window_len=8,
-        held_out_fraction=0.5,
-        validation_batches=1,
-    )
-    plan = TrainPlan(SelectPlan(), config)
-    run_training(plan, folder / "walks.zarr", folder / "run", Silent())
-    return folder / "run"
+    return small_run(tmp_path_factory.mktemp("export"))
 
 
 def test_the_exported_policy_does_in_the_simulator_what_the_run_does(

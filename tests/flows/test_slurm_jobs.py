@@ -320,7 +320,7 @@ def test_a_job_folders_task_runs_anywhere_and_makes_its_own_parts(tmp_path: Path
     assert open_store(store).parts() == parts[:1]
     with pytest.raises(ValueError, match="has tasks 0-1, not 2"):
         run_task(folder, 2, Silent())
-    with pytest.raises(ValueError, match="the expert's file changed since"):
+    with pytest.raises(ValueError, match="the expert's or policy's file changed since"):
         run_task(folder, 1, Silent())
     assert open_store(store).parts() == parts[:1]
 

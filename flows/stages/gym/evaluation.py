@@ -30,9 +30,9 @@ from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from datasets.formats.d4rl.tasks import normalised_return
 from datasets.schema import Schema
 from flows.progress import Reporter
+from flows.records.plans import PLAN
 from flows.records.records import kept_evaluation, read_record
 from flows.stages.compared_runs import Spread, mean_and_std
-from flows.stages.train import PLAN
 from learners.checkpoint import checkpoint_path, load_policy
 from learners.deploy.control import LearnedPolicy
 

@@ -1,0 +1,48 @@
+"""A policy that drives in another's place, for stretches that the episode's seed draws.
+
+DAgger (Ross et al., "A Reduction of Imitation Learning and Structured Prediction to No-Regret
+Online Learning", 2011): the learner visits its own states and the expert says what it would do
+there. Deviation: the paper draws who drives for every step; here it is drawn for a stretch of
+steps (docs/howto/corrections.md says why).
+"""
+
+import numpy as np
+
+from collectors.legged.episodes import EpisodeSpec
+from collectors.policies import Observation, Policy
+from collectors.timing import EPISODE_STEPS
+
+_TURNS = 0xDA66
+
+
+def driven_steps(seed: int, share: float, stretch: int, steps: int = EPISODE_STEPS) -> np.ndarray:
+    """(steps,) whether the policy drives; each stretch of an episode is drawn on its own."""
+    turns = np.random.default_rng([_TURNS, seed]).random(-(-steps // stretch)) < share
+    return np.repeat(turns, stretch)[:steps]
+
+
+class Driver:
+    """A policy whose actions are executed in place of the recorded ones, by `driven_steps`.
+
+    Args:
+        policy: of `robots` robots; it sees every step, also those it does not drive.
+        share: of the stretches; stretch: control steps.
+    """
+
+    def __init__(self, policy: Policy, robots: int, share: float, stretch: int):
+        self._policy, self._share, self._stretch = policy, share, stretch
+        self._driven = np.zeros((robots, EPISODE_STEPS), dtype=bool)
+        self._rows = np.arange(robots)
+
+    def reset(self, ids: np.ndarray, specs: list[EpisodeSpec]) -> None:
+        """Robots `ids` start these episodes."""
+        self._policy.reset(ids)
+        for index, spec in zip(ids.tolist(), specs, strict=True):
+            self._driven[index] = driven_steps(spec.seed, self._share, self._stretch)
+
+    def replaced(
+        self, action: np.ndarray, observation: Observation, step: np.ndarray
+    ) -> np.ndarray:
+        """(N, 12) `action`, with the policy's own where it drives at the episodes' `step` (N,)."""
+        driven = self._driven[self._rows, np.minimum(step, EPISODE_STEPS - 1)]
+        return np.where(driven[:, None], self._policy.act(observation), action)

@@ -1,0 +1,130 @@
+"""DAgger: rounds of collecting with the last trained policy and training on all so far.
+
+Ross et al., "A Reduction of Imitation Learning and Structured Prediction to No-Regret Online
+Learning" (2011), with the deviation of `collectors.legged.driving`. Beside it, plain imitation of
+equally many episodes: the same ones with the expert alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from collectors.legged.data import CollectionGrid, StoredForm
+from datasets import open_store
+from datasets.schema import Schema
+from flows.progress import Reporter
+from flows.records.records import provenance, read_record, to_tree, write_record
+from flows.stages.collect import collect
+from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from flows.stages.train import SelectPlan, TrainPlan, run_training
+from flows.tasks.legged import LeggedPlan
+from flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
+from learners.training.config import TrainConfig
+
+RECORD = "dagger.json"
+ROUND = CollectionGrid(parts=4, seed=1000)
+
+
+@dataclass(frozen=True)
+class DaggerPlan:
+    """What the rounds do.
+
+    Attributes:
+        rounds: after round 0, which trains on the store as it is; more may be added later.
+        collect: of each round, by the expert that labels; round k adds k to its grid's seed.
+        share, stretch: as of `LeggedPolicyPlan`.
+        plain: whether plain imitation is collected, trained and evaluated beside the rounds.
+        select: the store's episodes of round 0; config: of every training; evaluate: of each.
+    """
+
+    rounds: int = 3
+    collect: LeggedPlan = field(default_factory=lambda: LeggedPlan(ROUND))
+    share: float = LeggedPolicyPlan.share
+    stretch: int = LeggedPolicyPlan.stretch
+    plain: bool = True
+    select: SelectPlan = field(default_factory=SelectPlan)
+    config: TrainConfig = field(default_factory=TrainConfig)
+    evaluate: EvaluatePlan = field(default_factory=EvaluatePlan)
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"{self.rounds} rounds: needs at least 1")
+        if self.select.saved:
+            raise ValueError("a saved selection cannot grow; select by columns instead")
+
+
+def run_dagger(
+    plan: DaggerPlan, store_path: Path | str, out: Path, reporter: Reporter
+) -> list[dict[str, Any]]:
+    """Run or resume the rounds; the new parts go into the same store, everything else into `out`.
+
+    Finished stages are skipped: committed parts, finished trainings, evaluations by their files.
+
+    Returns:
+        A row a round: {"round", "steps", "return", "success"} and, of plain imitation,
+        {"plain_steps", "plain_return", "plain_success"}; steps are those to learn from.
+
+    Raises:
+        ValueError: no store, an `out` of another plan, or what the stages refuse.
+    """
+    corrected = _claim(plan, store_path, out)
+    plain, rows = list(corrected), list[dict[str, Any]]()
+    learn = partial(_learn, plan, store_path, out, reporter)
+    form = _stored_form(open_store(store_path).schema)
+    for number in range(plan.rounds + 1):
+        seed = plan.collect.grid.seed + number
+        expert = replace(plan.collect, form=form, grid=replace(plan.collect.grid, seed=seed))
+        if number:
+            last = str(out / "train" / f"round-{number - 1}")
+            driven = driven_by(expert, last, expert.expert, share=plan.share, stretch=plan.stretch)
+            collect(driven, store_path, reporter)
+            corrected += driven.part_ids()
+        rows.append({"round": number, **learn(f"round-{number}", corrected)})
+        if plan.plain and number:
+            collect(expert, store_path, reporter)
+            plain += expert.part_ids()
+        if plan.plain:
+            row = learn(f"plain-{number}" if number else "round-0", plain)
+            rows[-1] |= {f"plain_{name}": value for name, value in row.items()}
+        write_record(out / RECORD, {"plan": asdict(plan), "rounds": rows, **provenance()})
+    return rows
+
+
+def _learn(
+    plan: DaggerPlan,
+    store: Path | str,
+    out: Path,
+    reporter: Reporter,
+    name: str,
+    parts: Sequence[str],
+) -> dict[str, Any]:
+    """Train on the parts and evaluate; returns the columns of the table."""
+    of_parts = "part IN ({})".format(", ".join(f"'{part}'" for part in parts))
+    where = f"({plan.select.where}) AND {of_parts}" if plan.select.where else of_parts
+    select, run = replace(plan.select, where=where), out / "train" / name
+    run_training(TrainPlan(select, plan.config), store, run, reporter)
+    path = out / "evaluate" / f"{name}.json"
+    found = evaluate_policy(PolicySource(name, run), plan.evaluate, reporter, path)
+    steps = select.select(store).steps
+    return {"steps": steps, "return": found.return_, "success": found.success}
+
+
+def _claim(plan: DaggerPlan, store_path: Path | str, out: Path) -> list[str]:
+    """Write the plan, or check that the one in the folder is this one; returns round 0's parts."""
+    mine = to_tree(plan)
+    del mine["rounds"]
+    known = read_record(out / "plan.json")
+    if known is None:
+        known = {"plan": mine, "parts": open_store(store_path).parts()}
+        write_record(out / "plan.json", known | provenance())
+    if known["plan"] != mine:
+        raise ValueError(f"{out} holds rounds with other settings; choose another --out")
+    return known["parts"]
+
+
+def _stored_form(schema: Schema) -> StoredForm:
+    """Which fields parts need that are added to a store of this schema."""
+    names, half = schema.names(), schema.field("obs").dtype == "float16"
+    return StoredForm("state" in names, "privileged" in names, half)

@@ -1,0 +1,112 @@
+"""Legged robots driven by a policy, alone or in turns with an expert that labels all steps.
+
+A plan of its own beside `LeggedPlan`, whose records and names of parts stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from collectors.legged.driving import Driver, driven_steps
+from collectors.policies import Policy
+from collectors.robots.robot import RobotCard
+from datasets import Schema
+from flows.progress import Advance
+from flows.tasks.interface import PartData
+from flows.tasks.legged import LeggedPlan, LeggedSimulation
+from flows.tasks.policies import PolicySource, named_source
+
+
+@dataclass(frozen=True)
+class LeggedPolicyPlan(LeggedPlan):
+    """What to collect with a policy.
+
+    Attributes:
+        policy: folder of a training run or an exported policy, or "module:Class".
+        expert: labels every step and drives where the policy does not; empty for none, then the
+            policy drives all the time and its own actions are stored.
+        share: of the stretches in which the policy drives; stretch: control steps of each.
+    """
+
+    kind = "legged-policy"
+
+    policy: str = ""
+    share: float = 0.3
+    stretch: int = 12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.policy:
+            raise ValueError("a policy is needed: a folder, or module:Class")
+        if not 0.0 < self.share <= 1.0 or self.stretch < 1:
+            raise ValueError("needs a share above 0 and at most 1, a stretch of at least 1 step")
+
+    @property
+    def source(self) -> PolicySource:
+        """The policy. Raises ValueError where there is none."""
+        return named_source(self.policy)
+
+    def content(self) -> dict[str, Any]:
+        """See `LeggedPlan.content`. A network's last bits may change with the number of robots."""
+        policy = {"policy": self.source.name, "policy_hash": self.source.weights_hash()}
+        shared = {"share": self.share, "stretch": self.stretch} if self.expert else {}
+        return {**super().content(), **policy, "robots": self.robots, **shared}
+
+    def actor_hash(self) -> str:
+        """See `LeggedPlan.actor_hash`."""
+        return super().actor_hash() if self.expert else self.source.weights_hash()
+
+    def actor(self, robots: int) -> tuple[Policy, RobotCard]:
+        """See `LeggedPlan.actor`. Raises ValueError if the expert's robot is not the policy's."""
+        policy, _, robot = self.source.load(robots)
+        if not self.expert:
+            return policy, robot
+        expert, driven = super().actor(robots)
+        if driven.name != robot.name:
+            raise ValueError(f"the policy drives {robot.name}, but the expert {driven.name}")
+        return expert, robot
+
+    def simulate(self, threads: int = 1) -> LeggedPolicySimulation:
+        """See `CollectionPlan.simulate`."""
+        return LeggedPolicySimulation(self, threads)
+
+
+def driven_by(plan: LeggedPlan, policy: str, expert: str, **settings: Any) -> LeggedPolicyPlan:
+    """The plan with a policy that drives; the arguments are fields of `LeggedPolicyPlan`.
+
+    A folder becomes absolute: workers may run elsewhere. Raises ValueError as the plan.
+    """
+    if Path(policy).is_dir():
+        policy = str(Path(policy).absolute())
+    known = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    return LeggedPolicyPlan(**{**known, "policy": policy, "expert": expert, **settings})
+
+
+class LeggedPolicySimulation(LeggedSimulation):
+    """A policy on N simulated robots, and the expert that labels its states."""
+
+    _plan: LeggedPolicyPlan
+
+    def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
+        """See `Simulation.roll_out`.
+
+        Catalog columns beside those of `LeggedPlan`: policy and policy_hash, policy_share and
+        policy_stretch as `driven_steps` takes them, and policy_steps, the steps that it drove.
+        """
+        plan, source, robots = self._plan, self._plan.source, self.env.num_robots
+        # Loaded for each part: what a policy remembers of earlier parts would change this one.
+        policy, _, _ = source.load(robots)
+        share = plan.share if plan.expert else 1.0
+        if plan.expert:
+            self.driver = Driver(policy, robots, share, plan.stretch)
+        else:
+            self.policy = policy
+        data = super().roll_out(part, schema, advance)
+        same = {"policy": policy.name, "policy_hash": source.weights_hash()}
+        same |= {"policy_share": share, "policy_stretch": plan.stretch}
+        episodes = list(zip(data.catalog["seed"], data.catalog["length"], strict=True))
+        columns = {name: [value] * len(episodes) for name, value in same.items()}
+        driven = [int(driven_steps(seed, share, plan.stretch, n).sum()) for seed, n in episodes]
+        return replace(data, catalog={**data.catalog, **columns, "policy_steps": driven})
