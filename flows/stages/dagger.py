@@ -7,7 +7,6 @@ equally many episodes: the same ones with the expert alone.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +70,18 @@ def run_dagger(
     """
     corrected = _claim(plan, store_path, out)
     plain, rows = list(corrected), list[dict[str, Any]]()
-    learn = partial(_learn, plan, store_path, out, reporter)
     form = _stored_form(open_store(store_path).schema)
+
+    def learn(name: str, parts: Sequence[str]) -> dict[str, Any]:
+        of_parts = "part IN ({})".format(", ".join(f"'{part}'" for part in parts))
+        where = f"({plan.select.where}) AND {of_parts}" if plan.select.where else of_parts
+        select, run = replace(plan.select, where=where), out / "train" / name
+        run_training(TrainPlan(select, plan.config), store_path, run, reporter)
+        source, path = PolicySource(name, run), out / "evaluate" / f"{name}.json"
+        found = evaluate_policy(source, plan.evaluate, reporter, path)
+        steps = select.select(store_path).steps
+        return {"steps": steps, "return": found.return_, "success": found.success}
+
     for number in range(plan.rounds + 1):
         seed = plan.collect.grid.seed + number
         expert = replace(plan.collect, form=form, grid=replace(plan.collect.grid, seed=seed))
@@ -90,25 +99,6 @@ def run_dagger(
             rows[-1] |= {f"plain_{name}": value for name, value in row.items()}
         write_record(out / RECORD, {"plan": asdict(plan), "rounds": rows, **provenance()})
     return rows
-
-
-def _learn(
-    plan: DaggerPlan,
-    store: Path | str,
-    out: Path,
-    reporter: Reporter,
-    name: str,
-    parts: Sequence[str],
-) -> dict[str, Any]:
-    """Train on the parts and evaluate; returns the columns of the table."""
-    of_parts = "part IN ({})".format(", ".join(f"'{part}'" for part in parts))
-    where = f"({plan.select.where}) AND {of_parts}" if plan.select.where else of_parts
-    select, run = replace(plan.select, where=where), out / "train" / name
-    run_training(TrainPlan(select, plan.config), store, run, reporter)
-    path = out / "evaluate" / f"{name}.json"
-    found = evaluate_policy(PolicySource(name, run), plan.evaluate, reporter, path)
-    steps = select.select(store).steps
-    return {"steps": steps, "return": found.return_, "success": found.success}
 
 
 def _claim(plan: DaggerPlan, store_path: Path | str, out: Path) -> list[str]:

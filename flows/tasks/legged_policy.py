@@ -98,11 +98,10 @@ class LeggedPolicySimulation(LeggedSimulation):
         plan, source, robots = self._plan, self._plan.source, self.env.num_robots
         # Loaded for each part: what a policy remembers of earlier parts would change this one.
         policy, _, _ = source.load(robots)
-        share = plan.share if plan.expert else 1.0
         if plan.expert:
-            self.driver = Driver(policy, robots, share, plan.stretch)
+            self.driver, share = Driver(policy, robots, plan.share, plan.stretch), plan.share
         else:
-            self.policy = policy
+            self.policy, share = policy, 1.0
         data = super().roll_out(part, schema, advance)
         same = {"policy": policy.name, "policy_hash": source.weights_hash()}
         same |= {"policy_share": share, "policy_stretch": plan.stretch}

@@ -51,10 +51,7 @@ class PolicySource:
         return digest(checkpoint_path(self.run, self.which).read_bytes().hex())
 
     def weights_hash(self) -> str:
-        """As `key`, but the same for equal weights of two trainings.
-
-        A checkpoint also holds its optimiser and times.
-        """
+        """As `key`, but the same for two equal trainings: a checkpoint also holds its times."""
         if self.run is None or is_exported_policy(self.run):
             return self.key()
         tensors, card = read_checkpoint(self.run, self.which)

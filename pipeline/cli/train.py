@@ -185,11 +185,9 @@ def dagger_command(arguments: argparse.Namespace) -> None:
     grid = comparison_grid(selection, arguments.episodes or GRID_EPISODES)
     levels = sorted(selection.episodes().column("level").unique().to_pylist())
     names = ("model", "objective", "steps", "batch_size", "device")
-    plan = DaggerPlan(
-        select=select,
-        config=TrainConfig(**given(arguments, *names)),
-        **given(arguments, "rounds", "share", "stretch", "plain"),
-    )
+    config = TrainConfig(**given(arguments, *names))
+    more = given(arguments, "rounds", "share", "stretch", "plain")
+    plan = DaggerPlan(select=select, config=config, **more)
     cells = {"terrains": grid.terrains, "skills": grid.skills, "levels": tuple(levels)}
     made = with_chosen(plan.collect.grid, {**cells, "parts": arguments.parts})
     chosen = {"grid": made, "expert": arguments.labeller, "threads": arguments.threads}
