@@ -7,8 +7,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Plan = TypeVar("Plan")
 
-PLAN = "plan.json"
-"""A training run's record."""
+PLAN = "plan.json"  # a training run's record
 
 
 def plan_from_tree(kind: type[Plan], tree: Any) -> Plan:

@@ -126,10 +126,7 @@ class _Batch:
         ]
 
     def _executed(self, i: int, step: int) -> np.ndarray:
-        """The executed action: the stored one plus the noise drawn from the seed.
-
-        Where another policy drove, the stored next observation alone knows it.
-        """
+        """The executed action: the policy's plus the noise drawn from the seed, or a driver's."""
         draws = self._env.episode_draws[i]
         action = self._stored[i]["action"][step]
         if draws is not None and self._rows[i]["action_noise"] > 0:

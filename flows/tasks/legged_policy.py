@@ -61,9 +61,7 @@ class LeggedPolicyPlan(LeggedPlan):
     def actor(self, robots: int) -> tuple[Policy, RobotCard]:
         """See `LeggedPlan.actor`. Raises ValueError if the expert's robot is not the policy's."""
         policy, _, robot = self.source.load(robots)
-        if not self.expert:
-            return policy, robot
-        expert, driven = super().actor(robots)
+        expert, driven = super().actor(robots) if self.expert else (policy, robot)
         if driven.name != robot.name:
             raise ValueError(f"the policy drives {robot.name}, but the expert {driven.name}")
         return expert, robot

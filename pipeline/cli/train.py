@@ -185,7 +185,7 @@ def dagger_command(arguments: argparse.Namespace) -> None:
     grid = comparison_grid(selection, arguments.episodes or GRID_EPISODES)
     levels = sorted(selection.episodes().column("level").unique().to_pylist())
     names = ("model", "objective", "steps", "batch_size", "device")
-    config = TrainConfig(**given(arguments, *names))
+    config = TrainConfig.recommended(**given(arguments, *names))
     more = given(arguments, "rounds", "share", "stretch", "plain")
     plan = DaggerPlan(select=select, config=config, **more)
     cells = {"terrains": grid.terrains, "skills": grid.skills, "levels": tuple(levels)}
