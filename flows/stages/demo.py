@@ -38,12 +38,19 @@ WALL = "wall.json"
 EXPERT_CARD = "expert.json"
 
 # A window is a whole episode, so every step has its full history. A training takes a minute.
-_FCNET_BUDGET = {"steps": 3000, "batch_size": 8, "window_len": EPISODE_STEPS, "peak_lr": 8e-3}
-_BOT_BUDGET = {"steps": 600, "batch_size": 6, "window_len": EPISODE_STEPS, "peak_lr": 5e-3}
+_FCNET_BUDGET = {
+    "steps": 3000,
+    "batch_size": 8,
+    "window_len": EPISODE_STEPS,
+    "peak_lr": 8e-3,
+    "ema_decay": 0.995,
+}
+_BOT_BUDGET = {"steps": 3600}
 
 
 def _training(model: str, objective: str, **settings: Any) -> TrainPlan:
-    return TrainPlan(SelectPlan(), TrainConfig(model=model, objective=objective, **settings))
+    config = TrainConfig.recommended(model, objective=objective, **settings)
+    return TrainPlan(SelectPlan(), config)
 
 
 @dataclass(frozen=True)

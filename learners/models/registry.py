@@ -105,7 +105,10 @@ PRESETS: dict[str, Preset] = {
     "fcnet": Preset("fcnet", 254_668, {"hidden_dim": 128, "decoder_dim": 64}),
     "fcnet-legged": Preset("fcnet", 787_852, {}),
     "bot": Preset(
-        "bot", 69_996, {"embed_dim": 32, "feedforward_dim": 64, "n_layers": 6, "history": 8}
+        "bot",
+        148_940,
+        {"embed_dim": 64, "feedforward_dim": 64, "n_layers": 3, "history": 16},
+        training={"window_len": 1, "batch_size": 256, "peak_lr": 6e-3, "warmup_fraction": 0.05},
     ),
     "transformer": Preset("transformer", 258_708, {"hidden_dim": 72}),
     "transformer-legged": Preset("transformer", 803_980, {"hidden_dim": 128}),
