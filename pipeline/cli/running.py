@@ -19,10 +19,10 @@ from flows.runners.slurm.jobs import (
     find_jobs,
     follow,
     job_state,
+    jobs_folder,
     states_of,
     task_states,
 )
-from flows.runners.slurm.runner import jobs_folder
 from flows.stages.status import ActivePart, CollectionStatus, TrainingStatus, as_tree, status
 from learners.training.interrupts import STOPPED, raised_once
 from pipeline.cli.arguments import (

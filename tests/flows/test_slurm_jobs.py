@@ -26,10 +26,11 @@ from flows.runners.slurm.jobs import (
     find_jobs,
     follow,
     job_state,
+    jobs_folder,
     task_states,
     write_job,
 )
-from flows.runners.slurm.runner import jobs_folder, run_slurm, run_task
+from flows.runners.slurm.runner import run_slurm, run_task
 from flows.runners.slurm.script import SlurmSettings, Work, batch_script, limit_s
 from flows.stages.demo import DemoPlan
 from flows.stages.train import TrainPlan

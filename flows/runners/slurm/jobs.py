@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flows.records.part_records import records_folder
 from flows.records.records import read_record, write_record
 from flows.runners.slurm.commands import QueueEntry, cancel, has_slurm, queue
 
@@ -122,6 +123,12 @@ def read_job(folder: Path) -> Job:
         return Job(folder, **{**record, "command": tuple(record["command"]), "tasks": tasks})
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder / JOB} is damaged: {error!r}") from None
+
+
+def jobs_folder(store_path: Path | str) -> Path:
+    """The folder of a store's jobs: beside it, or beside a remote store's mirror."""
+    records = records_folder(store_path)
+    return records.with_name(records.name.removesuffix(".records") + ".jobs")
 
 
 def find_jobs(place: Path) -> list[Job]:

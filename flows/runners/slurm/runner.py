@@ -19,7 +19,7 @@ from datasets import create_store
 from datasets.errors import amount
 from datasets.storage.s3.bucket import is_bucket_url
 from flows.progress import Reporter
-from flows.records.part_records import PartCollected, records_folder, store_address
+from flows.records.part_records import PartCollected, store_address
 from flows.records.plans import plan_from_tree
 from flows.records.records import provenance, read_record, to_tree, write_record
 from flows.runners.slurm import jobs
@@ -55,7 +55,7 @@ def run_slurm(
     if settings.nodes > 1 or settings.gpus:
         raise ValueError("a part is collected on the cores of one node: nodes 1 and gpus 0")
     store = store_address(store_path)
-    place = jobs_folder(store)
+    place = jobs.jobs_folder(store)
     missing = _missing(plan, store, parts)
     busy = set() if settings.dry_run else jobs.parts_in_work(place)
     wanted = [part for part in missing if part not in busy]
@@ -92,12 +92,6 @@ def run_training_on_slurm(
     work = Work("gaitforge-train", 1, False, False, TRAIN_REQUEUES)
     draft = jobs.Job(place, "", "train", str(out.absolute()), 0.0, settings.partition, (), ((),))
     return _submit(draft, plan, store, work, settings, lambda: None)
-
-
-def jobs_folder(store_path: Path | str) -> Path:
-    """The folder of a store's jobs: beside it, or beside a remote store's mirror."""
-    records = records_folder(store_path)
-    return records.with_name(records.name.removesuffix(".records") + ".jobs")
 
 
 def run_task(folder: Path, task: int, reporter: Reporter) -> None:

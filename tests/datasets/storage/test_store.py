@@ -167,7 +167,7 @@ def test_schema_survives_json() -> None:
     [
         (lambda: Field("Obs"), "lower-case"),
         (lambda: Field("mask"), "none of"),
-        (lambda: Field("obs", (3,), "complex64"), "use float32"),
+        (lambda: Field("obs", (3,), "complex64"), "allowed: float32"),
         (lambda: Field("obs", (0,)), "1 or more"),
         (lambda: Field("obs", (3,), slices={"gravity": (1, 4)}), r"outside 0..3"),
         (lambda: small_schema(control_dt_s=0.0), "positive"),

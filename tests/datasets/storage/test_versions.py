@@ -236,7 +236,7 @@ def test_tags_never_change(tmp_path: Path) -> None:
     for name in ("", "../v3", ".v3", "a/b", "x" * 81):
         with pytest.raises(DatasetError, match="not allowed"):
             store.tag(name)
-    with pytest.raises(DatasetError, match=r"no tag 'v9' in .*tags: v1, v2"):
+    with pytest.raises(DatasetError, match=r"no tag 'v9' in .*allowed: v1, v2"):
         open_store(store.path, tag="v9")
 
 

@@ -102,7 +102,7 @@ def test_wrong_use_is_refused() -> None:
         LearnedPolicy(network, num_robots=0)
     with pytest.raises(ValueError, match="return_target"):
         LearnedPolicy(network, num_robots=1, return_target=float("nan"))
-    with pytest.raises(ValueError, match="deterministic: it has no distribution"):
+    with pytest.raises(ValueError, match="deterministic and cannot be sampled"):
         LearnedPolicy(network, num_robots=1, sample=True)
     with pytest.raises(ValueError, match=r"shape \(2, 70\)"):
         LearnedPolicy(network, num_robots=2).act(observations(1, 3)[0])

@@ -228,7 +228,7 @@ def test_without_held_out_episodes_there_is_no_best(selection: Selection, tmp_pa
     assert not (tmp_path / BEST).exists()
     with pytest.raises(ValueError, match="no best checkpoint in"):
         load_policy(tmp_path, which="best")
-    with pytest.raises(ValueError, match="keeps last, best"):
+    with pytest.raises(ValueError, match="allowed: last, best"):
         load_policy(tmp_path, which="first")
 
 

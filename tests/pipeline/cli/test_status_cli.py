@@ -13,8 +13,7 @@ import pytest
 from flows.progress import Silent
 from flows.records.activity import PartActivity
 from flows.records.part_records import records_folder
-from flows.runners.slurm.jobs import Job, write_job
-from flows.runners.slurm.runner import jobs_folder
+from flows.runners.slurm.jobs import Job, jobs_folder, write_job
 from flows.stages.collect import collect
 from pipeline.cli.main import main
 from pipeline.cli.running import duration
