@@ -98,7 +98,7 @@ REQUIRED = {
 
 
 def test_damaged_arrays(tmp_path: Path) -> None:
-    """Every array of every HDF5 format, damaged in every way."""
+    """Every array of every HDF5 format, damaged in a third of the ways, all of them in turn."""
     h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
     for name in (each for each in REQUIRED if not FORMATS[each].missing):
         source = tmp_path / f"{name}.hdf5"
@@ -110,8 +110,8 @@ def test_damaged_arrays(tmp_path: Path) -> None:
             file.visit(keys.append)
             arrays = [key for key in keys if isinstance(file[key], h5py.Dataset)]
             keys = [key for key in arrays if file[key].shape and file[key].size]
-        for key in keys:
-            for kind, damage in DAMAGES.items():
+        for number, key in enumerate(keys):
+            for kind, damage in [*DAMAGES.items()][number % 3 :: 3]:
                 with h5py.File(path, "a") as file:
                     values = damage(file[key][()])
                     del file[key]

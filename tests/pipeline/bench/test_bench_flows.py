@@ -25,7 +25,7 @@ from pipeline.bench.flows import FlowBenchConfig, run_flow_bench
 if __name__ == "__main__":
     grid = CollectionGrid(parts=3, episodes_per_part=4)
     config = FlowBenchConfig(
-        grid, 2, simulated_workers=(16,), parts_per_worker=4, simulated_part_s=0.5, empty_tasks=100
+        grid, 1, simulated_workers=(16,), parts_per_worker=4, simulated_part_s=0.5, empty_tasks=100
     )
     run_flow_bench(Path(sys.argv[1]), config, Silent())
 """
