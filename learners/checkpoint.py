@@ -24,9 +24,9 @@ from learners.policy.normalisation import Normaliser
 from learners.policy.policy_network import PolicyNetwork
 from learners.policy.tokens import TokenLayout
 
-# 3: the settings of an FCNet no longer hold obs_dim and act_dim.
-FORMAT_VERSION = 3
-READABLE_VERSIONS = (2, FORMAT_VERSION)
+# 3: the settings of an FCNet no longer hold obs_dim and act_dim. 4: return_zero, before always 0.
+FORMAT_VERSION = 4
+READABLE_VERSIONS = (2, 3, FORMAT_VERSION)
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
 KEPT = {"last": CHECKPOINT, "best": BEST}
@@ -52,6 +52,7 @@ def policy_card(policy: PolicyNetwork, spec: ModelSpec) -> dict[str, Any]:
         "tokens": asdict(policy.layout),
         "act_dim": policy.act_dim,
         "gaussian": None if gaussian is None else {"fixed_std": gaussian.fixed_std},
+        "return_zero": float(policy.return_zero),
     }
 
 
@@ -109,7 +110,7 @@ def read_checkpoint(run_dir: Path, which: str = "last") -> Checkpoint:
     if not isinstance(card, dict) or card.get("format_version") not in READABLE_VERSIONS:
         raise ValueError(
             f"{path} is not a checkpoint of this program (format version "
-            f"{' or '.join(map(str, READABLE_VERSIONS))})"
+            f"{', '.join(map(str, READABLE_VERSIONS))})"
         )
     return Checkpoint(tensors, card)
 
@@ -127,6 +128,7 @@ def policy_from(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> Polic
         Normaliser.identity(layout.obs_dim),
         Normaliser.identity(act_dim),
         gaussian=None if gaussian is None else GaussianSpread(act_dim, **gaussian),
+        return_zero=card.get("return_zero", 0.0),
     )
     load_weights(policy, tensors, averaged=True)
     return policy.eval()

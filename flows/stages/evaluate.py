@@ -27,6 +27,7 @@ class EvaluatePlan:
         grid: the episodes; sim: physics back end; robots: parallel ones; threads: that step them.
         return_target: of a return-conditioned policy, in the units it was trained with.
         robot: a name or a path; empty for the policy's own.
+        reset_every: control steps after which a trained policy's memory is cleared; 0 for never.
     """
 
     grid: EvaluationGrid = field(default_factory=EvaluationGrid)
@@ -35,6 +36,7 @@ class EvaluatePlan:
     threads: int = 2
     return_target: float = 1.0
     robot: str = ""
+    reset_every: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ def evaluate_policy(
 def _evaluated(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> PolicyEvaluation:
     specs = plan.grid.specs()
     robots = min(plan.robots, len(specs))
-    policy, parameters, robot = source.load(robots, plan.robot, plan.return_target)
+    policy, parameters, robot = source.load(
+        robots, plan.robot, plan.return_target, plan.reset_every
+    )
     started = time.perf_counter()
     env = LeggedEnvironment(robot, robots, plan.threads, plan.sim)
     try:

@@ -62,17 +62,20 @@ class PolicySource:
         return found.hexdigest()[:16]
 
     def load(
-        self, robots: int, robot: str = "", return_target: float = 1.0
+        self, robots: int, robot: str = "", return_target: float = 1.0, reset_every: int = 0
     ) -> tuple[Policy, int, RobotCard]:
         """The policy for a number of robots, its size, and the robot it drives.
 
         Args:
             robot: a name or a path; empty for the policy's own.
             return_target: of a return-conditioned policy.
+            reset_every: of a training run's policy, see `LearnedPolicy`.
 
         Raises:
             ValueError: no such policy, or one of another observation.
         """
+        if reset_every and (self.run is None or is_exported_policy(self.run)):
+            raise ValueError(f"reset_every needs the policy of a training run; {self.name} is none")
         if self.made_by:
             return _class(self.made_by)(robots), 0, load_robot(robot or DEFAULT_ROBOT)
         if self.run is None:
@@ -84,7 +87,7 @@ class PolicySource:
             card = load_robot(robot or exported.description["control"]["robot"])
             return exported, exported.parameters, card
         network = load_policy(self.run, obs_slices=POLICY_SLICES, which=self.which)
-        policy = LearnedPolicy(network, robots, self.name, return_target)
+        policy = LearnedPolicy(network, robots, self.name, return_target, reset_every=reset_every)
         trained = read_record(self.run / PLAN) or {}
         card = load_robot(robot or trained.get("robot", DEFAULT_ROBOT))
         return policy, count_parameters(network), card

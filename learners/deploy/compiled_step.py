@@ -38,6 +38,7 @@ class CompiledStep:
         self._slot = 0
         robots = len(state[0])
         self._shape = robots, policy.act_dim
+        self._zero = np.float32(policy.return_zero)
         self._scale = np.float32(policy.return_scale)
         self._remaining = np.zeros(robots, np.float32)
         self.step(np.zeros((robots, policy.layout.obs_dim), np.float32), None)
@@ -51,7 +52,8 @@ class CompiledStep:
     def step(self, obs: np.ndarray, return_to_go: np.ndarray | None) -> np.ndarray:
         """One control step: obs (N, Do), contiguous, and return_to_go (N,) -> (N, A); float32."""
         if return_to_go is not None:
-            np.divide(return_to_go, self._scale, out=self._remaining)
+            np.subtract(return_to_go, self._zero, out=self._remaining)
+            np.divide(self._remaining, self._scale, out=self._remaining)
         action = np.empty(self._shape, np.float32)
         arguments = obs, self._remaining, self._network, self._state, self._slot, action
         in_threads(self._kernel, len(action), *arguments)

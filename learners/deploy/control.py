@@ -83,6 +83,10 @@ class LearnedPolicy:
     otherwise they are its mean. Actions are clipped to +-`action_limit`. A policy that keeps the
     last action gets what `act` returned, and zeros at an episode's start. Raises ValueError for
     values outside their ranges.
+
+    The network's state is cleared every `reset_every` steps of an episode, 0 for never, as FCNet's
+    published evaluation does every 64 steps (github.com/thkkk/FCNet, FCNet/DT/d4rl/d4rl_eval.py).
+    Return-to-go and last action stay. Deviation: the published return-to-go starts anew at step 64.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class LearnedPolicy:
         sample: bool = False,
         seed: int = 0,
         action_limit: float = float("inf"),
+        reset_every: int = 0,
     ) -> None:
         if num_robots < 1:
             raise ValueError(f"num_robots must be at least 1, got {num_robots}")
@@ -101,11 +106,15 @@ class LearnedPolicy:
             raise ValueError(f"return_target must be a finite number, got {return_target}")
         if not action_limit > 0:
             raise ValueError(f"action_limit must be above 0, got {action_limit}")
+        if reset_every < 0:
+            raise ValueError(f"reset_every must not be negative, got {reset_every}")
         self.name = name
         self.num_robots = num_robots
+        self._reset_every = reset_every
+        self._age = np.zeros(num_robots, dtype=np.int64)
         self._limit = action_limit
         self._layout, self._conditioned = network.layout, network.conditioned
-        self._target = np.float32(return_target * float(network.return_scale))
+        self._target = np.float32(network.return_at(return_target))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)
         self._first = np.ones(num_robots, dtype=bool)
         self._last_action = np.zeros((num_robots, network.act_dim), dtype=np.float32)
@@ -119,6 +128,7 @@ class LearnedPolicy:
         self._remaining[ids] = self._target
         self._first[ids] = True
         self._last_action[ids] = 0.0
+        self._age[ids] = 0
         self._step.reset(ids)
 
     def act(self, observation: ControlObservation) -> np.ndarray:
@@ -132,6 +142,9 @@ class LearnedPolicy:
         obs = np.ascontiguousarray(observation.policy, dtype=np.float32)
         if self._layout.keeps_last_action:
             obs = np.concatenate([obs, self._last_action], axis=1)
+        if self._reset_every:
+            self._step.reset(np.flatnonzero(self._age % self._reset_every == 0))
+            self._age += 1
         action = self._step.step(obs, self._return_to_go(observation))
         if self._std is not None:
             noise = torch.randn(action.shape, generator=self._generator)

@@ -54,7 +54,7 @@ def make_known_answers(policy: PolicyNetwork, batch_size: int, steps: int) -> Kn
     noise = torch.randn(steps, batch_size, policy.layout.obs_dim, generator=generator)
     observation = policy.obs_normaliser.restore(noise)[..., : policy.layout.stored_dim]
     share = torch.rand(steps, batch_size, generator=generator)
-    target = share * policy.return_scale if policy.conditioned else None
+    target = policy.return_zero + share * policy.return_scale if policy.conditioned else None
     actions = []
     with torch.no_grad():
         state = policy.init_state(batch_size)

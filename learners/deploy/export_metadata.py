@@ -84,7 +84,11 @@ def policy_metadata(
         )
     loop = asdict(facts)
     observation, command = loop.pop("observation"), loop.pop("command")
-    expert_return = {"expert_return": float(policy.return_scale), "unit": "sum of stored rewards"}
+    returns = {
+        "expert_return": policy.return_at(1.0),
+        "zero_return": policy.return_at(0.0),
+        "unit": "sum of stored rewards",
+    }
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -94,7 +98,7 @@ def policy_metadata(
         "observation": {"dim": module.obs_dim, "fields": observation},
         "command": list(command),
         "action": {"dim": policy.act_dim},
-        "return_to_go": expert_return if policy.conditioned else None,
+        "return_to_go": returns if policy.conditioned else None,
         "state": [_state_entry(each) for each in module.state_tensors],
         "inputs": module.input_names,
         "outputs": module.output_names,

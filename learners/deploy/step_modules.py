@@ -90,6 +90,7 @@ class PolicyStep(nn.Module):
             policy.obs_normaliser,
             policy.action_normaliser,
             float(policy.return_scale),
+            return_zero=float(policy.return_zero),
         )
         kept = StateTensor(KEPT_ACTION, torch.zeros(batch_size, self.act_dim), batch_axis=0)
         self._kept = (kept,) if policy.layout.keeps_last_action else ()

@@ -56,7 +56,8 @@ class Preset:
         space: tokens and actions for which `parameters` is counted, one of `spaces.SPACES`.
             Training takes tokens and actions from the data.
         objective: "return" if the model or its space needs a return-to-go, else "any".
-        training: settings of `TrainConfig` that suit the model, besides the defaults.
+        training: settings of `TrainConfig` that suit the model, besides the defaults; those of a
+            paper's preset are the published ones.
     """
 
     kind: str
@@ -71,6 +72,42 @@ class Preset:
 # of the five heads (320), and 64 in the MLP.
 BODY_ENCODER = {"embed_dim": 320, "n_heads": 5, "n_layers": 16, "feedforward_dim": 1024}
 BODY_MLP = {"embed_dim": 64, "feedforward_dim": 2500}
+# Appendix E: "fixed variance of 0.01", of the Gaussian variant.
+BODY_STD = {"fixed_std": 0.1}
+# Learning rate and batch, of independent steps, from Figures 12a and 12b; the rest from the
+# published code (github.com/carlosferrazza/BodyTransformer, imitation_learning/run_mocapact.py and
+# run_adroit.py): torch's default AdamW at a constant rate, on actions in the units of the data.
+BODY_TRAINING = {
+    "window_len": 1,
+    "batch_size": 256,
+    "optimiser": "adamw",
+    "peak_lr": 1e-4,
+    "warmup_fraction": 0.0,
+    "schedule": "constant",
+    "weight_decay": 0.01,
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "grad_clip": None,
+    "normalise_actions": False,
+}
+# Tan et al. 2024, Tables 4 and 5. The published code (github.com/thkkk/FCNet, FCNet/DT/train.py and
+# utils/runner.py) adds: weight decay is part of Adam's gradient, FCNet's gradients are not clipped,
+# actions are in the units of the data. Table 5 states no weight decay; 1e-4 is that of Table 4, of
+# the published code and our default.
+FCNET_TRAINING = {
+    "window_len": 64,
+    "optimiser": "adam",
+    "peak_lr": 5e-3,
+    "warmup_fraction": 0.2,
+    "schedule": "cosine",
+    "weight_decay": 1e-4,
+    "betas": (0.9, 0.98),
+    "eps": 1e-9,
+    "grad_clip": None,
+    "normalise_actions": False,
+}
+# Section 4.1, FCNet/DT/d4rl/convert_pkl_to_memmap.py: return-to-go on the scale of D4RL's score.
+FCNET_D4RL = FCNET_TRAINING | {"batch_size": 128, "objective": "return", "return_zero": None}
 
 
 def _body_presets(
@@ -86,24 +123,29 @@ def _body_presets(
         f"{name}-{space}": Preset(
             "bot",
             transformer + hops * (masking == "soft"),
-            BODY_ENCODER | {"body": body, "masking": masking},
+            BODY_ENCODER | BODY_STD | {"body": body, "masking": masking},
             space,
+            training=BODY_TRAINING,
         )
         for name, masking in maskings.items()
     }
-    return presets | {f"mlp-{space}": Preset("body-mlp", mlp, BODY_MLP | {"body": body}, space)}
+    values = BODY_MLP | {"body": body}
+    return presets | {
+        f"mlp-{space}": Preset("body-mlp", mlp, values, space, training=BODY_TRAINING)
+    }
 
 
 def _d4rl_preset(task: str, parameters: int) -> dict[str, Preset]:
     space = f"d4rl-{task}"
-    return {f"fcnet-{space}": Preset("fcnet", parameters, {"hidden_dim": 512}, space, "return")}
+    sizes = {"hidden_dim": 512}
+    return {f"fcnet-{space}": Preset("fcnet", parameters, sizes, space, "return", FCNET_D4RL)}
 
 
 # A baseline's parameter count is within 5 % of that of the FCNet preset with the same suffix; the
 # widths come from `sizes.match_parameters`.
 PRESETS: dict[str, Preset] = {
     "fcnet": Preset("fcnet", 254_668, {"hidden_dim": 128, "decoder_dim": 64}),
-    "fcnet-legged": Preset("fcnet", 787_852, {}),
+    "fcnet-legged": Preset("fcnet", 787_852, {}, training=FCNET_TRAINING | {"batch_size": 1024}),
     "bot": Preset(
         "bot",
         148_940,

@@ -14,9 +14,8 @@ from learners.policy.tokens import LAST_ACTION, TokenLayout
 class PolicyNetwork(nn.Module):
     """Maps observations to actions, both in the units of the data.
 
-    The network works in normalised units. Return-to-go is in units of the stored reward and is
-    divided by `return_scale`, the return of an expert's episode: the network's input is 1.0 at the
-    start of an expert's episode.
+    The network works in normalised units. Return-to-go is in units of the stored reward; the
+    network sees (R - `return_zero`) / `return_scale`, 1.0 at the start of an expert's episode.
 
     Observations (..., Do) have the fields of the layout. If the layout keeps the last action, it is
     appended to the stored observation (..., Ds), see `observation`.
@@ -27,6 +26,7 @@ class PolicyNetwork(nn.Module):
 
     network: Any
     return_scale: Tensor
+    return_zero: Tensor
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class PolicyNetwork(nn.Module):
         action_normaliser: Normaliser,
         return_scale: float = 1.0,
         gaussian: GaussianSpread | None = None,
+        return_zero: float = 0.0,
     ) -> None:
         super().__init__()
         self.network = network
@@ -44,11 +45,17 @@ class PolicyNetwork(nn.Module):
         self.action_normaliser = action_normaliser
         self.gaussian = gaussian
         self.register_buffer("return_scale", torch.tensor(return_scale, dtype=torch.float32))
+        zero = torch.tensor(return_zero, dtype=torch.float32)
+        self.register_buffer("return_zero", zero, persistent=False)  # in the card
 
     @property
     def conditioned(self) -> bool:
         """Whether the policy takes a return-to-go."""
         return self.layout.kind == "return"
+
+    def return_at(self, share: float) -> float:
+        """The return that the network sees as `share`; 1.0 for the expert's."""
+        return float(self.return_zero) + share * float(self.return_scale)
 
     @property
     def act_dim(self) -> int:
@@ -98,7 +105,7 @@ class PolicyNetwork(nn.Module):
         if return_to_go is None:
             raise ValueError("this policy is conditioned on the return; give return_to_go")
         start, stop = self.layout.obs_slices[LAST_ACTION]
-        remaining = (return_to_go / self.return_scale)[..., None]
+        remaining = ((return_to_go - self.return_zero) / self.return_scale)[..., None]
         before, last_action = normalised[..., :start], normalised[..., start:stop]
         return torch.cat([last_action, remaining, before, normalised[..., stop:]], dim=-1)
 

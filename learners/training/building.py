@@ -27,26 +27,28 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     """
     objective = OBJECTIVES[config.objective]
     spec = preset(config.model, config.model_overrides)
-    action_normaliser = _normaliser("action", selection)
-    act_dim = action_normaliser.mean.numel()
+    action_statistics = _normaliser("action", selection)
+    act_dim = action_statistics.mean.numel()
     stored_slices = selection.store.schema.field("obs").slices
     layout = TokenLayout.of_data(objective.tokens, stored_slices, act_dim)
     obs_normaliser = _normaliser("obs", selection)
     if layout.keeps_last_action:
-        obs_normaliser = obs_normaliser.followed_by(action_normaliser)
+        obs_normaliser = obs_normaliser.followed_by(action_statistics)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = build_network(spec, layout, act_dim)
     gaussian = None
     if objective.gaussian:
         gaussian = GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
+    zero, expert = _return_range(config, selection)
     policy = PolicyNetwork(
         network,
         layout,
         obs_normaliser,
-        action_normaliser,
-        _return_scale(config, selection),
+        action_statistics if config.normalise_actions else Normaliser.identity(act_dim),
+        expert - zero,
         gaussian,
+        zero,
     )
     return policy, policy_card(policy, spec)
 
@@ -60,33 +62,33 @@ def _normaliser(name: str, selection: Selection) -> Normaliser:
         raise NonFiniteError(f"field {name}: {error}") from error
 
 
-def _return_scale(config: TrainConfig, selection: Selection) -> float:
-    """The return that returns-to-go are divided by; 1 if the objective uses none.
+def _return_range(config: TrainConfig, selection: Selection) -> tuple[float, float]:
+    """The returns that are the network's 0 and 1; (0, 1) if the objective uses none.
 
-    FCNet's are "normalized, with 1.0 indicating an expert policy". The scale is, in this order: the
-    config's; the store's reference return of an expert, which imports of D4RL have; the mean return
-    of the episodes.
+    FCNet's are "normalized, with 1.0 indicating an expert policy". The expert's return is, in this
+    order: the config's; the store's reference return of an expert, which imports of D4RL have; the
+    mean return of the episodes.
     """
     if OBJECTIVES[config.objective].tokens != "return":
-        return 1.0
-    if config.return_scale is not None:
-        return config.return_scale
-    expert = _reference_expert_return(selection.store.schema)
-    if expert is not None:
-        return expert
-    scale = float(selection.episodes().column("return").to_numpy().mean())
-    if not scale > 0:
+        return 0.0, 1.0
+    schema, zero = selection.store.schema, config.return_zero
+    if zero is None:
+        zero = _reference_return(schema, "random") or 0.0
+    expert = config.return_scale
+    if expert is None:
+        expert = _reference_return(schema, "expert")
+        if expert is None or expert <= zero:
+            expert = float(selection.episodes().column("return").to_numpy().mean())
+    if not expert > zero:
         raise ValueError(
-            f"the episodes' mean return is {scale}, but the return objective needs a positive "
-            "scale; set return_scale"
+            f"the return objective needs an expert's return above {zero:g}, got {expert:g}; "
+            "set return_scale"
         )
-    return scale
+    return zero, expert
 
 
-def _reference_expert_return(schema: Schema) -> float | None:
-    """The positive "expert" of the attribute `reference_returns`, if the store has it."""
+def _reference_return(schema: Schema, policy: str) -> float | None:
+    """A policy's number in the attribute `reference_returns`, if the store has it."""
     known = schema.attributes.get("reference_returns")
-    expert = known.get("expert") if isinstance(known, Mapping) else None
-    if not isinstance(expert, int | float) or expert <= 0:
-        return None
-    return float(expert)
+    value = known.get(policy) if isinstance(known, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None

@@ -10,6 +10,8 @@ from learners.training.objectives import OBJECTIVES
 
 # Settings that may change when a run is resumed: its results are the same up to rounding.
 _FREE_TO_CHANGE = ("threads", "checkpoint_every", "device", "compile", "accumulate")
+# Settings that older runs have not recorded.
+_BEFORE = {"prefix_len": 0, "return_zero": 0.0, "normalise_actions": True}
 _CHOICES = {
     "objective": tuple(OBJECTIVES),
     "optimiser": ("adamw", "adam", "lion"),
@@ -50,8 +52,12 @@ class TrainConfig:
         split_seed: of the choice of held-out episodes; by default `seed`. Compared runs share it.
         history_every, validation_every, checkpoint_every: in optimiser steps; the last step also
             validates and saves a checkpoint.
-        return_scale: the expert's return; by default the store's reference return or, without one,
-            the mean return of the episodes.
+        return_scale: the expert's return, the network's 1; by default the store's reference return
+            or, without one, the mean return of the episodes.
+        return_zero: the return that is the network's 0; None for the store's reference return of a
+            random policy (0 without one), which is D4RL's score, (R - min) / (max - min).
+        normalise_actions: learn actions that have mean 0 and std 1 over the data; false for actions
+            in the units of the data, then also of `fixed_std` and of the loss.
         threads: of torch; by default unchanged.
 
     Raises:
@@ -86,6 +92,8 @@ class TrainConfig:
     validation_batches: int = 16
     checkpoint_every: int = 250
     return_scale: float | None = None
+    return_zero: float | None = 0.0
+    normalise_actions: bool = True
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -103,6 +111,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be above 0, got {value}")
+        if self.return_zero is not None and not isfinite(self.return_zero):
+            raise ValueError(f"return_zero must be a finite number or none, got {self.return_zero}")
         for name in ("warmup_fraction", "held_out_fraction", "ema_decay"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value < 1.0:
@@ -139,6 +149,6 @@ class TrainConfig:
 
     def differences(self, recorded: Mapping[str, Any]) -> list[str]:
         """Names of settings with which a recorded run would have other results than this one."""
-        mine, recorded = self.to_json(), {"prefix_len": 0, **recorded}  # older runs have none
+        mine, recorded = self.to_json(), {**_BEFORE, **recorded}
         names = (mine.keys() | recorded.keys()) - set(_FREE_TO_CHANGE)
         return sorted(name for name in names if mine.get(name) != recorded.get(name))

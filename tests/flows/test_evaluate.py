@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from collectors.experts.expert import DEFAULT_EXPERT, load_expert
@@ -69,6 +71,12 @@ def test_the_same_seed_and_card_give_the_same_table() -> None:
     first, second = _expert_cells(), _expert_cells()
     assert first == second
     assert len(first) == 4
+
+
+def test_only_a_trained_policy_can_be_reset_during_an_episode() -> None:
+    source = PolicySource("expert", expert=DEFAULT_EXPERT)
+    with pytest.raises(ValueError, match="reset_every needs the policy of a training run"):
+        evaluate_policy(source, replace(PLAN, reset_every=64), Silent())
 
 
 def test_an_evaluation_comes_back_from_its_file() -> None:

@@ -29,6 +29,7 @@ pytest.importorskip("gymnasium")
 
 CONFIG = TrainConfig(
     objective="return",
+    return_zero=None,
     steps=2,
     batch_size=4,
     window_len=8,
@@ -110,7 +111,7 @@ def test_every_policy_is_also_asked_for_the_best_that_it_learned_from(compared: 
     for run in record["runs"]:
         asked = json.loads((compared / "evaluate" / f"{run['run']}-asked-best.json").read_text())
         best = record["sets"][run["set"]]["return_best"]
-        assert asked["return_target"] == pytest.approx(best / RETURNS["expert"])
+        assert asked["return_target"] == pytest.approx((best + 5) / 305)
         assert asked["normalised"]["mean"] == run["normalised_asked_best"]
 
 
@@ -118,6 +119,7 @@ def test_runs_are_trained_with_the_experts_return_as_scale(compared: Path) -> No
     for run in (compared / "train").iterdir():
         config = json.loads((run / "plan.json").read_text())["plan"]["config"]
         assert config["return_scale"] == RETURNS["expert"]
+        assert config["return_zero"] == RETURNS["random"]
         assert config["seed"] == int(run.name[-1])
 
 

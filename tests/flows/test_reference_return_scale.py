@@ -35,6 +35,11 @@ def test_the_stores_expert_is_what_returns_are_divided_by(tmp_path: Path) -> Non
     assert scale_of(store, TINY, tmp_path / "default") == RETURNS["expert"]
     assert scale_of(store, replace(TINY, return_scale=7.0), tmp_path / "given") == 7.0
     assert scale_of(store, replace(TINY, objective="bc"), tmp_path / "bc") == 1.0
+    scored = scale_of(store, replace(TINY, return_zero=None), tmp_path / "scored")
+    assert scored == RETURNS["expert"] - RETURNS["random"]
+    assert float(load_policy(tmp_path / "scored").return_zero) == RETURNS["random"]
+    with pytest.raises(ValueError, match="an expert's return above 400, got"):
+        scale_of(store, replace(TINY, return_zero=400.0), tmp_path / "above")
     without = make_gym_store(tmp_path / "without.zarr", episodes=4, references=False)
     mean = open_store(without).select().where(WHOLE).episodes()["return"].to_numpy().mean()
     assert scale_of(without, TINY, tmp_path / "mean") == pytest.approx(mean)
@@ -46,11 +51,16 @@ def test_what_training_took_for_the_expert_is_not_corrected_again(tmp_path: Path
     plan = GymEvaluationPlan(episodes=2, environments=2)
     by_store = replace(plan, references=stored_references(open_store(store).schema))
     returns = []
-    for name, scale in (("default", None), ("given", RETURNS["expert"])):
-        scale_of(store, replace(TINY, return_scale=scale), tmp_path / name)
+    for name, scale, zero in (
+        ("default", None, 0.0), ("given", RETURNS["expert"], 0.0), ("scored", None, None)
+    ):  # fmt: skip
+        scale_of(store, replace(TINY, return_scale=scale, return_zero=zero), tmp_path / name)
         source = GymSource(name, run=tmp_path / name)
         returns += [evaluate_gym(source, each, Silent()).returns for each in (plan, by_store)]
-    assert returns == [returns[0]] * 4
+    assert returns[:4] == [returns[0]] * 4
+    assert returns[4] == returns[5]
     other = replace(by_store, return_target=-3.0)
     source = GymSource("default", run=tmp_path / "default")
     assert evaluate_gym(source, other, Silent()).returns != returns[0], "the target is read"
+    cleared = replace(by_store, reset_every=1)
+    assert evaluate_gym(source, cleared, Silent()).returns != returns[0], "the memory is cleared"

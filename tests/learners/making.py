@@ -118,6 +118,7 @@ def make_policy(
     return_scale: float = 1.0,
     seed: int = 0,
     gaussian: GaussianSpread | None = None,
+    return_zero: float = 0.0,
 ) -> PolicyNetwork:
     """A small untrained policy with uneven normalisers."""
     layout = TokenLayout(tokens, OBS_SLICES)
@@ -132,4 +133,5 @@ def make_policy(
         Normaliser(ramp[:12], ramp[:12]),
         return_scale,
         gaussian,
+        return_zero,
     )

@@ -21,7 +21,7 @@ from tests.learners.making import OBS_SLICES, SMALL, make_policy
 
 
 def save(run_dir: Path, model: str = "fcnet", tokens: str = "obs") -> None:
-    policy = make_policy(model, tokens, return_scale=7.0)
+    policy = make_policy(model, tokens, return_scale=7.0, return_zero=-3.0)
     spec = preset(model, SMALL[model])
     save_checkpoint(run_dir, policy, None, policy_card(policy, spec))
 
@@ -30,7 +30,8 @@ def save(run_dir: Path, model: str = "fcnet", tokens: str = "obs") -> None:
 @pytest.mark.parametrize("model", ["fcnet", "bot"])
 def test_a_loaded_policy_acts_like_the_saved_one(model: str, tokens: str, tmp_path: Path) -> None:
     save(tmp_path, model, tokens)
-    original, loaded = make_policy(model, tokens, return_scale=7.0), load_policy(tmp_path)
+    original = make_policy(model, tokens, return_scale=7.0, return_zero=-3.0)
+    loaded = load_policy(tmp_path)
     obs, remaining = torch.randn(2, 9, 70), torch.rand(2, 9)
     with torch.no_grad():
         assert torch.equal(original(obs, remaining), loaded(obs, remaining))
@@ -58,6 +59,7 @@ def test_a_checkpoint_of_format_2_still_opens(tmp_path: Path) -> None:
     policy = make_policy()
     card = policy_card(policy, preset("fcnet", SMALL["fcnet"]))
     card["format_version"] = 2
+    del card["return_zero"]
     card["model"]["config"] |= {"obs_dim": 70, "act_dim": 12}  # the defaults, whatever the data
     save_checkpoint(tmp_path, policy, None, card)
     obs = torch.randn(2, 9, 70)
@@ -65,12 +67,12 @@ def test_a_checkpoint_of_format_2_still_opens(tmp_path: Path) -> None:
         assert torch.equal(load_policy(tmp_path)(obs), policy(obs))
 
 
-@pytest.mark.parametrize("version", [1, 4, None])
+@pytest.mark.parametrize("version", [1, 5, None])
 def test_other_formats_are_refused(version: int | None, tmp_path: Path) -> None:
     policy = make_policy()
     card = policy_card(policy, preset("fcnet", SMALL["fcnet"])) | {"format_version": version}
     save_checkpoint(tmp_path, policy, None, card)
-    with pytest.raises(ValueError, match=r"not a checkpoint .* \(format version 2 or 3\)"):
+    with pytest.raises(ValueError, match=r"not a checkpoint .* \(format version 2, 3, 4\)"):
         load_policy(tmp_path)
 
 

@@ -245,7 +245,10 @@ def _run(
     run: ComparedRun, plan: GymComparisonPlan, data: _Data, out: Path, reporter: Reporter
 ) -> Row:
     """Train and evaluate one run, as far as that is not done yet."""
-    config = plan.train_config(run.model, run.seed, return_scale=data.references.expert)
+    zero, expert = plan.config.return_zero, data.references.expert
+    if zero is None:
+        zero = data.references.random
+    config = plan.train_config(run.model, run.seed, return_scale=expert, return_zero=zero)
     row = train_once(run, config, data.selects[run.set_name], data.store_path, out, reporter)
     target = plan.return_target(run.set_name)
     known = {"env": plan.env, "return_target": target, "references": data.references}
@@ -254,7 +257,7 @@ def _run(
     evaluated = evaluate_gym(source, evaluation, reporter, run.record(out, "evaluate"))
     best, asked_best = data.quality[run.set_name]["return_best"], evaluated
     if OBJECTIVES[config.objective].tokens == "return":
-        asking = replace(evaluation, return_target=best / data.references.expert)
+        asking = replace(evaluation, return_target=(best - zero) / (expert - zero))
         path = run.record(out, "evaluate", "-asked-best")
         asked_best = evaluate_gym(source, asking, reporter, path)
     return {

@@ -2,7 +2,7 @@
 
 The score is 100 x (return - random) / (expert - random). `d4rl_normalised` takes D4RL's reference
 returns, measured on older environments; `normalised` those of our own expert and random policy.
-A return-conditioned policy sees return-to-go over the expert's return; nothing is subtracted.
+A return-conditioned policy sees return-to-go on the scale of its training (`return_zero`).
 """
 
 from __future__ import annotations
@@ -129,8 +129,9 @@ class GymEvaluationPlan:
         episodes: their starts are drawn from `seed`, the same for every policy.
         environments: stepped together.
         return_target: of a return-conditioned policy, in units of the expert's return in
-            `references`, or of the run's own return scale without them.
+            `references`, or of the run's own without them, counted from the run's `return_zero`.
         references: the returns to normalise by.
+        reset_every: control steps after which a trained policy's memory is cleared; 0 for never.
     """
 
     env: str = "Hopper-v5"
@@ -139,6 +140,7 @@ class GymEvaluationPlan:
     seed: int = DEFAULT_SEED
     return_target: float = 1.0
     references: ReferenceReturns | None = None
+    reset_every: int = 0
 
     def __post_init__(self) -> None:
         find_task(self.env)
@@ -241,5 +243,7 @@ def _learned(source: GymSource, batch: TaskBatch, plan: GymEvaluationPlan) -> Le
     network = load_policy(source.run, which=source.which)
     target = plan.return_target
     if plan.references is not None:
-        target *= plan.references.expert / float(network.return_scale)
-    return LearnedPolicy(network, len(batch), source.name, target, action_limit=1.0)
+        target *= (plan.references.expert - network.return_at(0.0)) / float(network.return_scale)
+    return LearnedPolicy(
+        network, len(batch), source.name, target, action_limit=1.0, reset_every=plan.reset_every
+    )

@@ -35,10 +35,11 @@ class BoTConfig:
     Attributes:
         body: one of `bodies.BODY_NAMES`.
         masking: "hard" (BoT-Hard), nodes attend to themselves and their neighbours, M = I + A;
-            "mix" (BoT-Mix), the first, third, … layer is masked so, the others attend to all nodes;
+            "mix" (BoT-Mix), every other layer is masked so, the others attend to all nodes;
             "soft" (BoT-Soft), all layers attend to all nodes with a learned bias for each hop
             distance, shared by heads and layers; "none", the plain Transformer; "random"
             (BoT-Hard/Random), as "hard" with a random mask of the same sparsity from mask_seed.
+        first_hard_layer: the first masked layer of "mix", 0 or 1. The paper finds 0 better.
         fixed_std: std of a Gaussian policy, in normalised action units; None to learn it. The
             paper's stochastic variant has variance 0.01, which is std 0.1.
     """
@@ -52,6 +53,7 @@ class BoTConfig:
     body: str = QUADRUPED
     masking: str = "hard"
     mask_seed: int = 0
+    first_hard_layer: int = 0
     fixed_std: float | None = None
 
     def __post_init__(self) -> None:
@@ -65,6 +67,8 @@ class BoTConfig:
         check_body(self.body)
         if self.masking not in MASKINGS:
             raise ValueError(f"no masking {self.masking!r}; allowed: {', '.join(MASKINGS)}")
+        if self.first_hard_layer not in (0, 1):
+            raise ValueError(f"BoT first_hard_layer must be 0 or 1, got {self.first_hard_layer}")
         if self.fixed_std is not None and not self.fixed_std > 0:
             raise ValueError(f"BoT fixed_std must be above 0 or none, got {self.fixed_std}")
 
@@ -135,7 +139,10 @@ class BoT(BodyPolicy):
         self.detokenizer = Detokenizer(graph, config.embed_dim)
         self.position = None
         if config.positional_embedding:
-            self.position = nn.Parameter(torch.randn(len(graph.nodes), config.embed_dim) * 0.02)
+            # N(0, 1), nn.Embedding's, as in the published code for imitation (github.com/
+            # carlosferrazza/BodyTransformer, imitation_learning/models/networks.py). Its code for
+            # reinforcement learning has a std of 0.02.
+            self.position = nn.Parameter(torch.randn(len(graph.nodes), config.embed_dim))
         self.mask = None
         if config.masking in ("hard", "mix"):
             self.mask = AttentionMask(graph.embodiment_mask())
@@ -151,8 +158,11 @@ class BoT(BodyPolicy):
         """For each layer a mask, a learned bias (V, V), or None to attend to all nodes."""
         if self.hop_bias is not None:
             return [self.hop_bias[self.hop_index]] * len(self.layers)
-        masked_every = 2 if self.config.masking == "mix" else 1
-        return [self.mask if i % masked_every == 0 else None for i in range(len(self.layers))]
+        masks: list[AttentionMask | Tensor | None] = [self.mask] * len(self.layers)
+        if self.config.masking == "mix":
+            first_open = 1 - self.config.first_hard_layer
+            masks[first_open::2] = [None] * len(masks[first_open::2])
+        return masks
 
     def encode(self, tokens: Tensor) -> Tensor:
         """(..., H x D) -> (..., A)."""

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from learners.policy.tokens import Slices
 
-# Observation fields with one channel per joint, and fields of the whole body.
-JOINT_FIELDS = ("joint_vel", "sin_joint_pos", "cos_joint_pos", "last_action")
-ROOT_FIELDS = ("projected_gravity", "base_ang_vel_body", "command", "return_to_go")
+# Observation fields with one channel per joint, and fields of the whole body. joint_pos and
+# base_lin_vel_body are those of the published A1 policy that are not in our own observation
+# (github.com/carlosferrazza/BodyTransformer, a1_walk/rsl_rl/rsl_rl/utils/mappings.py).
+JOINT_FIELDS = ("joint_pos", "joint_vel", "sin_joint_pos", "cos_joint_pos", "last_action")
+ROOT_FIELDS = ("base_lin_vel_body", "base_ang_vel_body", "projected_gravity", "command")
+ROOT_FIELDS += ("return_to_go",)
 
 _LEGS = ("FL", "FR", "RL", "RR")
 _SEGMENTS = ("hip", "thigh", "calf")

@@ -53,6 +53,7 @@ def small_policy(kind: str, tokens: str = "obs") -> tuple[PolicyNetwork, dict[st
         Normaliser(ramp - 1.0, ramp),
         Normaliser(ramp[:12], ramp[:12]),
         RETURN_SCALE,
+        return_zero=-2.0,
     ).eval()
     return policy, policy_card(policy, spec) | {"parameters": 12345}
 

@@ -45,7 +45,7 @@ def random_policy(name: str, overrides: dict[str, Any], space: Space | None = No
         Normaliser(rng.normal(size=size), rng.uniform(0.5, 2.0, size))
         for size in (space.layout.obs_dim, space.act_dim)
     )
-    return PolicyNetwork(network, space.layout, obs, action, 20.0).eval()
+    return PolicyNetwork(network, space.layout, obs, action, 20.0, return_zero=-3.0).eval()
 
 
 def assert_equals_torch(step: Any, policy: PolicyNetwork, robots: int, steps: int) -> None:

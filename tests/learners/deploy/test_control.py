@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -58,9 +59,11 @@ def test_resetting_some_robots_leaves_the_others_alone(tokens: str) -> None:
             np.testing.assert_allclose(action[[0, 2]], late.act(each)[[0, 2]], atol=5e-5)
 
 
-def test_return_to_go_starts_at_the_target_and_counts_rewards_down() -> None:
+@pytest.mark.parametrize("zero", [0.0, -7.0])
+def test_return_to_go_starts_at_the_target_and_counts_rewards_down(zero: float) -> None:
     network = make_policy(tokens="return", return_scale=40.0)
-    policy = LearnedPolicy(network, num_robots=2, return_target=1.5)
+    shifted = make_policy(tokens="return", return_scale=40.0, return_zero=zero)
+    policy = LearnedPolicy(shifted, num_robots=2, return_target=1.5)
     seen = observations(10, 2)
     rewards = np.stack([each.reward for each in seen], axis=1)
     received = np.cumsum(rewards, axis=1) - rewards[:, :1]  # the first belongs to no step of ours
@@ -71,6 +74,30 @@ def test_return_to_go_starts_at_the_target_and_counts_rewards_down() -> None:
             torch.from_numpy((1.5 * 40.0 - received).astype(np.float32)),
         )
     np.testing.assert_allclose(actions, expected.numpy(), atol=5e-5)
+
+
+def test_a_memory_is_cleared_every_so_many_steps_of_each_episode() -> None:
+    network, every, late = make_policy(tokens="return", return_scale=40.0), 4, 6
+    policy = LearnedPolicy(network, num_robots=2, reset_every=every)
+    seen = observations(14, 2)
+    obs, rewards = (
+        torch.from_numpy(np.stack([getattr(each, name) for each in seen], axis=1))
+        for name in ("policy", "reward")
+    )
+    actions = []
+    for t, each in enumerate(seen):
+        if t == late:
+            policy.reset(np.array([1]))  # its next clearings are at 10 and 14, the other's at 8, 12
+        actions.append(policy.act(each))
+    for robot, starts in enumerate(([0, 4, 8, 12, 14], [0, 4, late, 10, 14])):
+        for start, stop in pairwise(starts):
+            episode = late if robot and start >= late else 0
+            received = rewards[robot, episode:stop].cumsum(0) - rewards[robot, episode]
+            target = (40.0 - received)[start - episode :]
+            with torch.no_grad():
+                expected = network(obs[robot, start:stop][None], target[None])[0]
+            got = np.stack([action[robot] for action in actions[start:stop]])
+            np.testing.assert_allclose(got, expected.numpy(), atol=5e-5)
 
 
 def test_the_target_changes_what_a_conditioned_policy_does() -> None:
@@ -102,6 +129,8 @@ def test_wrong_use_is_refused() -> None:
         LearnedPolicy(network, num_robots=0)
     with pytest.raises(ValueError, match="return_target"):
         LearnedPolicy(network, num_robots=1, return_target=float("nan"))
+    with pytest.raises(ValueError, match="reset_every must not be negative"):
+        LearnedPolicy(network, num_robots=1, reset_every=-1)
     with pytest.raises(ValueError, match="deterministic and cannot be sampled"):
         LearnedPolicy(network, num_robots=1, sample=True)
     with pytest.raises(ValueError, match=r"shape \(2, 70\)"):

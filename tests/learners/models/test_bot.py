@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -89,6 +91,15 @@ def test_quadruped_graph_is_the_papers_body() -> None:
     assert graph.actions[rear_left_calf] == (8,)
 
 
+def test_the_published_a1_observation_has_its_places() -> None:
+    widths = {"base_lin_vel_body": 3, "base_ang_vel_body": 3, "projected_gravity": 3, "command": 3}
+    widths |= {"joint_pos": 12, "joint_vel": 12, "last_action": 12}
+    ends = [0, *accumulate(widths.values())]
+    graph = quadruped_graph(dict(zip(widths, pairwise(ends), strict=True)))
+    assert graph.observations[0] == tuple(range(12))
+    assert graph.observations[1:] == tuple((12 + i, 24 + i, 36 + i) for i in range(12))
+
+
 def test_graphs_do_not_depend_on_the_default_precision() -> None:
     hops = quadruped_graph(OBS_SLICES).hop_distances()
     try:
@@ -127,6 +138,27 @@ def test_layers_attend_as_the_masking_says(masking: str, n_masked: int) -> None:
     if masking == "mix":
         assert masked == [True, False, True, False, True]
     assert net(torch.randn(2, 3, 12)).shape == (2, 3, 6)
+
+
+def test_the_first_hard_layer_of_a_mix_decides_what_is_seen_first() -> None:
+    graph, small = chain_graph(6), {"embed_dim": 8, "feedforward_dim": 8, "masking": "mix"}
+    for first in (0, 1):
+        torch.manual_seed(0)
+        one = BoT(BoTConfig(n_layers=1, first_hard_layer=first, **small), graph)
+        assert torch.equal(dependence(one, graph), graph.hop_distances() <= (5 if first else 1))
+        deep = BoT(BoTConfig(n_layers=5, first_hard_layer=first, **small), graph)
+        masked = [isinstance(mask, AttentionMask) for mask in deep.layer_masks()]
+        assert masked == [layer % 2 == first for layer in range(5)]
+    with pytest.raises(ValueError, match="first_hard_layer must be 0 or 1"):
+        BoTConfig(first_hard_layer=2)
+
+
+def test_positions_start_as_in_the_published_imitation_code() -> None:
+    torch.manual_seed(0)
+    position = BoT(BoTConfig(positional_embedding=True), chain_graph(64)).position
+    assert position is not None  # 4,096 numbers from N(0, 1): the std's own error is 0.011
+    std, mean = torch.std_mean(position.detach())
+    assert (float(std), float(mean)) == pytest.approx((1.0, 0.0), abs=0.06)
 
 
 def test_soft_bias_is_one_number_a_hop_and_starts_as_the_plain_transformer() -> None:

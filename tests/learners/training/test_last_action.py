@@ -334,7 +334,7 @@ def test_a_policy_in_control_keeps_what_it_returned() -> None:
 def test_wrong_layouts_and_batches_are_refused() -> None:
     with pytest.raises(ValueError, match="keeps the last action needs return tokens"):
         TokenLayout("obs", {"state": (0, 3), "last_action": (3, 5)}, keeps_last_action=True)
-    with pytest.raises(ValueError, match="last_action as the last field of the observation"):
+    with pytest.raises(ValueError, match="as the last field of the observation"):
         TokenLayout("return", {"last_action": (0, 2), "state": (2, 5)}, keeps_last_action=True)
     policy, _, _ = legged_policy("fcnet")
     with pytest.raises(ValueError, match="give last_action"):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from learners.models.registry import preset
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
 from learners.training.lion import Lion
@@ -53,6 +54,30 @@ def test_every_optimiser_is_what_its_name_says() -> None:
         assert type(optimiser) is kind
         assert optimiser.param_groups[0]["betas"] == (0.8, 0.95)
         assert optimiser.param_groups[0]["weight_decay"] == 0.3
+
+
+def test_the_papers_presets_train_as_published() -> None:
+    """BoT by torch's own AdamW at one rate; FCNet by Adam with Table 4's and Table 5's settings."""
+    weight = [nn.Parameter(torch.zeros(2))]
+    for name in ("bot-mocapact", "transformer-adroit-door", "mlp-adroit-hammer"):
+        config = TrainConfig.recommended(name, steps=50)
+        assert {learning_rate(step, config) for step in range(50)} == {1e-4}
+        made, published = make_optimiser(weight, config), torch.optim.AdamW(weight, lr=1e-4)
+        for setting in ("lr", "betas", "eps", "weight_decay", "amsgrad"):
+            assert made.defaults[setting] == published.defaults[setting]
+        assert (config.window_len, config.batch_size, config.grad_clip) == (1, 256, None)
+        assert not config.normalise_actions
+    assert preset("bot-mix-mocapact").config.fixed_std == 0.1
+    for name, batch_size in (("fcnet-legged", 1024), ("fcnet-d4rl-hopper", 128)):
+        config = TrainConfig.recommended(name, steps=50)
+        rates = [learning_rate(step, config) for step in range(50)]
+        assert rates[:10] == pytest.approx([5e-4 * n for n in range(1, 11)])
+        assert rates[10] == 5e-3 > rates[-1]
+        assert type(make_optimiser(weight, config)) is torch.optim.Adam
+        assert (config.betas, config.eps, config.weight_decay) == ((0.9, 0.98), 1e-9, 1e-4)
+        assert (config.window_len, config.batch_size, config.grad_clip) == (64, batch_size, None)
+    assert (config.objective, config.return_zero) == ("return", None)
+    assert TrainConfig.recommended("bot-mocapact", peak_lr=1e-3, grad_clip=1.0).grad_clip == 1.0
 
 
 def test_the_constant_schedule_stays_at_the_peak() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from datasets import Selection
 from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
@@ -59,6 +60,26 @@ def test_the_loaded_policy_carries_the_datas_statistics(
     returns = rest.episodes().column("return").to_numpy()
     assert float(policy.return_scale) == pytest.approx(returns.mean(), rel=1e-6)
     assert not policy.training
+
+
+def test_actions_in_the_units_of_the_data_are_learned_as_they_are(
+    selection: Selection, tmp_path: Path
+) -> None:
+    config = replace(SHORT, normalise_actions=False, objective="gaussian-bc", model="bot")
+    config = replace(config, model_overrides=SMALL["bot"] | {"fixed_std": 0.1}, steps=2)
+    config = replace(config, prefix_len=0)
+    train(config, selection, tmp_path)
+    policy = load_policy(tmp_path)
+    torch.testing.assert_close(policy.action_std(), torch.full((12,), 0.1))
+    obs = torch.randn(2, 5, 70)
+    with torch.no_grad():
+        assert torch.equal(policy(obs), policy.predict_normalised(obs))
+    recorded = read_checkpoint(tmp_path)[1]["train_config"]
+    assert config.differences(recorded) == []
+    for name in ("normalise_actions", "return_zero"):
+        del recorded[name]  # as in a run of before
+    assert config.differences(recorded) == ["normalise_actions"]
+    assert replace(config, normalise_actions=True).differences(recorded) == []
 
 
 def test_given_settings_win_over_those_that_suit_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
