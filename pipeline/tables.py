@@ -42,6 +42,8 @@ def cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
+    if isinstance(value, list) and all(isinstance(each, float) for each in value):
+        return f"[{', '.join(map(cell, value))}]"
     return json.dumps(value) if isinstance(value, list | dict) else str(value)
 
 

@@ -4,10 +4,11 @@ A cell is a terrain, a skill and a level.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from collectors.intervals import Interval, mean_interval, success_interval
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
 from collectors.legged.rollout import EpisodeResult, run_episodes
@@ -52,6 +53,7 @@ class CellResult:
 
     vx_error is the mean |v_x error| over the last 2 s, m/s; torque_p99 and action_rate_p99 the 99th
     percentiles over all steps of the largest joint torque, Nm, and the fastest joint target, rad/s.
+    The 95 % intervals are Student's t and Wilson's; None in files of older versions.
     """
 
     policy: str
@@ -59,7 +61,9 @@ class CellResult:
     skill: str
     level: int
     return_: float
+    return_ci95: Interval | None = field(default=None, kw_only=True)
     success: float
+    success_ci95: Interval | None = field(default=None, kw_only=True)
     survival: float
     episodes: int
     vx_error: float
@@ -72,32 +76,33 @@ def evaluate(
     env: LeggedEnvironment,
     grid: EvaluationGrid,
     progress: Callable[[int], None] | None = None,
-) -> list[CellResult]:
-    """Run the grid's episodes; returns one result per cell."""
+) -> list[list[EpisodeResult]]:
+    """Run the grid's episodes; returns those of every cell, in the order of their specs."""
     cells: dict[tuple[str, str, int], list[EpisodeResult]] = {}
     for result in run_episodes(env, policy, grid.specs(), progress=progress):
         spec = result.spec
         cells.setdefault((spec.terrain, spec.skill, spec.level), []).append(result)
-    return [_sum_up(policy.name, *key, results) for key, results in sorted(cells.items())]
-
-
-def _sum_up(
-    policy: str, terrain: str, skill: str, level: int, results: Sequence[EpisodeResult]
-) -> CellResult:
     # Episodes end in another order for every policy; fixed order keeps the last bit of the means.
-    ordered = sorted(results, key=lambda r: r.spec.index)
+    return [sorted(cells[key], key=lambda r: r.spec.index) for key in sorted(cells)]
+
+
+def cell_result(policy: str, results: Sequence[EpisodeResult]) -> CellResult:
+    """The means of a cell's episodes."""
+    spec, returns = results[0].spec, [r.episode_return for r in results]
     return CellResult(
         policy=policy,
-        terrain=terrain,
-        skill=skill,
-        level=level,
-        return_=float(np.mean([r.episode_return for r in ordered])),
-        success=float(np.mean([r.success for r in ordered])),
-        survival=float(np.mean([not r.terminated for r in ordered])),
-        episodes=len(ordered),
-        vx_error=float(np.mean([r.vel_x_error_ms for r in ordered])),
-        torque_p99=_p99([r.torque_nm for r in ordered]),
-        action_rate_p99=_p99([r.action_rate_rads for r in ordered]),
+        terrain=spec.terrain,
+        skill=spec.skill,
+        level=spec.level,
+        return_=float(np.mean(returns)),
+        return_ci95=mean_interval(returns),
+        success=float(np.mean([r.success for r in results])),
+        success_ci95=success_interval(sum(r.success for r in results), len(results)),
+        survival=float(np.mean([not r.terminated for r in results])),
+        episodes=len(results),
+        vx_error=float(np.mean([r.vel_x_error_ms for r in results])),
+        torque_p99=_p99([r.torque_nm for r in results]),
+        action_rate_p99=_p99([r.action_rate_rads for r in results]),
     )
 
 

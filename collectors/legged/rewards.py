@@ -15,6 +15,7 @@ from collectors.legged.geometry import Geometry
 from collectors.physics.interface import PhysicsState
 from collectors.robots.commands import C
 from collectors.robots.robot import RobotCard
+from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,9 @@ REWARDS: dict[Callable[[StepView], np.ndarray], float] = {
     joint_limits: -2.0,
 }
 """Weight per second of each term."""
+
+LARGEST_RETURN = sum(max(weight, 0.0) for weight in REWARDS.values()) * EPISODE_STEPS * CONTROL_DT_S
+"""Of an episode: every positive term is at most 1."""
 
 
 def total_reward(view: StepView) -> np.ndarray:

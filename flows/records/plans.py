@@ -22,8 +22,8 @@ def plan_from_tree(kind: type[Plan], tree: Any) -> Plan:
 def record_from_tree(kind: type[Plan], tree: Any) -> Plan | None:
     """A frozen dataclass from a file that may hold more; None where a field is missing or wrong."""
     try:
-        return plan_from_tree(kind, {name: tree[name] for name in _fields(kind)})
-    except (KeyError, TypeError, ValueError):
+        return plan_from_tree(kind, {name: tree[name] for name in _fields(kind) if name in tree})
+    except (TypeError, ValueError):
         return None
 
 

@@ -4,10 +4,14 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
+from collectors.intervals import ratio_interval
 from flows.stages.compared_runs import Row, over_seeds
 
 GROUPINGS = {"cells": ("terrain", "skill", "level"), "terrains": ("terrain",), "skills": ("skill",)}
 _OUTCOMES = ("return", "success", "survival")
+_INTERVALS = ("return_ci95", "success_ci95", "return_fraction_ci95")
 _LATENCIES = ("latency_us_median", "latency_us_p99")
 _RUN_MEASURES = ("train_s", "test_mse", *_OUTCOMES, "return_fraction", *_LATENCIES)
 
@@ -24,7 +28,9 @@ def summarise(models: Sequence[str], runs: Sequence[Row], expert: Row) -> Row:
         {"expert", "models", "runs"}. Each row has the means over all cells and, under the names of
         GROUPINGS, those of every cell, terrain and skill. A model's measures are {"mean", "std"}
         over its seeds (sample standard deviation, None for one seed). `return_fraction` is the mean
-        return over the expert's on the same cells, None where the expert's is not above 0.
+        return over the expert's on the same cells, None where the expert's is not above 0. The
+        95 % intervals are over episodes; a model's has the mean limits of its seeds, which share
+        the episodes. They are None for evaluations of older versions.
     """
     rows = [_run_row(run, expert) for run in runs]
     return {
@@ -40,8 +46,9 @@ def _run_row(run: Row, expert: Row) -> Row:
 
 
 def _outcomes(evaluation: Row, expert: Row) -> Row:
-    row = {name: evaluation[name] for name in (*_OUTCOMES, *_LATENCIES)}
+    row = {name: evaluation[name] for name in (*_OUTCOMES, *_LATENCIES, *_INTERVALS[:2])}
     row["return_fraction"] = _fraction(evaluation["return"], expert["return"])
+    row["return_fraction_ci95"] = ratio_interval(evaluation["returns"], expert["returns"])
     for name, by in GROUPINGS.items():
         row[name] = _grouped(evaluation["cells"], expert["cells"], by)
     return row
@@ -66,6 +73,7 @@ def _model_row(runs: Sequence[Row]) -> Row:
         "steps": runs[0]["steps"],
         "control_steps": fmean(run["control_steps"] for run in runs),
         **over_seeds(runs, _RUN_MEASURES),
+        **{name: _mean_limits([run[name] for run in runs]) for name in _INTERVALS},
     }
     for name, by in GROUPINGS.items():
         row[name] = [
@@ -75,6 +83,10 @@ def _model_row(runs: Sequence[Row]) -> Row:
             for group in zip(*(run[name] for run in runs), strict=True)
         ]
     return row
+
+
+def _mean_limits(intervals: Sequence[Any]) -> list[float] | None:
+    return None if None in intervals else np.mean(intervals, axis=0).tolist()
 
 
 def _fraction(value: float, of: float) -> float | None:

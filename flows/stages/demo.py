@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from collectors.experts.expert import load_expert
+from collectors.intervals import Interval, ratio_interval
 from collectors.legged.data import COLLECTION_PRESETS
 from collectors.legged.evaluation import CellResult, EvaluationGrid
+from collectors.legged.rewards import LARGEST_RETURN
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from collectors.timing import EPISODE_STEPS
@@ -77,20 +79,22 @@ class DemoPlan:
 
 @dataclass(frozen=True)
 class PolicySummary(PolicyMeasures):
-    """A policy's measures; `return_fraction` is of the expert's return."""
+    """A policy's measures; `return_fraction` is of the expert's return on the same episodes."""
 
     return_fraction: float
+    return_fraction_ci95: Interval | None = field(default=None, kw_only=True)
     train_s: float | None
 
 
 @dataclass(frozen=True)
 class DemoSummary:
-    """What `summary.json` holds; `wall_s` is that of all calls for the folder."""
+    """What `summary.json` holds; `wall_s` of all calls; `largest_return` possible in an episode."""
 
     dataset: StoreInfo
     collect: Mapping[str, float]
     policies: Mapping[str, PolicySummary]
     cells: tuple[CellResult, ...]
+    largest_return: float
     git_revision: str
     versions: Mapping[str, str]
     machine: str
@@ -150,6 +154,7 @@ def run_demo(
         collect={"steps_per_s": steps_per_s, "terrain_steps_per_s": steps_per_s},
         policies=_policies(plan, trained, evaluations),
         cells=tuple(cell for each in evaluations.values() for cell in each.cells),
+        largest_return=LARGEST_RETURN,
         wall_s=sum(entry["seconds"] for entry in read_record(out / WALL) or []),
         command=f"gaitforge demo --out {out.name if out.is_absolute() else out}",
         **provenance(),
@@ -181,6 +186,7 @@ def _policies(
         name: PolicySummary(
             **{measure.name: getattr(each, measure.name) for measure in fields(PolicyMeasures)},
             return_fraction=each.return_ / evaluations["expert"].return_,
+            return_fraction_ci95=ratio_interval(each.returns, evaluations["expert"].returns),
             train_s=train_s[name],
         )
         for name, each in evaluations.items()

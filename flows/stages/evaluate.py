@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from collectors.intervals import Interval, combined_interval
 from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.evaluation import CellResult, EvaluationGrid, evaluate
+from collectors.legged.evaluation import CellResult, EvaluationGrid, cell_result, evaluate
 from collectors.policies import Observation, Policy
 from collectors.robots.robot import RobotCard
 from flows.progress import Reporter
@@ -41,10 +42,12 @@ class EvaluatePlan:
 
 @dataclass(frozen=True)
 class PolicyMeasures:
-    """Means over cells, each with the same weight; the latency is of one robot on one thread."""
+    """Means over cells of equal weight, with 95 % intervals; latency of one robot on one thread."""
 
     return_: float
+    return_ci95: Interval | None = field(default=None, kw_only=True)
     success: float
+    success_ci95: Interval | None = field(default=None, kw_only=True)
     survival: float
     parameters: int
     latency_us_median: float
@@ -53,12 +56,13 @@ class PolicyMeasures:
 
 @dataclass(frozen=True)
 class PolicyEvaluation(PolicyMeasures):
-    """The measures of a policy, and its cells."""
+    """The measures of a policy, its cells, and each cell's returns in the order of the specs."""
 
     policy: str
     wall_s: float
     steps_per_s: float
     cells: tuple[CellResult, ...]
+    returns: tuple[tuple[float, ...], ...] = ()
 
 
 def evaluate_policy(
@@ -85,23 +89,28 @@ def _evaluated(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> 
     try:
         total = len(specs) * env.episode_steps
         with reporter.step(f"evaluate {source.name}", total, "step") as advance:
-            cells = evaluate(policy, env, plan.grid, lambda n: advance(n, ""))
+            by_cell = evaluate(policy, env, plan.grid, lambda n: advance(n, ""))
         wall_s = time.perf_counter() - started
         single, _, _ = source.load(1, plan.robot, plan.return_target)
         median, p99 = control_latency(single, robot_observations(plan, robot))
     finally:
         env.close()
+    cells = tuple(cell_result(source.name, results) for results in by_cell)
+    returns, successes = [c.return_ for c in cells], [c.success for c in cells]
     return PolicyEvaluation(
         policy=source.name,
-        return_=float(np.mean([cell.return_ for cell in cells])),
-        success=float(np.mean([cell.success for cell in cells])),
+        return_=float(np.mean(returns)),
+        return_ci95=combined_interval(returns, [cell.return_ci95 for cell in cells]),
+        success=float(np.mean(successes)),
+        success_ci95=combined_interval(successes, [cell.success_ci95 for cell in cells]),
         survival=float(np.mean([cell.survival for cell in cells])),
         parameters=parameters,
         latency_us_median=median,
         latency_us_p99=p99,
         wall_s=wall_s,
         steps_per_s=total / wall_s,
-        cells=tuple(cells),
+        cells=cells,
+        returns=tuple(tuple(r.episode_return for r in results) for results in by_cell),
     )
 
 

@@ -52,7 +52,7 @@ def write_comparison(folder: Path) -> Path:
 
 
 def comparison_rows(record: Record) -> list[dict[str, str]]:
-    """A row per model and the expert's, as text; ± is the standard deviation over the seeds."""
+    """A row per model and the expert's, as text; ± and brackets as the page says."""
     return [_model_row(model) for model in record["models"]] + [_expert_row(record["expert"])]
 
 
@@ -136,8 +136,10 @@ def _model_row(model: Record) -> dict[str, str]:
         "steps": count(model["steps"]),
         "training": duration(model["train_s"]["mean"]),
         "test MSE": spread(model["test_mse"], 4),
-        "of the expert's return": spread(model["return_fraction"], 3),
-        "success": spread(model["success"], 3),
+        "of the expert's return": spread(
+            model["return_fraction"], 3, model.get("return_fraction_ci95")
+        ),
+        "success": spread(model["success"], 3, model.get("success_ci95")),
         "survival": spread(model["survival"], 3),
         "control step, µs": count(model["latency_us_median"]["mean"]),
     }

@@ -1,7 +1,7 @@
 """HTML pages from the templates of this package, and numbers and names as their text."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -67,10 +67,16 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def spread(measure: Record, digits: int) -> str:
-    """A mean and its standard deviation, joined by no-break spaces; or the mean alone."""
+def interval(bounds: Sequence[float] | None, digits: int = 2) -> str:
+    """A 95 % interval as `0.81 to 0.87`, with no-break spaces; nothing for none."""
+    return "\u00a0to\u00a0".join(fixed(bound, digits) for bound in bounds or ())
+
+
+def spread(measure: Record, digits: int, bounds: Sequence[float] | None = None) -> str:
+    """A mean ± its standard deviation, where there is one, and in brackets its 95 % interval."""
     mean, std = (fixed(measure[name], digits) for name in ("mean", "std"))
-    return mean if measure["std"] is None else f"{mean}\u00a0±\u00a0{std}"
+    text = mean if measure["std"] is None else f"{mean}\u00a0±\u00a0{std}"
+    return f"{text} ({interval(bounds, digits)})" if bounds else text
 
 
 def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -109,7 +115,8 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for each in (amount, count, duration, fixed, size, words, short, spread, flattened, cell):
+    shared = (amount, count, duration, fixed, interval, size, words, short, spread, flattened)
+    for each in (*shared, cell):
         environment.filters[each.__name__] = each
     environment.filters.update(filters or {})
     return environment.get_template(template).render(**shown)

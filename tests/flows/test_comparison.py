@@ -178,6 +178,9 @@ def test_the_numbers_are_those_of_the_files_beside_them(compared: Compared) -> N
         assert model["test_mse"]["std"] == pytest.approx(np.std(losses, ddof=1))
         assert [cell["skill"] for cell in model["skills"]] == ["run", "stand"]
         assert len(model["cells"]) == len(record["expert"]["cells"]) == 4
+        single = model["return_ci95"]
+        assert single is None, "one episode per cell has no spread"
+        assert model["success_ci95"][0] <= model["success"]["mean"] <= model["success_ci95"][1]
     assert record["trained_on"]["episodes"] + record["held_out"]["episodes"] == 24
 
 
@@ -308,7 +311,8 @@ def test_a_cell_that_the_expert_fails_has_no_fraction() -> None:
         numbers = {"return": value, "success": 1.0, "survival": 1.0}
         cell = {"policy": "x", "terrain": "flat", "skill": "run", "level": 0, "episodes": 2}
         latency = {"latency_us_median": 1.0, "latency_us_p99": 2.0, "parameters": 1}
-        return {**numbers, **latency, "cells": [cell | numbers]}
+        intervals = {"return_ci95": None, "success_ci95": [0.3, 1.0], "returns": []}
+        return {**numbers, **latency, **intervals, "cells": [cell | numbers]}
 
     run = {"model": "mlp", "seed": 0, "parameters": 1, "steps": 1, "control_steps": 1}
     run |= {"train_s": 1.0, "test_mse": 0.5, "evaluation": evaluation(1.0)}

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from collectors.experts.expert import DEFAULT_EXPERT, load_expert
+from collectors.intervals import combined_interval, mean_interval, success_interval
 from collectors.legged.evaluation import CellResult, EvaluationGrid
 from collectors.policies import Observation
 from collectors.robots.robot import load_robot
@@ -67,6 +68,19 @@ def _expert_cells(robots: int = 4) -> tuple[CellResult, ...]:
     return evaluate_policy(PolicySource("expert", expert=DEFAULT_EXPERT), plan, Silent()).cells
 
 
+def test_the_intervals_can_be_computed_again_from_the_returns() -> None:
+    grid = EvaluationGrid(("flat", "rough"), ("stand",), (1,), episodes=3, seed=5)
+    source = PolicySource("expert", expert=DEFAULT_EXPERT)
+    made = evaluate_policy(source, EvaluatePlan(grid=grid, robots=4), Silent())
+    for cell, returns in zip(made.cells, made.returns, strict=True):
+        assert cell.return_ == np.mean(returns)
+        assert cell.return_ci95 == mean_interval(returns)
+        assert cell.success_ci95 == success_interval(round(cell.success * 3), 3)
+    assert made.return_ci95 == combined_interval(
+        [cell.return_ for cell in made.cells], [cell.return_ci95 for cell in made.cells]
+    )
+
+
 def test_the_same_seed_and_card_give_the_same_table() -> None:
     first, second = _expert_cells(), _expert_cells()
     assert first == second
@@ -85,7 +99,9 @@ def test_an_evaluation_comes_back_from_its_file() -> None:
     tree = to_tree(made)
     assert tree["return"] == tree["cells"][0]["return"] == 3.5
     assert record_from_tree(PolicyEvaluation, tree | {"key": {}}) == made
-    for damaged in ([], {}, tree | {"cells": 3}, {**tree, "cells": [{"return": 3.5}]}):
+    old = {name: tree[name] for name in tree if "ci95" not in name and name != "returns"}
+    assert record_from_tree(PolicyEvaluation, old) == made, "as an older version wrote it"
+    for damaged in ([], {}, 3, None, tree | {"cells": 3}, {**tree, "cells": [{"return": 3.5}]}):
         assert record_from_tree(PolicyEvaluation, damaged) is None
 
 

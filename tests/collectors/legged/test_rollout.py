@@ -9,7 +9,7 @@ from collectors.experts.expert import load_expert
 from collectors.legged.data import CollectionGrid, legged_schema, part_arrays, part_catalog
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
-from collectors.legged.evaluation import EvaluationGrid, evaluate
+from collectors.legged.evaluation import EvaluationGrid, cell_result, evaluate
 from collectors.legged.observations import OBS_DIM, POLICY_SLICES
 from collectors.legged.rollout import STATE_DIM, EpisodeRecord, EpisodeResult, run_episodes
 from collectors.physics.interface import RobotStart
@@ -331,7 +331,7 @@ def test_evaluation_uses_held_out_episodes_and_sums_up_every_cell() -> None:
     assert not collected & {s.seed for s in specs}
     env = LeggedEnvironment(ROBOT, 5, threads=1)
     try:
-        cells = evaluate(Constant(8.0), env, grid)
+        cells = [cell_result("constant", each) for each in evaluate(Constant(8.0), env, grid)]
     finally:
         env.close()
     found = {(c.terrain, c.skill, c.level): c for c in cells}

@@ -11,7 +11,7 @@ import pytest
 from collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES
 from collectors.legged.data import CollectionGrid
 from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.evaluation import EvaluationGrid, evaluate
+from collectors.legged.evaluation import EvaluationGrid, cell_result, evaluate
 from collectors.legged.rollout import run_episodes
 from collectors.rendering.scene import scene_of
 from collectors.robots.commands import C
@@ -78,9 +78,10 @@ def test_they_are_simulated_drawn_and_reported(tmp_path: Path) -> None:
     try:
         (result, _) = run_episodes(env, Constant(), grid.specs(), record=True)
         assert not env.success(0, terminated=True), "a fall is never a success"
-        (cell,) = evaluate(Constant(), env, grid)
+        (results,) = evaluate(Constant(), env, grid)
     finally:
         env.close()
+    cell = cell_result("march", results)
     assert result.success == (not result.terminated)
     assert result.draws.passage is not None
     scene = scene_of(result, ROBOT)

@@ -1,0 +1,65 @@
+"""95 % confidence intervals of mean returns and success rates, as (low, high)."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+Interval: TypeAlias = tuple[float, float]
+
+Z_95 = 1.959964
+_DEGREES = np.array([np.inf, 120, 60, 30, 20, 15, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1])
+_T_95 = (
+    *(Z_95, 1.9799, 2.0003, 2.0423, 2.0860, 2.1314, 2.1788, 2.2281, 2.3060, 2.3646, 2.4469),
+    *(2.5706, 2.7764, 3.1824, 4.3027, 12.7062),
+)
+"""Student's t by degrees of freedom: Abramowitz and Stegun (1964), Table 26.10."""
+
+
+def mean_interval(values: Sequence[float]) -> Interval | None:
+    """Of a mean: -+ t s / sqrt(n), t linear in 1 / (n - 1) between the table's; None for one."""
+    n = len(values)
+    if n < 2:
+        return None
+    half = np.interp(1 / (n - 1), 1 / _DEGREES, _T_95) * np.std(values, ddof=1) / np.sqrt(n)
+    return float(np.mean(values) - half), float(np.mean(values) + half)
+
+
+def success_interval(successes: int, episodes: int) -> Interval:
+    """Wilson's score interval (1927), as in Brown, Cai and DasGupta (2001), Stat. Sci. 16."""
+    p, z2 = successes / episodes, Z_95**2 / episodes
+    centre, half = p + z2 / 2, float(np.sqrt(z2 * (p * (1 - p) + z2 / 4)))
+    # Against rounding of the last bit.
+    low, high = min(p, (centre - half) / (1 + z2)), max(p, (centre + half) / (1 + z2))
+    return max(0.0, low), min(1.0, high)
+
+
+def combined_interval(
+    means: Sequence[float], intervals: Sequence[Interval | None]
+) -> Interval | None:
+    """Of the mean over independent cells of equal weight; None where a cell has no interval.
+
+    The distances to the limits add up in squares (MOVER: Zou, Huang and Zhang 2009, Comput. Stat.
+    Data Anal. 53); for equal cells this is t times the stratified standard error.
+    """
+    if not intervals or None in intervals:
+        return None
+    low, high = np.linalg.norm(np.array(intervals) - np.array(means)[:, None], axis=0) / len(means)
+    return float(np.mean(means) - low), float(np.mean(means) + high)
+
+
+def ratio_interval(
+    returns: Sequence[Sequence[float]], references: Sequence[Sequence[float]]
+) -> Interval | None:
+    """Of mean(returns) / mean(references): rows are cells, paired episodes have the same start.
+
+    The combined ratio estimate of stratified samples: of the mean of x - R y, over the mean of y
+    (Cochran 1977, Sampling Techniques, chapter 6). None if the references' mean is not above 0.
+    """
+    if not returns or not references or np.mean(references) <= 0:
+        return None
+    of = float(np.mean(references))
+    ratio = float(np.mean(returns)) / of
+    rests = np.array(returns) - ratio * np.array(references)
+    rest = combined_interval(rests.mean(axis=1).tolist(), [mean_interval(each) for each in rests])
+    return None if rest is None else (ratio + rest[0] / of, ratio + rest[1] / of)
