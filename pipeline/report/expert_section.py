@@ -1,22 +1,18 @@
-"""The report's section on the expert: its contact sheets, and its card as a table."""
+"""The report's contact sheets, and the expert's card as a table."""
 
 from base64 import b64encode
 from dataclasses import dataclass
 
 from datasets.errors import amount
-from pipeline.report.run_files import PICTURES, Record, RunFiles
-
-_RENDERERS = {
-    "mujoco": "Drawn by MuJoCo’s renderer.",
-    "side": "Drawn from the recorded poses, to scale, without a renderer.",
-}
+from pipeline.report.run_files import EXPERT, PICTURES, Record, RunFiles
 
 
 @dataclass(frozen=True)
 class SheetFigure:
     """A contact sheet as a data URI, and what it shows in words."""
 
-    skill: str
+    policy: str
+    caption: str
     uri: str
     alt: str
 
@@ -33,13 +29,9 @@ def sheet_figures(run: RunFiles) -> list[SheetFigure]:
             f"{sheet['succeeded']} of {amount(sheet['episodes'], 'episode')} succeed"
         )
         uri = "data:image/png;base64," + b64encode(content).decode("ascii")
-        figures.append(SheetFigure(sheet["skill"], uri, alt))
+        caption = sheet.get("caption", sheet["skill"])
+        figures.append(SheetFigure(sheet.get("policy", EXPERT), caption, uri, alt))
     return figures
-
-
-def drawn_by(run: RunFiles) -> str:
-    """How the sheets were drawn, as a sentence."""
-    return _RENDERERS.get(run.pictures["renderer"], "") if run.pictures else ""
 
 
 def card_table(run: RunFiles) -> Record | None:

@@ -1,7 +1,7 @@
-"""Contact sheets and films of an expert: one typical episode per skill.
+"""Contact sheets and films of an expert, one typical episode per skill, and sheets of learners.
 
 The episode shown has the median return of a few held-out ones; the sheet says how many of these
-succeeded.
+succeeded. Of a learner's evaluation two are run again: a typical one and the worst.
 """
 
 import os
@@ -22,15 +22,20 @@ from collectors.scenarios.terrains import TERRAINS, check_terrain
 from collectors.timing import CONTROL_DT_S
 from datasets.errors import amount
 from datasets.files import write_bytes_durably
+from flows.records.plans import plan_from_tree
 from flows.records.records import digest, read_record, write_record
+from flows.stages.evaluate import EvaluatePlan
+from flows.tasks.policies import PolicySource
 from pipeline.report.picture_files import FRAME_PX, SHEET_FRAMES, Heading, animation, contact_sheet
-from pipeline.report.run_files import PICTURE_INDEX, PICTURES
+from pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
 
 FORMATS = ("png", "gif", "webp")
 FILM_FPS = 25
-_DRAWING = 1
+_DRAWING = 2
 """Version of the drawing: raise it to have existing sheets drawn again."""
 
+# Few rows round differently: returns are within 0.002 of the evaluation's, with 2 robots 0.05.
+_ROBOTS = 8
 Say = Callable[[str], None]
 
 
@@ -78,11 +83,13 @@ class FilmPlan:
 
 @dataclass(frozen=True)
 class Take:
-    """The episode that is shown of a skill, and how many succeeded of those that were run."""
+    """The episode that is shown, why, and how many succeeded of those that were run."""
 
     result: EpisodeResult
     succeeded: int
     episodes: int
+    policy: str = EXPERT
+    kind: str = "median return"
 
 
 def hardest_terrain(skill: str, terrains: Sequence[str]) -> str | None:
@@ -114,7 +121,32 @@ def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
     return takes
 
 
-def make_sheets(expert_name: str, folder: Path, plan: FilmPlan | None = None) -> None:
+def learner_takes(run_dir: Path, source: PolicySource, plan: EvaluatePlan) -> list[Take]:
+    """Two episodes of an evaluation, run again; none of an old one, without episodes' returns."""
+    evaluation = read_record(run_dir / "evaluate" / f"{source.name}.json") or {}
+    returns = np.array(evaluation.get("returns", []))
+    if not returns.size:
+        return []
+    specs = sorted(plan.grid.specs(), key=lambda s: (s.terrain, s.skill, s.level, s.index))
+    cell, middle = np.argsort(returns.mean(axis=1))[len(returns) // 2], returns.shape[1] // 2
+    typical = specs[cell * returns.shape[1] + np.argsort(returns[cell])[middle]]
+    shown = {"median return": typical, "lowest return": specs[returns.argmin()]}
+    policy, _, robot = source.load(_ROBOTS, plan.robot, plan.return_target)
+    env = LeggedEnvironment(robot, _ROBOTS, plan.threads, plan.sim)
+    try:
+        ran = {r.spec: r for r in run_episodes(env, policy, list(shown.values()), record=True)}
+    finally:
+        env.close()
+    tally = (round(evaluation["success"] * len(specs)), len(specs), source.name)
+    return [Take(ran[spec], *tally, kind) for kind, spec in shown.items()]
+
+
+def make_sheets(
+    expert_name: str,
+    folder: Path,
+    plan: FilmPlan | None = None,
+    learners: Sequence[tuple[PolicySource, EvaluatePlan]] = (),
+) -> None:
     """Draw a contact sheet a skill into `folder`, unless those of this plan and expert are there.
 
     `pictures.json` then holds the renderer, and a record a sheet.
@@ -124,7 +156,7 @@ def make_sheets(expert_name: str, folder: Path, plan: FilmPlan | None = None) ->
         ValueError: no such expert, or a folder that cannot be written.
     """
     plan, expert = plan or FilmPlan(), load_expert(expert_name or DEFAULT_EXPERT)
-    key = digest({"plan": plan, "weights": expert.hash, "drawing": _DRAWING})
+    key = digest([plan, expert.hash, _DRAWING, [[s.key(), on] for s, on in learners]])
     known = read_record(folder / PICTURE_INDEX)
     if (
         known is not None
@@ -133,13 +165,16 @@ def make_sheets(expert_name: str, folder: Path, plan: FilmPlan | None = None) ->
     ):
         return
     takes = record_takes(expert, plan)
+    for source, evaluated_on in learners:
+        takes += learner_takes(folder.parent, source, evaluated_on)
     scenes = [scene_of(take.result, expert.policy.robot) for take in takes]
     shots = [_sheet_shot(scene) for scene in scenes]
     pictures = draw(shots, *FRAME_PX)
     folder.mkdir(parents=True, exist_ok=True)
     sheets = []
     for take, shot, frames in zip(takes, shots, pictures, strict=True):
-        name = f"{take.result.spec.skill}.png"
+        learned = f"{take.policy}-{take.kind.split()[0]}.png"
+        name = f"{take.result.spec.skill}.png" if take.policy == EXPERT else learned
         sheet = contact_sheet(heading(take), frames, shot.steps * CONTROL_DT_S)
         write_bytes_durably(folder / name, sheet)
         sheets.append({"file": name, **_facts(take)})
@@ -148,7 +183,7 @@ def make_sheets(expert_name: str, folder: Path, plan: FilmPlan | None = None) ->
 
 
 def make_run_sheets(run_dir: Path, say: Say | None = None) -> None:
-    """Draw the sheets of a demo's expert, at the middle of its levels, into its run folder.
+    """Draw the sheets of a demo's expert, at the middle of its levels, and of its learners.
 
     Where MuJoCo cannot draw, `say` gets the reason and the run has no pictures.
 
@@ -161,10 +196,13 @@ def make_run_sheets(run_dir: Path, say: Say | None = None) -> None:
         expert, grid = plan["collect"]["expert"], plan["evaluate"]["grid"]
         levels = sorted(grid["levels"])
         film = FilmPlan(tuple(grid["skills"]), tuple(grid["terrains"]), levels[len(levels) // 2])
+        evaluate = plan_from_tree(EvaluatePlan, plan["evaluate"])
     except (TypeError, KeyError, IndexError):
         raise ValueError(f"{run_dir / 'plan.json'} is not the plan of a demo") from None
+    policies = (read_record(run_dir / "summary.json") or {}).get("policies", {})
+    sources = [PolicySource(name, run_dir / "train" / name) for name in policies if name != EXPERT]
     try:
-        make_sheets(expert, run_dir / PICTURES, film)
+        make_sheets(expert, run_dir / PICTURES, film, [(each, evaluate) for each in sources])
     except RenderingError as error:
         if say is not None:
             say(f"no pictures: {error}")
@@ -212,9 +250,12 @@ def heading(take: Take) -> Heading:
     """What is written over a take's pictures."""
     spec, result = take.result.spec, take.result
     where = f"{spec.terrain}, level {spec.level}"
-    outcome = "success" if result.success else ("fall" if result.terminated else "no success")
+    outcome = "success" if result.success else "no success"
+    if result.terminated:
+        outcome = f"fall after {result.length * CONTROL_DT_S:.2f} s"
     tally = f"{take.succeeded} of {amount(take.episodes, 'episode')} succeed"
-    return Heading(spec.skill, where, describe(result), outcome, result.success, tally)
+    title = f"{take.policy}: {spec.skill}"
+    return Heading(title, where, describe(result), outcome, result.success, tally)
 
 
 def describe(result: EpisodeResult) -> str:
@@ -229,13 +270,16 @@ def describe(result: EpisodeResult) -> str:
 
 
 def _facts(take: Take) -> dict[str, object]:
-    spec = take.result.spec
+    spec, result = take.result.spec, take.result
     return {name: getattr(spec, name) for name in ("skill", "terrain", "level", "seed")} | {
-        "command": describe(take.result),
-        "success": take.result.success,
-        "return": take.result.episode_return,
+        "command": describe(result),
+        "success": result.success,
+        "return": result.episode_return,
         "succeeded": take.succeeded,
         "episodes": take.episodes,
+        "policy": take.policy,
+        "caption": f"{take.kind} {result.episode_return:.2f}, {heading(take).outcome}: "
+        f"{spec.skill} on {spec.terrain}, level {spec.level}, seed {spec.seed}",
     }
 
 

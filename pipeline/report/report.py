@@ -8,17 +8,20 @@ same files give the same bytes.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from datasets.errors import amount
 from pipeline.report import charts
 from pipeline.report.bench_page import bench_panels
-from pipeline.report.expert_section import card_table, drawn_by, sheet_figures
+from pipeline.report.expert_section import card_table, sheet_figures
 from pipeline.report.figures import MUTED, Panel, heat_colours
 from pipeline.report.pages import (
     DASH,
     count,
     fixed,
     flattened,
+    interval,
     is_number,
     render,
     words,
@@ -34,11 +37,12 @@ POLICY_NAMES = {EXPERT: "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "F
 
 @dataclass(frozen=True)
 class HeatCell:
-    """A number as text on its colour; without a number, a dash on none."""
+    """A number and its interval as text on its colour; without a number, a dash on none."""
 
     text: str
     background: str
     colour: str
+    interval: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,6 @@ def _context(run: RunFiles) -> dict[str, object]:
         "summary": summary,
         "learned": [name for name in summary["policies"] if name != EXPERT],
         "sheets": sheet_figures(run),
-        "sheets_drawn_by": drawn_by(run),
         "card": card_table(run),
         "dataset": dataset,
         "dataset_heat": [
@@ -154,23 +157,29 @@ def _abstract(summary: Record) -> str:
 
 def _dataset_heat(groups: Iterable[Record], field: str, title: str, digits: int) -> HeatTable:
     values = {(group["terrain"], group["skill"]): group[field] for group in groups}
-    return _heat_table(title, values, digits, None)
+    return _heat_table(title, values, digits, None, {})
 
 
 def _evaluation_heat(
     summary: Record, field: str, limits: tuple[float, float] | None
 ) -> list[HeatTable]:
     """One table a policy: means over levels, weighted by episodes; colours on one common scale."""
-    tables = {
-        policy: _mean_over_levels([c for c in summary["cells"] if c["policy"] == policy], field)
-        for policy in summary["policies"]
+    cells = {
+        name: [c for c in summary["cells"] if c["policy"] == name] for name in summary["policies"]
     }
+    tables = {policy: _mean_over_levels(cells[policy], field) for policy in cells}
     limits = limits or _limits(value for table in tables.values() for value in table.values())
     return [
-        _heat_table(policy_name(policy), values, 2, limits)
+        _heat_table(policy_name(policy), values, 2, limits, _intervals(cells[policy], field))
         for policy, values in tables.items()
         if values
     ]
+
+
+def _intervals(cells: Sequence[Record], field: str) -> dict[tuple[str, str], Any]:
+    """By terrain and skill; none where several levels were averaged."""
+    found = {(cell["terrain"], cell["skill"]): cell.get(f"{field}_ci95") for cell in cells}
+    return found if len(found) == len(cells) else {}
 
 
 def _mean_over_levels(cells: Iterable[Record], field: str) -> dict[tuple[str, str], float | None]:
@@ -179,12 +188,10 @@ def _mean_over_levels(cells: Iterable[Record], field: str) -> dict[tuple[str, st
         known = groups.setdefault((cell["terrain"], cell["skill"]), [])
         if is_number(cell[field]) and is_number(cell["episodes"]):
             known.append((cell[field], cell["episodes"]))
-    return {place: _weighted_mean(known) for place, known in groups.items()}
-
-
-def _weighted_mean(pairs: Sequence[tuple[float, float]]) -> float | None:
-    weights = sum(weight for _, weight in pairs)
-    return sum(value * weight for value, weight in pairs) / weights if weights else None
+    return {
+        place: fmean(*zip(*known, strict=True)) if known else None
+        for place, known in groups.items()
+    }
 
 
 def _limits(values: Iterable[float | None]) -> tuple[float, float]:
@@ -197,21 +204,26 @@ def _heat_table(
     values: Mapping[tuple[str, str], float | None],
     digits: int,
     limits: tuple[float, float] | None,
+    intervals: Mapping[tuple[str, str], Any],
 ) -> HeatTable:
     terrains = tuple(dict.fromkeys(terrain for terrain, _ in values))
     skills = tuple(dict.fromkeys(skill for _, skill in values))
     limits = limits or _limits(values.values())
     cells = tuple(
-        tuple(_heat_cell(values.get((terrain, skill)), digits, limits) for skill in skills)
+        tuple(
+            _heat_cell(values.get(place := (terrain, skill)), digits, limits, intervals.get(place))
+            for skill in skills
+        )
         for terrain in terrains
     )
     return HeatTable(title, terrains, skills, cells)
 
 
-def _heat_cell(value: float | None, digits: int, limits: tuple[float, float]) -> HeatCell:
+def _heat_cell(value: float | None, digits: int, limits: tuple[float, float], ci: Any) -> HeatCell:
     if not is_number(value):
         return HeatCell(DASH, "#ffffff", MUTED)
-    return HeatCell(fixed(value, digits), *heat_colours(value, *limits))
+    shown = interval(ci, 1 if abs(value) >= 2 else 2)  # at most 12 characters fit
+    return HeatCell(fixed(value, digits), *heat_colours(value, *limits), shown)
 
 
 def _dataset_charts(dataset: Record) -> list[Panel]:
@@ -228,7 +240,8 @@ def _dataset_charts(dataset: Record) -> list[Panel]:
 
 def _randomisation_chart(draw: Record) -> Panel:
     unit = "dimensionless" if draw["unit"] in ("", "1") else draw["unit"]
-    return charts.histogram(words(draw["name"]), draw["edges"], draw["counts"], unit)
+    title = words(draw["name"]).removesuffix(f" {unit}")
+    return charts.histogram(title, draw["edges"], draw["counts"], unit)
 
 
 def _modes_cut(run: RunFiles) -> ModesCut | None:
@@ -243,7 +256,7 @@ def _modes_cut(run: RunFiles) -> ModesCut | None:
 
 
 def _spectrum_chart(signal: Record, cut: ModesCut | None) -> Panel:
-    unit = f", {signal['unit']}" if signal["unit"] else ""
+    unit = "" if signal["unit"] in ("", "1") else f", in {signal['unit']}"
     pairs = list(zip(signal["frequency_hz"], signal["energy_share"], strict=True))
     note = f"{amount(signal['channels'], 'channel')}{unit}."
     if cut is not None:

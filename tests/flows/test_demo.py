@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from collectors.rendering.rendering import Shot
 from datasets import open_store
 from flows.progress import Silent
 from flows.records.records import digest, read_record, to_tree, write_record
 from flows.stages.demo import DemoPlan, run_demo
 from flows.stages.evaluate import EvaluatePlan
+from pipeline.report.demo import write_demo_report
 from pipeline.report.report import write_report
 from tests.flows.making import DEMO, Counting, Interrupting, Stop, without_times
 
@@ -21,8 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 POLICIES = {"expert", "fcnet", "bot", "fcnet_rc"}
 POLICY_KEYS = {
     "return",
+    "return_ci95",
     "return_fraction",
+    "return_fraction_ci95",
     "success",
+    "success_ci95",
     "survival",
     "parameters",
     "train_s",
@@ -127,6 +134,36 @@ def test_the_report_can_be_written_from_what_the_demo_leaves(
     assert report == out / "report.html"
     page = report.read_text()
     assert all(name in page for name in POLICIES)
+
+
+def test_learners_are_drawn_with_a_typical_episode_and_their_worst(
+    demo: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without OpenGL: grey frames."""
+
+    def grey(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarray]:
+        return [np.full((len(s.steps), height_px, width_px, 3), 128, np.uint8) for s in shots]
+
+    monkeypatch.setattr("pipeline.report.pictures.draw", grey)
+    out, _ = demo
+    page = write_demo_report(out, Silent()).read_text()
+    index = out / "pictures" / "pictures.json"
+    sheets = {sheet["file"]: sheet for sheet in json.loads(index.read_text())["sheets"]}
+    assert set(sheets) == {"stand.png", "run.png"} | {
+        f"{name}-{kind}.png" for name in POLICIES - {"expert"} for kind in ("median", "lowest")
+    }
+    for name in POLICIES - {"expert"}:
+        measured = json.loads((out / "evaluate" / f"{name}.json").read_text())
+        lowest = min(value for cell in measured["returns"] for value in cell)
+        assert sheets[f"{name}-lowest.png"]["return"] == pytest.approx(lowest, abs=0.05)
+        middle = max(measured["returns"], key=np.mean)  # the upper of two cells and episodes
+        assert sheets[f"{name}-median.png"]["return"] == pytest.approx(max(middle), abs=0.05)
+    for sheet in sheets.values():
+        assert sheet["caption"].endswith(f"level 2, seed {sheet['seed']}")
+        assert sheet["caption"] in page
+    before = index.stat().st_mtime_ns
+    write_demo_report(out, Silent())
+    assert index.stat().st_mtime_ns == before, "drawn once"
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
