@@ -1,7 +1,5 @@
 """What a store holds: its fields with shapes, units and named slices."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -89,7 +87,7 @@ class Field:
         return json.loads(json.dumps(asdict(self)))
 
     @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> Field:
+    def from_json(cls, tree: Mapping[str, Any]) -> "Field":
         """The inverse of ``to_json``."""
         return cls(**{**tree, "shape": tuple(tree["shape"])})
 
@@ -156,7 +154,7 @@ class Schema:
         return json.loads(json.dumps(asdict(self)))
 
     @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> Schema:
+    def from_json(cls, tree: Mapping[str, Any]) -> "Schema":
         """The inverse of ``to_json``; DatasetError for a damaged tree."""
         try:
             return cls(

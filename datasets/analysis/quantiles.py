@@ -6,8 +6,6 @@ found so far; the counts give the next bits of each wanted rank. Counts of block
 result is exact and does not depend on how the rows are split.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -61,7 +59,7 @@ def channel_quantiles(
 
 
 def interpolated_quantiles(
-    count: Callable[[DigitCount], np.ndarray],
+    count: Callable[["DigitCount"], np.ndarray],
     dtype: np.dtype,
     rows: int,
     channels: int,
@@ -84,7 +82,7 @@ def interpolated_quantiles(
 
 
 def _order_statistics(
-    count: Callable[[DigitCount], np.ndarray], dtype: np.dtype, channels: int, ranks: np.ndarray
+    count: Callable[["DigitCount"], np.ndarray], dtype: np.dtype, channels: int, ranks: np.ndarray
 ) -> np.ndarray:
     """The values at the 0-based ``ranks`` (R,) of each channel: (R, channels) float64."""
     width = 8 * dtype.itemsize

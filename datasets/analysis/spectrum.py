@@ -1,7 +1,5 @@
 """Spectral energy of stored signals: Figure 1 of the FCNet paper, for a selection."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,7 +30,7 @@ class SpectralEnergy:
         total = self.energy.sum(axis=0)
         return np.divide(self.energy, total, out=np.zeros_like(self.energy), where=total > 0)
 
-    def merge(self, other: SpectralEnergy) -> SpectralEnergy:
+    def merge(self, other: "SpectralEnergy") -> "SpectralEnergy":
         """Energy of both sets of windows together; n must be the same."""
         return SpectralEnergy(
             self.frequency_hz, self.energy + other.energy, self.windows + other.windows

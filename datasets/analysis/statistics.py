@@ -1,7 +1,5 @@
 """Mean, standard deviation and range of every channel, computed in blocks and merged."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import reduce
 
@@ -32,14 +30,14 @@ class ChannelStatistics:
         return np.sqrt(self.squares / self.count)
 
     @classmethod
-    def of(cls, rows: np.ndarray) -> ChannelStatistics:
+    def of(cls, rows: np.ndarray) -> "ChannelStatistics":
         """Statistics of (N, *shape) rows, N at least 1."""
         values = rows.astype(np.float64)
         mean = values.mean(axis=0)
         squares = np.square(values - mean).sum(axis=0)
         return cls(len(rows), mean, squares, values.min(axis=0), values.max(axis=0))
 
-    def merge(self, other: ChannelStatistics) -> ChannelStatistics:
+    def merge(self, other: "ChannelStatistics") -> "ChannelStatistics":
         """Statistics of both sets of rows together.
 
         Pairwise update of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for

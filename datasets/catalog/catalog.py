@@ -1,7 +1,5 @@
 """The catalog: all committed episodes at one moment; columns are read when used."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +111,7 @@ class Catalog:
         self._codes: dict[str, tuple[np.ndarray, list[Any]]] = {}
         self._lock = threading.Lock()
 
-    def restricted(self, content_hashes: Mapping[str, str]) -> Catalog:
+    def restricted(self, content_hashes: Mapping[str, str]) -> "Catalog":
         """The catalog of the given parts (part id -> content hash); DatasetError if one differs."""
         for part_id, content_hash in content_hashes.items():
             manifest = self.manifests.get(part_id)

@@ -5,8 +5,6 @@ for those that are unchanged. It is replaced atomically, has checksums, and can 
 time. Times are only compared for equality, so clocks do not matter.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -62,7 +60,7 @@ class CatalogIndex:
         self._lock = threading.Lock()
 
     @classmethod
-    def load(cls, path: Path) -> CatalogIndex | None:
+    def load(cls, path: Path) -> "CatalogIndex | None":
         """Open an index; None if there is none or it is unusable."""
         try:
             return cls(path)

@@ -1,7 +1,5 @@
 """The commit record of a part, kept in its catalog file's Parquet metadata."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -45,7 +43,7 @@ class Manifest:
     episodes_digest: str
     arrays: Mapping[str, str]
     objects: Mapping[str, tuple[int, str]]
-    members: tuple[Manifest, ...] = ()
+    members: tuple["Manifest", ...] = ()
 
     @cached_property
     def content_hash(self) -> str:
@@ -61,7 +59,7 @@ class Manifest:
         return hashlib.sha256(canonical_json(content)).hexdigest()
 
     @property
-    def collected(self) -> tuple[Manifest, ...]:
+    def collected(self) -> tuple["Manifest", ...]:
         """The records of the parts as collected: the members, or this one."""
         return self.members or (self,)
 
@@ -87,7 +85,7 @@ class Manifest:
         return tree
 
     @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> Manifest:
+    def from_json(cls, tree: Mapping[str, Any]) -> "Manifest":
         """The inverse of ``to_json``; DatasetError for anything else."""
         try:
             objects = {name: (int(size), sha) for name, (size, sha) in tree["objects"].items()}
@@ -105,7 +103,7 @@ class Manifest:
         return {MANIFEST_KEY: content, DIGEST_KEY: hashlib.sha256(content).hexdigest().encode()}
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[bytes, bytes]) -> Manifest:
+    def from_metadata(cls, metadata: Mapping[bytes, bytes]) -> "Manifest":
         """The inverse of ``to_metadata``; DatasetError if it is absent or damaged."""
         content = metadata.get(MANIFEST_KEY, b"")
         if hashlib.sha256(content).hexdigest().encode() != metadata.get(DIGEST_KEY):

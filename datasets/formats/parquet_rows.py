@@ -1,7 +1,5 @@
 """Parquet columns as NumPy arrays and back, a range of rows at a time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -79,7 +77,7 @@ class ParquetRows:
         table = self.read(columns, 0, self.num_rows)
         return {name: to_rows(self.path, name, table.column(name), (), "int64") for name in columns}
 
-    def _take(self, columns: tuple[str, ...], first: int) -> _Cursor:
+    def _take(self, columns: tuple[str, ...], first: int) -> "_Cursor":
         """The kept cursor nearest before a row in its group, or a new one at the group's start."""
         group = max(0, int(np.searchsorted(self._ends, first, side="right")) - 1)
         start = int(self._ends[group])
@@ -92,7 +90,7 @@ class ParquetRows:
                 return nearest
         return _Cursor(self, columns, group, start)
 
-    def _keep(self, cursor: _Cursor) -> None:
+    def _keep(self, cursor: "_Cursor") -> None:
         with self._changing:
             if cursor.row in self._ends:  # the next range starts a group
                 cursor.close()

@@ -1,7 +1,5 @@
 """What readers share: identity of the content, parts, catalog columns."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -112,7 +110,7 @@ class Parts:
     @classmethod
     def checked(
         cls, source: Path | str, key: str, lengths: np.ndarray, fields: Sequence[Field], advice: str
-    ) -> Parts:
+    ) -> "Parts":
         """The same, but for an episode of more than ``EPISODE_BYTES``, before any value is read.
 
         DatasetError names source and key, and ends with the ``advice`` how to get shorter episodes.

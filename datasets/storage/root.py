@@ -13,8 +13,6 @@ An older store is migrated in memory and can be read. Writing to it needs ``migr
 because programs of its version could not read what is written.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Mapping
@@ -50,7 +48,7 @@ class RootRecord:
         }
 
     @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> RootRecord:
+    def from_json(cls, tree: Mapping[str, Any]) -> "RootRecord":
         """Read a record of any supported version; DatasetError for others and for damage."""
         try:
             current = migrated(tree)

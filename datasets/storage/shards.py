@@ -6,8 +6,6 @@ instead of a fill value, and recorded sizes and the CRC32C of the shard index an
 checked.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct
@@ -39,7 +37,7 @@ class ArrayLayout:
     shard_rows: int
 
     @classmethod
-    def parse(cls, metadata: bytes) -> ArrayLayout:
+    def parse(cls, metadata: bytes) -> "ArrayLayout":
         """Layout of an array from ``parts.write_arrays``; DatasetError for any other array."""
         try:
             tree = json.loads(metadata)
@@ -98,7 +96,7 @@ class ArrayReader:
         self._decoded_rows = np.moveaxis(self._decoded, -1, 0)
         self._stored = np.empty(0, np.uint8)
 
-    def __enter__(self) -> ArrayReader:
+    def __enter__(self) -> "ArrayReader":
         return self
 
     def __exit__(

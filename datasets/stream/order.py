@@ -5,8 +5,6 @@ fill pools of bounded size, and the windows of a pool are shuffled. Only one poo
 a time, so memory grows with the number of episodes, not of windows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,7 +29,7 @@ class Windows:
     def __len__(self) -> int:
         return len(self.episode)
 
-    def __getitem__(self, chosen: slice) -> Windows:
+    def __getitem__(self, chosen: slice) -> "Windows":
         return Windows(self.episode[chosen], self.offset[chosen], self.length[chosen])
 
 

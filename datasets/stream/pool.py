@@ -1,7 +1,5 @@
 """Pools of decoded steps, and gathering of windows from them into batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -142,7 +140,7 @@ class SelectionSource:
         """Columns of a batch; DatasetError for an unknown field, or returns without a reward."""
         return chosen_columns(self.all_columns, fields, return_to_go)
 
-    def reader(self, columns: Mapping[str, Column], pool_rows: int) -> PoolReader:
+    def reader(self, columns: Mapping[str, Column], pool_rows: int) -> "PoolReader":
         """A reader that decodes units into two pools."""
         return PoolReader(self, columns, pool_rows)
 

@@ -1,7 +1,5 @@
 """Prefetch threads of a window stream: the next pool and the next batches."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,7 +28,7 @@ class PoolsAhead:
         self._held: tuple[int, Steps, Windows] | None = None
         self._coming: tuple[int, Steps, list[Future[Any]]] | None = None
 
-    def __enter__(self) -> PoolsAhead:
+    def __enter__(self) -> "PoolsAhead":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,7 +82,7 @@ class Ahead(Generic[Item]):
         self._thread = ThreadPoolExecutor(1, THREAD_NAME) if depth else None
         self._coming: deque[Future[Item]] = deque()
 
-    def __enter__(self) -> Ahead[Item]:
+    def __enter__(self) -> "Ahead[Item]":
         return self
 
     def __exit__(self, *_: object) -> None:

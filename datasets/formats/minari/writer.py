@@ -4,8 +4,6 @@ To load it, give ``load_dataset`` its id, with the folder above it as MINARI_DAT
 ``minari.MinariDataset(folder / "data")``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -112,7 +110,7 @@ class MinariExporter(Exporter):
         storage.update_metadata({key: value for key, value in metadata.items() if value})
         return self._carried(writer)
 
-    def _carried(self, writer: _Episodes) -> Carried:
+    def _carried(self, writer: "_Episodes") -> Carried:
         kept = [
             "obs -> observations, final_obs their last",
             "action -> actions",

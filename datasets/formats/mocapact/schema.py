@@ -10,8 +10,6 @@ Transformer learns from 13 of them (Sferrazza et al. 2024, Appendix B): by defau
 field ``obs``, and the others the field ``further_obs``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -123,7 +121,7 @@ class Snippet:
         return f"{self.clip}-{self.start}-{self.end}"
 
     @classmethod
-    def parse(cls, name: str) -> Snippet | None:
+    def parse(cls, name: str) -> "Snippet | None":
         """The snippet of a group's name; None for another group."""
         match = _SNIPPET.fullmatch(name)
         return cls(match["clip"], int(match["start"]), int(match["end"])) if match else None
@@ -141,7 +139,7 @@ class ObservableLayout:
     fields: Mapping[str, tuple[str, ...]]
 
     @classmethod
-    def of_file(cls, widths: Mapping[str, int], chosen: Sequence[str]) -> ObservableLayout:
+    def of_file(cls, widths: Mapping[str, int], chosen: Sequence[str]) -> "ObservableLayout":
         """The ``chosen`` observables as ``obs``, all others as ``further_obs``."""
         parts = {
             "obs": tuple(name for name in widths if name in chosen),
@@ -150,7 +148,7 @@ class ObservableLayout:
         return cls(widths, {field: names for field, names in parts.items() if names})
 
     @classmethod
-    def of_schema(cls, schema: Schema) -> ObservableLayout:
+    def of_schema(cls, schema: Schema) -> "ObservableLayout":
         """The observables of a store: the named slices of its observation fields.
 
         A field whose slices do not tile it is one observable of its own name.

@@ -1,7 +1,5 @@
 """Export of a selection as MoCapAct's HDF5; ``schema.py`` describes the layout."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +79,7 @@ class MocapactExporter(Exporter):
                     _write_notes(files.open(name).create_group(keys.NOTES), selection, plan, chosen)
         return self._carried(content, plan)
 
-    def _carried(self, content: _Content, plan: _Plan) -> Carried:
+    def _carried(self, content: "_Content", plan: "_Plan") -> Carried:
         own = content.keys
         fields = ", ".join(content.layout.fields)
         kept = [f"{fields} and the final observation -> {keys.PROPRIOCEPTIVE}"]

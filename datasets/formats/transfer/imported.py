@@ -5,8 +5,6 @@ A source is identified by its path, and its content by a digest; the store keeps
 record a source with a few changed rows would be imported again beside its old version.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -40,7 +38,7 @@ class ImportedSource:
     content: str
 
     @classmethod
-    def of(cls, format_name: str, source: str, importer: Importer) -> ImportedSource:
+    def of(cls, format_name: str, source: str, importer: Importer) -> "ImportedSource":
         """The source of an importer; one that is a name, not a path, has its first file's place."""
         path = Path(source) if Path(source).exists() else importer.files[0]
         place = f"{format_name} {path.resolve()}"
