@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from rsl_rl.algorithms import PPO
 
-from collectors.experts.ppo_checkpoint import Progress, actor_layers
+from collectors.experts.ppo_checkpoint import Progress, linear_layers
 
 
 class _CappedPPO(PPO):
@@ -28,24 +28,55 @@ class _CappedPPO(PPO):
 
 
 @dataclass(frozen=True)
-class Update:
-    """One update: PPO's losses, and the seconds that it and its rollout took."""
+class PPOSettings:
+    """Settings of every expert's training.
 
+    Attributes:
+        steps: environment steps in all; horizon: of each robot in a rollout.
+        max_learning_rate: ceiling of the adaptive schedule, which else reaches 4e-3.
+        initial_std: of the exploration noise, in units of the network's output.
+        checkpoint_every: updates.
+    """
+
+    steps: int = 40_000_000
+    horizon: int = 24
+    epochs: int = 4
+    mini_batches: int = 4
+    hidden: tuple[int, ...] = (256, 128, 64)
+    learning_rate: float = 1e-3
+    max_learning_rate: float = 1e-3
+    target_kl: float = 0.01
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    entropy: float = 0.002
+    initial_std: float = 0.6
+    seed: int = 0
+    threads: int = 2
+    learner_threads: int = 1
+    checkpoint_every: int = 20
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update: what it reports, PPO's losses, and whether a checkpoint is due."""
+
+    summary: dict[str, Any]
     losses: dict[str, float]
-    elapsed_s: float
-    simulating_s: float
+    simulation_share: float
+    checkpoint_due: bool
 
 
 def ppo_updates(
-    algorithm: PPO, task: Any, horizon: int, steps: int, progress: Progress
+    algorithm: PPO, task: Any, config: PPOSettings, progress: Progress
 ) -> Iterator[Update]:
-    """Roll out and update until `steps` environment steps; counts in `progress`."""
+    """Roll out and update until `config.steps` environment steps; counts in `progress`."""
     algorithm.train_mode()
     observations = task.get_observations()
-    while progress.steps < steps:
+    while progress.steps < config.steps:
         started = time.perf_counter()
         with torch.inference_mode():
-            for _ in range(horizon):
+            for _ in range(config.horizon):
                 observations, reward, done, extras = task.step(algorithm.act(observations))
                 algorithm.process_env_step(observations, reward, done, extras)
             simulated = time.perf_counter()
@@ -53,18 +84,24 @@ def ppo_updates(
         losses = algorithm.update()
         elapsed = time.perf_counter() - started
         progress.iteration += 1
-        progress.steps += task.num_envs * horizon
+        progress.steps += task.num_envs * config.horizon
         progress.wall_s += elapsed
-        yield Update(losses, elapsed, simulated - started)
+        summary = {
+            "iteration": progress.iteration,
+            "steps": progress.steps,
+            "steps_per_s": task.num_envs * config.horizon / elapsed,
+            "action_std": float(algorithm.get_policy().output_std.mean().detach()),
+            "learning_rate": algorithm.learning_rate,
+        }
+        finished = progress.steps >= config.steps
+        due = finished or progress.iteration % config.checkpoint_every == 0
+        yield Update(summary, losses, (simulated - started) / elapsed, due)
 
 
-def make_algorithm(config: Any, task: Any) -> PPO:
+def make_algorithm(config: PPOSettings, task: Any) -> PPO:
     """PPO for a task with observation groups "features" (actor and critic) and "critic".
 
     The actor's last layer is scaled by 0.01: training starts from the policy that it corrects.
-
-    Args:
-        config: settings as in `ppo.ExpertTrainingConfig`.
     """
     network = {
         "class_name": "rsl_rl.models.MLPModel",
@@ -99,7 +136,7 @@ def make_algorithm(config: Any, task: Any) -> PPO:
     _CappedPPO.ceiling = config.max_learning_rate
     with contextlib.redirect_stdout(io.StringIO()):  # rsl-rl prints its models
         algorithm = _CappedPPO.construct_algorithm(observations, task, cfg, "cpu")
-    last = actor_layers(algorithm)[-1]
+    last = linear_layers(algorithm.get_policy())[-1]
     with torch.no_grad():
         last.weight.mul_(0.01)
         last.bias.zero_()

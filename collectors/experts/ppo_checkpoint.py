@@ -1,8 +1,7 @@
 """Checkpoints of an expert's training: the policy to ship, and the state to resume from."""
 
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ import numpy as np
 import torch
 from rsl_rl.algorithms import PPO
 from rsl_rl.modules.normalization import EmpiricalNormalization
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
+from collectors.training_folder import TRAINING, check_setting, write_checkpoint
 from datasets.optimiser_state import load_optimiser_tensors, optimiser_tensors, tensors_below
 
 
@@ -25,25 +25,26 @@ class Progress:
     wall_s: float = 0.0
 
 
-def actor_layers(algorithm: PPO) -> list[torch.nn.Linear]:
-    """The actor's layers, input first."""
-    return [m for m in algorithm.get_policy().mlp if isinstance(m, torch.nn.Linear)]
+def linear_layers(network: Any) -> list[torch.nn.Linear]:
+    """The layers of an actor or critic, input first."""
+    return [each for each in network.mlp if isinstance(each, torch.nn.Linear)]
 
 
 def trained_steps(out: Path) -> int:
     """Environment steps of the checkpoint in a folder; 0 without one."""
-    path = out / "training.json"
+    path = out / TRAINING
     return int(json.loads(path.read_text())["steps"]) if path.exists() else 0
 
 
-def network_weights(linears: list[torch.nn.Linear], normaliser: Any) -> dict[str, np.ndarray]:
+def network_weights(network: Any) -> dict[str, np.ndarray]:
     """Shipped weights: "mean", "std", and "layer{i}.weight" (out, in), "layer{i}.bias"."""
+    normaliser = network.obs_normalizer
     assert isinstance(normaliser, EmpiricalNormalization), "experts are trained with one"
     weights = {
         "mean": normaliser.mean.numpy(),
         "std": (normaliser.std + normaliser.eps).numpy(),
     }
-    for i, linear in enumerate(linears):
+    for i, linear in enumerate(linear_layers(network)):
         weights[f"layer{i}.weight"] = linear.weight.detach().numpy()
         weights[f"layer{i}.bias"] = linear.bias.detach().numpy()
     return weights
@@ -56,10 +57,7 @@ def save_training(
     progress: Progress,
     extra: dict[str, torch.Tensor],
 ) -> None:
-    """Write the state to resume from: weights, optimiser, and `extra` of the task.
-
-    The JSON file, written last, commits the checkpoint.
-    """
+    """Write the state to resume from: weights, optimiser, and `extra` of the task."""
     modules = {"actor": algorithm.get_policy(), "critic": algorithm._raw_critic}
     tensors = {
         f"{part}.{key}": value
@@ -67,20 +65,8 @@ def save_training(
         for key, value in module.state_dict().items()
     }
     tensors |= optimiser_tensors(algorithm.optimizer, "optimizer") | extra
-    name = f"training-{progress.iteration}.safetensors"
-    replace_file(
-        out / name, lambda path: save_file({k: v.contiguous() for k, v in tensors.items()}, path)
-    )
-    record = {
-        **asdict(progress),
-        "config": config,
-        "tensors": name,
-        "learning_rate": algorithm.learning_rate,
-    }
-    replace_file(out / "training.json", lambda path: path.write_text(json.dumps(record, indent=1)))
-    for old in out.glob("training-*.safetensors"):
-        if old.name != name:
-            old.unlink()
+    record = asdict(progress) | {"config": config, "learning_rate": algorithm.learning_rate}
+    write_checkpoint(out, progress.iteration, tensors, record)
 
 
 def load_training(
@@ -90,17 +76,13 @@ def load_training(
 
     ValueError for a checkpoint that differs in one of the `fixed` settings, or in its inputs.
     """
-    path = out / "training.json"
+    path = out / TRAINING
     if not path.exists():
         return Progress(), {}
     record = json.loads(path.read_text())
     mine = json.loads(json.dumps(config))
     for key in fixed:
-        if record["config"].get(key) != mine[key]:
-            raise ValueError(
-                f"{out} holds a training with {key}={record['config'].get(key)}, not {mine[key]}; "
-                "choose another folder"
-            )
+        check_setting(out, key, record["config"].get(key), mine[key])
     tensors = load_file(out / record["tensors"])
     extra = {name: value for name, value in tensors.items() if "." not in name}
     try:
@@ -114,12 +96,3 @@ def load_training(
     load_optimiser_tensors(algorithm.optimizer, tensors, "optimizer")
     algorithm.learning_rate = record["learning_rate"]
     return Progress(record["iteration"], record["steps"], record["wall_s"]), extra
-
-
-def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file atomically and durably."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    write(temporary)
-    with open(temporary, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -10,6 +10,7 @@ from collectors.gym.algorithms.sac import SACConfig
 from collectors.gym.planning.mppi import PlannerConfig
 from collectors.gym.tasks import find_task
 from collectors.gym.training.demonstrations import Demonstrations, check_can_plan
+from collectors.training_folder import check_setting
 
 _FREE_TO_CHANGE = ("steps", "threads", "checkpoint_every")
 _OLD_NAMES = {"ppo.trace": "ppo.gae_lambda", "ppo.divergence": "ppo.target_kl"}
@@ -86,11 +87,8 @@ def check_same(config: GymTrainingConfig, recorded: Mapping[str, Any], out: Path
     found = {_OLD_NAMES.get(name, name): value for name, value in _flat(recorded)}
     theirs = dict(_flat(asdict(GymTrainingConfig()))) | found
     for name in mine | theirs:
-        if name not in _FREE_TO_CHANGE and mine.get(name) != theirs.get(name):
-            raise ValueError(
-                f"{out} holds a training with {name}={theirs.get(name)}, not {mine.get(name)}; "
-                "choose another folder"
-            )
+        if name not in _FREE_TO_CHANGE:
+            check_setting(out, name, theirs.get(name), mine.get(name))
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

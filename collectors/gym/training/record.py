@@ -6,14 +6,14 @@ It is read only where an earlier version wrote a `training.json` without them.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from collectors.training_folder import TRAINING
 from datasets.files import write_bytes_durably
 
-TRAINING = "training.json"
 HISTORY = "history.jsonl"
 
 Row = dict[str, Any]
@@ -50,11 +50,6 @@ def read_training(out: Path) -> TrainingRecord | None:
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not the record of a training: {error}") from None
     return TrainingRecord(**known, history=history)
-
-
-def write_training(out: Path, record: TrainingRecord) -> None:
-    """Replace the record; this commits the checkpoint, whose files must be there before."""
-    write_bytes_durably(out / TRAINING, json.dumps(asdict(record), indent=1).encode())
 
 
 def write_history(out: Path, history: Sequence[Row]) -> None:

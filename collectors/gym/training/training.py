@@ -25,14 +25,9 @@ from collectors.gym.tasks import find_task
 from collectors.gym.training.config import GymTrainingConfig, check_same
 from collectors.gym.training.off_policy import OffPolicy
 from collectors.gym.training.on_policy import OnPolicy
-from collectors.gym.training.record import (
-    Row,
-    TrainingRecord,
-    read_training,
-    write_history,
-    write_training,
-)
+from collectors.gym.training.record import Row, TrainingRecord, read_training, write_history
 from collectors.policies import StoredObservation
+from collectors.training_folder import write_checkpoint
 from datasets.files import write_bytes_durably
 
 SNAPSHOTS = "snapshots"
@@ -145,21 +140,14 @@ class _Training:
         return row
 
     def _save(self) -> None:
-        """Write buffer and state, then the JSON, which commits the checkpoint."""
+        """Write the buffer, then the checkpoint."""
         self._learner.buffer.flush()
-        state = self._learner.algorithm.state_dict()
-        tensors = {key: value.contiguous() for key, value in state.items()}
+        tensors = self._learner.algorithm.state_dict()
         if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
             self._stop("weights that are not finite")
-        name = f"training-{self.steps}.safetensors"
-        write_bytes_durably(self.out / name, save(tensors))
-        record = TrainingRecord(
-            asdict(self.config), self.steps, self.episodes, self.wall_s, name, self.history
-        )
-        write_training(self.out, record)
-        for old in self.out.glob("training-*.safetensors"):
-            if old.name != name:
-                old.unlink()
+        counts = self.steps, self.episodes, self.wall_s
+        record = TrainingRecord(asdict(self.config), *counts, "", self.history)
+        write_checkpoint(self.out, self.steps, tensors, asdict(record))
 
     def _stop(self, what: str) -> NoReturn:
         raise ValueError(

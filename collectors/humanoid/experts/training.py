@@ -13,18 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from rsl_rl.algorithms import PPO
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from tensordict import TensorDict
 
-from collectors.experts.ppo_algorithm import make_algorithm, ppo_updates
-from collectors.experts.ppo_checkpoint import (
-    Progress,
-    actor_layers,
-    load_training,
-    network_weights,
-    replace_file,
-    save_training,
-)
+from collectors.experts import ppo_checkpoint as checkpoint
+from collectors.experts.ppo_algorithm import PPOSettings, Update, make_algorithm, ppo_updates
 from collectors.humanoid.clips.reference import ReferenceClip
 from collectors.humanoid.clips.snippets import Snippet
 from collectors.humanoid.environment import TERMINATION_ERROR
@@ -32,18 +25,19 @@ from collectors.humanoid.experts.batch import TrackingBatch
 from collectors.humanoid.experts.experts import WEIGHTS, PDLaw
 from collectors.humanoid.observation import N_JOINTS
 from collectors.humanoid.walker import load_humanoid
+from datasets.files import write_bytes_durably
 
 _FIXED = ("snippet", "clip", "law", "residual_scale", "humanoids", "hidden", "horizon")
 """Settings that a training keeps to when it goes on."""
 
 
 @dataclass(frozen=True)
-class ResidualTrainingConfig:
+class ResidualTrainingConfig(PPOSettings):
     """Settings of a snippet's expert training.
 
     Attributes:
-        steps: control steps in all; humanoids: in parallel; horizon: steps of each per rollout.
-        residual_scale: action units per unit of network output; initial_std: of its exploration.
+        humanoids: in parallel.
+        residual_scale: action units per unit of network output.
         residual_price: penalty on the output's mean square; keeps it 0 where it does not help.
         gamma, gae_lambda: MoCapAct's, short, as every step's reward measures the tracking.
         clip_starts: share of episodes that start at the snippet's first frame.
@@ -55,24 +49,16 @@ class ResidualTrainingConfig:
     humanoids: int = 64
     horizon: int = 16
     epochs: int = 5
-    mini_batches: int = 4
     hidden: tuple[int, ...] = (256, 256)
     learning_rate: float = 5e-4
-    max_learning_rate: float = 1e-3
     target_kl: float = 0.3
     gamma: float = 0.95
-    gae_lambda: float = 0.95
-    clip: float = 0.2
     entropy: float = 0.0
     initial_std: float = 1.0
     residual_scale: float = 0.05
     residual_price: float = 0.05
     clip_starts: float = 0.25
     termination_error: float = TERMINATION_ERROR
-    seed: int = 0
-    threads: int = 2
-    learner_threads: int = 1
-    checkpoint_every: int = 20
 
     def __post_init__(self) -> None:
         for name in ("steps", "humanoids", "horizon", "threads", "learner_threads"):
@@ -169,15 +155,14 @@ def train_residual(
     with closing(batch):
         task = ResidualTask(batch, config, 0)
         algorithm = make_algorithm(config, task)
-        progress, _ = load_training(out, tree, _FIXED, algorithm)
+        progress, _ = checkpoint.load_training(out, tree, _FIXED, algorithm)
         if progress.steps:
             task = ResidualTask(batch, config, progress.iteration)
-        for update in ppo_updates(algorithm, task, config.horizon, config.steps, progress):
-            rate = config.humanoids * config.horizon / update.elapsed_s
-            report(_summary(task, algorithm, progress, rate))
-            finished = progress.steps >= config.steps
-            if finished or progress.iteration % config.checkpoint_every == 0:
-                _save(weights, config, tree, algorithm, progress)
+        for update in ppo_updates(algorithm, task, config, progress):
+            report(_summary(task, update))
+            if update.checkpoint_due:
+                write_bytes_durably(weights, save(_shipped_weights(config, algorithm)))
+                checkpoint.save_training(out, tree, algorithm, progress, {})
     return weights, {
         "snippet": snippet.name,
         "clip": clip.digest,
@@ -188,41 +173,20 @@ def train_residual(
     }
 
 
-def _summary(task: ResidualTask, algorithm: PPO, progress: Progress, rate: float) -> dict[str, Any]:
+def _summary(task: ResidualTask, done: Update) -> dict[str, Any]:
     finished, task.finished = np.array(task.finished).reshape(-1, 2), []
     mean = finished.mean(axis=0).tolist() if len(finished) else [None, None]
-    return {
-        "iteration": progress.iteration,
-        "steps": progress.steps,
-        "steps_per_s": rate,
-        "normalised_return": mean[0],
-        "normalised_length": mean[1],
-        "action_std": float(algorithm.get_policy().output_std.mean().detach()),
-        "learning_rate": algorithm.learning_rate,
-    }
+    return done.summary | {"normalised_return": mean[0], "normalised_length": mean[1]}
 
 
-def _save(
-    weights: Path,
-    config: ResidualTrainingConfig,
-    tree: dict[str, Any],
-    algorithm: PPO,
-    progress: Progress,
-) -> None:
-    """Write the expert, then the training state, which commits the checkpoint."""
-    actor, critic = algorithm.get_policy(), algorithm._raw_critic
-    critic_layers = [m for m in critic.mlp if isinstance(m, torch.nn.Linear)]
-    networks = {
-        "actor": network_weights(actor_layers(algorithm), actor.obs_normalizer),
-        "critic": network_weights(critic_layers, critic.obs_normalizer),
-    }
-    # As shipped, the networks give action units and returns of the task's own reward.
+def _shipped_weights(config: ResidualTrainingConfig, algorithm: PPO) -> dict[str, np.ndarray]:
+    """Both networks' weights; their outputs are action units and returns of the task's reward."""
+    networks = {"actor": algorithm.get_policy(), "critic": algorithm._raw_critic}
     factors = {"actor": config.residual_scale, "critic": 1.0 / _reward_scale(config)}
     last = len(config.hidden)
     tensors = {}
     for part, network in networks.items():
-        for key, value in network.items():
+        for key, value in checkpoint.network_weights(network).items():
             outermost = key.startswith(f"layer{last}.")
             tensors[f"{part}.{key}"] = value * factors[part] if outermost else value
-    replace_file(weights, lambda path: save_file(tensors, path))
-    save_training(weights.parent, tree, algorithm, progress, {})
+    return tensors
