@@ -20,24 +20,24 @@ from datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.lerobot_files import DATA, EPISODES, read, tree
 from tests.datasets.making import small_store
 
+SCALARS = {
+    "observation.Env-State": "float64",
+    "action": "float32",
+    "next.reward": "float32",
+    **dict.fromkeys(("next.done", "next.success"), "bool"),
+    **dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), "int64"),
+}
+FRAMES = [(episode, frame) for episode, length in enumerate((4, 3, 2)) for frame in range(length)]
+
 
 def foreign(root: Path, features: dict[str, Any] | None = None, **info: Any) -> Path:
     """A dataset of others: two files, a video, a done flag, and splits."""
     described = {
         "observation.state": {"dtype": "float32", "shape": [2], "names": ["hip", "knee"]},
         "observation.images.top": {"dtype": "video", "shape": [8, 8, 3], "names": None},
-        "observation.Env-State": {"dtype": "float64", "shape": [1], "names": None},
-        "action": {"dtype": "float32", "shape": [1], "names": None},
-        "next.reward": {"dtype": "float32", "shape": [1], "names": None},
-        "next.done": {"dtype": "bool", "shape": [1], "names": None},
-        "next.success": {"dtype": "bool", "shape": [1], "names": None},
-        **{
-            name: {"dtype": "int64", "shape": [1], "names": None}
-            for name in ("frame_index", "episode_index", "index", "task_index")
-        },
+        **{name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in SCALARS.items()},
         **(features or {}),
     }
-    (root / "meta/episodes/chunk-000").mkdir(parents=True)
     written = {
         "codebase_version": "v3.0",
         "robot_type": None,
@@ -47,50 +47,45 @@ def foreign(root: Path, features: dict[str, Any] | None = None, **info: Any) -> 
         "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
         "features": described,
     } | info
+    tasks = {"task_index": [0, 1], "__index_level_0__": ["lift", "put down"]}
+    episodes = {
+        "episode_index": [0, 1, 2],
+        "length": [4, 3, 2],
+        "data/chunk_index": [0, 0, 0],
+        "data/file_index": [0, 0, 1],
+        "dataset_from_index": [0, 4, 7],
+        "dataset_to_index": [4, 7, 9],
+    }
+    for folder in ("meta/episodes/chunk-000", "data/chunk-000"):
+        (root / folder).mkdir(parents=True)
     (root / "meta/info.json").write_text(json.dumps(written))
-    pq.write_table(
-        pa.table({"task_index": [0, 1], "__index_level_0__": ["lift", "put down"]}),
-        root / "meta/tasks.parquet",
-    )
-    pq.write_table(
-        pa.table(
-            {
-                "episode_index": [0, 1, 2],
-                "length": [4, 3, 2],
-                "data/chunk_index": [0, 0, 0],
-                "data/file_index": [0, 0, 1],
-                "dataset_from_index": [0, 4, 7],
-                "dataset_to_index": [4, 7, 9],
-            }
-        ),
-        root / EPISODES,
-    )
-    (root / "data/chunk-000").mkdir(parents=True)
-    for file, episodes in ((0, ((0, 4), (1, 3))), (1, ((2, 2),))):
-        numbers = np.concatenate([np.full(length, episode) for episode, length in episodes])
-        frames = np.concatenate([np.arange(length) for _, length in episodes])
-        last = np.concatenate([np.arange(length) == length - 1 for _, length in episodes])
-        table = pa.table(
-            {
-                "observation.state": [
-                    [float(n), float(f)] for n, f in zip(numbers, frames, strict=True)
-                ],
-                "observation.Env-State": frames / 2,
-                "action": frames.astype(np.float32),
-                "next.reward": np.ones(len(frames), np.float32),
-                "next.done": last & (numbers != 1),
-                "next.success": last & (numbers == 2),
-                "frame_index": frames,
-                "episode_index": numbers,
-                "index": 7 * file + np.arange(len(frames)),
-                "task_index": numbers % 2,
-            }
-        )
-        index = table.schema.get_field_index("observation.state")
-        single = table.column(index).cast(pa.list_(pa.float32()))
-        table = table.set_column(index, "observation.state", single)
+    pq.write_table(pa.table(tasks), root / "meta/tasks.parquet")
+    pq.write_table(pa.table(episodes), root / EPISODES)
+    for file, rows in enumerate((FRAMES[:7], FRAMES[7:])):
+        table = frames_table(rows, 7 * file)
         pq.write_table(table, root / f"data/chunk-000/file-{file:03d}.parquet", row_group_size=2)
     return root
+
+
+def frames_table(rows: list[tuple[int, int]], first: int) -> pa.Table:
+    """A row for each pair of episode and frame."""
+    numbers, frames = np.array(rows).T
+    last = frames == np.array([4, 3, 2])[numbers] - 1
+    states = pa.array(np.array(rows, np.float32).tolist(), pa.list_(pa.float32()))
+    return pa.table(
+        {
+            "observation.state": states,
+            "observation.Env-State": frames / 2,
+            "action": frames.astype(np.float32),
+            "next.reward": np.ones(len(frames), np.float32),
+            "next.done": last & (numbers != 1),
+            "next.success": last & (numbers == 2),
+            "frame_index": frames,
+            "episode_index": numbers,
+            "index": first + np.arange(len(frames)),
+            "task_index": numbers % 2,
+        }
+    )
 
 
 def test_a_dataset_of_others_becomes_a_store(tmp_path: Path) -> None:
