@@ -41,6 +41,13 @@ class Observation(StoredObservation):
         return self.make_privileged()
 
 
+class Memoryless:
+    """Base of policies whose actions depend on the present observation only."""
+
+    def reset(self, ids: np.ndarray) -> None:
+        """Nothing to forget."""
+
+
 class TaskPolicy(Protocol):
     """A policy of the Gymnasium tasks and the humanoid, which reads the stored observation only."""
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from collectors.experts.network import Mlp
 from collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
-from collectors.policies import Observation
+from collectors.policies import Memoryless, Observation
 from collectors.robots.gait import GaitReference
 from collectors.robots.robot import N_JOINTS, RobotCard, list_robots, load_robot
 
@@ -47,7 +47,7 @@ class ExpertFeatures:
         return cls(features, reference)
 
 
-class ExpertPolicy:
+class ExpertPolicy(Memoryless):
     """A trained expert as a policy; ValueError for weights that do not fit the features.
 
     Args:
@@ -59,9 +59,6 @@ class ExpertPolicy:
         self.robot = robot
         self._gait = GaitReference(robot)
         self._residual = Mlp(weights, FEATURE_DIM, N_JOINTS, f"expert '{name}'")
-
-    def reset(self, ids: np.ndarray) -> None:
-        """Experts have no state."""
 
     def act(self, observation: Observation) -> np.ndarray:
         """(N, 12) float32 actions."""

@@ -26,7 +26,7 @@ QUALITIES = (RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT)
 
 SUCCESS_KNOWN = "success_known"
 
-_INFOS = {"info_action_log_probs": "log_prob", "info_qpos": "qpos", "info_qvel": "qvel"}
+INFOS = {"info_action_log_probs": "log_prob", "info_qpos": "qpos", "info_qvel": "qvel"}
 """Field named as an import of D4RL names it -> attribute of `Episode`; others are equal."""
 
 
@@ -99,17 +99,6 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
             )
         )
     return episodes
-
-
-def part_arrays(
-    episodes: Sequence[Episode], schema: Schema
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The schema's fields of a part: {field: (T, ...)} per step, {field: (E, ...)} per episode."""
-    steps = {
-        name: np.concatenate([getattr(episode, _INFOS.get(name, name)) for episode in episodes])
-        for name in schema.names("step")
-    }
-    return steps, {"final_obs": np.stack([episode.final_obs for episode in episodes])}
 
 
 def part_catalog(

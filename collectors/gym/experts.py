@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from collectors.gym.tasks import GymTask, find_task
-from collectors.policies import StoredObservation
+from collectors.policies import Memoryless, StoredObservation
 from datasets.errors import listed
 
 SHIPPED = Path(__file__).parent.parent / "assets" / "gym"
@@ -77,7 +77,7 @@ def read_recipe(source: Path | str) -> Recipe:
         raise ValueError(f"{path} is not a recipe: {error}") from None
 
 
-class GymExpert:
+class GymExpert(Memoryless):
     """A tanh-squashed Gaussian policy; ValueError for missing or misshapen weights.
 
     Args:
@@ -99,9 +99,6 @@ class GymExpert:
         if not (first[1] == second[0] and second[1] == mean[0] and mean == log_std):
             raise ValueError(f"policy {name}: its tensors do not fit together, {shapes}")
         self.obs_dim, self.act_dim = first[0], mean[1]
-
-    def reset(self, ids: np.ndarray) -> None:
-        """Nothing to forget."""
 
     def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, A) float32 mean actions."""
@@ -135,7 +132,7 @@ class GymExpert:
         return inputs @ weight + bias
 
 
-class RandomPolicy:
+class RandomPolicy(Memoryless):
     """Uniform actions in [-1, 1]."""
 
     name = "random"
@@ -143,9 +140,6 @@ class RandomPolicy:
     def __init__(self, act_dim: int, seed: int = 0) -> None:
         self._act_dim = act_dim
         self._rng = np.random.default_rng([0x4A4D, seed])
-
-    def reset(self, ids: np.ndarray) -> None:
-        """Nothing to forget."""
 
     def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, A) float32."""

@@ -110,18 +110,6 @@ def humanoid_schema(has_value: bool) -> Schema:
     )
 
 
-def part_arrays(
-    results: Sequence[EpisodeResult], schema: Schema
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The schema's fields of a part: {field: (T, ...)} per step, {field: (E, ...)} per episode."""
-    records = [result.record for result in results if result.record is not None]
-    steps = {
-        name: np.concatenate([getattr(record, name) for record in records])
-        for name in schema.names("step")
-    }
-    return steps, {"final_obs": np.stack([record.final_obs for record in records])}
-
-
 def part_catalog(
     results: Sequence[EpisodeResult],
     snippet: Snippet,

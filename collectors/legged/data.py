@@ -10,6 +10,7 @@ import numpy as np
 from collectors.legged.episodes import EpisodeSpec
 from collectors.legged.observations import OBS_DIM, POLICY_SLICES, PRIVILEGED_DIM, PRIVILEGED_SLICES
 from collectors.legged.rollout import STATE_DIM, EpisodeResult
+from collectors.part_arrays import joined_arrays
 from collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
 from collectors.robots.robot import N_JOINTS, RobotCard
 from collectors.scenarios.passages import OPEN_GROUND
@@ -148,13 +149,8 @@ COLLECTION_PRESETS: dict[str, CollectionGrid] = {
 def part_arrays(
     results: Sequence[EpisodeResult], schema: Schema
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Fields {name: (T, ...)} of a part's steps and {name: (E, ...)} of its episodes."""
-    records = [r.record for r in _ordered(results) if r.record is not None]
-    steps = {
-        name: np.concatenate([getattr(record, name) for record in records])
-        for name in schema.names("step")
-    }
-    return steps, {"final_obs": np.stack([record.final_obs for record in records])}
+    """As `joined_arrays`, episodes in plan order."""
+    return joined_arrays([result.record for result in _ordered(results)], schema)
 
 
 def part_catalog(

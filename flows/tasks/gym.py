@@ -16,6 +16,7 @@ from collectors.gym.batch import TaskBatch
 from collectors.gym.experts import Recipe, policies_folder, read_recipe
 from collectors.gym.rollout import Episode, run_episode
 from collectors.gym.tasks import GymTask, find_task
+from collectors.part_arrays import joined_arrays
 from datasets import Schema, open_store
 from datasets.errors import listed
 from datasets.hashing import hashed
@@ -184,7 +185,7 @@ class GymSimulation(Simulation):
         quality, expert = planned.quality, planned.expert_hash
         episodes = self._episodes(planned, recipe, lambda steps: advance(steps, quality))
         catalog = data.part_catalog(episodes, plan.task, recipe, quality, expert, part)
-        return PartData(*data.part_arrays(episodes, schema), catalog)
+        return PartData(*joined_arrays(episodes, schema, data.INFOS), catalog)
 
     def close(self) -> None:
         """See `Simulation.close`."""

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from collectors.humanoid.clips.reference import clip_digest
 from collectors.humanoid.clips.snippets import Snippet
-from collectors.humanoid.data import SnippetGrid, humanoid_schema, part_arrays, part_catalog
+from collectors.humanoid.data import SnippetGrid, humanoid_schema, part_catalog
 from collectors.humanoid.environment import TrackingEnvironment
 from collectors.humanoid.experts.experts import PD, Expert, load_expert
 from collectors.humanoid.rollout import run_episode
+from collectors.part_arrays import joined_arrays
 from datasets import Schema
 from flows.progress import Advance
 from flows.records.records import digest
@@ -115,7 +116,8 @@ class HumanoidSimulation(Simulation):
             catalog = part_catalog(results, snippet, (env.simulator, env.version), expert)
         finally:
             env.close()
-        return PartData(*part_arrays(results, schema), catalog)
+        records = [result.record for result in results]
+        return PartData(*joined_arrays(records, schema), catalog)
 
     def close(self) -> None:
         """See `Simulation.close`; nothing stays open between parts."""

@@ -1,6 +1,13 @@
-"""Checks of sizes, for the configs of the networks."""
+"""What the configs of the networks share."""
 
-from typing import Any
+from typing import Any, ClassVar
+
+
+class NoPrefix:
+    """Base of the configs of networks that need no steps before a training window."""
+
+    prefix_len: ClassVar[int] = 0
+    """Steps before a training window that the network reads by default."""
 
 
 def check_counts(model: str, config: Any, *names: str) -> None:

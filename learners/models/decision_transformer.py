@@ -14,20 +14,19 @@ Legend: B batch, T time, D token of the layout, A action, d hidden channels.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from learners.models.causal_attention import AttentionState, CausalTrunk
-from learners.models.config_checks import check_counts, check_rotary_heads
+from learners.models.config_checks import NoPrefix, check_counts, check_rotary_heads
 from learners.policy.tokens import TokenLayout
 
 TOKENS_PER_STEP = 3
 
 
 @dataclass(frozen=True)
-class DecisionTransformerConfig:
+class DecisionTransformerConfig(NoPrefix):
     """Sizes; the defaults have about as many parameters as the legged FCNet."""
 
     hidden_dim: int = 128
@@ -38,9 +37,6 @@ class DecisionTransformerConfig:
     def __post_init__(self) -> None:
         check_counts("DT", self, "hidden_dim", "n_heads", "n_layers", "context_len")
         check_rotary_heads("DT", self.hidden_dim, self.n_heads)
-
-    prefix_len: ClassVar[int] = 0
-    """Steps before a training window that the network reads by default."""
 
     def build(self, layout: TokenLayout, act_dim: int) -> "DecisionTransformer":
         """The network for return tokens: last action, return-to-go, state.

@@ -7,18 +7,17 @@ Legend: B batch, T time, D token, A action, H history, d hidden channels.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.models.config_checks import check_counts
+from learners.models.config_checks import NoPrefix, check_counts
 from learners.models.history import HistoryNetwork
 from learners.policy.tokens import TokenLayout
 
 
 @dataclass(frozen=True)
-class MLPConfig:
+class MLPConfig(NoPrefix):
     """Width and number of hidden layers."""
 
     hidden_dim: int = 512
@@ -26,9 +25,6 @@ class MLPConfig:
 
     def __post_init__(self) -> None:
         check_counts("MLP", self, "hidden_dim", "n_layers")
-
-    prefix_len: ClassVar[int] = 0
-    """Steps before a training window that the network reads by default."""
 
     def build(self, layout: TokenLayout, act_dim: int) -> "HistoryMLP":
         """The network for tokens of `layout`."""

@@ -16,13 +16,13 @@ query or key, 2w of a value.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.models.config_checks import check_counts, check_rotary_heads
+from learners.models.config_checks import NoPrefix, check_counts, check_rotary_heads
 from learners.models.rotary import Rotation, rotary_frequencies, rotation
 from learners.policy.tokens import TokenLayout
 
@@ -32,7 +32,7 @@ CHUNK_LEN = 128  # steps computed in parallel; longer sequences are computed chu
 
 
 @dataclass(frozen=True)
-class RetNetConfig:
+class RetNetConfig(NoPrefix):
     """Sizes; the defaults have about as many parameters as the legged FCNet."""
 
     hidden_dim: int = 128
@@ -42,9 +42,6 @@ class RetNetConfig:
     def __post_init__(self) -> None:
         check_counts("RetNet", self, "hidden_dim", "n_heads", "n_layers")
         check_rotary_heads("RetNet", self.hidden_dim, self.n_heads)
-
-    prefix_len: ClassVar[int] = 0
-    """Steps before a training window that the network reads by default."""
 
     def build(self, layout: TokenLayout, act_dim: int) -> "RetNet":
         """The network for tokens of `layout`."""

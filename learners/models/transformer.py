@@ -9,18 +9,17 @@ Legend: B batch, T time, D token, A action.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from learners.models.causal_attention import AttentionState, CausalTrunk
-from learners.models.config_checks import check_counts, check_rotary_heads
+from learners.models.config_checks import NoPrefix, check_counts, check_rotary_heads
 from learners.policy.tokens import TokenLayout
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(NoPrefix):
     """Sizes; the defaults have about as many parameters as the legged FCNet."""
 
     hidden_dim: int = 128
@@ -31,9 +30,6 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         check_counts("Transformer", self, "hidden_dim", "n_heads", "n_layers", "context_len")
         check_rotary_heads("Transformer", self.hidden_dim, self.n_heads)
-
-    prefix_len: ClassVar[int] = 0
-    """Steps before a training window that the network reads by default."""
 
     def build(self, layout: TokenLayout, act_dim: int) -> "Transformer":
         """The network for tokens of `layout`."""

@@ -26,7 +26,7 @@ from collectors.gym.training.config import GymTrainingConfig, check_same
 from collectors.gym.training.off_policy import OffPolicy
 from collectors.gym.training.on_policy import OnPolicy
 from collectors.gym.training.record import Row, TrainingRecord, read_training, write_history
-from collectors.policies import StoredObservation
+from collectors.policies import Memoryless, StoredObservation
 from collectors.training_folder import write_checkpoint
 from datasets.files import write_bytes_durably
 
@@ -63,14 +63,11 @@ def train_gym(
         training.run(report, progress)
 
 
-class _MeanAction:
+class _MeanAction(Memoryless):
     """The mean action of the actor in training."""
 
     def __init__(self, actor: Actor, scale: ObservationScale) -> None:
         self._actor, self._scale = actor, scale
-
-    def reset(self, ids: np.ndarray) -> None:
-        """Nothing to forget."""
 
     @torch.inference_mode()
     def act(self, observation: StoredObservation) -> np.ndarray:

@@ -26,7 +26,7 @@ from collectors.humanoid.experts.mocapact_expert import MOCAPACT, MocapactExpert
 from collectors.humanoid.observation import N_JOINTS, REF_STEPS
 from collectors.humanoid.policies import ExpertPolicy
 from collectors.humanoid.walker import load_humanoid
-from collectors.policies import StoredObservation
+from collectors.policies import Memoryless, StoredObservation
 from datasets.optimiser_state import tensors_below
 
 PD, RESIDUAL = "pd", "pd-residual"
@@ -61,7 +61,7 @@ class PDLaw:
         return ((2.0 * target - low - high) / (high - low)).astype(np.float32)
 
 
-class PDExpert:
+class PDExpert(Memoryless):
     """The PD law as a policy."""
 
     name = PD
@@ -72,9 +72,6 @@ class PDExpert:
         text = json.dumps({"law": PD, **asdict(self._law)}, sort_keys=True)
         self.hash = hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def reset(self, ids: np.ndarray) -> None:
-        """Nothing to forget."""
-
     def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, 56) float32."""
         return self._law.action(observed_features(observation.policy))
@@ -83,7 +80,7 @@ class PDExpert:
         """Unknown."""
 
 
-class ResidualExpert:
+class ResidualExpert(Memoryless):
     """The PD law plus a network's correction; ValueError for unfit weights.
 
     Args:
@@ -98,9 +95,6 @@ class ResidualExpert:
         self._law = law
         self._actor = Mlp(tensors_below("actor", weights), FEATURE_DIM, N_JOINTS, owner)
         self._critic = Mlp(tensors_below("critic", weights), FEATURE_DIM, 1, owner)
-
-    def reset(self, ids: np.ndarray) -> None:
-        """Nothing to forget."""
 
     def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, 56) float32."""

@@ -9,12 +9,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from collectors.humanoid.kinematics import TrackedPoses
-from collectors.humanoid.observation import (
-    CONTROL_DT_S,
-    N_JOINTS,
-    OBSERVATION_SLICES,
-    REF_STEPS,
-)
+from collectors.humanoid.observation import CONTROL_DT_S, N_JOINTS, OBSERVATION_SLICES, REF_STEPS
 from collectors.humanoid.walker import END_EFFECTORS, Humanoid
 from collectors.rotations import rotate_inverse
 

@@ -14,7 +14,7 @@ import numpy as np
 from collectors.humanoid.clips.snippets import Snippet
 from collectors.humanoid.observation import OBSERVATION_SLICES
 from collectors.humanoid.walker import PREFIX
-from collectors.policies import StoredObservation
+from collectors.policies import Memoryless, StoredObservation
 
 MOCAPACT = "mocapact:"
 """Before the folder of MoCapAct's experts, in the name of an expert."""
@@ -23,7 +23,7 @@ _MODEL = Path("eval_rsi", "model")
 """Where an expert's folder holds the model that MoCapAct rolled out."""
 
 
-class MocapactExpert:
+class MocapactExpert(Memoryless):
     """One of MoCapAct's clip experts, deterministic; ValueError without the package or the file.
 
     Args:
@@ -43,9 +43,6 @@ class MocapactExpert:
         self._model = utils.load_policy(
             str(model), observables.TIME_INDEX_OBSERVABLES, device="cpu"
         )
-
-    def reset(self, ids: np.ndarray) -> None:
-        """Nothing to forget."""
 
     def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, 56) float32, the mean action."""

@@ -22,12 +22,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from collectors.physics.interface import (
-    Availability,
-    BackendUnavailable,
-    PhysicsState,
-    RobotStart,
-)
+from collectors.physics.interface import Availability, BackendUnavailable, PhysicsState, RobotStart
 from collectors.physics.isaacgym.process import (
     IsaacGymConfig,
     WorkerProcess,

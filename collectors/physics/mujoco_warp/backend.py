@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING
 import mujoco
 import numpy as np
 
-from collectors.physics.interface import (
-    Availability,
-    BackendUnavailable,
-    PhysicsState,
-    RobotStart,
-)
+from collectors.physics.interface import Availability, BackendUnavailable, PhysicsState, RobotStart
 from collectors.physics.mujoco.host import RobotRows, write_start
 from collectors.physics.mujoco.model import GROUND, build_model
 from collectors.robots.robot import N_JOINTS, RobotCard

@@ -9,19 +9,19 @@ Legend: B batch, T time, D token, A action, d hidden channels, n context length,
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.models.config_checks import check_counts
+from learners.models.config_checks import NoPrefix, check_counts
 from learners.models.fcnet.spectral import CONVOLUTIONS, SpectralConv, SpectralState
 from learners.policy.tokens import TokenLayout
 
 
 @dataclass(frozen=True)
-class FCNetConfig:
+class FCNetConfig(NoPrefix):
     """Sizes of an FCNet; the defaults are the paper's legged setting (Table 5).
 
     convolution: how sequences are computed, with the same parameters and results: "folded" (fast),
@@ -41,9 +41,6 @@ class FCNetConfig:
         if self.convolution not in CONVOLUTIONS:
             allowed = ", ".join(CONVOLUTIONS)
             raise ValueError(f"no FCNet convolution {self.convolution!r}; allowed: {allowed}")
-
-    prefix_len: ClassVar[int] = 0
-    """Steps before a training window that the network reads by default."""
 
     def build(self, layout: TokenLayout, act_dim: int) -> "FCNet":
         """The network for tokens of `layout`."""

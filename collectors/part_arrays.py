@@ -1,0 +1,24 @@
+"""The arrays of a collected part, from its episodes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from datasets import Schema
+
+
+def joined_arrays(
+    episodes: Sequence[Any], schema: Schema, renamed: Mapping[str, str] | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Fields {name: (T, ...)} of a part's steps and {name: (E, ...)} of its episodes.
+
+    Args:
+        episodes: their arrays as attributes; renamed: field -> attribute of another name.
+    """
+    attributes = {name: name for name in schema.names("step")} | dict(renamed or {})
+    steps = {
+        name: np.concatenate([getattr(each, attributes[name]) for each in episodes])
+        for name in schema.names("step")
+    }
+    return steps, {"final_obs": np.stack([each.final_obs for each in episodes])}
