@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, pairwise
 from math import isfinite
 from typing import Any, Literal
 
@@ -21,6 +22,11 @@ STREAM_KEYS = ("mask", "return_to_go", "episode", "offset")
 """Names that a batch adds to the stored fields; no field may have one."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def consecutive_slices(widths: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Name -> (start, stop), one after the other."""
+    return dict(zip(widths, pairwise(accumulate(widths.values(), initial=0)), strict=True))
 
 
 @dataclass(frozen=True)

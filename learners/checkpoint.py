@@ -17,7 +17,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from datasets.files import write_bytes_durably
-from datasets.optimiser_state import load_optimiser_tensors, optimiser_tensors
+from datasets.optimiser_state import load_optimiser_tensors, optimiser_tensors, tensors_below
 from learners.models.registry import ModelSpec, build_network, spec_from_json
 from learners.policy.gaussian import GaussianSpread
 from learners.policy.normalisation import Normaliser
@@ -31,8 +31,8 @@ CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
 KEPT = {"last": CHECKPOINT, "best": BEST}
 
-_POLICY = "policy."
-_AVERAGE = "average."
+_POLICY = "policy"
+_AVERAGE = "average"
 _OPTIMISER = "optimiser"
 
 
@@ -71,8 +71,8 @@ def save_checkpoint(
         card: `policy_card`'s and any further JSON values.
         averages: parameter name -> its moving average, if the run keeps one.
     """
-    tensors = {_POLICY + key: value for key, value in policy.state_dict().items()}
-    tensors |= {_AVERAGE + key: value for key, value in (averages or {}).items()}
+    tensors = {f"{_POLICY}.{key}": value for key, value in policy.state_dict().items()}
+    tensors |= {f"{_AVERAGE}.{key}": value for key, value in (averages or {}).items()}
     if optimiser is not None:
         tensors |= optimiser_tensors(optimiser, _OPTIMISER)
     text = json.dumps(card, allow_nan=False)
@@ -141,9 +141,9 @@ def load_weights(
 
     Raises ValueError if they do not fit the policy.
     """
-    weights = _with_prefix(tensors, _POLICY)
+    weights = tensors_below(_POLICY, tensors)
     if averaged:
-        weights |= _with_prefix(tensors, _AVERAGE)
+        weights |= tensors_below(_AVERAGE, tensors)
     expected = policy.state_dict()
     shared = weights.keys() & expected.keys()
     wrong = sorted(
@@ -201,8 +201,3 @@ def check_layout(
                 f"{owner} was trained on another observation layout: {name} at "
                 f"{trained or 'no place'} there, at {offered or 'no place'} here"
             )
-
-
-def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    found = {name: value for name, value in tensors.items() if name.startswith(prefix)}
-    return {name.removeprefix(prefix): value for name, value in found.items()}

@@ -3,7 +3,7 @@
 As in MoCapAct's files: the walker's numeric observables in alphabetical order.
 """
 
-from itertools import accumulate, pairwise
+from datasets.schema import consecutive_slices
 
 CONTROL_DT_S = 0.03
 """The clips' time step; six physics steps of 0.005 s."""
@@ -69,9 +69,7 @@ _WIDTHS = {
     "velocimeter_control": 3,
     "world_zaxis": 3,
 }
-_ENDS = list(accumulate(_WIDTHS.values(), initial=0))
-
-OBSERVATION_SLICES: dict[str, tuple[int, int]] = dict(zip(_WIDTHS, pairwise(_ENDS), strict=True))
+OBSERVATION_SLICES = consecutive_slices(_WIDTHS)
 """Name -> (start, stop) of the 35 observables."""
 
-OBS_DIM = _ENDS[-1]
+OBS_DIM = sum(_WIDTHS.values())

@@ -1,12 +1,11 @@
 """The stored observation, 70 numbers in the paper's order, and the experts' privileged one."""
 
-from itertools import accumulate, pairwise
-
 import numpy as np
 
 from collectors.robots.commands import N_COMMANDS
 from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.randomisation import N_DRAWS
+from datasets.schema import consecutive_slices
 
 _FIELDS: tuple[tuple[str, int, str, str], ...] = (
     ("projected_gravity", 3, "1", "unit vector of gravity in the trunk's frame (x forward, y left, "
@@ -22,11 +21,7 @@ _FIELDS: tuple[tuple[str, int, str, str], ...] = (
 """Name, width, unit and meaning of each part of the stored observation."""
 
 
-def _slices(sizes: dict[str, int]) -> dict[str, tuple[int, int]]:
-    return dict(zip(sizes, pairwise(accumulate(sizes.values(), initial=0)), strict=True))
-
-
-POLICY_SLICES = _slices({name: width for name, width, _, _ in _FIELDS})
+POLICY_SLICES = consecutive_slices({name: width for name, width, _, _ in _FIELDS})
 OBS_DIM = POLICY_SLICES["command"][1]
 FIELD_UNITS = {name: unit for name, _, unit, _ in _FIELDS}
 FIELD_MEANINGS = {name: meaning for name, _, _, meaning in _FIELDS}
@@ -37,7 +32,7 @@ SCAN_POINTS = np.stack(np.meshgrid(SCAN_X_M, SCAN_Y_M, indexing="ij"), axis=-1).
 """(35, 2): points of the height scan in the heading frame, m."""
 N_SCAN = len(SCAN_POINTS)
 
-PRIVILEGED_SLICES = _slices(
+PRIVILEGED_SLICES = consecutive_slices(
     {
         "base_lin_vel_body": 3,
         "base_ang_vel_body": 3,
@@ -58,7 +53,7 @@ PRIVILEGED_SLICES = _slices(
 )
 PRIVILEGED_DIM = max(stop for _, stop in PRIVILEGED_SLICES.values())
 
-NOISE_SLICES = _slices(
+NOISE_SLICES = consecutive_slices(
     {"projected_gravity": 3, "joint_vel": N_JOINTS, "joint_pos": N_JOINTS, "base_ang_vel_body": 3}
 )
 NOISE_DIM = max(stop for _, stop in NOISE_SLICES.values())

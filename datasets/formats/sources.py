@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -147,11 +147,6 @@ class Parts:
 def field_name(key: str) -> str:
     """A key of another format as a field name: "infos/Env State" -> "infos_env_state"."""
     return re.sub(r"[^a-z0-9_]", "_", key.lower())
-
-
-def consecutive_slices(widths: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Name -> (start, stop), one after the other."""
-    return dict(zip(widths, pairwise(accumulate(widths.values(), initial=0)), strict=True))
 
 
 def tiling_slices(field: Field) -> list[tuple[str, tuple[int, int]]]:

@@ -13,18 +13,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from datasets.files import fsync_path, fsync_tree, sha256_file
-from learners.deploy.export_formats import (
-    check_step,
-    make_known_answers,
-    onnx_packages,
-    onnx_properties,
-    onnx_step,
-    pt2_step,
-    to_onnx,
-    to_pt2,
-    trace,
-)
+from datasets.files import fsync_tree, replace_durably, sha256_file
+from learners.deploy import export_formats as formats
 from learners.deploy.export_metadata import RobotFacts, model_properties, policy_metadata
 from learners.deploy.onnx_policy import DESCRIPTION, MODEL
 from learners.deploy.step_modules import PolicyStep
@@ -80,7 +70,7 @@ def export_policy(
     """
     options = options or ExportOptions()
     if "onnx" in options.formats:
-        onnx_packages()
+        formats.onnx_packages()
     module = PolicyStep(policy, options.batch_size)
     metadata = policy_metadata(policy, card, facts, module, source or {})
     done = _already_there(dst, metadata, options)
@@ -95,17 +85,21 @@ def _programs(
     policy: PolicyNetwork, module: PolicyStep, metadata: dict[str, object], options: ExportOptions
 ) -> tuple[dict[str, bytes], dict[str, float]]:
     """File -> content, and format -> error."""
-    answers = make_known_answers(policy, options.batch_size, _CHECKED_STEPS)
-    program = trace(module)
+    answers = formats.make_known_answers(policy, options.batch_size, _CHECKED_STEPS)
+    program = formats.trace(module)
     contents, errors = {}, {}
     if "onnx" in options.formats:
-        properties = onnx_properties(model_properties(metadata))
-        content = to_onnx(program, module, properties)
-        errors["onnx"] = check_step(onnx_step(content, module), module, answers, "ONNX model")
+        properties = formats.onnx_properties(model_properties(metadata))
+        content = formats.to_onnx(program, module, properties)
+        errors["onnx"] = formats.check_step(
+            formats.onnx_step(content, module), module, answers, "ONNX model"
+        )
         contents[FORMATS["onnx"]] = content
     if "pt2" in options.formats:
-        content = to_pt2(program)
-        errors["pt2"] = check_step(pt2_step(content), module, answers, "pt2 program")
+        content = formats.to_pt2(program)
+        errors["pt2"] = formats.check_step(
+            formats.pt2_step(content), module, answers, "pt2 program"
+        )
         contents[FORMATS["pt2"]] = content
     description = metadata | {
         "files": {name: sha256(content).hexdigest() for name, content in contents.items()},
@@ -153,8 +147,7 @@ def _write_folder(dst: Path, contents: Mapping[str, bytes]) -> None:
         for name, content in contents.items():
             (temporary / name).write_bytes(content)
         fsync_tree(temporary)
-        os.rename(temporary, dst)
-        fsync_path(dst.parent)
+        replace_durably(temporary, dst)
     except OSError as error:
         raise ValueError(f"cannot write {dst}: {error.strerror}") from error
     finally:

@@ -145,15 +145,9 @@ class Trainer:
         done = self.done
         done.loss = done.pending_loss / done.pending_steps
         if self.files is not None:
-            row = HistoryRow(
-                step=done.step,
-                loss=done.loss,
-                validation_loss=done.validation_loss if validated else None,
-                lr=learning_rate(done.step - 1, self.config),
-                steps_per_s=done.pending_steps / max(done.pending_s, 1e-9),
-                elapsed_s=done.train_s,
-            )
-            self.files.history.append(row)
+            validation_loss = done.validation_loss if validated else None
+            speed = done.pending_steps / max(done.pending_s, 1e-9)
+            self.files.history.append(self._row(done.loss, validation_loss, speed))
         done.pending_loss, done.pending_steps, done.pending_s = 0.0, 0, 0.0
 
     def _validate(self) -> None:
@@ -197,14 +191,13 @@ class Trainer:
         done = self.done
         loss = done.pending_loss / done.pending_steps if done.pending_steps else done.loss
         assert loss is not None, "some step was done, or its history written"
-        return HistoryRow(
-            step=done.step,
-            loss=loss,
-            validation_loss=done.validation_loss,
-            lr=learning_rate(done.step - 1, self.config),
-            steps_per_s=done.control_steps / max(done.train_s, 1e-9),
-            elapsed_s=done.train_s,
-        )
+        speed = done.control_steps / max(done.train_s, 1e-9)
+        return self._row(loss, done.validation_loss, speed)
+
+    def _row(self, loss: float, validation_loss: float | None, steps_per_s: float) -> HistoryRow:
+        step, elapsed_s = self.done.step, self.done.train_s
+        rate = learning_rate(step - 1, self.config)
+        return HistoryRow(step, loss, validation_loss, rate, steps_per_s, elapsed_s)
 
     def _save(self, finished: bool) -> None:
         if self.files is not None:

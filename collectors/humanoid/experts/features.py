@@ -4,7 +4,6 @@ Computed from an observation, or, for training, from a batch's state; a test com
 """
 
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -12,19 +11,18 @@ from collectors.humanoid.kinematics import TrackedPoses
 from collectors.humanoid.observation import CONTROL_DT_S, N_JOINTS, OBSERVATION_SLICES, REF_STEPS
 from collectors.humanoid.walker import END_EFFECTORS, Humanoid
 from collectors.rotations import rotate_inverse
+from datasets.schema import consecutive_slices
 
 _SEEN = (
     *("actuator_activation", "body_height", "end_effectors_pos", "joints_pos", "joints_vel"),
     *("reference_rel_joints", "reference_rel_root_pos_local", "reference_rel_root_quat"),
     *("sensors_gyro", "sensors_velocimeter", "time_in_clip", "world_zaxis"),
 )
-_WIDTHS = [OBSERVATION_SLICES[name][1] - OBSERVATION_SLICES[name][0] for name in _SEEN]
-_ENDS = accumulate(_WIDTHS, initial=0)
-
-FEATURE_SLICES: dict[str, tuple[int, int]] = dict(zip(_SEEN, pairwise(_ENDS), strict=True))
+_WIDTHS = {name: OBSERVATION_SLICES[name][1] - OBSERVATION_SLICES[name][0] for name in _SEEN}
+FEATURE_SLICES = consecutive_slices(_WIDTHS)
 """Name -> (start, stop) in the features."""
 
-FEATURE_DIM = FEATURE_SLICES[_SEEN[-1]][1]
+FEATURE_DIM = sum(_WIDTHS.values())
 _CHOSEN = np.concatenate([np.arange(*OBSERVATION_SLICES[name]) for name in _SEEN])
 
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from datasets.formats.sources import consecutive_slices
+from datasets.schema import consecutive_slices
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from datasets.formats.sources import consecutive_slices
-from datasets.schema import Field, Schema
+from datasets.schema import Field, Schema, consecutive_slices
 
 STATE = {
     "projected_gravity": 3,

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.formats.checks import damage_named, first_line, refuse
-from datasets.formats.sources import consecutive_slices, field_name, stored_dtype
-from datasets.schema import Field, Schema
+from datasets.formats.sources import field_name, stored_dtype
+from datasets.schema import Field, Schema, consecutive_slices
 
 NOTES = "gaitforge"
 OBSERVATIONS, ACTIONS, INFOS = "observations", "actions", "infos"

@@ -11,8 +11,7 @@ import pyarrow as pa
 from datasets.formats.checks import check_finite, damage_named, first_line, refuse
 from datasets.formats.hdf5 import open_hdf5, read_notes
 from datasets.formats.mocapact import schema as layout
-from datasets.formats.sources import consecutive_slices
-from datasets.schema import Schema
+from datasets.schema import Schema, consecutive_slices
 
 _COUNTS = ("n_start_rollouts", "n_rsi_rollouts")
 _KNOWN = ("observable_indices", "ref_steps", "stats", *_COUNTS, layout.NOTES)

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from datasets.errors import DatasetError
-from datasets.formats.sources import consecutive_slices, tiling_slices
-from datasets.schema import Field, Schema
+from datasets.formats.sources import tiling_slices
+from datasets.schema import Field, Schema, consecutive_slices
 
 BODY_OBSERVABLES = (
     "actuator_activation",

@@ -8,8 +8,9 @@ belong to the root.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
+from datasets.schema import consecutive_slices
 from learners.models.bot.graphs import (
     ROOT_FIELDS,
     EmbodimentGraph,
@@ -35,8 +36,7 @@ class Body:
     @property
     def slices(self) -> dict[str, tuple[int, int]]:
         """Field -> (start, stop) in an observation of exactly this body's fields."""
-        ends = [0, *accumulate(map(len, self.fields.values()))]
-        return dict(zip(self.fields, pairwise(ends), strict=True))
+        return consecutive_slices({name: len(nodes) for name, nodes in self.fields.items()})
 
     @property
     def obs_dim(self) -> int:
