@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from datasets.errors import DatasetError
+from datasets.selection.saved import PartRuns, part_runs, selection_of_runs
 from datasets.selection.selection import Selection
-from datasets.storage.shards import row_runs
 from datasets.storage.store import Store
 
 if TYPE_CHECKING:
@@ -49,13 +49,8 @@ class UnitReader:
         return self._selection.unit_rows(self._units[number])[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        manifests = self._selection.catalog.manifests
-        parts = {
-            part_id: (manifests[part_id].content_hash, row_runs(rows, np.ones_like(rows)))
-            for part_id, rows in self._selection.rows_by_part()
-        }
-        store = self._selection.store
-        return _reopened, (type(store), store.full_address, parts, self._field)
+        store, runs = self._selection.store, part_runs(self._selection)
+        return _reopened, (type(store), store.full_address, runs, self._field)
 
 
 def selection_array(selection: Selection, field: str) -> da.Array:
@@ -122,19 +117,8 @@ def _read_block(*, reader: UnitReader, block_id: tuple[int, ...]) -> np.ndarray:
     return reader.read(block_id[0])  # only the rows are cut into chunks
 
 
-def _reopened(
-    kind: type[Store], address: str, parts: dict[str, tuple[str, list[tuple[int, int]]]], field: str
-) -> UnitReader:
-    store = _opened(kind, address)
-    catalog = store.catalog()
-    rows = []
-    for part_id, (content_hash, runs) in parts.items():
-        manifest = catalog.manifests.get(part_id)
-        if manifest is None or manifest.content_hash != content_hash:
-            raise DatasetError(f"part {part_id} of {address} is absent or changed; select again")
-        first = catalog.part_bounds[part_id][0]
-        rows += [first + np.arange(start, stop) for start, stop in runs]
-    return UnitReader(Selection(store, catalog, np.concatenate(rows)), field)
+def _reopened(kind: type[Store], address: str, runs: PartRuns, field: str) -> UnitReader:
+    return UnitReader(selection_of_runs(_opened(kind, address), runs), field)
 
 
 @lru_cache(maxsize=8)

@@ -16,16 +16,14 @@ from datasets.storage.store import Store
 
 SAVED_VERSION = 1
 
+PartRuns = dict[str, tuple[str, list[tuple[int, int]]]]
+"""Part id -> its content hash, and half-open runs of its episodes' rows, ascending and disjoint."""
+
 
 def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
     """Write the selection's hash, its parts' content hashes, and its row ranges in each."""
-    parts = {
-        part_id: {
-            "content_hash": selection.catalog.manifests[part_id].content_hash,
-            "rows": row_runs(rows, np.ones_like(rows)),
-        }
-        for part_id, rows in selection.rows_by_part()
-    }
+    runs = part_runs(selection).items()
+    parts = {part_id: {"content_hash": digest, "rows": rows} for part_id, (digest, rows) in runs}
     tree = {"selection_version": SAVED_VERSION, "hash": selection.hash, "parts": parts}
     try:
         write_bytes_durably(Path(path), json.dumps(tree, indent=1).encode())
@@ -36,29 +34,43 @@ def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
 def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
     """Read a saved selection; DatasetError if it is none, or its parts are absent or changed."""
     parts, recorded = _read(path)
+    try:
+        loaded = selection_of_runs(store, parts)
+    except DatasetError as error:
+        raise DatasetError(f"{path}: {error}") from error
+    if loaded.hash != recorded:
+        raise DatasetError(f"{path} is damaged: its rows do not have the recorded hash")
+    return loaded
+
+
+def part_runs(selection: Selection) -> PartRuns:
+    """The selection's rows, which ``selection_of_runs`` selects again."""
+    manifests = selection.catalog.manifests
+    return {
+        part_id: (manifests[part_id].content_hash, row_runs(rows, np.ones_like(rows)))
+        for part_id, rows in selection.rows_by_part()
+    }
+
+
+def selection_of_runs(store: Store, parts: PartRuns) -> Selection:
+    """The selection of these rows; DatasetError if parts are absent, changed or have fewer."""
     catalog = store.catalog()
     rows: list[np.ndarray] = [np.zeros(0, np.int64)]
     for part_id in sorted(parts):
         content_hash, runs = parts[part_id]
         manifest = catalog.manifests.get(part_id)
         if manifest is None or manifest.content_hash != content_hash:
-            raise DatasetError(
-                f"{path}: part {part_id} of {store.address} is absent or changed; select again"
-            )
+            what = f"part {part_id} of {store.address}"
+            raise DatasetError(f"{what} is absent or changed; select again")
         if runs[-1][1] > manifest.episodes:
-            raise DatasetError(
-                f"{path} is damaged: part {part_id} has {manifest.episodes} episodes, not "
-                f"{runs[-1][1]}"
-            )
+            found = f"has {manifest.episodes} episodes, not {runs[-1][1]}"
+            raise DatasetError(f"the selection is damaged: part {part_id} {found}")
         first, _ = catalog.part_bounds[part_id]
         rows += [first + np.arange(start, stop) for start, stop in runs]
-    loaded = Selection(store, catalog, np.concatenate(rows))
-    if loaded.hash != recorded:
-        raise DatasetError(f"{path} is damaged: its rows do not have the recorded hash")
-    return loaded
+    return Selection(store, catalog, np.concatenate(rows))
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[dict[str, tuple[str, list[list[int]]]], str]:
+def _read(path: str | os.PathLike[str]) -> tuple[PartRuns, str]:
     try:
         tree = json.loads(Path(path).read_bytes())
         version = tree["selection_version"]
@@ -75,11 +87,11 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, tuple[str, list[list[
     )
 
 
-def _checked_runs(runs: Any) -> list[list[int]]:
+def _checked_runs(runs: Any) -> list[tuple[int, int]]:
     """Half-open (start, stop) runs, ascending and disjoint; ValueError for anything else."""
     bounds = [bound for start, stop in runs for bound in (start, stop)]
     if not bounds or any(type(bound) is not int for bound in bounds) or bounds[0] < 0:
         raise ValueError("rows must be runs of integers")
     if any(low >= high for low, high in pairwise(bounds)):
         raise ValueError("runs must ascend")
-    return [list(run) for run in runs]
+    return [(start, stop) for start, stop in runs]
