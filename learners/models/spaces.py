@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from datasets.formats.fcnet.schema import OBS_SLICES
 from learners.models.bot.bodies import BODIES
-from learners.policy.tokens import Slices, TokenLayout
+from learners.policy.tokens import TokenLayout
 
 
 @dataclass(frozen=True)
@@ -12,18 +13,6 @@ class Space:
 
     layout: TokenLayout
     act_dim: int
-
-
-# The observation of FCNet's legged data (Tan et al. 2024, C.3.1), as the collectors store it.
-LEGGED_SLICES: Slices = {
-    "projected_gravity": (0, 3),
-    "joint_vel": (3, 15),
-    "sin_joint_pos": (15, 27),
-    "cos_joint_pos": (27, 39),
-    "base_ang_vel_body": (39, 42),
-    "last_action": (42, 54),
-    "command": (54, 70),
-}
 
 
 def _d4rl(state_dim: int, act_dim: int) -> Space:
@@ -38,8 +27,8 @@ def _body(name: str) -> Space:
 
 
 SPACES: dict[str, Space] = {
-    "legged": Space(TokenLayout("obs", LEGGED_SLICES), act_dim=12),
-    "legged-return": Space(TokenLayout("return", LEGGED_SLICES), act_dim=12),
+    "legged": Space(TokenLayout("obs", OBS_SLICES), act_dim=12),
+    "legged-return": Space(TokenLayout("return", OBS_SLICES), act_dim=12),
     "d4rl-hopper": _d4rl(11, 3),
     "d4rl-halfcheetah": _d4rl(17, 6),
     "d4rl-walker2d": _d4rl(17, 6),

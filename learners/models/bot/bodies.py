@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from datasets.formats.d4rl.tasks import TASKS
 from datasets.schema import consecutive_slices
 from learners.models.bot.graphs import (
     ROOT_FIELDS,
@@ -164,52 +165,30 @@ _FINGERS = {
 }
 
 
-def _adroit(arm_joints: int, arm_actions: int, fields: Mapping[str, tuple[str, int]]) -> Body:
+def _adroit(task: str, arm_actions: int) -> Body:
     """The Adroit hand: 25 nodes, namely forearm (root), wrist, palm and five fingers.
 
-    Each of the 24 hand joints moves one node; the arm's joints belong to the forearm. fields: the
-    task's other fields as name -> (node, size), in the order of the observation.
+    Each of the 24 hand joints moves one node; the arm's joints belong to the forearm. Tasks are the
+    paper's (Appendix E) with the observations of D4RL and Gymnasium-Robotics: fields that involve
+    the palm belong to the palm, fields of objects alone to the root.
     """
     parents = {"forearm": ""} | _chain("wrist", "palm", after="forearm")
     for finger, segments in _FINGERS.items():
         parents |= _chain(*(finger + segment for segment in segments), after="palm")
-    moved = tuple(parents)[1:]
-    observed = {"joint_pos": ("forearm",) * arm_joints + moved}
-    observed |= {name: (node,) * count for name, (node, count) in fields.items()}
-    return Body(parents, observed, ("forearm",) * arm_actions + moved)
+    moved, widths = tuple(parents)[1:], TASKS[task].obs_widths
+    fields = {
+        name: ("palm" if "palm" in name else "forearm",) * width for name, width in widths.items()
+    }
+    fields["joint_pos"] = ("forearm",) * (widths["joint_pos"] - len(moved)) + moved
+    return Body(parents, fields, ("forearm",) * arm_actions + moved)
 
-
-# The paper's three tasks (Appendix E) with the observations of D4RL and Gymnasium-Robotics. Fields
-# that involve the palm belong to the palm, fields of objects alone to the root.
-_ADROIT_DOOR = {
-    "latch_pos": ("forearm", 1),
-    "door_hinge_pos": ("forearm", 1),
-    "palm_pos": ("palm", 3),
-    "handle_pos": ("forearm", 3),
-    "palm_to_handle": ("palm", 3),
-    "door_open": ("forearm", 1),
-}
-_ADROIT_HAMMER = {
-    "nail_displacement": ("forearm", 1),
-    "hammer_vel": ("forearm", 6),
-    "palm_pos": ("palm", 3),
-    "hammer_pos": ("forearm", 3),
-    "hammer_rot": ("forearm", 3),
-    "nail_pos": ("forearm", 3),
-    "nail_impact": ("forearm", 1),
-}
-_ADROIT_RELOCATE = {
-    "palm_to_ball": ("palm", 3),
-    "palm_to_target": ("palm", 3),
-    "ball_to_target": ("forearm", 3),
-}
 
 BODIES: Mapping[str, Body] = {
     "humanoid-isaacgym": _isaacgym_humanoid(),
     "cmu-humanoid": _cmu_humanoid(),
-    "adroit-door": _adroit(3, 4, _ADROIT_DOOR),
-    "adroit-hammer": _adroit(2, 2, _ADROIT_HAMMER),
-    "adroit-relocate": _adroit(6, 6, _ADROIT_RELOCATE),
+    "adroit-door": _adroit("door", 4),
+    "adroit-hammer": _adroit("hammer", 2),
+    "adroit-relocate": _adroit("relocate", 6),
 }
 QUADRUPED = "quadruped"
 BODY_NAMES = (QUADRUPED, *BODIES)

@@ -23,7 +23,7 @@ from learners.models.registry import (
     spec_from_json,
 )
 from learners.models.sizes import TOLERANCE, match_parameters, parameter_count
-from learners.models.spaces import LEGGED_SLICES, SPACES
+from learners.models.spaces import OBS_SLICES, SPACES
 
 BASELINES = ("transformer", "dt", "retnet", "history-mlp", "mlp")
 PUBLISHED = {
@@ -152,7 +152,7 @@ def test_listing_models_does_not_import_torch() -> None:
 
 
 def test_the_legged_space_is_what_the_collectors_store() -> None:
-    assert dict(LEGGED_SLICES) == POLICY_SLICES
+    assert dict(OBS_SLICES) == POLICY_SLICES
     assert SPACES["legged"].act_dim == N_JOINTS
     assert SPACES["d4rl-hopper"].layout.dim == 15
 
