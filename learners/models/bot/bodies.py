@@ -247,8 +247,8 @@ def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
 def body_graph(name: str, slices: Slices, act_dim: int) -> EmbodimentGraph:
     """The embodiment graph of a named body for tokens with the fields `slices`.
 
-    "quadruped" is `quadruped_graph` with its default joint order. Raises ValueError for an unknown
-    body, or fields or actions that do not fit it.
+    "quadruped" is `quadruped_graph`. Raises ValueError for an unknown body, or fields or actions
+    that do not fit it.
     """
     check_body(name)
     if name == QUADRUPED:

@@ -20,9 +20,9 @@ JOINT_FIELDS = ("joint_pos", "joint_vel", "sin_joint_pos", "cos_joint_pos", "las
 ROOT_FIELDS = ("base_lin_vel_body", "base_ang_vel_body", "projected_gravity", "command")
 ROOT_FIELDS += ("return_to_go",)
 
-_LEGS = ("FL", "FR", "RL", "RR")
-_SEGMENTS = ("hip", "thigh", "calf")
-QUADRUPED_JOINTS = tuple(f"{leg}_{segment}" for leg in _LEGS for segment in _SEGMENTS)
+QUADRUPED_JOINTS = tuple(
+    f"{leg}_{part}" for leg in ("FL", "FR", "RL", "RR") for part in ("hip", "thigh", "calf")
+)
 
 
 @dataclass(frozen=True)
@@ -164,33 +164,15 @@ def graph_of_fields(
     )
 
 
-def quadruped_graph(
-    obs_slices: Slices, joint_names: Sequence[str] = QUADRUPED_JOINTS, action_dim: int = 12
-) -> EmbodimentGraph:
+def quadruped_graph(obs_slices: Slices, action_dim: int = 12) -> EmbodimentGraph:
     """A quadruped's graph: the trunk, and a chain of hip, thigh and calf per leg; 13 nodes.
 
-    This is the paper's graph of the Unitree A1. joint_names are "<leg>_<segment>" in the order of
-    the joint fields and actions. Raises ValueError for unknown fields, wrong widths, or joints that
-    are not those of a quadruped.
+    This is the paper's graph of the Unitree A1, joints in the order of `QUADRUPED_JOINTS`. Raises
+    ValueError for unknown fields or wrong widths.
     """
-    if action_dim != len(joint_names):
-        raise ValueError(f"{len(joint_names)} joints need as many actions, got {action_dim}")
-    node_of = {tuple(name.split("_")[:2]): 1 + index for index, name in enumerate(joint_names)}
-    legs = dict.fromkeys(leg for leg, *_ in node_of)
-    wanted = {(leg, segment) for leg in legs for segment in _SEGMENTS}
-    if len(legs) != len(_LEGS) or set(node_of) != wanted:
-        raise ValueError(
-            f"a quadruped has 4 legs with joints named <leg>_{{{','.join(_SEGMENTS)}}}, "
-            f"got {', '.join(joint_names)}"
-        )
-    edges = []
-    for leg in legs:
-        edges.extend(pairwise([0, *(node_of[leg, segment] for segment in _SEGMENTS)]))
-    joint_nodes = range(1, 1 + len(joint_names))
-    return graph_of_fields(
-        ("trunk", *joint_names),
-        edges,
-        dict.fromkeys(JOINT_FIELDS, joint_nodes),
-        joint_nodes,
-        obs_slices,
-    )
+    joints = len(QUADRUPED_JOINTS)
+    if action_dim != joints:
+        raise ValueError(f"{joints} joints need as many actions, got {action_dim}")
+    edges = [pair for hip in range(1, joints, 3) for pair in pairwise((0, hip, hip + 1, hip + 2))]
+    nodes, moved = ("trunk", *QUADRUPED_JOINTS), range(1, 1 + joints)
+    return graph_of_fields(nodes, edges, dict.fromkeys(JOINT_FIELDS, moved), moved, obs_slices)

@@ -116,13 +116,6 @@ def test_return_to_go_sits_at_the_root() -> None:
     assert 12 in graph.observations[0]
 
 
-def test_joint_order_is_taken_from_the_names() -> None:
-    names = [f"{leg}_{part}_joint" for part in ("hip", "thigh", "calf") for leg in "ABCD"]
-    graph = quadruped_graph(OBS_SLICES, joint_names=names)
-    distances = graph.hop_distances()[0, 1:]
-    assert distances.tolist() == [1] * 4 + [2] * 4 + [3] * 4
-
-
 @pytest.mark.parametrize(
     ("masking", "n_masked"), [("hard", 5), ("mix", 3), ("soft", 0), ("none", 0), ("random", 5)]
 )
@@ -279,8 +272,6 @@ def test_wrong_quadrupeds_are_refused() -> None:
         quadruped_graph({"tail_pos": (0, 3)})
     with pytest.raises(ValueError, match="joint_vel must have size 12"):
         quadruped_graph({"joint_vel": (0, 11)})
-    with pytest.raises(ValueError, match="4 legs"):
-        quadruped_graph(OBS_SLICES, joint_names=["FL_hip"] * 12)
     with pytest.raises(ValueError, match="as many actions"):
         quadruped_graph(OBS_SLICES, action_dim=11)
 
