@@ -7,7 +7,7 @@ from typing import Any
 
 def show(records: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     """Print records as a table, or as a JSON list."""
-    print(json.dumps(list(records), indent=1) if as_json else table(records))
+    show_result(list(records), records, as_json)
 
 
 def show_one(record: Mapping[str, Any], as_json: bool) -> None:
@@ -18,6 +18,16 @@ def show_one(record: Mapping[str, Any], as_json: bool) -> None:
     width = max((len(name) for name in record), default=0)
     for name, value in record.items():
         print(f"{name:<{width}}  {cell(value)}")
+
+
+def show_result(record: Any, rows: Sequence[Mapping[str, Any]], as_json: bool, *lines: str) -> None:
+    """Print a record as JSON; or, for people, rows as a table and lines below it."""
+    print(json.dumps(record, indent=1) if as_json else "\n".join([table(rows), *lines]))
+
+
+def fields_of(value: object, *names: str) -> dict[str, Any]:
+    """Some attributes of an object, as a record."""
+    return {name: getattr(value, name) for name in names}
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
@@ -34,7 +44,7 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
 
 def cell(value: Any) -> str:
     """A value as people read it."""
-    if value is None:
+    if value is None or value == "":
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -22,7 +22,7 @@ from pipeline.bench.attention_baselines import (
     implementations,
     random_mask,
 )
-from pipeline.bench.common import in_turns, median
+from pipeline.bench.harness import in_turns, median
 
 PAPER_SPEED_UP_PERCENT = 206.0
 """The Body Transformer paper's Section 5.4, at 128 nodes."""
@@ -60,13 +60,14 @@ def attention_layers(config: AttentionConfig, advance: Advance) -> list[dict[str
     for name, mask in _masks(config):
         shape = (config.tokens // mask.nodes, mask.nodes, 3, sizes.n_heads)
         qkv = torch.randn(*shape, sizes.embed_dim // sizes.n_heads)
-        forward, train = _times(qkv, mask, config.rounds)
+        times = _times(qkv, mask, config.rounds)
+        train = times["train"]
         records.append(
             {
                 "mask": name,
                 "nodes": mask.nodes,
                 "degree": mask.degree,
-                "forward_ms": forward,
+                "forward_ms": times["forward"],
                 "train_ms": train,
                 "train_over_dense": {each: train["dense"] / train[each] for each in train},
                 "default": "compiled" if prefers_compiled(mask) else "dense",
@@ -104,10 +105,8 @@ def _masks(config: AttentionConfig) -> Iterator[tuple[str, AttentionMask]]:
         yield RANDOM, AttentionMask(torch.from_numpy(random_mask(nodes, rng, PAPER_SPARSITY)))
 
 
-def _times(
-    qkv: torch.Tensor, mask: AttentionMask, rounds: int
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Median ms by implementation, of the forward pass and of both; all of them in turns."""
+def _times(qkv: torch.Tensor, mask: AttentionMask, rounds: int) -> dict[str, dict[str, float]]:
+    """Median ms by implementation, "forward" and with the gradient ("train"), all in turns."""
     learned = qkv.clone().requires_grad_()
 
     def train(attention: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -125,4 +124,4 @@ def _times(
     times: dict[str, dict[str, float]] = {"forward": {}, "train": {}}
     for (kind, name), values in seconds.items():
         times[kind][name] = 1e3 * median(values)
-    return times["forward"], times["train"]
+    return times

@@ -20,7 +20,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from learners.models.bot.body_attention import AttentionMask, compiled, dense_masked
 from learners.models.bot.compiled_attention import forward_loops
-from pipeline.bench.common import median, seconds_of
+from pipeline.bench.harness import median, seconds_of
 
 # Share of zeros in the mask of MoCapAct's humanoid (paper, Section 5.4).
 PAPER_SPARSITY = 0.908
@@ -92,29 +92,6 @@ def numpy_dense(query: Array, key: Array, value: Array, mask: Array | None = Non
     return scores @ value
 
 
-def numpy_sparse(query: Array, key: Array, value: Array, mask: Array) -> Callable[[], Array]:
-    """A function without arguments: the softmax over allowed pairs only, in NumPy; (V, d).
-
-    The products are dense: up to 128 nodes they cost less than picking the allowed pairs.
-    """
-    allowed = np.flatnonzero(mask)
-    degrees = mask.sum(axis=1)
-    starts = np.concatenate([[0], degrees.cumsum()[:-1]])
-    scale = query.dtype.type(1.0 / math.sqrt(query.shape[1]))
-
-    def attend() -> Array:
-        scores = (query @ key.T).ravel()[allowed]
-        scores *= scale
-        scores -= np.repeat(np.maximum.reduceat(scores, starts), degrees)
-        np.exp(scores, out=scores)
-        scores /= np.repeat(np.add.reduceat(scores, starts), degrees)
-        weights = np.zeros(mask.shape, scores.dtype)
-        weights.ravel()[allowed] = scores
-        return weights @ value
-
-    return attend
-
-
 def compiled_once(query: Array, key: Array, value: Array, mask: Array) -> Callable[[], Array]:
     """A function without arguments: the networks' compiled loops on one sequence; (V, d)."""
     starts = np.concatenate([[0], mask.sum(axis=1).cumsum()])
@@ -139,7 +116,6 @@ def single_sequence(
     return {
         "numpy dense": lambda: numpy_dense(query, key, value),
         "numpy dense masked": lambda: numpy_dense(query, key, value, mask),
-        "numpy sparse": numpy_sparse(query, key, value, mask),
         "compiled": compiled_once(query, key, value, mask),
     }
 

@@ -5,7 +5,7 @@ those that collecting the same parts made in a first round, which is not measure
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from functools import wraps
@@ -16,12 +16,12 @@ import numpy as np
 
 from collectors.legged import environment
 from collectors.physics.mujoco.backend import MujocoBackend
-from collectors.policies import Observation, Policy
+from collectors.policies import Observation
 from datasets import open_store
 from flows.progress import Advance, no_progress
 from flows.stages.collect import prepare
 from flows.tasks.legged import LeggedPlan
-from pipeline.bench.common import median, seconds_of
+from pipeline.bench.harness import in_turns, median
 
 ROLLOUT = "mujoco.rollout"
 BACKEND = "back end around it"
@@ -99,33 +99,32 @@ def measure_collection(
         pool = stack.enter_context(ThreadPoolExecutor(len(workers)))
         if len(workers) == 1:
             stack.enter_context(_clocked(workers[0]))
-
-        def together(work: Callable[[_Worker], None]) -> float:
-            return seconds_of(lambda: list(pool.map(work, workers)))
-
-        def collect_s(name: str) -> float:
-            store = folder / f"{len(workers)}-{name}.zarr"
+        stores = [folder / f"{len(workers)}-{k}.zarr" for k in range(rounds + 1)]
+        for store in stores:
             prepare(plan, store)
-            return together(lambda worker: worker.collect(store))
+        left = iter(stores)
 
-        collect_s("first")
-        for worker in workers:
-            worker.pool.keep = False
-            worker.clock.clear()
-        advance(1, "")
-        collected, bare = [], []
-        for k in range(rounds):  # the order changes from round to round
-            measured = [bare, collected] if k % 2 else [collected, bare]
-            for each in measured:
-                each.append(together(_Worker.repeat) if each is bare else collect_s(str(k)))
+        def collect() -> None:
+            store = next(left)
+            list(pool.map(lambda worker: worker.collect(store), workers))
+
+        def end_round() -> None:
+            for worker in workers:
+                worker.end_first_round()
             advance(1, "")
-        ratios = (np.array(bare) / np.array(collected)).tolist()
+
+        works = {
+            "collect": collect,
+            "bare": lambda: list(pool.map(lambda worker: worker.pool.repeat(), workers)),
+        }
+        seconds = in_turns(works, rounds, after_round=end_round)
+        ratios = (np.array(seconds["bare"]) / np.array(seconds["collect"])).tolist()
         steps = sum(worker.pool.robot_steps for worker in workers)
         found = {
             "threads": len(workers),
             "robots": workers[0].simulation.env.num_robots,
-            "collect_steps_per_s": steps / median(collected),
-            "bare_steps_per_s": steps / median(bare),
+            "collect_steps_per_s": steps / median(seconds["collect"]),
+            "bare_steps_per_s": steps / median(seconds["bare"]),
             "ratio": median(ratios),
             "ratios": ratios,
         }
@@ -138,6 +137,7 @@ class _KeptCalls:
     def __init__(self, pool: Any):
         self.keep = True
         self.robot_steps = 0
+        self.close = pool.close
         self._pool = pool
         self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -151,9 +151,6 @@ class _KeptCalls:
         """Repeat all kept calls."""
         for arguments, rest in self._calls:
             self._pool.rollout(*arguments, **rest)
-
-    def close(self) -> None:
-        self._pool.close()
 
 
 class _Worker:
@@ -177,27 +174,14 @@ class _Worker:
         with self.clock.stage(WRITING):
             opened.write_part(self._part_id, data.steps, data.catalog, data.per_episode)
 
-    def repeat(self) -> None:
-        """Repeat the collection's physics alone."""
-        self.pool.repeat()
+    def end_first_round(self) -> None:
+        """Keep no more calls; forget the times of the round that recorded them."""
+        if self.pool.keep:
+            self.pool.keep = False
+            self.clock.clear()
 
     def close(self) -> None:
         self.simulation.close()
-
-
-class _ClockedPolicy:
-    """A policy with its time counted as `POLICY`, and that of its observation as `OBSERVATION`."""
-
-    def __init__(self, policy: Policy, clock: StageClock):
-        self.name = policy.name
-        self.reset = policy.reset
-        self._policy, self._clock = policy, clock
-
-    def act(self, observation: Observation) -> np.ndarray:
-        with self._clock.stage(OBSERVATION):
-            _ = observation.privileged
-        with self._clock.stage(POLICY):
-            return self._policy.act(observation)
 
 
 @contextmanager
@@ -210,7 +194,16 @@ def _clocked(worker: _Worker) -> Iterator[None]:
     clock.wrap(env, "step", OBSERVATION)
     clock.wrap(env, "observe", OBSERVATION)
     clock.wrap(env, "reset", RESET)
-    worker.simulation.policy = _ClockedPolicy(worker.simulation.policy, clock)
+    policy = worker.simulation.policy
+    clock.wrap(policy, "act", POLICY)
+    act = policy.act
+
+    def observed_act(observation: Observation) -> np.ndarray:
+        with clock.stage(OBSERVATION):
+            _ = observation.privileged  # computed when it is first read
+        return act(observation)
+
+    policy.act = observed_act
     rewards = {name: getattr(environment, name) for name in ("total_reward", "signals")}
     try:
         for name in rewards:

@@ -10,13 +10,14 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
+from collectors.policies import StoredObservation
 from collectors.robots.robot import load_robot
 from flows.progress import Advance
 from flows.stages.export import robot_facts
@@ -29,7 +30,7 @@ from learners.deploy.onnx_policy import OnnxPolicy
 from learners.models.registry import PRESETS, ModelSpec, preset
 from learners.models.sizes import match_parameters, parameter_count
 from learners.models.spaces import SPACES, Space
-from pipeline.bench.common import one_thread, seconds_of, untrained_policy
+from pipeline.bench.harness import one_thread, seconds_of, untrained_policy
 
 FCNET = "fcnet-legged"
 COMPILED, TORCH, ONNX = "compiled", "torch", "onnx"
@@ -155,6 +156,11 @@ def by_runtime(figures: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
     return list(rows.values())
 
 
+def turns(config: ControlStepConfig) -> int:
+    """How often `control_step_us` reports progress."""
+    return config.seeds * config.blocks + sum(each.runtime == ONNX for each in candidates(config))
+
+
 def control_step_us(
     config: ControlStepConfig, advance: Advance
 ) -> tuple[dict[str, dict[str, object]], list[str]]:
@@ -176,16 +182,14 @@ def control_step_us(
             rng = np.random.default_rng(seed)
             observations = rng.standard_normal((config.block_steps, obs_dim), dtype=np.float32)
             steps = {each.key: _control_step(each, seed, exports) for each in chosen}
-            for step in steps.values():
-                for number in range(config.warm_up):
-                    step(observations[number % len(observations)])
-            blocks: dict[Key, list[float]] = {key: [] for key in steps}
+            for key, step in steps.items():
+                samples[key].append([])
+                for obs in islice(cycle(observations), config.warm_up):
+                    step(obs)
             for _ in range(config.blocks):
                 for key, step in steps.items():
-                    blocks[key] += _block(step, observations)
+                    samples[key][-1] += _block(step, observations)
                 advance(1, "control step")
-            for key, seconds in blocks.items():
-                samples[key].append(seconds)
     records: dict[str, dict[str, object]] = {}
     for each in chosen:
         model, setting = each.key
@@ -223,22 +227,13 @@ def _exports(chosen: list[Candidate], folder: Path, advance: Advance) -> dict[Ke
 
 def _control_step(candidate: Candidate, seed: int, exports: Mapping[Key, Path]) -> ControlStep:
     if candidate.runtime == ONNX:
-        return _onnx_step(exports[candidate.key])
+        exported = OnnxPolicy(exports[candidate.key])
+        return lambda obs: exported.act(StoredObservation(obs[None], obs[:1]))
     policy = untrained_policy(candidate.spec, candidate.space, seed).eval()
     step = compiled_step(policy, 1) if candidate.runtime == COMPILED else TorchStep(policy, 1)
     assert step is not None, "chosen by its kind"
     target = np.ones(1, np.float32) if policy.conditioned else None
     return lambda obs: step.step(obs[None], target)
-
-
-def _onnx_step(folder: Path) -> ControlStep:
-    policy = OnnxPolicy(folder)
-
-    def step(obs: np.ndarray) -> np.ndarray:
-        observation: Any = SimpleNamespace(policy=obs[None], reward=obs[:1])
-        return policy.act(observation)
-
-    return step
 
 
 def _block(step: ControlStep, observations: np.ndarray) -> list[float]:

@@ -10,16 +10,14 @@ threads. The efficiency of longer or shorter runs is computed from the scheduler
 task (`modelled_efficiency`).
 """
 
-import argparse
 import heapq
 import multiprocessing
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -36,14 +34,14 @@ from flows.runners.dask import make_part, run_parts
 from flows.runners.dask_clusters import CONFIG, LOOPBACK, DaskSettings, dask_client
 from flows.stages.collect import collect_part, prepare
 from flows.tasks.legged import LeggedPlan
-from pipeline.bench.common import save_bench, seconds_of
-from pipeline.tables import show_one
+from pipeline.bench.harness import Bench, seconds_of
 
 THREADS_A_WORKER = 8
 MODELLED_PARTS = (1, 2, 4, 8, 16, 32)
 
-MakeParts = Callable[[Sequence[str]], tuple[list[PartCollected], float]]
+Made = tuple[list[PartCollected], float]
 """The records of some parts, and the wall seconds that they took together."""
+MakeParts = Callable[[Sequence[str]], Made]
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,7 @@ class FlowBenchConfig:
         recorded: a store whose parts' durations are slept; None for the parts collected here.
     """
 
-    grid: CollectionGrid = field(
-        default_factory=lambda: CollectionGrid(parts=41, episodes_per_part=24)
-    )
+    grid: CollectionGrid
     rounds: int = 4
     simulated_workers: tuple[int, ...] = (64, 512)
     parts_per_worker: int = 16
@@ -69,25 +65,18 @@ class FlowBenchConfig:
     recorded: Path | None = None
 
 
-def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
-    """Measure and print the figures."""
-    config = FlowBenchConfig(recorded=arguments.recorded)
-    show_one(run_flow_bench(arguments.out, config, reporter), arguments.json)
+def _measure(config: FlowBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
+    """The figures by name.
 
-
-def run_flow_bench(out: Path, config: FlowBenchConfig, reporter: Reporter) -> dict[str, Any]:
-    """Measure both; writes ``bench_flows.json`` into `out`.
-
-    Returns:
-        Figures by name. Overheads are shares of the bare loop's wall time; ``part_cv`` is the
-        standard deviation of the durations over their mean; ``efficiency`` is ideal over actual
-        time; ``modelled`` is parts per worker -> efficiency at the largest number of workers.
+    Overheads are shares of the bare loop's wall time; ``part_cv`` is the standard deviation of the
+    durations over their mean; ``efficiency`` is ideal over actual time; ``modelled`` is parts per
+    worker -> efficiency at the largest number of workers.
     """
     recorded = None if config.recorded is None else _recorded(config.recorded)
-    out.mkdir(parents=True, exist_ok=True)
     with reporter.step("bench flows", config.grid.parts - 1, "part") as advance:
-        found, made_here = _overhead(out, config, advance)
+        found, made_here = _overhead(folder.resolve(), config, advance)
     durations = recorded or made_here
+    mean_s, most = float(np.mean(durations)), max(config.simulated_workers)
     with reporter.step("bench scaling", 1 + len(config.simulated_workers), "stage") as advance:
         per_task = _scheduler_s_per_task(config.empty_tasks)
         advance(1, "scheduler")
@@ -95,17 +84,16 @@ def run_flow_bench(out: Path, config: FlowBenchConfig, reporter: Reporter) -> di
         for workers in config.simulated_workers:
             simulated.append(_simulated(durations, workers, config))
             advance(1, amount(workers, "worker"))
-    most = max(config.simulated_workers)
-    efficiency = partial(modelled_efficiency, durations, most, scheduler_s_per_task=per_task)
-    found |= {
+    return found | {
         "scheduler_s_per_task": per_task,
-        "part_cv": float(np.std(durations) / np.mean(durations)),
+        "part_cv": float(np.std(durations)) / mean_s,
         "simulated": simulated,
-        "modelled": {str(each): efficiency(parts=each * most) for each in MODELLED_PARTS},
-        "limits": _limits(most, float(np.mean(durations)), per_task),
+        "modelled": {
+            str(each): modelled_efficiency(durations, most, each * most, per_task)
+            for each in MODELLED_PARTS
+        },
+        "limits": _limits(most, mean_s, per_task),
     }
-    save_bench(out, "flows", found, config)
-    return found
 
 
 def modelled_efficiency(
@@ -134,17 +122,16 @@ def _recorded(store: Path) -> list[float]:
 
 
 def _overhead(
-    out: Path, config: FlowBenchConfig, advance: Advance
+    folder: Path, config: FlowBenchConfig, advance: Advance
 ) -> tuple[dict[str, object], list[float]]:
     """Wall times and gaps of the three ways, and the durations of the bare loop's parts."""
     plan = LeggedPlan(grid=config.grid, threads=1)
     first, *rest = plan.part_ids()
     wall = dict.fromkeys(WAYS, 0.0)
-    records: dict[str, list[PartCollected]] = {name: [] for name in WAYS}
+    busy: dict[str, list[float]] = {name: [] for name in WAYS}
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=out)))
-        ways: dict[str, MakeParts] = {
-            name: stack.enter_context(way(plan, (folder / f"{name}.zarr").resolve()))
+        ways = {
+            name: stack.enter_context(way(plan, folder / f"{name}.zarr"))
             for name, way in WAYS.items()
         }
         for make in ways.values():
@@ -154,21 +141,17 @@ def _overhead(
             for name, make in ways.items():
                 made, seconds = make(share)
                 wall[name] += seconds
-                records[name] += made
+                busy[name] += [record.ended - record.started for record in made]
             advance(len(share), "")
-    between = {
-        name: (wall[name] - sum(r.ended - r.started for r in made)) / len(made)
-        for name, made in records.items()
-    }
-    bare_s, (_, *others) = wall["bare"], WAYS
-    added_s = {name: (between[name] - between["bare"]) * len(rest) for name in others}
+    between = {name: (wall[name] - sum(busy[name])) / len(rest) for name in WAYS}
+    added = {name: len(rest) * (between[name] - between["bare"]) for name in WAYS}
     return {
         "parts": len(rest),
         "wall_s": wall,
         "between_parts_s": between,
-        "overhead": {name: wall[name] / bare_s - 1 for name in others},
-        "overhead_between_parts": {name: added_s[name] / bare_s for name in others},
-    }, [record.ended - record.started for record in records["bare"]]
+        "overhead": {name: wall[name] / wall["bare"] - 1 for name in ORCHESTRATED},
+        "overhead_between_parts": {name: added[name] / wall["bare"] for name in ORCHESTRATED},
+    }, busy["bare"]
 
 
 @contextmanager
@@ -179,7 +162,7 @@ def _bare(plan: LeggedPlan, store: Path) -> Iterator[MakeParts]:
         yield lambda parts: _timed(process.submit(_loop, plan, store, parts).result)
 
 
-def _timed(make: Callable[[], list[PartCollected]]) -> tuple[list[PartCollected], float]:
+def _timed(make: Callable[[], list[PartCollected]]) -> Made:
     started = time.perf_counter()
     return make(), time.perf_counter() - started
 
@@ -217,22 +200,28 @@ def _prefect_dask(plan: LeggedPlan, store: Path) -> Iterator[MakeParts]:
             return client.submit(make_part, plan, str(store), part, key=key, pure=False).result()
 
         @flow(persist_result=False)
-        def make_all(parts: list[str]) -> tuple[list[PartCollected], float]:
+        def make_all(parts: list[str]) -> Made:
             # Timed in here: the run around it is start-up.
-            return _timed(
-                lambda: [each.result() for each in [make_one.submit(part) for part in parts]]
-            )
+            return _timed(lambda: [each.result() for each in make_one.map(parts)])
 
         yield lambda parts: make_all(list(parts))
 
 
-WAYS = {"bare": _bare, "dask": _dask, "prefect_dask": _prefect_dask}
+ORCHESTRATED = {"dask": _dask, "prefect_dask": _prefect_dask}
+WAYS = {"bare": _bare, **ORCHESTRATED}
 
 
-def _sleep_parts(client: Any, count: int, durations: tuple[float, ...] = (0.0,)) -> float:
+def _sleep(durations: Sequence[float], part: str) -> float:
+    """Sleep as long as the numbered part took; returns these seconds."""
+    seconds = durations[int(part) % len(durations)]
+    time.sleep(seconds)
+    return seconds
+
+
+def _sleep_parts(client: Any, count: int, durations: Sequence[float] = (0.0,)) -> float:
     """Have many workers sleep through parts; returns the seconds slept in all of them."""
     names = [f"{k:05d}" for k in range(count)]
-    return sum(run_parts(client, _Sleep(durations), names, lambda records: None))
+    return sum(run_parts(client, partial(_sleep, durations), names, lambda records: None))
 
 
 def _scheduler_s_per_task(tasks: int) -> float:
@@ -250,19 +239,11 @@ def _simulated(
     parts = workers * config.parts_per_worker
     with _many_workers(workers) as client:
         _sleep_parts(client, workers)
-        started, busy = time.perf_counter(), time.process_time()
-        slept = _sleep_parts(client, parts, tuple(scale * duration for duration in durations))
+        started = time.perf_counter()
+        slept = _sleep_parts(client, parts, [scale * duration for duration in durations])
         seconds = time.perf_counter() - started
-        busy = time.process_time() - busy
-    return {
-        "workers": workers,
-        "parts": parts,
-        "faster_than_recorded": 1 / scale,
-        "seconds": seconds,
-        "cpu_share": busy / seconds,
-        "efficiency": slept / workers / seconds,
-        "efficiency_without_scheduler": modelled_efficiency(durations, workers, parts, 0.0),
-    }
+    efficiency = slept / workers / seconds
+    return {"workers": workers, "parts": parts, "seconds": seconds, "efficiency": efficiency}
 
 
 @contextmanager
@@ -287,23 +268,24 @@ def _many_workers(count: int) -> Iterator[Any]:
         yield client
 
 
-@dataclass(frozen=True)
-class _Sleep:
-    """Sleeps as long as the named part took; returns these seconds."""
-
-    durations: tuple[float, ...]
-
-    def __call__(self, part: str) -> float:
-        seconds = self.durations[int(part) % len(self.durations)]
-        time.sleep(seconds)
-        return seconds
-
-
 def _limits(workers: int, part_s: float, per_task: float) -> str:
     return (
-        "The tail of a run limits first: workers wait for the last parts, each up to the longest "
-        "part, so efficiency depends on the parts per worker and the spread of their durations "
-        f"(see modelled, for {workers} workers). The scheduler serves {1 / per_task:,.0f} parts/s, "
-        f"enough for about {part_s / per_task:,.0f} workers with parts of {part_s:.1f} s. "
-        "Commits rename separate files and never wait for one another; all workers share the disk."
+        f"The tail of a run limits first: see modelled, for {workers} workers. The scheduler "
+        f"serves {1 / per_task:,.0f} parts/s, enough for about {part_s / per_task:,.0f} workers "
+        f"with parts of {part_s:.1f} s. All workers share the disk."
     )
+
+
+BENCH = Bench(
+    "bench_flows.json",
+    FlowBenchConfig(CollectionGrid(parts=41, episodes_per_part=24)),
+    FlowBenchConfig(
+        CollectionGrid(parts=3, episodes_per_part=4),
+        rounds=1,
+        simulated_workers=(16,),
+        parts_per_worker=4,
+        simulated_part_s=0.5,
+        empty_tasks=100,
+    ),
+    _measure,
+)

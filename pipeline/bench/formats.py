@@ -5,15 +5,12 @@ step in a flat D4RL file, plain and compressed, and the CMU humanoid's 2,868 + 5
 MoCapAct's rollout files. Their values are noise, which compresses no better than sensors do.
 """
 
-import argparse
 import json
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -24,27 +21,20 @@ from datasets import Field, Schema, create_store, open_store
 from datasets.formats.sources import catalog_columns, episode_returns
 from datasets.formats.transfer.exporting import export_selection
 from flows.progress import Reporter
-from pipeline.bench.common import Rows, save_bench
-from pipeline.tables import show
+from pipeline.bench.harness import Bench, run_alone
 
 WANTED_MB_PER_S, WANTED_MIB = 100.0, 1024.0
 """Limits: megabytes imported per second on two cores, and the most memory."""
 
 PART_BYTES = 64 << 20
 IMPORT_ALONE = """
-import json, re, sys, time
+import json, sys, time
 from flows.stages.importing import ImportPlan, run_import
 from flows.progress import Silent
 cpu = time.process_time()
 report = run_import(ImportPlan(sys.argv[1]), sys.argv[2], sys.argv[3], Silent())
-peak = re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())
-print(json.dumps({
-    "seconds": report.seconds,
-    "cpu_s": time.process_time() - cpu,
-    "peak_mib": int(peak[1]) / 1024,
-}))
+print(json.dumps({"seconds": report.seconds, "cpu_s": time.process_time() - cpu}))
 """
-"""Not the peak of `getrusage`, which includes the parent's memory at the fork."""
 
 
 @dataclass(frozen=True)
@@ -66,67 +56,47 @@ class FormatBenchConfig:
     rounds: int = 2
 
 
-QUICK = FormatBenchConfig(megabytes=4, rounds=1)
-
-
 def made_sources() -> tuple[Source, ...]:
     """D4RL plain and compressed, and MoCapAct as its files are."""
+    fields = (Field("obs", (11,)), Field("action", (3,)), Field("reward"))
+    final = Field("final_obs", (11,), per="episode")
+    hopper = Schema((*fields, final), find_task("Hopper-v5").facts.control_dt_s, "hopper")
     return (
-        Source("D4RL, plain", "d4rl", {"compression": "none", "notes": False}, hopper(), 500),
-        Source("D4RL, gzip", "d4rl", {"compression": "gzip", "notes": False}, hopper(), 500),
+        Source("D4RL, plain", "d4rl", {"compression": "none", "notes": False}, hopper, 500),
+        Source("D4RL, gzip", "d4rl", {"compression": "gzip", "notes": False}, hopper, 500),
         Source("MoCapAct", "mocapact", {"notes": False}, humanoid_schema(has_value=True), 160),
     )
 
 
-def hopper() -> Schema:
-    """What a D4RL file of Hopper holds."""
-    facts = find_task("Hopper-v5").facts
-    fields = (Field("obs", (11,)), Field("action", (3,)), Field("reward"))
-    final = Field("final_obs", (11,), per="episode")
-    return Schema((*fields, final), facts.control_dt_s, "hopper")
+def _measure(config: FormatBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
+    """A row per source.
 
-
-def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
-    """Measure and print the figures."""
-    config = QUICK if arguments.quick else FormatBenchConfig()
-    show(run_format_bench(arguments.out, config, reporter), arguments.json)
-
-
-def run_format_bench(out: Path, config: FormatBenchConfig, reporter: Reporter) -> Rows:
-    """Measure every source; writes `bench_formats.json` into `out`.
-
-    Returns:
-        A row per source: `mb` is uncompressed, `cpu_mb_per_s` by the time of all threads,
-        `read_mb_per_s` with h5py alone, `of_reading` the ratio to it, and `peak_mib` of a separate
-        process.
+    `mb` is uncompressed, `cpu_mb_per_s` by the time of all threads, `read_mb_per_s` with h5py
+    alone, `of_reading` the ratio to it, and `peak_mib` of a separate process.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    rows = []
-    sources = made_sources()
+    rows, sources = [], made_sources()
     with reporter.step("bench formats", len(sources), "source") as advance:
-        for source in sources:
-            with tempfile.TemporaryDirectory(dir=out) as name:
-                rows.append(_measure(source, Path(name), config))
+        for number, source in enumerate(sources):
+            place = folder / str(number)
+            place.mkdir()
+            rows.append(_imported(source, place, config))
+            rmtree(place)
             advance(1, source.name)
-    save_bench(out, "formats", {"rows": rows}, config)
-    return rows
+    return {"rows": rows}
 
 
-def _measure(source: Source, folder: Path, config: FormatBenchConfig) -> dict[str, Any]:
+def _imported(source: Source, folder: Path, config: FormatBenchConfig) -> dict[str, Any]:
     path = _write_source(source, folder, config.megabytes)
-    runs, reads = [], []
+    runs, peaks, reads = [], [], []
     for number in range(config.rounds):
         store = folder / f"{number}.zarr"
-        command = [sys.executable, "-c", IMPORT_ALONE, source.format, str(path), str(store)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ValueError(f"the import of {source.name} failed: {done.stderr[-300:]}")
-        runs.append(json.loads(done.stdout))
+        printed, peak_mib = run_alone(IMPORT_ALONE, source.format, path, store)
+        runs.append(json.loads(printed))
+        peaks.append(peak_mib)
         reads.append(_read_everything(path))
     megabytes = reads[0][0] / 1e6
     rate = megabytes / min(run["seconds"] for run in runs)
     read = megabytes / min(seconds for _, seconds in reads)
-    peak = max(run["peak_mib"] for run in runs)
     return {
         "source": source.name,
         "mb": megabytes,
@@ -135,8 +105,8 @@ def _measure(source: Source, folder: Path, config: FormatBenchConfig) -> dict[st
         "cpu_mb_per_s": megabytes / min(run["cpu_s"] for run in runs),
         "read_mb_per_s": read,
         "of_reading": rate / read,
-        "peak_mib": peak,
-        "met": rate >= WANTED_MB_PER_S and peak <= WANTED_MIB,
+        "peak_mib": max(peaks),
+        "met": rate >= WANTED_MB_PER_S and max(peaks) <= WANTED_MIB,
     }
 
 
@@ -150,21 +120,17 @@ def _write_source(source: Source, folder: Path, megabytes: int) -> Path:
     rng = np.random.default_rng(0)
     for first in range(0, episodes, part_episodes):
         count = min(part_episodes, episodes - first)
-        arrays = {
-            each.name: rng.standard_normal(
-                (count * (source.episode_steps if each.per == "step" else 1), *each.shape),
-                dtype=np.float32,
-            )
-            for each in source.schema.fields
-        }
+        rows = {"step": count * source.episode_steps, "episode": count}
+        noise: dict[str, dict[str, np.ndarray]] = {"step": {}, "episode": {}}
+        for each in source.schema.fields:
+            shape = (rows[each.per], *each.shape)
+            noise[each.per][each.name] = rng.standard_normal(shape, dtype=np.float32)
         lengths = np.full(count, source.episode_steps)
-        returns = episode_returns(arrays["reward"], lengths)
+        returns = episode_returns(noise["step"]["reward"], lengths)
         columns: dict[str, object] = {"terminated": True, "return": returns}
         columns[source.schema.group_by[1]] = "noise"
         catalog = catalog_columns(first, lengths, "0" * 7, source.schema.group_by, **columns)
-        steps = {name: arrays[name] for name in source.schema.names("step")}
-        ends = {name: arrays[name] for name in source.schema.names("episode")}
-        store.write_part(f"part-{first:06d}", steps, catalog, ends)
+        store.write_part(f"part-{first:06d}", noise["step"], catalog, noise["episode"])
     path = folder / f"{source.schema.robot}-noise.hdf5"
     selection = open_store(folder / "source.zarr").select()
     export_selection(source.format, selection, path, source.options)
@@ -184,3 +150,12 @@ def _read_everything(path: Path) -> tuple[int, float]:
 
         file.visititems(read)
     return sum(sizes), time.perf_counter() - started
+
+
+BENCH = Bench(
+    "bench_formats.json",
+    FormatBenchConfig(),
+    FormatBenchConfig(megabytes=4, rounds=1),
+    _measure,
+    lambda record: [("Imports, and reading the same files with h5py alone", record["rows"])],
+)

@@ -73,19 +73,15 @@ def hdf5_groups(data: PeerData, folder: Path) -> Work:
 def torchrl_slices(data: PeerData, folder: Path, sampler: str, **settings: Any) -> Work:
     """A sampler of TorchRL over a memory map."""
     from tensordict import TensorDict
-    from torchrl.data import (  # pyright: ignore[reportMissingImports]
-        LazyMemmapStorage,
-        SliceSampler,
-        SliceSamplerWithoutReplacement,
-        TensorDictReplayBuffer,
-    )
+    from torchrl import data as torchrl  # pyright: ignore[reportMissingImports]
 
-    samplers = {each.__name__: each for each in (SliceSampler, SliceSamplerWithoutReplacement)}
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     steps = len(data.obs)
-    buffer = TensorDictReplayBuffer(
-        storage=LazyMemmapStorage(steps, scratch_dir=str(folder / sampler)),
-        sampler=samplers[sampler](num_slices=data.batch_size, traj_key="episode", **settings),
+    buffer = torchrl.TensorDictReplayBuffer(
+        storage=torchrl.LazyMemmapStorage(steps, scratch_dir=str(folder / sampler)),
+        sampler=getattr(torchrl, sampler)(
+            num_slices=data.batch_size, traj_key="episode", **settings
+        ),
         batch_size=data.window_len * data.batch_size,
     )
     episode = np.repeat(np.arange(len(data.lengths)), data.lengths)

@@ -1,11 +1,9 @@
 """Speed of the simulators: every back end that is here, and collection beside bare physics."""
 
-import argparse
 import os
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from collectors.simulators import BACKENDS
 from flows.progress import Reporter
 from flows.tasks.legged import LeggedPlan
 from pipeline.bench.collection import measure_collection
-from pipeline.bench.common import Figures, Rows, load_notes, save_bench, show_tables
+from pipeline.bench.harness import Bench, Figures, Rows, bar
 
 RATIO_BAR = 0.85
 """Collection's speed over that of bare `mujoco.rollout`, at least."""
@@ -45,48 +43,26 @@ class SimBenchConfig:
     steps: int = 100
     warm_up: int = 5
     enough_s: float = 5.0
-    threads: tuple[int, ...] = field(default_factory=lambda: (min(2, os.cpu_count() or 1),))
+    threads: tuple[int, ...] = (min(2, os.cpu_count() or 1),)
     episodes: int = 300
     rounds: int = 3
 
 
-QUICK = SimBenchConfig(robots=(4,), steps=2, warm_up=1, threads=(1,), episodes=4, rounds=1)
-"""Checks that everything runs; its figures mean nothing."""
-
-
-def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
-    """Measure and print the figures."""
-    config = QUICK if arguments.quick else SimBenchConfig()
-    record = run_sim_bench(arguments.out, config, reporter)
-    show_tables(record, _tables(record), arguments.json)
-
-
-def run_sim_bench(out: Path, config: SimBenchConfig, reporter: Reporter) -> dict[str, Any]:
-    """Measure everything; writes ``bench_sim.json`` into `out`.
-
-    Raises:
-        ValueError: the folder cannot be written.
-    """
-    load = os.getloadavg()[0]
+def _measure(config: SimBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
     backends, notes = _backends(config, reporter)
     threads = sorted({1, *config.threads})
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        reporter.step("bench collection", len(threads) * (config.rounds + 1), "round") as advance,
-    ):
+    rounds = len(threads) * (config.rounds + 1)
+    with reporter.step("bench collection", rounds, "round") as advance:
         grids = [CollectionGrid(parts=n, episodes_per_part=config.episodes) for n in threads]
         plans = [LeggedPlan(grid=grid, threads=grid.parts) for grid in grids]
-        collected = [
-            measure_collection(plan, config.rounds, Path(folder), advance) for plan in plans
-        ]
-    figures = {
+        collected = [measure_collection(plan, config.rounds, folder, advance) for plan in plans]
+    return {
         "backends": backends,
         "collection": collected,
         "stages": collected[0].pop("stages"),
         "bars": _bars(backends, collected),
-        "notes": [*notes, *load_notes(load)],
+        "notes": notes,
     }
-    return save_bench(out, "sim", figures, config)
 
 
 def _backends(config: SimBenchConfig, reporter: Reporter) -> tuple[Rows, list[str]]:
@@ -150,21 +126,19 @@ def _rate(backend: PhysicsBackend, config: SimBenchConfig) -> dict[str, Any]:
 
 def _bars(backends: Rows, collected: Rows) -> Rows:
     """The limits beside what was measured."""
-    ratios = [(f"threads: {each['threads']}", each["ratio"]) for each in collected]
-    shares = [
-        (f"{row['simulator']}, robots: {row['robots']}", row["ipc_share"])
-        for row in backends
-        if row["ipc_share"] is not None and row["robots"] == IPC_BAR_ROBOTS
-    ]
-    collecting, talking = "collection / bare mujoco.rollout, ", "IPC share of a step of "
+    ratio, share = "collection / bare mujoco.rollout, threads: ", "IPC share of a step of "
     return [
-        *(_bar(collecting + of, f"at least {RATIO_BAR}", x, x >= RATIO_BAR) for of, x in ratios),
-        *(_bar(talking + of, f"at most {IPC_BAR}", x, x <= IPC_BAR) for of, x in shares),
+        *(bar(f"{ratio}{each['threads']}", each["ratio"], least=RATIO_BAR) for each in collected),
+        *(
+            bar(
+                f"{share}{row['simulator']}, robots: {row['robots']}",
+                row["ipc_share"],
+                most=IPC_BAR,
+            )
+            for row in backends
+            if row["ipc_share"] is not None and row["robots"] == IPC_BAR_ROBOTS
+        ),
     ]
-
-
-def _bar(bar: str, wanted: str, measured: float, met: bool) -> dict[str, object]:
-    return {"bar": bar, "wanted": wanted, "measured": measured, "met": met}
 
 
 def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
@@ -176,3 +150,12 @@ def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
     shares = [{"stage": stage, "share": share} for stage, share in record["stages"].items()]
     yield "Share of a collecting thread's time", shares
     yield "Bars", record["bars"]
+
+
+BENCH = Bench(
+    "bench_sim.json",
+    SimBenchConfig(),
+    SimBenchConfig(robots=(4,), steps=2, warm_up=1, threads=(1,), episodes=4, rounds=1),
+    _measure,
+    _tables,
+)

@@ -6,12 +6,8 @@ judge by the ratios to the gather, the one copy that every loader needs. A strea
 steps, without padding; the others' counts every step of their batches.
 """
 
-import argparse
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +21,8 @@ from flows.progress import Reporter, Silent
 from flows.records.part_records import collection_rate
 from flows.stages.collect import collect
 from flows.tasks.legged import LeggedPlan
-from pipeline.bench.common import in_turns, save_bench, seconds_of
+from pipeline.bench.harness import Bench, in_turns, median, run_alone, seconds_of
 from pipeline.bench.peers import LEROBOT_NOTE, PEERS, PeerData, Work
-from pipeline.tables import show_one
 
 FIELDS = ("obs", "action")
 WIDTH = 82
@@ -42,11 +37,10 @@ from datasets import open_store, query
 query(open_store(sys.argv[1]), skill="run", where=sys.argv[2])
 """
 STREAM_ALONE = """
-import resource, sys
+import sys
 from datasets import open_store
 for batch in open_store(sys.argv[1]).select().windows(int(sys.argv[2]), int(sys.argv[3])):
     pass
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
@@ -58,65 +52,51 @@ class StoreBenchConfig:
         collected: the episodes that are simulated, on `threads`.
         steps: steps to stream: several pools, so that the stream reads more than once.
         episodes: episodes of the queried catalog.
-        peer_steps: most steps given to the other libraries.
+        peers: other libraries' loaders; peer_steps: most steps given to each.
     """
 
-    collected: CollectionGrid = field(
-        default_factory=lambda: CollectionGrid(parts=2, episodes_per_part=160)
-    )
+    collected: CollectionGrid
     threads: int = 2
     steps: int = 4_000_000
     episodes: int = 320_000
     rounds: int = 5
     window_len: int = 64
     batch_size: int = 1024
+    peers: tuple[str, ...] = tuple(PEERS)
     peer_steps: int = 500_000
 
 
-def run(arguments: argparse.Namespace, reporter: Reporter) -> None:
-    """Measure and print the figures."""
-    show_one(run_store_bench(arguments.out, StoreBenchConfig(), reporter), arguments.json)
+def _measure(config: StoreBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
+    """The figures by name.
 
-
-def run_store_bench(out: Path, config: StoreBenchConfig, reporter: Reporter) -> dict[str, Any]:
-    """Measure everything; writes ``bench_store.json`` into `out`.
-
-    Returns:
-        Figures by name. ``query_cold_ms`` includes starting the interpreter, ``stream_peak_mib`` is
-        of a separate process, ``write_share`` is of a collecting worker's time, and
-        ``ratio_to_gather`` (name -> ratio) is the median over the rounds.
+    ``query_cold_ms`` includes starting the interpreter, ``stream_peak_mib`` is of a separate
+    process, ``write_share`` is of a collecting worker's time, and ``ratio_to_gather`` (name ->
+    ratio) is the median over the rounds.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(dir=out) as name,
-        reporter.step("bench store", 4, "stage") as advance,
-    ):
-        folder = Path(name)
-        records = collection_figures(folder / "collected.zarr", config.collected, config.threads)
+    with reporter.step("bench store", 4, "stage") as advance:
+        figures = _collection(folder / "collected.zarr", config)
         advance(1, "collected")
         source = open_store(folder / "collected.zarr").select()
-        records |= _sizes(folder, source)
-        records |= _queries(folder / "catalog.zarr", source, config)
+        figures |= _sizes(folder, source)
+        figures |= _queries(folder / "catalog.zarr", source, config)
         advance(1, "sizes and queries")
         stored = _repeated(folder / "stream.zarr", source, config.steps)
-        records["stream_peak_mib"] = _peak_mib(stored, config)
+        sizes = (config.window_len, config.batch_size)
+        _, figures["stream_peak_mib"] = run_alone(STREAM_ALONE, stored.path, *sizes)
         advance(1, "large set")
-        records |= _streams(folder, stored.select(), config)
+        figures |= _streams(folder, stored.select(), config)
         advance(1, "streams")
-    save_bench(out, "store", records, config)
-    return records
+    return figures
 
 
-def collection_figures(path: Path, grid: CollectionGrid, threads: int) -> dict[str, float]:
-    """Speed of collecting a grid into a new store, and the share of it that is writing."""
-    done = collect(
-        LeggedPlan(grid=grid, form=StoredForm(state=True), threads=threads), path, Silent()
-    )
+def _collection(path: Path, config: StoreBenchConfig) -> dict[str, Any]:
+    """Speed of collecting into a new store, and the share of it that is writing."""
+    form = StoredForm(state=True)
+    plan = LeggedPlan(grid=config.collected, form=form, threads=config.threads)
+    done = collect(plan, path, Silent())
     busy = sum(each.ended - each.started for each in done)
-    return {
-        "collect_steps_per_s": collection_rate(done),
-        "write_share": sum(each.write_s for each in done) / busy,
-    }
+    writing = sum(each.write_s for each in done)
+    return {"collect_steps_per_s": collection_rate(done), "write_share": writing / busy}
 
 
 def _sizes(folder: Path, source: Selection) -> dict[str, object]:
@@ -157,9 +137,8 @@ def _queries(path: Path, source: Selection, config: StoreBenchConfig) -> dict[st
         episodes = _with_column(chosen, "episode", part * size + np.arange(size))
         store.write_part(f"part-{part:03d}", {"reward": np.zeros(size, np.float32)}, episodes)
     warm = [seconds_of(lambda: query(store, skill="run", where=WHERE)) for _ in range(12)][2:]
-    command = [sys.executable, "-c", COLD_QUERY, str(path), WHERE]
-    cold = [seconds_of(lambda: subprocess.run(command, check=True)) for _ in range(4)][1:]
-    return {"query_ms": 1e3 * float(np.median(warm)), "query_cold_ms": 1e3 * min(cold)}
+    cold = [seconds_of(lambda: run_alone(COLD_QUERY, path, WHERE)) for _ in range(4)][1:]
+    return {"query_ms": 1e3 * median(warm), "query_cold_ms": 1e3 * min(cold)}
 
 
 def _streams(folder: Path, selection: Selection, config: StoreBenchConfig) -> dict[str, object]:
@@ -170,10 +149,10 @@ def _streams(folder: Path, selection: Selection, config: StoreBenchConfig) -> di
         "single_steps": selection.windows(1, window * batch, fields=FIELDS),
         "materialised": copy.windows(window, batch),
     }
-    candidates = {"memcpy": _memcpy(window * batch), "gather": _gather(selection, config)}
-    candidates |= {name: partial(_drained, stream) for name, stream in streams.items()}
+    floors = _floors(selection, config)
+    streamed = {name: partial(_drained, stream) for name, stream in streams.items()}
     peers, notes = _peers(folder, selection, config)
-    rates = _rates(candidates | peers, config.rounds)
+    rates = _rates(floors | streamed | peers, config.rounds)
     best = {name: max(values) for name, values in rates.items()}
     gather = np.array(rates["gather"])
     ratios = {name: float(np.median(values / gather)) for name, values in rates.items()}
@@ -181,7 +160,7 @@ def _streams(folder: Path, selection: Selection, config: StoreBenchConfig) -> di
         "stream_steps_per_s": best["stream"],
         "single_steps_per_s": best["single_steps"],
         "materialised_steps_per_s": best["materialised"],
-        "floor": {name: best[name] for name in ("memcpy", "gather")},
+        "floor": {name: best[name] for name in floors},
         "peers": {name: best[name] for name in peers},
         "ratio_to_gather": ratios,
         "notes": notes,
@@ -204,34 +183,25 @@ def _drained(stream: Iterable[Mapping[str, Any]]) -> int:
     return sum(int(batch["mask"].sum()) for batch in stream)
 
 
-def _memcpy(steps: int) -> Work:
-    """Copies a batch in one piece."""
-    source, target = np.zeros((steps, WIDTH), np.float32), np.ones((steps, WIDTH), np.float32)
-
-    def work() -> int:
-        for _ in range(FLOOR_BATCHES):
-            np.copyto(target, source)
-        return FLOOR_BATCHES * steps
-
-    return work
-
-
-def _gather(selection: Selection, config: StoreBenchConfig) -> Work:
-    """Copies random windows from memory into the same batch again and again."""
+def _floors(selection: Selection, config: StoreBenchConfig) -> dict[str, Work]:
+    """Copies into the same batch again and again: in one piece, and random windows of a table."""
     rows = min(selection.steps, config.peer_steps)
-    source = np.ones((rows, WIDTH), np.float32)
     steps = config.window_len * config.batch_size
-    target = np.zeros((steps, WIDTH), np.float32)
-    rng = np.random.default_rng(0)
+    table, batch = np.ones((rows, WIDTH), np.float32), np.ones((steps, WIDTH), np.float32)
+    source, rng = np.zeros_like(batch), np.random.default_rng(0)
 
-    def work() -> int:
+    def gather() -> None:
+        first = rng.integers(rows - config.window_len, size=config.batch_size)
+        window = (first[:, None] + np.arange(config.window_len)).reshape(-1)
+        np.take(table, window, axis=0, out=batch, mode="clip")
+
+    def repeated(copy: Callable[[], object]) -> int:
         for _ in range(FLOOR_BATCHES):
-            first = rng.integers(rows - config.window_len, size=config.batch_size)
-            window = (first[:, None] + np.arange(config.window_len)).reshape(-1)
-            np.take(source, window, axis=0, out=target, mode="clip")
+            copy()
         return FLOOR_BATCHES * steps
 
-    return work
+    copies = {"memcpy": partial(np.copyto, batch, source), "gather": gather}
+    return {name: partial(repeated, copy) for name, copy in copies.items()}
 
 
 def _peers(
@@ -244,21 +214,13 @@ def _peers(
     obs, action = (chosen.read(name) for name in FIELDS)
     data = PeerData(obs, action, chosen.lengths, config.window_len, config.batch_size)
     found: dict[str, Work] = {}
-    notes = [LEROBOT_NOTE]
-    for name, build in PEERS.items():
+    notes = [LEROBOT_NOTE] if config.peers else []
+    for name in config.peers:
         try:
-            found[name] = build(data, folder)
+            found[name] = PEERS[name](data, folder)
         except ImportError as error:
             notes.append(f"{name}: {error.name} is not installed; pip install 'gaitforge[bench]'")
     return found, notes
-
-
-def _peak_mib(store: Store, config: StoreBenchConfig) -> float:
-    """Peak resident memory of a process that streams one epoch, interpreter and torch included."""
-    sizes = (str(config.window_len), str(config.batch_size))
-    command = [sys.executable, "-c", STREAM_ALONE, str(store.path), *sizes]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return int(done.stdout) / 1024
 
 
 def _repeated(path: Path, source: Selection, steps: int) -> Store:
@@ -291,3 +253,20 @@ def _halved(schema: Schema) -> Schema:
 
 def _with_column(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, pa.array(values))
+
+
+BENCH = Bench(
+    "bench_store.json",
+    StoreBenchConfig(CollectionGrid(parts=2, episodes_per_part=160)),
+    StoreBenchConfig(
+        CollectionGrid(terrains=("flat",), skills=("run",), parts=1, episodes_per_part=4),
+        threads=1,
+        steps=4000,
+        episodes=640,
+        rounds=1,
+        window_len=16,
+        batch_size=4,
+        peer_steps=700,
+    ),
+    _measure,
+)

@@ -15,7 +15,7 @@ from learners.policy.policy_network import PolicyNetwork
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
 from learners.training.update import Updater
-from pipeline.bench.common import in_turns, median, untrained_policy
+from pipeline.bench.harness import in_turns, median, untrained_policy
 
 FCNET = "fcnet-legged"
 FOLDED, FFT_MODES = "folded", "fft-modes"
@@ -35,12 +35,13 @@ class TrainStepConfig:
     """Sizes of the measurement.
 
     Attributes:
-        models: presets beside FCNet.
+        models: presets beside FCNet; convolutions: of FCNet.
         batch_size, window_len: the FCNet paper's.
         slow_rounds: rounds of the paper's algorithm, which takes seconds.
     """
 
     models: tuple[str, ...] = BASELINES
+    convolutions: tuple[str, ...] = (FOLDED, FFT_MODES)
     batch_size: int = 128
     window_len: int = 64
     rounds: int = 7
@@ -55,8 +56,8 @@ def train_step_ms(config: TrainStepConfig, advance: Advance) -> dict[str, dict[s
     """
     steps: dict[tuple[str, str], Callable[[], Any]] = {}
     parameters: dict[tuple[str, str], int] = {}
-    baselines = ((model, AS_PRESET) for model in config.models)
-    for model, setting in ((FCNET, FOLDED), (FCNET, FFT_MODES), *baselines):
+    fcnet = ((FCNET, convolution) for convolution in config.convolutions)
+    for model, setting in (*fcnet, *((model, AS_PRESET) for model in config.models)):
         overrides = {} if setting == AS_PRESET else {"convolution": setting}
         policy = untrained_policy(preset(model, overrides), SPACES[PRESETS[model].space])
         updater = Updater(policy, TrainConfig(model=model), Ranks())

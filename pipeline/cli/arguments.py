@@ -6,12 +6,14 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from collectors.simulators import BACKENDS, check_backend
+from collectors.simulators import BACKENDS
+from flows.settings import override
+from pipeline.values import names, numbers, positive, simulator, store_address, whole
 
 WRONG_INPUT = 2
 
@@ -20,57 +22,8 @@ Handler = Callable[[argparse.Namespace], int | None]
 
 Container = argparse._ActionsContainer
 AddTo = Callable[[Container], object]
-Option = str | AddTo
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Comma-separated names."""
-    return tuple(name for name in (part.strip() for part in text.split(",")) if name)
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Comma-separated numbers and ranges: 0,2,5-9."""
-    found: list[int] = []
-    for part in names(text):
-        low, separator, high = part.partition("-")
-        try:
-            found += range(int(low), int(high) + 1) if separator else [int(low)]
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0,2,5-9") from None
-    return tuple(found)
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    return _whole_number(text, 1)
-
-
-def whole(text: str) -> int:
-    """A whole number of at least 0."""
-    return _whole_number(text, 0)
-
-
-def store_address(text: str) -> Path | str:
-    """A store's folder, or `s3://bucket/prefix`."""
-    return text if text.startswith("s3:/") else Path(text)
-
-
-def simulator(text: str) -> str:
-    """A physics back end."""
-    try:
-        return check_backend(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _whole_number(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"needs a whole number of at least {least}, not '{text}'")
-    return value
+Option = str | Mapping[str, dict[str, Any]] | AddTo
+Plan = TypeVar("Plan")
 
 
 _METAVARS = {
@@ -150,13 +103,16 @@ def add_command(commands: argparse._SubParsersAction[Any], name: str, what: str)
 
 
 def add_options(parser: Container, *options: Option) -> None:
-    """Add options: names of `SHARED`, separated by spaces, and what `option` and others return."""
+    """Add options: names of `SHARED` and `GROUPS` in a string, name -> `details`, or functions."""
     for each in options:
-        if not isinstance(each, str):
+        if isinstance(each, str):
+            listed = " ".join(GROUPS.get(name, name) for name in each.split())
+            add_options(parser, {name: SHARED[name] for name in listed.split()})
+        elif isinstance(each, Mapping):
+            for name, what in each.items():
+                parser.add_argument(name, **what)
+        else:
             each(parser)
-            continue
-        for name in each.split():
-            parser.add_argument(name, **SHARED[name])
 
 
 def option(name: str, *what: Any, **more: Any) -> AddTo:
@@ -186,15 +142,17 @@ def group(title: str, *options: Option) -> AddTo:
     return lambda parser: add_options(parser.add_argument_group(title), *options)
 
 
-def given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Those of the named arguments that were given."""
+def given(arguments: argparse.Namespace, *names: str, **renamed: str) -> dict[str, Any]:
+    """Those of the named arguments that were given, or of field=argument."""
     values = {name: getattr(arguments, name) for name in names}
+    values |= {field: getattr(arguments, name) for field, name in renamed.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def cells_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The chosen terrains, skills and levels (None for all), as `Store.select` takes them."""
-    return {name: getattr(arguments, name) for name in ("terrain", "skill", "level")}
+def planned(plan: Plan, arguments: argparse.Namespace, *names: str, **renamed: str) -> Plan:
+    """A plan with the given ones of the named arguments, then with every `--set`."""
+    chosen: Any = plan
+    return override(replace(chosen, **given(arguments, *names, **renamed)), arguments.settings)
 
 
 def details(text: str, type: Any = None, default: Any = None, **more: Any) -> dict[str, Any]:
@@ -204,28 +162,24 @@ def details(text: str, type: Any = None, default: Any = None, **more: Any) -> di
     return {"help": shown} | {k: v for k, v in chosen.items() if v is not None} | more
 
 
-class _IsaacGymPython(argparse.Action):
-    """Leaves the interpreter in the environment, where worker processes look for it too."""
+def _isaacgym_python(text: str) -> str:
+    """An interpreter, left in the environment, where worker processes look for it too."""
+    from collectors.physics.isaacgym.process import PYTHON_VARIABLE  # brings Numba
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        from collectors.physics.isaacgym.process import PYTHON_VARIABLE  # brings Numba
-
-        python = str(values)
-        if os.sep not in python:  # a command, as a shell would find it
-            python = shutil.which(python) or python
-        os.environ[PYTHON_VARIABLE] = str(Path(python).expanduser().absolute())
+    found = text if os.sep in text else shutil.which(text) or text  # a command, as in a shell
+    os.environ[PYTHON_VARIABLE] = str(Path(found).expanduser().absolute())
+    return found
 
 
-CELLS = "--terrain --skill --level"
-SIMULATOR = "--sim --isaacgym-python"
-SIMULATION = "--robots --seed --threads"
-GRID = f"{CELLS} --episodes --seed --threads"
+CELL_FIELDS = {"terrains": "terrain", "skills": "skill", "levels": "level"}
+"""Fields of the plans' grids -> arguments of the group CELLS, for `given`."""
+GROUPS = {
+    "CELLS": "--terrain --skill --level",
+    "GRID": "--terrain --skill --level --episodes --seed --threads",
+    "SIMULATOR": "--sim --isaacgym-python",
+    "SIMULATION": "--robots --seed --threads",
+}
+"""Names for several options of `SHARED`."""
 
 SHARED: dict[str, dict[str, Any]] = {
     "store": details("folder, or s3://bucket/prefix", store_address),
@@ -238,7 +192,12 @@ SHARED: dict[str, dict[str, Any]] = {
         metavar="CONDITION",
     ),
     "--tag": details("a tagged version of the store (see gaitforge tag)", metavar="NAME"),
-    "--selection": details("a selection that gaitforge query --save wrote", Path, metavar="FILE"),
+    "--selection": details("a selection that gaitforge query --save wrote", metavar="FILE"),
+    "--model": details("one of gaitforge models", default="fcnet", metavar="NAME"),
+    "--preset": details("size of the plan", default="demo", metavar="NAME"),
+    "--processes": details("parallel simulators", positive, 1),
+    "--share": details("of the stretches that the policy drives (default: 0.3)", float),
+    "--stretch": details("control steps of a stretch (default: 12)", positive),
     "--expert": details("a shipped expert, or a .safetensors file", metavar="NAME"),
     "--robot": details(
         "a shipped robot's name, or the path of your own (see gaitforge robot check)",
@@ -256,7 +215,7 @@ SHARED: dict[str, dict[str, Any]] = {
     ),
     "--isaacgym-python": details(
         "the Python 3.6 to 3.8 that has Isaac Gym (default: $GAITFORGE_ISAACGYM_PYTHON)",
-        action=_IsaacGymPython,
+        _isaacgym_python,
         metavar="FILE",
     ),
     "--robots": details("parallel robots of a simulator", positive),

@@ -3,11 +3,15 @@
 import argparse
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.cli.arguments import command, flag, option
+from flows.settings import override
+from pipeline.cli.arguments import command, flag, option, setting
 from pipeline.progress import TerminalReporter
 
-_QUICK = ("learners", "sim", "formats")
+if TYPE_CHECKING:
+    from pipeline.bench.harness import Bench
+
 _BENCHES = ("all", "store", "learners", "flows", "sim", "formats")
 
 
@@ -24,19 +28,23 @@ _BENCHES = ("all", "store", "learners", "flows", "sim", "formats")
         metavar="WHAT",
     ),
     option("--out", "output folder", Path, Path("runs/bench")),
-    flag("--quick", f"tiny sizes, to check that it runs; for {', '.join(_QUICK)}"),
+    flag("--quick", "tiny sizes, to check that it runs"),
     option(
         "--recorded",
         "with flows: simulate many workers with the durations of this store's parts",
-        Path,
+        lambda store: f"recorded={store}",
+        [],
+        action="append",
         metavar="STORE",
+        dest="settings",
     ),
+    setting("rounds=3"),
     "--isaacgym-python --json",
 )
 def bench_command(arguments: argparse.Namespace) -> None:
     """Measure speeds on this machine."""
-    if arguments.quick and arguments.what not in _QUICK:
-        raise ValueError("--quick is for `gaitforge bench learners`, `sim` and `formats` only")
     # Each benchmark loads what it measures, and no other one's.
     name = "overview" if arguments.what == "all" else arguments.what
-    import_module(f"pipeline.bench.{name}").run(arguments, TerminalReporter())
+    bench: Bench = import_module(f"pipeline.bench.{name}").BENCH
+    config = override(bench.quick if arguments.quick else bench.config, arguments.settings)
+    bench.show(bench.run(arguments.out, config, TerminalReporter()), arguments.json)

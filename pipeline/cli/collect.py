@@ -1,49 +1,28 @@
 """`gaitforge collect`: the missing parts of a plan, made by the runner that is chosen."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from datasets import open_store
 from flows.records.part_records import PartCollected, collection_rate, records_of_commits
 from flows.runners.registry import find_runner
 from flows.tasks.interface import CollectionPlan
-from pipeline.cli.arguments import (
-    CELLS,
-    SIMULATION,
-    SIMULATOR,
-    command,
-    flag,
-    given,
-    numbers,
-    option,
-    positive,
-    setting,
-)
+from pipeline.cli.arguments import CELL_FIELDS, command, flag, given, option, setting
 from pipeline.cli.runner_arguments import RUNNER, runner_settings
 from pipeline.cli.running import show_submitted
 from pipeline.progress import TerminalReporter
-from pipeline.tables import show
-
-if TYPE_CHECKING:
-    from flows.tasks.legged import LeggedPlan
+from pipeline.tables import fields_of, show_result
+from pipeline.values import numbers
 
 
 @command(
     "gaitforge collect data/legged.zarr --preset legged-1m9",
-    "store",
-    option("--preset", "size of the plan", default="demo", metavar="NAME"),
+    "store --preset",
     option("--parts", "only these parts of the plan, e.g. 0-9", numbers),
     "--expert",
     option("--policy", "a policy that drives: folder of a run or export, or module:Class"),
     option("--labeller", "with --policy: the expert, which labels every step and drives in turns"),
-    option("--share", "of the stretches that the policy drives (default: 0.3)", float),
-    option("--stretch", "control steps of a stretch (default: 12)", positive),
-    SIMULATOR,
-    SIMULATION,
-    CELLS,
+    "--share --stretch SIMULATOR SIMULATION CELLS",
     option(
         "--state",
         "store base pose and joint positions, for playback: a quarter more bytes",
@@ -58,24 +37,22 @@ if TYPE_CHECKING:
 def collect_command(arguments: argparse.Namespace) -> None:
     """Collect the missing parts of a plan into a store."""
     from flows.tasks.legged import legged_plan
+    from flows.tasks.legged_policy import driven_by
 
     plan = legged_plan(
         arguments.preset,
-        {
-            "terrains": arguments.terrain,
-            "skills": arguments.skill,
-            "levels": arguments.level,
-            "seed": arguments.seed,
-        },
-        {name: getattr(arguments, name) for name in ("expert", "sim", "robots", "threads")},
+        given(arguments, "seed", **CELL_FIELDS),
+        given(arguments, "expert", "sim", "robots", "threads"),
         arguments.settings,
-        {
-            "state": arguments.state,
-            "privileged": arguments.privileged or None,
-            "half": arguments.half or None,
-        },
+        given(arguments, "state", "privileged", "half"),
     )
-    plan = _driven(arguments, plan)
+    turns = given(arguments, "share", "stretch")
+    if (turns or arguments.labeller) and not (arguments.policy and arguments.labeller):
+        raise ValueError("--labeller goes with --policy, --share and --stretch with both")
+    if arguments.policy:
+        if arguments.expert:
+            raise ValueError("with --policy the expert is the --labeller, not --expert")
+        plan = driven_by(plan, arguments.policy, arguments.labeller or "", **turns)
     ids = plan.part_ids()
     if arguments.parts is not None:
         outside = [k for k in arguments.parts if k >= len(ids)]
@@ -85,20 +62,6 @@ def collect_command(arguments: argparse.Namespace) -> None:
     records = run_collection(arguments, plan, ids)
     if records is not None:
         show_parts(records, arguments.json)
-
-
-def _driven(arguments: argparse.Namespace, plan: LeggedPlan) -> LeggedPlan:
-    """The plan with the chosen policy, if any."""
-    chosen = given(arguments, "share", "stretch")
-    if (chosen or arguments.labeller) and not (arguments.policy and arguments.labeller):
-        raise ValueError("--labeller goes with --policy, --share and --stretch with both")
-    if not arguments.policy:
-        return plan
-    if arguments.expert:
-        raise ValueError("with --policy the expert is the --labeller, not --expert")
-    from flows.tasks.legged_policy import driven_by
-
-    return driven_by(plan, arguments.policy, arguments.labeller or "", **chosen)
 
 
 def run_collection(
@@ -121,9 +84,8 @@ def run_collection(
 
 def show_parts(records: Sequence[PartCollected], as_json: bool) -> None:
     """Print a row per collected part."""
-    names = ("part", "episodes", "steps", "bytes")
     rows = [
-        {name: getattr(record, name) for name in names}
+        fields_of(record, "part", "episodes", "steps", "bytes")
         | {"seconds": record.ended - record.started, "write_s": record.write_s}
         for record in records
     ]
@@ -134,7 +96,6 @@ def show_collected(
     rows: Sequence[Mapping[str, object]], records: Sequence[PartCollected], as_json: bool
 ) -> None:
     """Print rows about a collection and, below a table, its speed where times are known."""
-    show(rows, as_json)
     rate = collection_rate(records)
-    if rate and not as_json:
-        print(f"{rate:,.0f} steps/s: simulation, policy and writing")
+    told = [f"{rate:,.0f} steps/s: simulation, policy and writing"] if rate else []
+    show_result(list(rows), rows, as_json, *told)

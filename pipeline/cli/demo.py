@@ -4,10 +4,9 @@ import argparse
 from pathlib import Path
 
 from flows.records.records import to_tree
-from flows.settings import override
-from pipeline.cli.arguments import command, flag, option, setting
+from pipeline.cli.arguments import command, flag, option, planned, setting
 from pipeline.progress import TerminalReporter
-from pipeline.tables import show, show_one
+from pipeline.tables import show_result
 
 
 @command(
@@ -22,7 +21,7 @@ def demo_command(arguments: argparse.Namespace) -> None:
     from flows.stages.demo import DemoPlan, run_demo
     from pipeline.report.demo import write_demo_report
 
-    plan = override(DemoPlan(), arguments.settings)
+    plan = planned(DemoPlan(), arguments)
     reporter = TerminalReporter()
     if arguments.prefect:
         from flows.runners.prefect import run_from_a_program
@@ -33,15 +32,12 @@ def demo_command(arguments: argparse.Namespace) -> None:
     else:
         summary = run_demo(plan, arguments.out, reporter)
         page = write_demo_report(arguments.out, reporter)
-    if arguments.json:
-        show_one(to_tree(summary), as_json=True)
-        return
     policies = [{"policy": name, **to_tree(each)} for name, each in summary.policies.items()]
-    show(policies, as_json=False)
-    rate = summary.collect["steps_per_s"]
-    print(f"\ncollected {summary.dataset.steps:,} steps at {rate:,.0f} steps/s; ", end="")
-    print(f"whole demo {summary.wall_s:.0f} s")
-    print(f"report: {page}")
+    speed = f"{summary.collect['steps_per_s']:,.0f} steps/s"
+    collected = f"\ncollected {summary.dataset.steps:,} steps at {speed}"
+    wall = f"whole demo {summary.wall_s:.0f} s"
+    lines = (f"{collected}; {wall}", f"report: {page}")
+    show_result(to_tree(summary), policies, arguments.json, *lines)
 
 
 @command("gaitforge report runs/demo", option("folder", "output folder of gaitforge demo", Path))

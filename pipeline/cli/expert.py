@@ -2,25 +2,14 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from flows.settings import override, with_chosen
-from pipeline.cli.arguments import (
-    GRID,
-    SIMULATION,
-    SIMULATOR,
-    actions,
-    command,
-    given,
-    names,
-    option,
-    positive,
-    setting,
-    whole,
-)
+from pipeline.cli.arguments import actions, command, given, option, planned, setting
 from pipeline.cli.train import show_evaluation
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
+from pipeline.values import names, positive, whole
 
 
 @command("gaitforge expert list", "--json")
@@ -31,16 +20,10 @@ def _list(arguments: argparse.Namespace) -> None:
     rows = []
     for name in list_experts():
         expert = load_expert(name)
-        rows.append(
-            {
-                "name": name,
-                "file": str(EXPERTS / f"{name}.safetensors"),
-                "hash": expert.hash,
-                "skills": ",".join(expert.card["skills"]),
-                "terrains": ",".join(expert.card["terrains"]),
-                "steps": expert.card["steps"],
-            }
-        )
+        file, card = str(EXPERTS / f"{name}.safetensors"), expert.card
+        lists = {key: ",".join(card[key]) for key in ("skills", "terrains")}
+        row = {"name": name, "file": file, "hash": expert.hash}
+        rows.append(row | lists | {"steps": card["steps"]})
     show(rows, arguments.json)
 
 
@@ -49,8 +32,7 @@ def _list(arguments: argparse.Namespace) -> None:
     "          gaitforge expert train --env Hopper-v5 --out runs/hopper",
     option("--env", "a Gymnasium task instead of a robot: see gym list", metavar="TASK"),
     option("--steps", "environment steps in all", positive),
-    "--out --robot",
-    SIMULATION,
+    "--out --robot SIMULATION",
     setting("entropy=0.005"),
 )
 def _train(arguments: argparse.Namespace) -> None:
@@ -63,10 +45,9 @@ def _train(arguments: argparse.Namespace) -> None:
     from collectors.robots.robot import absolute_robot, load_robot
     from flows.stages.expert import run_expert_training
 
-    config = ExpertTrainingConfig(**given(arguments, "steps", "robots", "seed", "threads"))
-    config = override(config, arguments.settings)
+    config = planned(ExpertTrainingConfig(), arguments, "steps", "robots", "seed", "threads")
     # The expert's card names the robot, and is read from other working directories.
-    config = with_chosen(config, {"robot": absolute_robot(config.robot)})
+    config = replace(config, robot=absolute_robot(config.robot))
     for warning in check_robot(load_robot(config.robot)).warnings:
         print(f"warning: {warning}", file=sys.stderr)
     print(run_expert_training(config, arguments.out, TerminalReporter()))
@@ -80,8 +61,7 @@ def _train_gym(arguments: argparse.Namespace) -> None:
     if arguments.robots is not None:
         raise ValueError("--robots is not for --env: the task's settings say how many run")
     config = recommended_training(arguments.env)
-    config = with_chosen(config, given(arguments, "steps", "seed", "threads"))
-    config = override(config, arguments.settings)
+    config = planned(config, arguments, "steps", "seed", "threads")
     recipe = run_gym_training(config, arguments.out, TerminalReporter())
     rows = [
         {
@@ -99,18 +79,17 @@ def _train_gym(arguments: argparse.Namespace) -> None:
 
 @command(
     "gaitforge expert evaluate --terrain flat --skill run,stand --level 0-9",
-    "--expert",
-    SIMULATOR,
-    GRID,
+    "--expert SIMULATOR GRID",
     setting("robots=64"),
     "--json",
 )
 def _evaluate(arguments: argparse.Namespace) -> None:
     """Run an expert in closed loop on held-out episodes."""
     from collectors.experts.expert import DEFAULT_EXPERT
+    from flows.tasks.policies import PolicySource
 
     name = arguments.expert or DEFAULT_EXPERT
-    show_evaluation(arguments, Path(name).stem, expert=name)
+    show_evaluation(arguments, PolicySource(Path(name).stem, expert=name))
 
 
 @command(
@@ -126,8 +105,8 @@ def _film(arguments: argparse.Namespace) -> None:
     from collectors.experts.expert import DEFAULT_EXPERT
     from pipeline.report.pictures import FilmPlan, make_films
 
-    chosen = {"skills": arguments.skill, "terrains": arguments.terrain}
-    plan = with_chosen(FilmPlan(), chosen | given(arguments, "level", "seed"))
+    chosen = given(arguments, "level", "seed", skills="skill", terrains="terrain")
+    plan = FilmPlan(**chosen)
     expert = arguments.expert or DEFAULT_EXPERT
     formats = arguments.format or ("gif", "png")
     for path in make_films(expert, arguments.out, plan, formats):

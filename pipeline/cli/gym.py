@@ -1,35 +1,20 @@
 """`gaitforge gym`: Gymnasium's MuJoCo and Adroit tasks."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows.records.records import read_record, to_tree
-from flows.settings import override, with_chosen
-from pipeline.cli.arguments import (
-    actions,
-    command,
-    flag,
-    given,
-    names,
-    numbers,
-    option,
-    positive,
-    setting,
-)
+from flows.settings import override
+from pipeline.cli.arguments import actions, command, flag, given, option, planned, setting
 from pipeline.cli.collect import run_collection, show_collected
 from pipeline.cli.runner_arguments import RUNNER
 from pipeline.progress import TerminalReporter
-from pipeline.tables import show, show_one
-
-if TYPE_CHECKING:
-    from flows.stages.gym.comparison import GymComparisonPlan
-    from flows.stages.gym.evaluation import GymSource
-
+from pipeline.tables import show, show_one, show_result
+from pipeline.values import names, numbers, positive
 
 _SHIPPED = ("medium", "expert")
 _POLICIES = "output of gaitforge expert train --env (default: the shipped policies)"
@@ -71,26 +56,18 @@ def _list(arguments: argparse.Namespace) -> None:
     option("--steps", "minimum steps per quality (default: 1,000,000)", positive),
     option("--part-steps", "minimum steps per part (default: 50,000)", positive),
     flag("--physics", "store the simulator's positions and velocities"),
-    option("--processes", "parallel simulators", positive, 1),
     *RUNNER,
-    "--seed --json",
+    "--processes --seed --json",
 )
 def _collect(arguments: argparse.Namespace) -> None:
     """Collect episodes of trained policies, or their replay buffer."""
     from flows.tasks.gym import GymPlan, quality_summary
 
-    chosen = given(arguments, "steps", "part_steps", "seed")
-    if arguments.quality is not None:
-        chosen["qualities"] = arguments.quality
-    elif not arguments.policies:
-        chosen["qualities"] = _SHIPPED
-    plan = GymPlan(
-        arguments.env,
-        arguments.policies,
-        **chosen,
-        physics=arguments.physics,
-        processes=arguments.processes,
-    )
+    names = ("env", "policies", "steps", "part_steps", "physics", "processes", "seed")
+    chosen = given(arguments, *names, qualities="quality")
+    if not arguments.policies:
+        chosen.setdefault("qualities", _SHIPPED)
+    plan = GymPlan(**chosen)
     records = run_collection(arguments, plan)
     if records is not None:
         rows = quality_summary(arguments.store, plan.part_ids())
@@ -102,12 +79,7 @@ def _collect(arguments: argparse.Namespace) -> None:
     option("policy", "folder of a run or of a task's policies; medium or expert (shipped); random"),
     option("--env", "a task, e.g. Hopper-v5", metavar="TASK", required=True),
     option("--policies", _REFERENCES, default="", metavar="FOLDER"),
-    option(
-        "--quality",
-        "which policy of a folder of policies",
-        default="expert",
-        choices=_SHIPPED,
-    ),
+    option("--quality", "which policy of a folder of policies", str, "expert", choices=_SHIPPED),
     option("--episodes", "episodes to run (default: 100)", positive),
     option(
         "--return-target",
@@ -123,35 +95,32 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     """Run a trained policy, an expert or a random policy."""
     from collectors.gym.experts import policies_folder
     from flows.stages.gym.evaluation import (
+        RANDOM,
         GymEvaluationPlan,
+        GymSource,
         evaluate_gym,
         measured_references,
     )
 
-    source = _source(arguments)
+    policy, folder = arguments.policy, Path(arguments.policy)
+    if policy == RANDOM:
+        source = GymSource(RANDOM)
+    elif (folder / "config.json").is_file():
+        source = GymSource(folder.resolve().name, run=folder, which=arguments.checkpoint)
+    elif policy in _SHIPPED and not folder.is_dir():
+        shipped = str(policies_folder(arguments.env))
+        source = GymSource(policy, policies=shipped, quality=policy)
+    else:
+        source = GymSource(arguments.quality, policies=policy, quality=arguments.quality)
     policies = arguments.policies or source.policies or policies_folder(arguments.env)
     references = measured_references(policies, arguments.env)
-    chosen = given(arguments, "env", "episodes", "seed", "return_target")
-    plan = override(GymEvaluationPlan(**chosen, references=references), arguments.settings)
+    plan = GymEvaluationPlan(arguments.env, references=references)
+    plan = planned(plan, arguments, "episodes", "seed", "return_target")
     if plan.env != arguments.env:
         raise ValueError(f"--env chooses the task, {arguments.env}: leave out --set env")
     evaluation = evaluate_gym(source, plan, TerminalReporter(), arguments.out)
     record = (read_record(arguments.out) if arguments.out else None) or to_tree(evaluation)
     show_one(record if arguments.json else _shown(record), arguments.json)
-
-
-def _source(arguments: argparse.Namespace) -> GymSource:
-    from collectors.gym.experts import policies_folder
-    from flows.stages.gym.evaluation import RANDOM, GymSource
-
-    policy, folder = arguments.policy, Path(arguments.policy)
-    if policy == RANDOM:
-        return GymSource(RANDOM)
-    if (folder / "config.json").is_file():
-        return GymSource(folder.resolve().name, run=folder, which=arguments.checkpoint)
-    if policy in _SHIPPED and not folder.is_dir():
-        return GymSource(policy, policies=str(policies_folder(arguments.env)), quality=policy)
-    return GymSource(arguments.quality, policies=policy, quality=arguments.quality)
 
 
 def _shown(record: Mapping[str, Any]) -> dict[str, object]:
@@ -182,37 +151,22 @@ def _shown(record: Mapping[str, Any]) -> dict[str, object]:
 )
 def _compare(arguments: argparse.Namespace) -> None:
     """Train return-conditioned models on a store, and evaluate."""
-    from flows.stages.gym.comparison import run_gym_comparison
+    from flows.stages.gym.comparison import GymComparisonPlan, run_gym_comparison
     from pipeline.report.gym_comparison_page import result_rows, write_gym_comparison
 
-    record = run_gym_comparison(
-        _comparison_plan(arguments), arguments.store, arguments.out, TerminalReporter()
-    )
-    page = write_gym_comparison(arguments.out)
-    if arguments.json:
-        show_one(record, as_json=True)
-        return
-    show(result_rows(record), as_json=False)
-    if record["left_out"]:
-        print(f"\nleft out, their settings differ: {', '.join(record['left_out'])}")
-    print(f"\npage: {page}")
-
-
-def _comparison_plan(arguments: argparse.Namespace) -> GymComparisonPlan:
-    from flows.stages.gym.comparison import GymComparisonPlan
-
     plan = GymComparisonPlan(**given(arguments, "env", "policies", "models", "seeds"))
-    shared = given(arguments, "steps", "batch_size", "device")
-    plan = with_chosen(
-        plan,
-        {
-            "config": with_chosen(plan.config, shared),
-            "evaluate": with_chosen(plan.evaluate, given(arguments, "episodes")),
-        },
-    )
+    config = replace(plan.config, **given(arguments, "steps", "batch_size", "device"))
+    evaluate = replace(plan.evaluate, **given(arguments, "episodes"))
     # What names sets is checked against them, so they come first.
     settings = sorted(arguments.settings, key=lambda setting: not setting.startswith("sets="))
-    return with_chosen(override(plan, settings), given(arguments, "only"))
+    plan = override(replace(plan, config=config, evaluate=evaluate), settings)
+    plan = replace(plan, **given(arguments, "only"))
+    record = run_gym_comparison(plan, arguments.store, arguments.out, TerminalReporter())
+    page = write_gym_comparison(arguments.out)
+    lines = [f"\npage: {page}"]
+    if record["left_out"]:
+        lines.insert(0, f"\nleft out, their settings differ: {', '.join(record['left_out'])}")
+    show_result(record, result_rows(record), arguments.json, *lines)
 
 
 gym_command = actions("gaitforge gym list", _list, _collect, _evaluate, _compare)

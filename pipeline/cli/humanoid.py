@@ -7,26 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.records.records import to_tree
-from flows.settings import override
-from pipeline.cli.arguments import (
-    Container,
-    actions,
-    command,
-    given,
-    names,
-    option,
-    positive,
-    setting,
-    whole,
-)
+from pipeline.cli.arguments import Container, actions, command, given, option, planned, setting
 from pipeline.cli.collect import run_collection, show_parts
 from pipeline.cli.runner_arguments import RUNNER
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
+from pipeline.values import names, positive, whole
 
 if TYPE_CHECKING:
     from collectors.humanoid.clips.snippets import Snippet
-    from flows.stages.humanoid.evaluation import HumanoidSource
 
 
 def _add_reference_file(parser: Container) -> None:
@@ -101,8 +90,7 @@ def _train_expert(arguments: argparse.Namespace) -> None:
     from collectors.humanoid.experts.training import ResidualTrainingConfig
     from flows.stages.humanoid.training import train_humanoid_expert
 
-    config = ResidualTrainingConfig(**given(arguments, "steps", "seed", "threads"))
-    config = override(config, arguments.settings)
+    config = planned(ResidualTrainingConfig(), arguments, "steps", "seed", "threads")
     rows = []
     for snippet in _snippets(arguments):
         card = train_humanoid_expert(
@@ -125,9 +113,8 @@ def _train_expert(arguments: argparse.Namespace) -> None:
     option("--start-rollouts", "rollouts per snippet from its start (default: 16)", whole),
     option("--random-rollouts", "rollouts per snippet from random frames (default: 16)", whole),
     option("--action-noise", "standard deviation of the noise on actions (default: 0.1)", float),
-    option("--processes", "parallel simulators", positive, 1),
     *RUNNER,
-    "--seed --json",
+    "--processes --seed --json",
 )
 def _collect(arguments: argparse.Namespace) -> None:
     """Collect rollouts of experts, one part per snippet."""
@@ -156,14 +143,19 @@ def _collect(arguments: argparse.Namespace) -> None:
 )
 def _evaluate(arguments: argparse.Namespace) -> None:
     """Run a trained policy or an expert from the start of clips."""
+    from collectors.humanoid.experts.experts import PD
     from flows.stages.humanoid.evaluation import (
         HumanoidEvaluationPlan,
+        HumanoidSource,
         evaluate_humanoid,
     )
 
     plan = HumanoidEvaluationPlan(str(arguments.reference), arguments.train, arguments.validation)
-    plan = override(plan, arguments.settings)
-    source = _source(arguments.policy, arguments.checkpoint)
+    plan = planned(plan, arguments)
+    policy, folder = arguments.policy, Path(arguments.policy)
+    source = HumanoidSource(policy if policy == PD else folder.name, expert=policy)
+    if (folder / "config.json").is_file():
+        source = HumanoidSource(folder.resolve().name, run=folder, which=arguments.checkpoint)
     record = to_tree(evaluate_humanoid(source, plan, TerminalReporter(), arguments.out))
     means = [
         {"group": group, "snippet": "(mean)", **record[group]}
@@ -173,16 +165,6 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     shown = ("group", "snippet", "normalised_return", "normalised_length", "early")
     rows = [{name: row[name] for name in shown} for row in (*record["snippets"], *means)]
     show(rows, arguments.json)
-
-
-def _source(policy: str, checkpoint: str) -> HumanoidSource:
-    from collectors.humanoid.experts.experts import PD
-    from flows.stages.humanoid.evaluation import HumanoidSource
-
-    folder = Path(policy)
-    if (folder / "config.json").is_file():
-        return HumanoidSource(folder.resolve().name, run=folder, which=checkpoint)
-    return HumanoidSource(policy if policy == PD else folder.name, expert=policy)
 
 
 humanoid_command = actions(

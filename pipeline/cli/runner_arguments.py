@@ -1,34 +1,24 @@
 """The options that say who does the work (this process, Dask, Slurm, Prefect), as settings."""
 
 import argparse
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from flows.runners.dask_clusters import QUEUES, DaskSettings
 from flows.runners.registry import RUNNERS
 from flows.runners.slurm.script import SlurmSettings
-from pipeline.cli.arguments import (
-    SHARED,
-    AddTo,
-    Container,
-    details,
-    given,
-    group,
-    names,
-    option,
-    positive,
-    whole,
-)
+from pipeline.cli.arguments import SHARED, details, given, group, option
+from pipeline.values import names, positive, whole
 
 TRAINING_RUNNERS = ("local", "slurm")
 
 Options = dict[str, dict[str, Any]]
+_ON = {"action": "store_const", "const": True}
+"""A flag that is None, as every option here, where it was not given."""
 _DASK: Options = {
     "--workers": details("worker processes, or jobs of --dask-jobqueue", positive),
     "--scheduler": SHARED["--scheduler"],
     "--dask-jobqueue": details(f"start workers as jobs: {' or '.join(QUEUES)}", metavar="QUEUE"),
-    "--dashboard": details("serve Dask's dashboard on this machine", action="store_true"),
+    "--dashboard": details("serve Dask's dashboard on this machine", **_ON),
 }
 _SLURM: Options = {
     "--partition": details("Slurm partition (default: the cluster's)", metavar="NAME"),
@@ -49,7 +39,7 @@ _SLURM: Options = {
         dest="options",
     ),
     "--pass-env": details("environment variables to pass to the job", names),
-    "--dry-run": details("print the job script, submit nothing", action="store_true"),
+    "--dry-run": details("print the job script, submit nothing", **_ON),
 }
 _SLURM_COLLECTION: Options = {
     "--max-parallel": details("array tasks that run in parallel", positive),
@@ -61,16 +51,6 @@ _SLURM_TRAINING: Options = {
 }
 
 
-def _group(title: str, options: Options) -> AddTo:
-    """A group of options; a flag that was not given is None, too."""
-    return group(title, *(partial(_add_unset, name, what) for name, what in options.items()))
-
-
-def _add_unset(name: str, what: dict[str, Any], parser: Container) -> None:
-    unset: dict[str, Any] = {**what, "default": None}
-    parser.add_argument(name, **unset)
-
-
 RUNNER = (
     option(
         "--runner",
@@ -78,8 +58,8 @@ RUNNER = (
         default="local",
         metavar="NAME",
     ),
-    _group("with --runner dask, or prefect on Dask", _DASK),
-    _group("with --runner slurm", _SLURM_COLLECTION | _SLURM),
+    group("with --runner dask, or prefect on Dask", _DASK),
+    group("with --runner slurm", _SLURM_COLLECTION | _SLURM),
 )
 """The options of a command that collects."""
 
@@ -87,7 +67,7 @@ TRAINING_RUNNER = (
     option(
         "--runner", f"who trains: {' or '.join(TRAINING_RUNNERS)}", str, "local", metavar="NAME"
     ),
-    _group("with --runner slurm", _SLURM_TRAINING | _SLURM),
+    group("with --runner slurm", _SLURM_TRAINING | _SLURM),
 )
 """The options of a command that trains."""
 
@@ -99,19 +79,14 @@ def runner_settings(arguments: argparse.Namespace) -> DaskSettings | SlurmSettin
         ValueError: options of another runner, or values that the runner refuses.
     """
     runner = arguments.runner
-    if runner == "slurm":
+    if runner not in ("dask", "prefect"):
         _refuse(arguments, _DASK, "dask or prefect")
+    if runner == "slurm":
         return _slurm_settings(arguments)
     _refuse(arguments, _SLURM_COLLECTION | _SLURM, "slurm")
     if runner == "dask" or (runner == "prefect" and _given(arguments, _DASK)):
-        return DaskSettings(
-            workers=arguments.workers or 0,
-            scheduler=arguments.scheduler or "",
-            jobqueue=arguments.dask_jobqueue or "",
-            dashboard=bool(arguments.dashboard),
-        )
-    if runner != "prefect":
-        _refuse(arguments, _DASK, "dask or prefect")
+        chosen = given(arguments, "workers", "scheduler", "dashboard", jobqueue="dask_jobqueue")
+        return DaskSettings(**chosen)
     return None
 
 
@@ -133,7 +108,7 @@ def training_job_settings(arguments: argparse.Namespace) -> SlurmSettings | None
 def _slurm_settings(arguments: argparse.Namespace) -> SlurmSettings:
     chosen = given(arguments, *(n for n in SlurmSettings.__dataclass_fields__ if n in arguments))
     chosen = {k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()}
-    return replace(SlurmSettings(), **chosen)
+    return SlurmSettings(**chosen)
 
 
 def _given(arguments: argparse.Namespace, options: Options) -> list[str]:

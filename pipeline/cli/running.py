@@ -25,19 +25,10 @@ from flows.runners.slurm.jobs import (
 )
 from flows.stages.status import ActivePart, CollectionStatus, TrainingStatus, as_tree, status
 from learners.training.interrupts import STOPPED, raised_once
-from pipeline.cli.arguments import (
-    actions,
-    command,
-    flag,
-    group,
-    option,
-    positive,
-    setting,
-    store_address,
-    whole,
-)
+from pipeline.cli.arguments import actions, command, flag, group, option, setting
 from pipeline.progress import TerminalReporter
-from pipeline.tables import show, show_one, table
+from pipeline.tables import fields_of, show, show_one, table
+from pipeline.values import positive, store_address, whole
 
 _WATCH_S = 2.0
 _MOST_FAILED = 5
@@ -254,19 +245,11 @@ def _row(job: Job, tasks: list[TaskStatus]) -> dict[str, object]:
 
 
 def _task_row(task: TaskStatus) -> dict[str, object]:
+    row = fields_of(task, "task", "state", "why", "code", "restarts", "host")
     seconds = None
     if task.ended is not None and task.started is not None:
         seconds = task.ended - task.started
-    return {
-        "task": task.task,
-        "state": task.state,
-        "why": task.why or None,
-        "code": task.code,
-        "restarts": task.restarts,
-        "host": task.host or None,
-        "seconds": seconds,
-        "parts": " ".join(task.parts) or None,
-    }
+    return row | {"seconds": seconds, "parts": " ".join(task.parts)}
 
 
 def _record(job: Job, tasks: list[TaskStatus]) -> dict[str, object]:
@@ -279,7 +262,7 @@ def _record(job: Job, tasks: list[TaskStatus]) -> dict[str, object]:
     option("--schedule", "when to collect, e.g. '0 2 * * *'", default="", metavar="CRON"),
     option("--timezone", "time zone of the schedule", default="UTC", metavar="AREA/CITY"),
     flag("--new-every-day", "the day is the seed, so every day adds new parts"),
-    option("--preset", "size of the plan", default="demo", metavar="NAME"),
+    "--preset",
     option("--threads", "simulator threads", positive, 2),
     setting("grid.parts=4"),
     group(

@@ -1,18 +1,13 @@
 """`gaitforge sim`: list and check simulators."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from collectors.simulators import BACKENDS
-from pipeline.cli.arguments import actions, command, option, positive, simulator
+from pipeline.cli.arguments import actions, command, option
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
-
-if TYPE_CHECKING:
-    from collectors.physics.contract.checks import CheckResult
+from pipeline.values import positive, simulator
 
 FAILED = 1
 
@@ -39,12 +34,15 @@ def _check(arguments: argparse.Namespace) -> int:
     found = availability(arguments.sim)
     if not found.available:
         raise ValueError(f"simulator '{found.name}' is not available: {found.why_not}")
-    results: list[CheckResult] = []
+    results = []
     with TerminalReporter().step(f"check {found.name}", len(CHECKS), "check") as advance:
         for result in run_checks(found.name, arguments.robots):
             results.append(result)
             if not arguments.json:
-                print(_check_line(result, max(map(len, CHECKS))), flush=True)
+                outcome = "passed" if result.passed else "FAILED"
+                name = f"{result.name:<{max(map(len, CHECKS))}}"
+                found_out = f"{result.what}: {result.found}"
+                print(f"{outcome}  {name}  {result.seconds:6.1f} s  {found_out}", flush=True)
             advance(1, result.name)
     failed = [result.name for result in results if not result.passed]
     if arguments.json:
@@ -53,16 +51,9 @@ def _check(arguments: argparse.Namespace) -> int:
     else:
         kept = f"{len(results) - len(failed)} of {len(results)} checks passed"
         print(
-            f"{found.name} {found.version}: {kept}" + "".join(f", {name} failed" for name in failed)
+            ", ".join([f"{found.name} {found.version}: {kept}", *(f"{n} failed" for n in failed)])
         )
     return FAILED if failed else 0
-
-
-def _check_line(result: CheckResult, width: int) -> str:
-    """A check as one line: outcome, name, seconds, what it promises and what was measured."""
-    passed = "passed" if result.passed else "FAILED"
-    name = f"{result.name:<{width}}"
-    return f"{passed}  {name}  {result.seconds:6.1f} s  {result.what}: {result.found}"
 
 
 sim_command = actions("gaitforge sim check isaacgym", _list, _check)

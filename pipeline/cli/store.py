@@ -8,24 +8,23 @@ from pathlib import Path
 from datasets import Selection, Store, migrate_store, open_store, write_parquet
 from datasets.errors import amount
 from flows.runners.dask_clusters import DaskSettings, dask_client
-from pipeline.cli.arguments import CELLS, cells_of, command, flag, names, option, whole
+from pipeline.cli.arguments import CELL_FIELDS, command, flag, given, option
 from pipeline.progress import TerminalReporter
-from pipeline.tables import show, show_one
+from pipeline.tables import fields_of, show, show_one, show_result
+from pipeline.values import names, whole
 
 _EXAMPLE = "runs/demo/legged.zarr"
 
 
 def chosen_episodes(store: Store, arguments: argparse.Namespace) -> Selection:
     """The episodes of the chosen cells that meet `--where`."""
-    selection = store.select(**cells_of(arguments))
+    selection = store.select(**given(arguments, *CELL_FIELDS.values()))
     return selection if arguments.where is None else selection.where(arguments.where)
 
 
 @command(
     'gaitforge query legged.zarr --terrain rough --where "return > 6 and friction < 0.6"',
-    "store",
-    CELLS,
-    "--where",
+    "store CELLS --where",
     option("--group-by", "columns (default: the store's own)", names),
     "--tag",
     option("--parquet", "also write the rows to this file", Path, metavar="FILE"),
@@ -79,13 +78,10 @@ def verify_command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         record = {"faults": faults, "parts": len(store.parts()), "replayed": arguments.replay}
         show_one(record, as_json=True)
-    elif faults:
-        print("\n".join(faults))
     else:
-        parts, again = amount(len(store.parts()), "part"), ""
-        if arguments.replay:
-            again = f", {amount(arguments.replay, 'episode')} replayed bit for bit"
-        print(f"{arguments.store}: {parts}, no fault{again}")
+        replayed = f", {amount(arguments.replay, 'episode')} replayed bit for bit"
+        parts, again = amount(len(store.parts()), "part"), replayed if arguments.replay else ""
+        print("\n".join(faults or [f"{arguments.store}: {parts}, no fault{again}"]))
     return 1 if faults else 0
 
 
@@ -99,9 +95,8 @@ def gc_command(arguments: argparse.Namespace) -> None:
 def compact_command(arguments: argparse.Namespace) -> None:
     """Merge small parts; the dataset and its hash stay the same."""
     rows = [asdict(record) for record in open_store(arguments.store).compact()]
-    show(rows, arguments.json)
-    if rows and not arguments.json:
-        print("gaitforge gc frees the parts that these replace")
+    freed = ["gaitforge gc frees the parts that these replace"] if rows else []
+    show_result(rows, rows, arguments.json, *freed)
 
 
 @command(
@@ -113,8 +108,8 @@ def tag_command(arguments: argparse.Namespace) -> None:
     """Name a store's present version, or list the names."""
     store = open_store(arguments.store)
     tags = [store.tag(arguments.name)] if arguments.name else store.tags()
-    rows = [{"tag": t.name, "hash": t.hash, "steps": t.steps, "episodes": t.episodes} for t in tags]
-    show(rows, arguments.json)
+    columns = ("hash", "steps", "episodes")
+    show([{"tag": tag.name, **fields_of(tag, *columns)} for tag in tags], arguments.json)
 
 
 @command(f"gaitforge migrate {_EXAMPLE}", "store --json")
@@ -143,8 +138,7 @@ def push_command(arguments: argparse.Namespace) -> None:
     "gaitforge card runs/demo/legged.zarr --out runs/demo/card",
     "store",
     option("--out", "output folder (default: STORE.card)", Path),
-    CELLS,
-    "--where",
+    "CELLS --where",
     flag("--no-channels", "skip the statistics of the arrays"),
     "--scheduler",
 )
@@ -153,7 +147,7 @@ def card_command(arguments: argparse.Namespace) -> None:
     from pipeline.report.card import selected, write_card
 
     store = open_store(arguments.store)
-    selection, filters = selected(store, cells_of(arguments), arguments.where)
+    selection, filters = selected(store, given(arguments, *CELL_FIELDS.values()), arguments.where)
     folder = arguments.out or Path(f"{Path(arguments.store).name}.card")
     scheduler = arguments.scheduler
     with dask_client(DaskSettings(scheduler=scheduler)) if scheduler else nullcontext():

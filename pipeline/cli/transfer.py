@@ -14,22 +14,13 @@ from datasets import DatasetError, open_store
 from datasets.formats import FORMATS, exporter_class, importer_class
 from datasets.formats.interface import Advance, Report
 from datasets.formats.transfer.exporting import export_selection
-from flows.settings import override, setting_names, with_chosen
+from flows.settings import setting_names
 from flows.stages.importing import ImportPlan, run_import
-from pipeline.cli.arguments import (
-    CELLS,
-    command,
-    given,
-    group,
-    names,
-    option,
-    positive,
-    setting,
-    store_address,
-)
+from pipeline.cli.arguments import command, given, group, option, planned, setting
 from pipeline.cli.store import chosen_episodes
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
+from pipeline.values import names, positive, store_address
 
 _OF_POLICY = ("formats", "checkpoint", "batch", "robot")
 _OF_DATA = ("terrain", "skill", "level", "where", "tag", "settings")
@@ -61,7 +52,7 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
         option("--batch", "robots per control step (default: 1)", positive),
         option("--robot", "a name or path, if not the run's own robot"),
     ),
-    group("to export data", CELLS, "--where --tag"),
+    group("to export data", "CELLS --where --tag"),
     setting("compression=none (d4rl)"),
     "--json",
 )
@@ -90,8 +81,7 @@ def _export_policy(arguments: argparse.Namespace) -> None:
     from flows.stages.export import ExportPlan, run_export
     from learners.deploy.export import ExportOptions
 
-    chosen = {"formats": arguments.formats, "batch_size": arguments.batch}
-    options = with_chosen(ExportOptions(), chosen)
+    options = ExportOptions(**given(arguments, "formats", batch_size="batch"))
     plan = ExportPlan(options=options, **given(arguments, "checkpoint", "robot"))
     run, destination = map(Path, arguments.places)
     result = run_export(plan, run, destination, TerminalReporter())
@@ -106,7 +96,7 @@ def _export_policy(arguments: argparse.Namespace) -> None:
 
 def _export_data(arguments: argparse.Namespace) -> None:
     place, name, destination = arguments.places
-    options = override(exporter_class(name).Options(), arguments.settings)
+    options = planned(exporter_class(name).Options(), arguments)
     selection = chosen_episodes(open_store(store_address(place), tag=arguments.tag), arguments)
     reporter = TerminalReporter()
     with ExitStack() as stack:
@@ -130,7 +120,7 @@ def _export_data(arguments: argparse.Namespace) -> None:
 )
 def import_command(arguments: argparse.Namespace) -> None:
     """Import another project's data into a store."""
-    options = override(importer_class(arguments.format).Options(), arguments.settings)
+    options = planned(importer_class(arguments.format).Options(), arguments)
     plan = ImportPlan(arguments.format, asdict(options), **given(arguments, "workers"))
     report = run_import(plan, arguments.source, arguments.store, TerminalReporter())
     _show_report(report, arguments.json)
@@ -144,12 +134,8 @@ def _show_report(report: Report, as_json: bool) -> None:
         return
     carried = tree.pop("carried")
     show_one(tree, as_json=False)
-    for title, lines in (
-        ("carried over", carried["kept"]),
-        ("not carried over", carried["left"]),
-        ("note", carried["notes"]),
-    ):
-        for line in lines:
+    for key, title in {"kept": "carried over", "left": "not carried over", "notes": "note"}.items():
+        for line in carried[key]:
             print(f"{title}: {line}")
     print(f"{report.bytes / 1e6:,.1f} MB in {report.seconds:.1f} s")
 
@@ -157,25 +143,21 @@ def _show_report(report: Report, as_json: bool) -> None:
 @command("gaitforge formats --json", "--json")
 def formats_command(arguments: argparse.Namespace) -> None:
     """List the other projects' formats and their options."""
-    show([_row(name, arguments.json) for name in FORMATS], arguments.json)
-
-
-def _row(name: str, with_options: bool) -> dict[str, object]:
-    entry = FORMATS[name]
-    missing = entry.missing
-    row: dict[str, object] = {
-        "format": name,
-        "what": entry.summary,
-        "on_disk": entry.layout,
-        "available": not missing,
-        "install": f"pip install 'gaitforge[{entry.extra}]'" if missing else "",
-    }
-    if not with_options:
-        return row
-    return row | {
-        "import_options": _options(importer_class, name, missing),
-        "export_options": _options(exporter_class, name, missing),
-    }
+    rows = []
+    for name, entry in FORMATS.items():
+        missing = entry.missing
+        row: dict[str, object] = {
+            "format": name,
+            "what": entry.summary,
+            "on_disk": entry.layout,
+            "available": not missing,
+            "install": f"pip install 'gaitforge[{entry.extra}]'" if missing else "",
+        }
+        if arguments.json:
+            row["import_options"] = _options(importer_class, name, missing)
+            row["export_options"] = _options(exporter_class, name, missing)
+        rows.append(row)
+    show(rows, arguments.json)
 
 
 def _options(cls: Any, name: str, missing: Sequence[str]) -> list[str]:

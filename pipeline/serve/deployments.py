@@ -95,6 +95,3 @@ def demo_report(
 _FORMS = (collect, collect_plan, import_data, card, train, evaluate, compare, export)
 FLOWS: dict[str, Flow[..., Any]] = {each.name: each for each in (*_FORMS, demo, demo_report)}
 """Everything that is deployed, by name."""
-
-COLLECTIONS_AT_ONCE = 1
-"""Per deployment: two would compete for the cores."""

@@ -82,8 +82,7 @@ def prefect_api(host: str = LOOPBACK, port: int = PORT) -> Iterator[str]:
             )
         yield configured
         return
-    port = port or _free_port(host)
-    _check_free(host, port)
+    port = _free_port(host, port)
     reached = _EVERY_ADDRESS.get(host, host)
     url = f"http://{f'[{reached}]' if ':' in reached else reached}:{port}/api"
     secret = PREFECT_API_AUTH_STRING.value() or PREFECT_SERVER_API_AUTH_STRING.value()
@@ -145,20 +144,14 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _free_port(host: str) -> int:
-    with socket.create_server((host, 0), family=_family(host)) as found:
-        return found.getsockname()[1]
-
-
-def _check_free(host: str, port: int) -> None:
+def _free_port(host: str, port: int) -> int:
+    """The port if it is free; any free one for 0."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host, port), family=_family(host)).close()
+        with socket.create_server((host, port), family=family) as found:
+            return found.getsockname()[1]
     except OSError as error:
         raise ValueError(
             f"cannot listen at {host}:{port}: {error.strerror}; if a Prefect server is there, name "
             f"it in PREFECT_API_URL, or choose another --port"
         ) from None
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from datasets.storage.s3.bucket import is_bucket_url
 from flows.tasks.legged import legged_plan
-from pipeline.serve.deployments import COLLECTIONS_AT_ONCE, FLOWS
+from pipeline.serve.deployments import FLOWS
 from pipeline.serve.prefect_server import check_host, prefect_api
+from pipeline.tables import fields_of
 
 NAME = "gaitforge"
 """Of every deployment: Prefect calls them by flow and name, as collect/gaitforge."""
@@ -70,12 +71,7 @@ def serve_flows(plan: ServePlan) -> None:
 
 def _collecting(plan: ServePlan) -> dict[str, object]:
     """The default parameters of collect/gaitforge; wrong values are refused here."""
-    values: dict[str, object] = {
-        "preset": plan.preset,
-        "threads": plan.threads,
-        "settings": plan.settings,
-        "new_every_day": plan.new_every_day,
-    }
+    values: dict[str, object] = fields_of(plan, "preset", "threads", "settings", "new_every_day")
     legged_plan(plan.preset, {}, {"threads": plan.threads}, plan.settings)
     if plan.store is None:
         return values
@@ -100,9 +96,8 @@ def _schedule(plan: ServePlan) -> Schedule | None:
 
 
 def _deployment(name: str, parameters: dict[str, object], schedule: Schedule | None) -> Any:
-    limit = ConcurrencyLimitConfig(
-        limit=COLLECTIONS_AT_ONCE, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
-    )
+    # Two collections at once would compete for the cores.
+    limit = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
     return FLOWS[name].to_deployment(
         NAME,
         parameters=parameters,

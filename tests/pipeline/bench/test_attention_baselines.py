@@ -53,8 +53,7 @@ def test_single_sequences_agree(nodes: int) -> None:
     ways = single_sequence(nodes, np.random.default_rng(0))
     masked = ways["numpy dense masked"]()
     assert not np.allclose(ways["numpy dense"](), masked)
-    for name in ("numpy sparse", "compiled"):
-        np.testing.assert_allclose(ways[name](), masked, atol=1e-5)
+    np.testing.assert_allclose(ways["compiled"](), masked, atol=1e-5)
 
 
 def test_the_comparison_times_every_way() -> None:

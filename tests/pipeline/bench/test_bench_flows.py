@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,22 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.progress import Silent
-from pipeline.bench.flows import FlowBenchConfig, modelled_efficiency, run_flow_bench
+from pipeline.bench.flows import BENCH, modelled_efficiency
 from tests.flows.processes import ROOT
-
-SMALL = """
-import sys
-from pathlib import Path
-from collectors.legged.data import CollectionGrid
-from flows.progress import Silent
-from pipeline.bench.flows import FlowBenchConfig, run_flow_bench
-if __name__ == "__main__":
-    grid = CollectionGrid(parts=3, episodes_per_part=4)
-    config = FlowBenchConfig(
-        grid, 1, simulated_workers=(16,), parts_per_worker=4, simulated_part_s=0.5, empty_tasks=100
-    )
-    run_flow_bench(Path(sys.argv[1]), config, Silent())
-"""
 
 
 @given(
@@ -52,16 +39,14 @@ def test_the_models_closed_forms() -> None:
 
 def test_a_store_without_records_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no store at"):
-        run_flow_bench(tmp_path, FlowBenchConfig(recorded=tmp_path / "absent"), Silent())
+        BENCH.run(tmp_path, replace(BENCH.quick, recorded=tmp_path / "absent"), Silent())
 
 
 @pytest.mark.slow
 def test_a_small_run_measures_all_of_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pipeline.cli", "bench", "flows", "--quick", "--out"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    script = tmp_path / "small.py"
-    script.write_text(SMALL)
-    subprocess.run([sys.executable, str(script), str(tmp_path)], cwd=ROOT, env=environment,
-                   check=True, timeout=280)  # fmt: skip
+    subprocess.run([*command, str(tmp_path)], cwd=ROOT, env=environment, check=True, timeout=280)
     found = json.loads((tmp_path / "bench_flows.json").read_text())
     assert found["parts"] == 2
     assert set(found["wall_s"]) == {"bare", "dask", "prefect_dask"}
@@ -74,6 +59,4 @@ def test_a_small_run_measures_all_of_it(tmp_path: Path) -> None:
     assert 0 < simulated["efficiency"] <= 1
     assert 0 < found["scheduler_s_per_task"] < 0.5
     assert "tail" in found["limits"]
-    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".py"] == [
-        "bench_flows.json"
-    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["bench_flows.json"]

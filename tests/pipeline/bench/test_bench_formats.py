@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from flows.progress import Silent
-from pipeline.bench.formats import QUICK, run_format_bench
+from pipeline.bench.formats import BENCH
 
 
 @pytest.mark.slow
 def test_every_source_is_imported_and_read(tmp_path: Path) -> None:
-    rows = run_format_bench(tmp_path, QUICK, Silent())
+    rows = BENCH.run(tmp_path, BENCH.quick, Silent())["rows"]
     assert [row["source"] for row in rows] == ["D4RL, plain", "D4RL, gzip", "MoCapAct"]
     for row in rows:
         assert 0 < row["mb_per_s"] < row["read_mb_per_s"]

@@ -15,7 +15,6 @@ import pytest
 from flows.progress import Silent
 from learners.models.registry import PRESETS
 from pipeline.bench.bars import check_bars
-from pipeline.bench.common import show_tables
 from pipeline.bench.control_step import (
     DEMO,
     ControlStepConfig,
@@ -24,7 +23,7 @@ from pipeline.bench.control_step import (
     paper_modes,
     setting_name,
 )
-from pipeline.bench.learners import tables
+from pipeline.bench.learners import BENCH
 from pipeline.report.bench_page import sweep
 from pipeline.report.report import write_report
 from tests.pipeline.command_line import Run, assert_refused, call
@@ -192,7 +191,7 @@ def test_the_page_shows_bars_and_charts_and_loads_nothing(
 def test_tables_name_every_model_bar_and_note(
     record: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_tables(record, tables(record), as_json=False)
+    BENCH.show(record, as_json=False)
     printed = capsys.readouterr().out
     names = [*record["train_step_ms"], *record["control_step_us"], *record["notes"]]
     names += [each["bar"] for each in record["bars"]]
@@ -227,8 +226,9 @@ def test_without_the_onnx_packages_the_rest_is_measured(monkeypatch: pytest.Monk
     assert "onnxscript" in notes[0]
 
 
-def test_quick_is_for_the_learners_alone(run: Run, tmp_path: Path) -> None:
-    assert_refused(run("bench", "store", "--quick", "--out", tmp_path), "--quick")
+def test_a_setting_that_the_benchmark_lacks_is_refused(run: Run, tmp_path: Path) -> None:
+    refused = run("bench", "learners", "--recorded", "legged.zarr", "--out", tmp_path)
+    assert_refused(refused, "unknown setting 'recorded'; allowed: attention, control, training")
 
 
 @pytest.mark.parametrize(("context_len", "modes"), [(4, 3), (64, 10), (128, 12), (1024, 17)])

@@ -72,9 +72,3 @@ def test_a_small_run_measures_all_of_it(
     assert sum(record["stages"].values()) == pytest.approx(1.0)
     (bar,) = record["bars"]
     assert bar["met"] == (collected["ratio"] >= 0.85)
-
-
-def test_quick_is_refused_where_it_means_nothing(run: Run, tmp_path: Path) -> None:
-    outcome = run("bench", "store", "--quick", "--out", tmp_path)
-    assert outcome.code == 2
-    assert "--quick is for" in outcome.err

@@ -7,20 +7,8 @@ from typing import Any
 
 import pytest
 
-from collectors.legged.data import CollectionGrid
 from flows.progress import Silent
-from pipeline.bench.store import StoreBenchConfig, run_store_bench
-
-SMALL = StoreBenchConfig(
-    collected=CollectionGrid(terrains=("flat",), skills=("run",), parts=1, episodes_per_part=4),
-    threads=1,
-    steps=4000,
-    episodes=640,
-    rounds=1,
-    window_len=16,
-    batch_size=4,
-    peer_steps=700,
-)
+from pipeline.bench.store import BENCH
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +18,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def records(out: Path) -> dict[str, Any]:
-    return run_store_bench(out, SMALL, Silent())
+    return BENCH.run(out, BENCH.quick, Silent())
 
 
 def test_every_figure_is_there_and_positive(records: dict[str, Any]) -> None:
