@@ -73,8 +73,8 @@ def run_dagger(
     form = _stored_form(open_store(store_path).schema)
 
     def learn(name: str, parts: Sequence[str]) -> dict[str, Any]:
-        of_parts = "part IN ({})".format(", ".join(f"'{part}'" for part in parts))
-        where = f"({plan.select.where}) AND {of_parts}" if plan.select.where else of_parts
+        chosen = of_parts(parts)
+        where = f"({plan.select.where}) AND {chosen}" if plan.select.where else chosen
         select, run = replace(plan.select, where=where), out / "train" / name
         run_training(TrainPlan(select, plan.config), store_path, run, reporter)
         source, path = PolicySource(name, run), out / "evaluate" / f"{name}.json"
@@ -99,6 +99,11 @@ def run_dagger(
             rows[-1] |= {f"plain_{name}": value for name, value in row.items()}
         write_record(out / RECORD, {"plan": asdict(plan), "rounds": rows, **provenance()})
     return rows
+
+
+def of_parts(parts: Sequence[str]) -> str:
+    """A condition on a store's episodes: those of some parts."""
+    return "part IN ({})".format(", ".join(f"'{part}'" for part in parts))
 
 
 def _claim(plan: DaggerPlan, store_path: Path | str, out: Path) -> list[str]:

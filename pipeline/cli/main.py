@@ -52,9 +52,10 @@ COMMANDS = {
 """Name -> (module of this package with the `Command` called NAME_command, help)."""
 
 _ENVIRONMENT = {
-    # Threads of a pool that wait by spinning take the cores from those that work.
+    # Threads of a pool that wait by spinning for long take the cores from those that work; without
+    # any spinning two threads train no faster than one.
     "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "0",
+    "GOMP_SPINCOUNT": "10000",
     "OPENBLAS_NUM_THREADS": "1",
     # No usage statistics from Prefect's server.
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

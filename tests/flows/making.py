@@ -47,6 +47,8 @@ def _training(model: str, objective: str) -> TrainPlan:
 
 DEMO = DemoPlan(
     collect=replace(COLLECT, grid=replace(GRID, parts=2)),
+    first=_training("fcnet", "bc"),
+    corrections=replace(COLLECT, grid=replace(GRID, parts=1, seed=1000)),
     fcnet=_training("fcnet", "bc"),
     bot=_training("bot", "bc"),
     fcnet_rc=_training("fcnet", "return"),

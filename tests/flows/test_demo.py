@@ -87,7 +87,7 @@ def test_the_summarys_numbers_are_those_of_the_files_beside_it(
         assert (out / name).is_file(), name
     info = open_store(out / "legged.zarr").info()
     assert summary["dataset"] == asdict(info)
-    assert info.episodes == 16
+    assert info.episodes == 24, "two parts, and one of corrections"
     assert summary["collect"]["steps_per_s"] > 0
     for name, record in summary["policies"].items():
         measured = json.loads((out / "evaluate" / f"{name}.json").read_text())
