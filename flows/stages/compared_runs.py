@@ -82,13 +82,21 @@ class ComparedModels:
         """The models that `own` may name."""
         return self.models
 
+    def own_names(self) -> Collection[str]:
+        """The settings that `own` may have."""
+        return self.own_settings
+
+    def settings_of(self, model: str) -> Mapping[str, Any]:
+        """The settings of one model."""
+        return self.own.get(model, {})
+
     def train_config(self, model: str, seed: int, **fixed: Any) -> TrainConfig:
         """All settings of one run's training; `fixed` are set by the comparison.
 
         Raises:
             ValueError: settings that do not exist.
         """
-        given = self.own.get(model, {})
+        given = self.settings_of(model)
         try:
             config = replace(self.config, model=model, seed=seed, **fixed, **given)
             preset(model, config.model_overrides)
@@ -104,10 +112,10 @@ class ComparedModels:
             if model not in self.own_models():
                 allowed = ", ".join(self.own_models())
                 raise ValueError(f"own: no model {model!r}; allowed: {allowed}")
-            if alien := [name for name in given if name not in self.own_settings]:
+            allowed = self.own_names()
+            if alien := [name for name in given if name not in allowed]:
                 raise ValueError(
-                    f"own: {model} cannot have its own {alien[0]}; allowed: "
-                    f"{', '.join(self.own_settings)}"
+                    f"own: {model} cannot have its own {alien[0]}; allowed: {', '.join(allowed)}"
                 )
 
 

@@ -1,11 +1,12 @@
-"""A comparison of models on legged data: one training budget, the same episodes for all.
+"""A comparison of models on legged data: as many steps or as much time, the same episodes for all.
 
 Finished runs, tests and evaluations are kept: the next call resumes an interrupted comparison, or
 adds models and seeds to a finished one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,22 @@ from collectors.scenarios.terrains import TERRAINS
 from datasets import Selection
 from flows.progress import Reporter
 from flows.records.records import kept_record, provenance, to_tree, write_record
-from flows.stages.compared_runs import COMPARISON, ComparedModels, ComparedRun, Row, train_once
+from flows.stages.compared_runs import (
+    COMPARISON,
+    ComparedModels,
+    ComparedRun,
+    Row,
+    check_unchanged,
+    train_once,
+)
 from flows.stages.comparison_summary import summarise
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
 from flows.stages.train import SelectPlan
 from learners.checkpoint import load_policy
+from learners.models.registry import PRESETS
+from learners.training.config import TrainConfig
 from learners.training.held_out import HeldOutError, held_out_error, split_episodes
+from learners.training.pace import updates_per_s
 
 GRID_EPISODES = 20
 
@@ -35,23 +46,49 @@ class ComparisonPlan(ComparedModels):
     """What is compared.
 
     Attributes:
+        train_s: seconds of training of every run, instead of config.steps; each model then has the
+            training settings of its preset, and as many steps as fit, measured before the first
+            training and kept in the folder `pace`.
         select: the episodes to learn from, before some are held out (the same for all runs).
         evaluate: the closed-loop episodes.
         expert: a name or file; returns are given as fractions of its return.
     """
 
+    train_s: float | None = None
     select: SelectPlan = field(default_factory=SelectPlan)
     evaluate: EvaluatePlan = field(default_factory=EvaluatePlan)
     expert: str = DEFAULT_EXPERT
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.train_s is not None:
+            if not (isfinite(self.train_s) and self.train_s > 0):
+                raise ValueError(f"train_s must be above 0, got {self.train_s}")
+            check_unchanged(self.config, TrainConfig(), ("steps",), "with train_s, config")
         if self.config.held_out_fraction == 0.0:
             raise ValueError("compared runs need a config.held_out_fraction above 0")
+
+    def own_names(self) -> Collection[str]:
+        """See `ComparedModels.own_names`."""
+        timed = ("batch_size", "window_len") if self.train_s is not None else ()
+        return (*super().own_names(), *timed)
+
+    def settings_of(self, model: str) -> Mapping[str, Any]:
+        """See `ComparedModels.settings_of`."""
+        timed = self.train_s is not None and model in PRESETS
+        return {**(PRESETS[model].training if timed else {}), **super().settings_of(model)}
 
     def runs(self) -> list[ComparedRun]:
         """All runs in their order: every model before the next seed."""
         return [ComparedRun(model, seed) for seed in self.seeds for model in self.models]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A model's measured optimiser steps per second, and the steps of each of its runs."""
+
+    updates_per_s: float
+    steps: int
 
 
 def comparison_grid(selection: Selection, episodes: int = GRID_EPISODES) -> EvaluationGrid:
@@ -90,7 +127,11 @@ def run_comparison(
     # First: it takes no training, and shows whatever is wrong with the evaluation.
     expert_source, path = PolicySource("expert", expert=plan.expert), out / "evaluate/expert.json"
     expert = to_tree(evaluate_policy(expert_source, plan.evaluate, reporter, path))
-    runs = [_run(run, plan, store_path, held_out, out, reporter) for run in plan.runs()]
+    fixed = {model: _fixed(model, plan, selection, out, reporter) for model in plan.models}
+    runs = []
+    for run in plan.runs():
+        config = plan.train_config(run.model, run.seed, **fixed[run.model])
+        runs.append(_run(run, config, plan, store_path, held_out, out, reporter))
     record = {
         "plan": plan,
         "store": Path(store_path).name,
@@ -128,8 +169,26 @@ def _check_control(plan: ComparisonPlan, selection: Selection) -> None:
         )
 
 
+def _fixed(
+    model: str, plan: ComparisonPlan, selection: Selection, out: Path, reporter: Reporter
+) -> dict[str, int]:
+    """The settings of a model's training that follow from the plan's time, if it has one."""
+    if plan.train_s is None:
+        return {}
+    config, seconds = plan.train_config(model, 0), plan.train_s
+
+    def make() -> Pace:
+        with reporter.step(f"time {model}", 1, "model"):
+            rate = updates_per_s(config, selection)
+        return Pace(rate, max(1, round(rate * seconds)))
+
+    key = {"train_s": seconds, "config": config.to_json(), "selection": selection.hash}
+    return {"steps": kept_record(out / "pace" / f"{model}.json", key, Pace, make).steps}
+
+
 def _run(
     run: ComparedRun,
+    config: TrainConfig,
     plan: ComparisonPlan,
     store_path: Path | str,
     held_out: Selection,
@@ -137,7 +196,6 @@ def _run(
     reporter: Reporter,
 ) -> Row:
     """Train, test and evaluate one run, as far as that is not done yet."""
-    config = plan.train_config(run.model, run.seed)
     row = train_once(run, config, plan.select, store_path, out, reporter)
     source = PolicySource(run.name, run.folder(out))
     tested = _test_once(source, held_out, run.record(out, "test"), reporter)

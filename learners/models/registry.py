@@ -90,6 +90,7 @@ BODY_TRAINING = {
     "grad_clip": None,
     "normalise_actions": False,
 }
+BOT_TRAINING = {"window_len": 1, "batch_size": 256, "peak_lr": 6e-3, "warmup_fraction": 0.05}
 # Tan et al. 2024, Tables 4 and 5. The published code (github.com/thkkk/FCNet, FCNet/DT/train.py and
 # utils/runner.py) adds: weight decay is part of Adam's gradient, FCNet's gradients are not clipped,
 # actions are in the units of the data. Table 5 states no weight decay; 1e-4 is that of Table 4, of
@@ -135,6 +136,18 @@ def _body_presets(
     }
 
 
+def _matched_body_presets() -> dict[str, Preset]:
+    """BoT's maskings and the body MLP for the Aliengo, with as many parameters as "fcnet"."""
+    sizes = {"embed_dim": 80, "feedforward_dim": 160, "n_layers": 3, "history": 16}
+    maskings = {"bot-hard": "hard", "bot-mix": "mix", "bot-unmasked": "none"}
+    presets = {
+        name: Preset("bot", 247_852, sizes | {"masking": masking}, training=BOT_TRAINING)
+        for name, masking in maskings.items()
+    }
+    values = {"embed_dim": 24, "feedforward_dim": 256, "history": 16}
+    return presets | {"body-mlp": Preset("body-mlp", 257_052, values, training=BOT_TRAINING)}
+
+
 def _d4rl_preset(task: str, parameters: int) -> dict[str, Preset]:
     space = f"d4rl-{task}"
     sizes = {"hidden_dim": 512}
@@ -150,8 +163,9 @@ PRESETS: dict[str, Preset] = {
         "bot",
         148_940,
         {"embed_dim": 64, "feedforward_dim": 64, "n_layers": 3, "history": 16},
-        training={"window_len": 1, "batch_size": 256, "peak_lr": 6e-3, "warmup_fraction": 0.05},
+        training=BOT_TRAINING,
     ),
+    **_matched_body_presets(),
     "transformer": Preset("transformer", 258_708, {"hidden_dim": 72}),
     "transformer-legged": Preset("transformer", 803_980, {"hidden_dim": 128}),
     "dt": Preset("dt", 259_068, {"hidden_dim": 72}, "legged-return", "return"),

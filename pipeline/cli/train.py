@@ -97,6 +97,13 @@ def models_command(arguments: argparse.Namespace) -> None:
     option("--models", "of gaitforge models (default: fcnet and three baselines)", names),
     option("--seeds", "random seeds, one run each, e.g. 0-2 (default: 0,1,2)", numbers),
     "--objective --steps --batch-size --device --out CELLS --where --selection",
+    option(
+        "--train-time",
+        "seconds of training per run instead of --steps, each model with its own settings",
+        float,
+        metavar="SECONDS",
+        dest="train_s",
+    ),
     option("--episodes", "episodes to evaluate per terrain and skill (default: 20)", positive),
     "--expert",
     setting('\'own={"transformer":{"peak_lr":0.001}}\''),
@@ -118,7 +125,7 @@ def compare_command(arguments: argparse.Namespace) -> None:
     plan = ComparisonPlan(select=select)
     config = replace(plan.config, **given(arguments, *TRAINED))
     plan = replace(plan, config=config, evaluate=replace(plan.evaluate, grid=grid))
-    plan = planned(plan, arguments, "models", "seeds", "expert")
+    plan = planned(plan, arguments, "models", "seeds", "expert", "train_s")
     record = run_comparison(plan, arguments.store, arguments.out, TerminalReporter())
     page = write_comparison(arguments.out)
     show_result(record, comparison_rows(record), arguments.json, f"\npage: {page}")

@@ -82,10 +82,12 @@ def comparison_page(record: Record, histories: Histories) -> str:
 def _abstract(record: Record) -> str:
     """The outcome in two sentences, from the table's numbers."""
     models, seeds = record["models"], len(record["plan"]["seeds"])
+    seconds = record["plan"].get("train_s")
     text = (
         f"{amount(len(models), 'model')} learned from "
         f"{amount(record['trained_on']['episodes'], 'episode')} in "
-        f"{amount(models[0]['steps'], 'optimiser step')}, {amount(seeds, 'seed')} each."
+        f"{f'{seconds:g} s' if seconds else amount(models[0]['steps'], 'optimiser step')}, "
+        f"{amount(seeds, 'seed')} each."
     )
     ranked = sorted(
         (model for model in models if model["return_fraction"]["mean"] is not None),

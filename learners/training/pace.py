@@ -1,0 +1,49 @@
+"""How many optimiser steps of a training fit in a time."""
+
+import time
+
+import torch
+
+from datasets import Selection
+from learners.training.batches import TrainingBatches
+from learners.training.building import build_policy
+from learners.training.config import TrainConfig
+from learners.training.distributed import Ranks
+from learners.training.held_out import split_episodes
+from learners.training.update import Updater
+
+WARM_UP_S, MEASURED_S = 2.0, 4.0
+"""A few hundred steps of a small network; the first ones also allocate and fill caches."""
+
+
+def updates_per_s(config: TrainConfig, selection: Selection) -> float:
+    """Measure a training's optimiser steps per second, validation and checkpoints left out.
+
+    Raises:
+        ValueError: as `train`.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.threads or threads)
+    try:
+        with torch.random.fork_rng():
+            return _measure(config.settled(None), selection)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(config: TrainConfig, selection: Selection) -> float:
+    ranks, episodes = Ranks(device=torch.device(config.device)), split_episodes(config, selection)
+    updater = Updater(build_policy(config, episodes.train)[0], config, ranks)
+    batches = TrainingBatches(config, episodes.train, ranks)
+    try:
+        started, timed, warm = time.perf_counter(), None, 0
+        for number, (_, batch) in enumerate(batches):
+            now = time.perf_counter()
+            if timed is None and now - started >= WARM_UP_S:
+                timed, warm = now, number
+            if timed is not None and now - timed >= MEASURED_S:
+                return (number - warm) / (now - timed)
+            updater.step(batch, number, config.peak_lr * config.warmup_fraction)
+    finally:
+        batches.stream.close()
+    raise AssertionError("batches are endless")
