@@ -24,6 +24,7 @@ from flows.stages.comparison import ComparisonPlan, comparison_grid, run_compari
 from flows.stages.comparison_summary import summarise
 from flows.stages.evaluate import EvaluatePlan, PolicySource
 from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
+from learners.training import pace
 from learners.training.config import TrainConfig
 from learners.training.held_out import held_out_error, split_episodes
 from tests.flows.making import COLLECT, Counting, Interrupting, Stop
@@ -227,6 +228,30 @@ def test_policies_of_every_objective_have_an_error(
     assert sum(done) == held_out.steps
 
 
+def test_with_a_time_each_model_has_the_steps_that_fit_and_keeps_them(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "WARM_UP_S", 0.02)
+    monkeypatch.setattr(pace, "MEASURED_S", 0.1)
+    config = replace(PLAN.config, steps=TrainConfig.steps)
+    own = {**PLAN.own, "mlp": {**PLAN.own["mlp"], "window_len": 1}}
+    timed = replace(PLAN, train_s=0.1, config=config, own=own)
+    record = run_comparison(replace(timed, seeds=(0,)), store, tmp_path, Silent())
+    for row in record["models"]:
+        measured = json.loads((tmp_path / "pace" / f"{row['model']}.json").read_text())
+        assert row["steps"] == measured["steps"] == max(1, round(0.1 * measured["updates_per_s"]))
+    windows = [
+        _trained_config(tmp_path, run)["window_len"] for run in ("fcnet-seed-0", "mlp-seed-0")
+    ]
+    assert windows == [16, 1]
+    more = run_comparison(timed, store, tmp_path, Silent())
+    assert [row["steps"] for row in more["models"]] == [row["steps"] for row in record["models"]]
+
+
+def _trained_config(out: Path, run: str) -> dict[str, Any]:
+    return read_checkpoint(out / "train" / run)[1]["train_config"]
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -244,6 +269,8 @@ def test_policies_of_every_objective_have_an_error(
         (lambda: _config(model="bot"), "config.model is set by the comparison"),
         (lambda: _config(seed=4), "config.seed is set by the comparison"),
         (lambda: _config(split_seed=None), "a config.split_seed"),
+        (lambda: replace(PLAN, train_s=1.0), "with train_s, config.steps is set by"),
+        (lambda: replace(PLAN, train_s=0.0), "train_s must be above 0, got 0.0"),
         (lambda: _config(held_out_fraction=0.0), "held_out_fraction above 0"),
         (lambda: _config(split_seed=-1), "split_seed must not be negative"),
     ],
