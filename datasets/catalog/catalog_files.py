@@ -20,6 +20,7 @@ from datasets.catalog.catalog import (
     required_columns,
     with_group_names,
 )
+from datasets.catalog.episodes import episodes_digest
 from datasets.catalog.index import CatalogIndex, Stamp, build_index
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError
@@ -36,7 +37,7 @@ Read = TypeVar("Read")
 _UNREADABLE = (OSError, UnicodeDecodeError, pa.ArrowException)
 """What pyarrow raises on a damaged file; the second for damaged column names."""
 
-INDEX_FILE = "catalog.parquet"
+INDEX_FILE = "catalog.index"
 SUFFIX = ".parquet"
 
 
@@ -265,6 +266,8 @@ def _check_stored(manifest: Manifest, table: pa.Table, part_id: str) -> None:
         raise DatasetError(f"it describes part {manifest.part_id}")
     if table.num_rows != manifest.episodes:
         raise DatasetError(f"{table.num_rows} episodes, recorded {manifest.episodes}")
+    if episodes_digest(table) != manifest.episodes_digest:
+        raise DatasetError("its rows are not the ones that were committed")
     _check_columns(table, STORE_COLUMNS | REQUIRED_COLUMNS)
 
 

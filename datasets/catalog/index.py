@@ -1,18 +1,22 @@
 """The catalog index: a copy of all catalog files in one, for fast queries of a few columns.
 
 It is only a cache: it records name, size and modification time of the files it copied and is used
-for those that are unchanged. It is replaced atomically, has checksums, and can be deleted at any
-time. Times are only compared for equality, so clocks do not matter.
+for those that are unchanged. It is replaced atomically and can be deleted at any time. Times are
+only compared for equality, so clocks do not matter.
+
+The file is a Parquet file followed by the CRC32C of all its bytes: the checksums that Parquet has
+cover the values, but not the names of the columns and where the values lie.
 """
 
-import hashlib
 import json
 import os
+import struct
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,9 +28,8 @@ from datasets.files import fsync_path, replace_durably
 Stamp = tuple[int, int]
 """Size in bytes, and modification time in ns."""
 
-INDEX_VERSION = 2
 INDEX_KEY = b"gaitforge_index"
-DIGEST_KEY = b"gaitforge_index_sha256"
+CRC = struct.Struct("<I")
 FILES_AT_ONCE = 64
 """Catalog files held in memory while an index is built; also the files of one row group."""
 
@@ -38,19 +41,13 @@ class CatalogIndex:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._memory = pa.memory_map(os.fspath(path))
-        try:
-            self._file = pq.ParquetFile(self._memory, page_checksum_verification=True)
-            metadata = self._file.metadata.metadata or {}
-            content = metadata.get(INDEX_KEY, b"")
-            if hashlib.sha256(content).hexdigest().encode() != metadata.get(DIGEST_KEY):
-                raise DatasetError("its record is absent or damaged")
-            record = json.loads(content)
-            if record["index_version"] != INDEX_VERSION:
-                raise DatasetError("it is of another version")
-        except BaseException:
-            self._memory.close()
-            raise
+        with pa.memory_map(os.fspath(path)) as memory:
+            content = memory.read_buffer()
+        length = content.size - CRC.size
+        if length < 0 or CRC.pack(google_crc32c.value(content[:length])) != content[length:]:
+            raise DatasetError(f"the catalog index {path} is damaged; delete it, and it is rebuilt")
+        self._file = pq.ParquetFile(pa.BufferReader(content[:length]))
+        record = json.loads((self._file.metadata.metadata or {})[INDEX_KEY])
         self.schema: pa.Schema = self._file.schema_arrow.remove_metadata()
         self.stamps: dict[str, Stamp] = {
             stem: (size, modified) for stem, (size, modified) in record["stamps"].items()
@@ -61,10 +58,10 @@ class CatalogIndex:
 
     @classmethod
     def load(cls, path: Path) -> "CatalogIndex | None":
-        """Open an index; None if there is none or it is unusable."""
+        """Open an index; None if there is none, or it is damaged."""
         try:
             return cls(path)
-        except (OSError, pa.ArrowException, DatasetError, KeyError, TypeError, ValueError):
+        except (OSError, DatasetError):
             return None
 
     def is_replaced(self) -> bool:
@@ -81,16 +78,9 @@ class CatalogIndex:
         return files
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """All values of one column; DatasetError if its pages fail their checksums."""
-        try:
-            with self._lock:
-                return self._file.read(columns=[name], use_threads=False).column(0)
-        except (OSError, pa.ArrowException) as error:
-            reason = str(error).splitlines()[0]
-            raise DatasetError(
-                f"the catalog index {self._path} is damaged: {reason}; delete it, and it is "
-                "rebuilt from the catalog files"
-            ) from error
+        """All values of one column."""
+        with self._lock:
+            return self._file.read(columns=[name], use_threads=False).column(0)
 
 
 def build_index(
@@ -116,7 +106,6 @@ def build_index(
                 schema,
                 compression="lz4",
                 use_dictionary=text,  # pyright: ignore[reportArgumentType] (the stub knows no list)
-                write_page_checksum=True,
             ) as writer,
             ThreadPoolExecutor(BUILD_THREADS) as threads,
         ):
@@ -126,10 +115,10 @@ def build_index(
                 tables = [schema.empty_table(), *(coded(table) for _, table in group)]
                 joined = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
                 writer.write_table(joined, row_group_size=max(1, joined.num_rows))
-            record = {"index_version": INDEX_VERSION, "stamps": stamps, "manifests": manifests}
-            content = canonical_json(record)
-            digest = hashlib.sha256(content).hexdigest()
-            writer.add_key_value_metadata({INDEX_KEY: content, DIGEST_KEY: digest.encode()})
+            record = {"stamps": stamps, "manifests": manifests}
+            writer.add_key_value_metadata({INDEX_KEY: canonical_json(record)})
+        with open(temporary, "r+b") as written:
+            written.write(CRC.pack(google_crc32c.value(written.read())))
         fsync_path(temporary)
         replace_durably(temporary, path)
     finally:

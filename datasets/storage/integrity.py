@@ -1,5 +1,6 @@
 """Find every fault of a store, and remove what killed writers left behind."""
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -8,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.episodes import episodes_digest
 from datasets.catalog.index import CatalogIndex
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
 from datasets.files import fsync_path
-from datasets.layout import CATALOG, PARTS, STAGING
+from datasets.layout import ATTRIBUTE, CATALOG, PARTS, STAGING
 from datasets.schema import Schema
-from datasets.storage.root import read_root
+from datasets.storage.root import GROUP, ROOT_FILE, read_root
 from datasets.storage.store import Store
 from datasets.storage.tags import read_tag, tag_names
 
@@ -127,18 +127,26 @@ def _remove(root: Path, paths: list[Path]) -> list[str]:
 def _root_faults(store: Store) -> Iterator[str]:
     try:
         if read_root(store.path, store.address).schema != store.schema:
-            yield "zarr.json: the schema is not the one this store was opened with"
+            yield f"{ROOT_FILE}: the schema is not the one this store was opened with"
     except DatasetError as error:
         yield str(error)
-    if not (store.path / PARTS / "zarr.json").is_file():
-        yield f"{PARTS}/zarr.json is missing"
+    for name, attributes in ((ROOT_FILE, {ATTRIBUTE}), (f"{PARTS}/{ROOT_FILE}", set[str]())):
+        try:
+            tree = json.loads((store.path / name).read_bytes())
+            if {**tree, "attributes": set(tree["attributes"])} != {
+                **GROUP,
+                "attributes": attributes,
+            }:
+                yield f"{name} is not the file that was written"
+        except FileNotFoundError:
+            yield f"{name} is missing"
+        except (ValueError, TypeError, KeyError):
+            yield f"{name} is damaged"
 
 
 def _catalog_faults(manifest: Manifest, table: pa.Table, schema: Schema) -> Iterator[str]:
     if manifest.schema_hash != schema.hash:
         yield "it was written under another schema"
-    if episodes_digest(table) != manifest.episodes_digest:
-        yield "the catalog rows are not the ones that were committed"
     first = 0
     for part in manifest.collected:
         rows = table.slice(first, part.episodes)
@@ -165,17 +173,17 @@ def _object_faults(store: Store, manifest: Manifest, stem: str) -> Iterator[str]
 
 
 def _index_faults(store: Store) -> Iterator[str]:
-    """Whether the index rows that queries would use equal those of the catalog files."""
-    index = CatalogIndex.load(store.files.index_path)
-    if index is None:
+    """Whether the index is whole and its rows that queries would use are the catalog files'."""
+    try:
+        index = CatalogIndex(store.files.index_path)
+    except FileNotFoundError:
+        return
+    except (OSError, DatasetError) as error:
+        yield str(error)
         return
     stamps = store.files.stamps()
     used = [file for stem, file in index.files().items() if stamps.get(stem) == index.stamps[stem]]
-    try:
-        held = pa.table({name: index.column(name) for name in index.schema.names})
-    except DatasetError as error:
-        yield str(error)
-        return
+    held = pa.table({name: index.column(name) for name in index.schema.names})
     for file in used:
         try:
             _, table = store.files.read_shown(file.stem)

@@ -14,12 +14,14 @@ because programs of its version could not read what is written.
 """
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datasets.catalog.manifest import canonical_json
 from datasets.errors import DatasetError
 from datasets.files import fsync_path, fsync_tree, write_bytes_durably
 from datasets.layout import ATTRIBUTE, CATALOG, PARTS, STAGING
@@ -29,6 +31,11 @@ SCHEMA_VERSION = 3
 """Version of the store's layout that this program writes."""
 
 ROOT_FILE = "zarr.json"
+DIGEST = "sha256"
+"""Key of the record's SHA-256, of its other entries."""
+
+GROUP = {"zarr_format": 3, "node_type": "group"}
+"""What the metadata of a Zarr group holds beside its attributes."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +48,29 @@ class RootRecord:
 
     def to_json(self) -> dict[str, object]:
         """The attribute's value in the current version."""
-        return {
+        tree: dict[str, object] = {
             "schema_version": SCHEMA_VERSION,
             "schema": self.schema.to_json(),
             "plan": None if self.plan is None else dict(self.plan),
         }
+        return tree | {DIGEST: _digest(tree)}
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "RootRecord":
         """Read a record of any supported version; DatasetError for others and for damage."""
         try:
             current = migrated(tree)
+            written = tree.get(DIGEST)  # older programs wrote none
+            if tree["schema_version"] == SCHEMA_VERSION and written not in (None, _digest(tree)):
+                raise DatasetError("its record has changed since it was written")
             return cls(Schema.from_json(current["schema"]), current["plan"], tree["schema_version"])
         except (KeyError, TypeError, AttributeError) as error:
             raise DatasetError(f"the stored schema is damaged: {error!r}") from error
+
+
+def _digest(tree: Mapping[str, Any]) -> str:
+    content = {name: value for name, value in tree.items() if name != DIGEST}
+    return hashlib.sha256(canonical_json(content)).hexdigest()
 
 
 def _from_1(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,11 +118,11 @@ def read_root(root: Path, address: str = "") -> RootRecord:
             f"the attribute {ATTRIBUTE!r}"
         ) from error
     if not isinstance(attribute, dict):
-        raise DatasetError(f"store {shown}: the stored schema is damaged: {attribute!r:.80}")
+        raise DatasetError(f"store {shown}: {ROOT_FILE} is damaged: {attribute!r:.80}")
     try:
         return RootRecord.from_json(attribute)
     except DatasetError as error:
-        raise DatasetError(f"store {shown}: {error}") from error
+        raise DatasetError(f"store {shown}, {ROOT_FILE}: {error}") from error
 
 
 def migrate_root(root: Path) -> int:

@@ -240,7 +240,7 @@ def test_the_index_gives_the_answers_of_the_catalog_files(tmp_path: Path) -> Non
 
 
 def _answers_without_index(path: Path) -> dict[str, Any]:
-    index = path / ".cache" / "catalog.parquet"
+    index = path / ".cache" / "catalog.index"
     hidden = index.rename(index.with_suffix(".hidden")) if index.exists() else None
     (path / ".cache").mkdir(exist_ok=True)
     index.mkdir()  # nothing can be written in its place
