@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from datasets.files import write_bytes_durably
+from datasets.files import check_outside_stores, write_bytes_durably
 
 TRAINING = "training.json"
 
@@ -17,6 +17,7 @@ def write_checkpoint(
     out: Path, number: int, tensors: Mapping[str, torch.Tensor], record: Mapping[str, Any]
 ) -> None:
     """Write the tensors, then the record with their file as "tensors"; removes older tensors."""
+    check_outside_stores(out)
     name = f"training-{number}.safetensors"
     content = save({key: value.contiguous() for key, value in tensors.items()})
     write_bytes_durably(out / name, content)

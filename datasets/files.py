@@ -1,11 +1,15 @@
 """Durable file operations: fsync, atomic replacement, and locks released when a process dies."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from datasets.errors import DatasetError
+from datasets.layout import CATALOG, PARTS
 
 READ_BLOCK_BYTES = 1 << 20
 
@@ -34,7 +38,12 @@ def replace_durably(source: Path, target: Path) -> None:
 
 
 def write_bytes_durably(path: Path, content: bytes) -> None:
-    """Replace a file atomically: readers see its old or its new content, never a part."""
+    """Replace a file atomically: readers see its old or its new content, never a part.
+
+    OSError if something else than a file has the path, e.g. a device.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a file", os.fspath(path))
     with _flushed_temporary(path, content) as temporary:
         replace_durably(temporary, path)
 
@@ -61,6 +70,14 @@ def _flushed_temporary(path: Path, content: bytes) -> Iterator[Path]:
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_outside_stores(path: Path) -> Path:
+    """Return the path of something that is to be written; DatasetError if a store holds it."""
+    for folder in (path.absolute(), *path.absolute().parents):
+        if (folder / CATALOG).is_dir() and (folder / PARTS).is_dir():
+            raise DatasetError(f"{path} is inside the store {folder}; give a path outside of it")
+    return path
 
 
 def sha256_file(path: Path) -> str:

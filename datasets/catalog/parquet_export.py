@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datasets.errors import DatasetError
-from datasets.files import write_bytes_durably
+from datasets.files import check_outside_stores, write_bytes_durably
 
 
 def write_parquet(
@@ -22,6 +22,6 @@ def write_parquet(
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     try:
-        write_bytes_durably(Path(path), buffer.getvalue().to_pybytes())
+        write_bytes_durably(check_outside_stores(Path(path)), buffer.getvalue().to_pybytes())
     except OSError as error:
         raise DatasetError(f"cannot write {path}: {error.strerror}") from error

@@ -32,7 +32,8 @@ class ParquetRows:
         if not path.is_file():
             refuse(path, "", "no such file")
         try:
-            with pq.ParquetFile(path) as file:
+            # pyarrow takes a relative path with a colon in its first component for a URL.
+            with pq.ParquetFile(path.absolute()) as file:
                 self.metadata = file.metadata
                 self.schema: pa.Schema = file.schema_arrow
         except (OSError, UnicodeDecodeError, pa.ArrowException) as error:  # also of column names
@@ -105,7 +106,9 @@ class _Cursor:
 
     def __init__(self, rows: ParquetRows, columns: tuple[str, ...], group: int, row: int) -> None:
         self.columns, self.row = columns, row
-        self._file = pq.ParquetFile(rows.path, metadata=rows.metadata, buffer_size=_BUFFER_BYTES)
+        self._file = pq.ParquetFile(
+            rows.path.absolute(), metadata=rows.metadata, buffer_size=_BUFFER_BYTES
+        )
         groups = list(range(group, rows.metadata.num_row_groups))
         self._batches = self._file.iter_batches(BATCH_ROWS, groups, list(columns))
         schema = self._file.schema_arrow

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from datasets.errors import DatasetError
-from datasets.files import write_bytes_durably
+from datasets.files import check_outside_stores, write_bytes_durably
 from datasets.selection.selection import Selection
 from datasets.storage.shards import row_runs
 from datasets.storage.store import Store
@@ -26,7 +26,7 @@ def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
     parts = {part_id: {"content_hash": digest, "rows": rows} for part_id, (digest, rows) in runs}
     tree = {"selection_version": SAVED_VERSION, "hash": selection.hash, "parts": parts}
     try:
-        write_bytes_durably(Path(path), json.dumps(tree, indent=1).encode())
+        write_bytes_durably(check_outside_stores(Path(path)), json.dumps(tree, indent=1).encode())
     except OSError as error:
         raise DatasetError(f"cannot write the selection to {path}: {error.strerror}") from error
 

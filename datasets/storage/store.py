@@ -66,12 +66,13 @@ class Store:
     def __init__(
         self, path: Path, record: RootRecord, tag: Tag | None = None, address: str = ""
     ) -> None:
-        self.path = path
+        # pyarrow takes a relative path with a colon in its first component for a URL.
+        self.path = path.absolute()
         self.address = address or str(path)
         self.schema = record.schema
         self.plan = record.plan
         self.tag_name = tag.name if tag else None
-        self.files = CatalogFolder(path, record.schema, self.address)
+        self.files = CatalogFolder(self.path, record.schema, self.address)
         self._version = record.version
         self._tag = tag
         self._tagged: tuple[Catalog, Catalog] | None = None

@@ -3,6 +3,7 @@
 No other module of ``datasets`` imports torch.
 """
 
+import inspect
 import os
 import sys
 import weakref
@@ -88,7 +89,12 @@ class WindowStream:
 
     def __iter__(self) -> Iterator[Batch]:
         self._check_process()
-        self.close()
+        running = self._iteration()
+        if running is not None and inspect.getgeneratorstate(running) != inspect.GEN_CLOSED:
+            raise DatasetError(
+                "an iteration of this stream is not at its end; end it, close() the stream, which "
+                "keeps the position, or make another stream"
+            )
         iteration = self._run()
         self._iteration = weakref.ref(iteration)  # so that leaving a for loop ends its threads
         return iteration

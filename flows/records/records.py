@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from datasets.files import write_bytes_durably
+from datasets.files import check_outside_stores, write_bytes_durably
 from flows.records.plans import record_from_tree
 from learners.revision import git_revision
 
@@ -40,8 +40,9 @@ def write_record(path: Path, value: Any) -> None:
     """Write JSON so that readers see the old file or the new one.
 
     Raises:
-        ValueError: the folder cannot be written.
+        ValueError: the folder cannot be written, or is inside a store.
     """
+    check_outside_stores(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes_durably(path, (json.dumps(to_tree(value), indent=1) + "\n").encode())

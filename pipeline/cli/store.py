@@ -148,7 +148,9 @@ def card_command(arguments: argparse.Namespace) -> None:
 
     store = open_store(arguments.store)
     selection, filters = selected(store, given(arguments, *CELL_FIELDS.values()), arguments.where)
-    folder = arguments.out or Path(f"{Path(arguments.store).name}.card")
+    place = arguments.store  # a path, or an address on object storage, whose card comes here
+    beside = place.parent if isinstance(place, Path) else Path()
+    folder = arguments.out or beside / f"{Path(place).name}.card"
     scheduler = arguments.scheduler
     with dask_client(DaskSettings(scheduler=scheduler)) if scheduler else nullcontext():
         written = write_card(selection, folder, filters=filters, channels=not arguments.no_channels)

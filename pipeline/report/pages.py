@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from datasets.errors import amount
-from datasets.files import write_bytes_durably
+from datasets.files import check_outside_stores, write_bytes_durably
 
 Record = Mapping[str, Any]
 
@@ -126,8 +126,9 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
     """Write files into a folder, which is made if absent.
 
     Raises:
-        ValueError: it cannot be written.
+        ValueError: it cannot be written, or is inside a store.
     """
+    check_outside_stores(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from datasets.errors import DatasetError
-from datasets.files import exclusive_lock, fsync_path, fsync_tree, replace_durably
+from datasets.files import (
+    check_outside_stores,
+    exclusive_lock,
+    fsync_path,
+    fsync_tree,
+    replace_durably,
+)
 from datasets.formats import exporter_class, options_of
 from datasets.formats.interface import Begin, Report, no_progress
 from datasets.formats.transfer.verifying import verify_export
@@ -86,6 +92,7 @@ def export_selection(
 def _check_free(target: Path, destination: str | os.PathLike[str]) -> None:
     if os.path.lexists(target):
         raise DatasetError(f"{destination} exists; give the path of a new file or folder")
+    check_outside_stores(target)
 
 
 def _remove(temporary: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 from datasets.errors import DatasetError, StorageError
 
-_URL = re.compile(r"s3:/{1,2}(?P<bucket>[^/]+)/+(?P<prefix>[^/].*?)/*")
+_URL = re.compile(r"s3:/{1,2}(?P<bucket>[A-Za-z0-9._-]+)/+(?P<prefix>[^/?#][^?#]*?)/*")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,13 @@ class Listed:
 
 
 def is_bucket_url(address: object) -> bool:
-    """Whether an address names object storage rather than a local path."""
-    return str(address).startswith("s3:/")
+    """Whether an address is s3://bucket/prefix, not a local path; DatasetError for another URL."""
+    scheme = _SCHEME.match(str(address))
+    if scheme is not None and scheme[1] != "s3":
+        raise DatasetError(
+            f"a store cannot be at {scheme[1]}://; allowed: a folder, or s3://bucket/prefix"
+        )
+    return scheme is not None
 
 
 class Bucket:
@@ -41,8 +47,11 @@ class Bucket:
 
     def __init__(self, url: str) -> None:
         found = _URL.fullmatch(url)
-        if found is None:
-            raise DatasetError(f"{url} is not a store's URL; use s3://bucket/path/of/the/store")
+        if found is None:  # it may hold keys, so it is not shown
+            raise DatasetError(
+                "not a store's URL; use s3://bucket/path/of/the/store, with keys and options in "
+                "the environment (AWS_ACCESS_KEY_ID, ...)"
+            )
         try:
             import obstore
             from obstore.store import S3Store

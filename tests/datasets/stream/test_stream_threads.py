@@ -38,13 +38,20 @@ def test_leaving_early_ends_the_threads(selection: Selection) -> None:
     assert list(iteration) == []
 
 
-def test_a_new_iteration_goes_on_where_the_old_one_stood(selection: Selection) -> None:
+def test_a_second_iteration_is_refused_until_the_first_is_closed_and_then_goes_on(
+    selection: Selection,
+) -> None:
     stream = selection.windows(8, 6)
     first = iter(stream)
     seen = [next(first), next(first)]
-    second = iter(stream)
+    with pytest.raises(DatasetError, match=r"close\(\) the stream"):
+        iter(stream)
+    seen.append(next(first))
+    stream.close()
     assert list(first) == []
-    assert steps_of(seen + list(second)) == every_step(selection)
+    assert steps_of(seen + list(stream)) == every_step(selection)
+    again = list(stream)
+    assert steps_of(again) == every_step(selection)
 
 
 def test_errors_of_the_reading_thread_reach_the_consumer(tmp_path: Path) -> None:

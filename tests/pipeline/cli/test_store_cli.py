@@ -194,12 +194,46 @@ def test_episodes_of_a_store_are_simulated_again(run: Run, store: Path) -> None:
     assert "2 episodes replayed bit for bit" in shown.out
 
 
-def test_a_card_is_written_beside_the_working_folder_or_where_asked(
+def test_a_card_is_written_beside_the_store_or_where_asked(
     run: Run, store: Path, tmp_path: Path
 ) -> None:
+    run("card", store, "--no-channels")
     run("card", store, "--out", tmp_path / "card")
-    assert {p.name for p in (tmp_path / "card").iterdir()} == {"card.html", "card.md", "card.json"}
+    for folder in (store.with_name("legged.zarr.card"), tmp_path / "card"):
+        assert {p.name for p in folder.iterdir()} == {"card.html", "card.md", "card.json"}
     assert "run" in (tmp_path / "card" / "card.md").read_text()
+
+
+def test_nothing_is_written_into_a_store_or_over_a_device(run: Run, store: Path) -> None:
+    before = sorted(store.rglob("*"))
+    for arguments in (
+        ("query", store, "--parquet", store / "zarr.json"),
+        ("query", store, "--save", store / "parts" / "saved.json"),
+        ("train", store, "--out", store / "run", "--steps", "1"),
+        ("card", store, "--out", store / "card"),
+        ("export", store, "d4rl", store / "data.hdf5"),
+    ):
+        assert_refused(run(*arguments), "is inside the store")
+    assert_refused(run("query", store, "--save", "/dev/full"), "it is not a file")
+    assert sorted(store.rglob("*")) == before
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_colon_in_a_path_is_a_colon_and_other_schemes_are_refused(
+    run: Run, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("file:store.zarr", "a:b/legged.zarr"):
+        assert run("collect", path, *TINY_GRID).code == 0
+        assert open_store(path).info().hash == open_store(store).info().hash
+        assert run("query", path, "--json").out == run("query", store, "--json").out
+    for address in ("ftp://host/x.zarr", "S3://bucket/x", "file:///x.zarr"):
+        for command in ("collect", "query", "status"):
+            assert_refused(run(command, address), "allowed: a folder, or s3://bucket/prefix")
+    refused = run("query", "s3://AKIA:secret@bucket/x")
+    assert_refused(refused, "not a store's URL")
+    assert "secret" not in refused.err
+    assert {path.name.partition(".")[0] for path in tmp_path.iterdir()} == {"file:store", "a:b"}
 
 
 def test_upkeep_leaves_the_dataset_as_it_is(run: Run, store: Path, tmp_path: Path) -> None:
