@@ -14,7 +14,13 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 ROOT = Path(__file__).resolve().parents[2]
-IMPORTED = ["tests.datasets.making", "datasets.formats.transfer.importing", "zarr", "pandas", "pytest"]
+IMPORTED = [
+    "tests.datasets.making",
+    "datasets.formats.transfer.importing",
+    "zarr",
+    "pandas",
+    "pytest",
+]
 
 
 class Program:
@@ -63,4 +69,4 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["-c", *words]
-    exec(compile(code, "<program>", "exec"), {"__name__": "__main__"})  # noqa: S102
+    exec(compile(code, "<program>", "exec"), {"__name__": "__main__"})
