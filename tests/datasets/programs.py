@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -58,6 +59,12 @@ class Program:
 def run_program(code: str, *arguments: object) -> CompletedProcess[str]:
     """Run a program to its end; what it printed is captured, errors too."""
     return Program(code, *arguments).finish()
+
+
+def run_afresh(code: str, *arguments: object) -> CompletedProcess[str]:
+    """As `run_program`, in a new interpreter: nothing is imported yet."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
 
 
 def _run(
