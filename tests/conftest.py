@@ -16,6 +16,10 @@ from hypothesis import HealthCheck, settings
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
+# Only a power cut could tell whether a file was flushed to disk, and no test cuts the power.
+# Waiting for it is a third of the time of tests that write stores.
+os.fsync = lambda fd: None
+
 # Processes that tests start are interrupted even where this one was started to ignore interrupts,
 # as shells do with what they put into the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)

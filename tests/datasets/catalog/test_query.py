@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from datasets import DatasetError, Store, open_store, query, write_parquet
 from datasets.catalog.catalog_files import INDEX_FROM
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
-from tests.datasets.programs import run_program
+from tests.datasets.programs import run_afresh
 
 MANY = [(3, 1 + k % 4) for k in range(INDEX_FROM)]
 
@@ -209,7 +209,7 @@ print([name for name in heavy if name in sys.modules])
 def test_a_query_imports_nothing_heavy(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", MANY)
     store.catalog()
-    answer = run_program(STARTS_LIGHT, store.path)
+    answer = run_afresh(STARTS_LIGHT, store.path)
     assert (answer.stdout, answer.stderr) == ("[]\n", "")
 
 

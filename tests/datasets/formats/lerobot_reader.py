@@ -1,7 +1,7 @@
 """Loads datasets with the lerobot package and TorchRL's reader; run by an interpreter with both.
 
-python lerobot_reader.py FOLDER    prints, as JSON, what the two saw
-python lerobot_reader.py --write FOLDER    writes a small dataset with lerobot itself
+python lerobot_reader.py FOLDER OTHER    prints, as JSON, what the two saw in FOLDER, and writes a
+small dataset with lerobot itself to OTHER
 """
 
 # Run by another interpreter, which has lerobot and torchrl.
@@ -113,8 +113,6 @@ def write_their_own(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--write":
-        write_their_own(Path(sys.argv[2]))
-    else:
-        folder = Path(sys.argv[1])
-        print(json.dumps({"lerobot": seen_by_lerobot(folder), "torchrl": seen_by_torchrl(folder)}))
+    given, written = map(Path, sys.argv[1:])
+    write_their_own(written)
+    print(json.dumps({"lerobot": seen_by_lerobot(given), "torchrl": seen_by_torchrl(given)}))

@@ -54,8 +54,8 @@ def case(name: str) -> Case:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of at most 400 steps, so that a small source has several."""
-    monkeypatch.setattr(sources, "SHARD_STEPS", 400)
+    """Parts of at most 160 steps, so that a small source has several."""
+    monkeypatch.setattr(sources, "SHARD_STEPS", 160)
 
 
 def exported(name: str, store: Store, folder: Path) -> Path:
@@ -71,8 +71,8 @@ def leftovers(folder: Path, *known: str) -> list[str]:
 def test_many_random_episodes_come_back(
     name: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "SHARD_STEPS", 500)
-    episodes = random_episodes(300)
+    monkeypatch.setattr(sources, "SHARD_STEPS", 200)
+    episodes = random_episodes(120)
     assert {length for length, _ in episodes} >= {1}
     store = case.make(tmp_path / "store", episodes)
     path = exported(name, store, tmp_path)
@@ -80,7 +80,7 @@ def test_many_random_episodes_come_back(
     again = open_store(tmp_path / "again")
     assert_equal(case, store.select(), again.select())
     assert again.verify() == []
-    assert (report.episodes, report.steps) == (300, store.select().steps)
+    assert (report.episodes, report.steps) == (120, store.select().steps)
     assert report.parts == len(again.parts()) > 1
 
 
@@ -123,7 +123,7 @@ def test_importing_again_changes_nothing(name: str, case: Case, tmp_path: Path) 
 def test_an_interrupted_import_shows_nothing_and_goes_on(
     name: str, case: Case, tmp_path: Path
 ) -> None:
-    store = case.make(tmp_path / "store", random_episodes(300))
+    store = case.make(tmp_path / "store", random_episodes(120))
     path = exported(name, store, tmp_path)
     done: list[int] = []
 
@@ -155,7 +155,7 @@ def stamp(store: Path, part: str) -> int:
 def test_a_source_that_changed_since_the_interruption_is_read_anew(
     name: str, case: Case, tmp_path: Path
 ) -> None:
-    path = exported(name, case.make(tmp_path / "store", random_episodes(300)), tmp_path)
+    path = exported(name, case.make(tmp_path / "store", random_episodes(120)), tmp_path)
 
     def begin(total: int) -> Advance:
         def advance(steps: int) -> None:

@@ -6,7 +6,9 @@ Run by another interpreter; see ``peer_environment``.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,17 +24,29 @@ PROGRAM = "lerobot_reader.py"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # installs packages first
 
 
-@pytest.fixture(scope="session")
-def python() -> Path:
-    """An interpreter that has lerobot 0.4.4 and torchrl."""
-    return peer_python("lerobot")
+@dataclass(frozen=True)
+class Seen:
+    """What was exported, what lerobot 0.4.4 and torchrl saw of it, and what lerobot wrote."""
+
+    selection: Selection
+    by_peers: dict[str, Any]
+    written: Path
 
 
-def test_lerobot_and_torchrl_load_an_export(python: Path, tmp_path: Path) -> None:
-    selection: Selection = small_store(tmp_path / "store").select()
-    export_selection("lerobot", selection, tmp_path / "out")
-    seen = json.loads(run_peer(python, PROGRAM, tmp_path / "out", folder=tmp_path))
-    theirs, rl = seen["lerobot"], seen["torchrl"]
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """One process of the peers' interpreter for all: its imports take longer than its work."""
+    folder = tmp_path_factory.mktemp("lerobot")
+    selection = small_store(folder / "store").select()
+    export_selection("lerobot", selection, folder / "out")
+    arguments = folder / "out", folder / "theirs"
+    printed = run_peer(peer_python("lerobot"), PROGRAM, *arguments, folder=folder)
+    return Seen(selection, json.loads(printed), folder / "theirs")
+
+
+def test_lerobot_and_torchrl_load_an_export(seen: Seen) -> None:
+    selection = seen.selection
+    theirs, rl = seen.by_peers["lerobot"], seen.by_peers["torchrl"]
     assert (theirs["frames"], theirs["episodes"], theirs["fps"]) == (209, 5, 50)
     last = theirs["last"]
     np.testing.assert_array_equal(np.float32(last["observation.state"]), selection.read("obs")[-1])
@@ -51,9 +65,8 @@ def test_lerobot_and_torchrl_load_an_export(python: Path, tmp_path: Path) -> Non
     assert (rl["next.reward"], rl["next.done"], rl["next.terminated"]) == ([1], [1], [1])
 
 
-def test_a_dataset_that_lerobot_wrote_is_imported(python: Path, tmp_path: Path) -> None:
-    run_peer(python, PROGRAM, "--write", tmp_path / "theirs", folder=tmp_path)
-    import_source("lerobot", tmp_path / "theirs", tmp_path / "store")
+def test_a_dataset_that_lerobot_wrote_is_imported(seen: Seen, tmp_path: Path) -> None:
+    import_source("lerobot", seen.written, tmp_path / "store")
     selection = open_store(tmp_path / "store").select()
     assert selection.lengths.tolist() == [4, 5, 6]
     np.testing.assert_array_equal(selection.read("obs")[:, 0], np.arange(15))

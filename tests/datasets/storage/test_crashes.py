@@ -13,7 +13,7 @@ import pytest
 from datasets import Store, open_store
 from datasets.files import exclusive_lock
 from tests.datasets.making import small_schema, small_store, write_small_part
-from tests.datasets.programs import run_program, start_program
+from tests.datasets.programs import Program, run_program
 
 KILLED_AT_A_CALL = """
 import importlib, os, signal, sys
@@ -122,8 +122,7 @@ def test_gc_leaves_a_part_that_is_being_written(tmp_path: Path) -> None:
 def test_kill_at_random_moments_loses_only_uncommitted_parts(tmp_path: Path) -> None:
     path = tmp_path / "s"
     for delay_s in (0.0, 0.013, 0.029, 0.041):
-        writer = start_program(WRITES_FOR_EVER, path)
-        assert writer.stdout is not None
+        writer = Program(WRITES_FOR_EVER, path)
         reported = int(writer.stdout.readline())
         time.sleep(delay_s)
         os.kill(writer.pid, signal.SIGKILL)
@@ -186,8 +185,7 @@ def check_random_kills(path: Path, kills: int) -> None:
         return {name: open_store(path, tag=f"v{name}").info().hash for name in names}
 
     for _ in range(kills):
-        worker = start_program(WORKS_FOR_EVER, path, max(done, default=-1) + 1)
-        assert worker.stdout is not None
+        worker = Program(WORKS_FOR_EVER, path, max(done, default=-1) + 1)
         lines = [worker.stdout.readline()]
         time.sleep(float(rng.uniform(0, 0.2)))
         os.kill(worker.pid, signal.SIGKILL)
@@ -239,10 +237,9 @@ def test_two_writers_and_a_compaction_at_once_agree(tmp_path: Path) -> None:
     path = tmp_path / "s"
     Store.create(path, small_schema())
     code = WRITES_FOR_EVER.replace("10_000", "12")
-    workers = [start_program(text, path) for text in (code, code, TIDIES)]
+    workers = [Program(text, path) for text in (code, code, TIDIES)]
     for worker in workers:
-        worker.communicate(timeout=120)
-        assert worker.returncode == 0
+        assert worker.finish().returncode == 0
     store = open_store(path)
     store.compact()
     store.gc()
@@ -257,10 +254,9 @@ def test_two_writers_of_one_part_agree(tmp_path: Path) -> None:
     path = tmp_path / "s"
     Store.create(path, small_schema())
     code = WRITES_FOR_EVER.replace("10_000", "6")
-    writers = [start_program(code, path) for _ in range(2)]
+    writers = [Program(code, path) for _ in range(2)]
     for writer in writers:
-        writer.communicate()
-        assert writer.returncode == 0
+        assert writer.finish().returncode == 0
     store = open_store(path)
     assert len(store.parts()) == 6
     assert store.verify() == []

@@ -15,7 +15,7 @@ import pytest
 
 from datasets import DatasetError, Store, open_store
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
-from tests.datasets.programs import run_program
+from tests.datasets.programs import run_afresh, run_program
 
 
 def _flip(path: Path, position: int) -> None:
@@ -273,7 +273,7 @@ def test_a_read_only_store_is_read_and_refuses_to_be_written() -> None:
         folders = [path, *(each for each in path.rglob("*") if each.is_dir())]
         for each in folders:
             each.chmod(0o555)
-        answer = run_program(READ_ONLY, path, Path(folder, "other"))
+        answer = run_afresh(READ_ONLY, path, Path(folder, "other"))
         for each in folders:
             each.chmod(0o755)
         assert store.parts() == [f"part-{number:03d}" for number in range(17)]

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from datasets import DatasetError, Selection, Store, open_store
 from datasets.stream.materialise import DONE, Materialised
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
-from tests.datasets.programs import run_program, start_program
+from tests.datasets.programs import Program, run_program
 from tests.datasets.streaming import PARTS, every_step, same_batches, steps_of
 
 
@@ -97,28 +96,30 @@ def test_a_copy_outlives_its_store(tmp_path: Path) -> None:
     assert same_batches(Materialised(path).windows(8, 6, return_to_go=True), expected)
 
 
-def _materialise(store: Path, directory: Path, start: Any, answers: Any) -> None:
-    chosen = open_store(store).select()
-    start.wait(60)
-    copy = chosen.materialise(directory)
-    steps = sum(int(batch["mask"].sum()) for batch in copy.windows(8, 6))
-    answers.put((copy.path.name, (copy.path / DONE).stat().st_ino, steps))
+MATERIALISES = """
+import sys
+from pathlib import Path
+from datasets import open_store
+from datasets.stream.materialise import DONE
+
+chosen = open_store(sys.argv[1]).select()
+print("ready", flush=True)
+while not Path(sys.argv[3]).exists():
+    pass
+copy = chosen.materialise(sys.argv[2])
+print(copy.path.name, (copy.path / DONE).stat().st_ino, copy.steps)
+"""
 
 
 def test_processes_at_once_share_one_copy(selection: Selection, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    start, answers = context.Event(), context.Queue()
-    path = selection.store.path
-    arguments = (path, tmp_path / "copies", start, answers)
-    processes = [context.Process(target=_materialise, args=arguments) for _ in range(3)]
-    for process in processes:
-        process.start()
-    start.set()
-    found = {answers.get(timeout=120) for _ in processes}
-    for process in processes:
-        process.join(60)
-    ((name, _, steps),) = found  # one folder, written once
-    assert steps == open_store(path).select().steps
+    arguments = MATERIALISES, selection.store.path, tmp_path / "copies", tmp_path / "go"
+    programs = [Program(*arguments) for _ in range(3)]
+    for program in programs:
+        program.stdout.readline()
+    (tmp_path / "go").touch()
+    (found,) = {program.finish().stdout for program in programs}  # one folder, written once
+    name, _, steps = found.split()
+    assert int(steps) == open_store(selection.store.path).select().steps
     assert [each.name for each in (tmp_path / "copies").iterdir()] == [name]
 
 
@@ -132,13 +133,11 @@ def test_a_killed_writer_leaves_nothing_that_is_taken_for_a_copy(tmp_path: Path)
     )
     copies = tmp_path / "copies"
     for delay in (0.0, 0.03, 0.08):
-        child = start_program(code, store.path, copies)
-        assert child.stdout is not None
+        child = Program(code, store.path, copies)
         child.stdout.readline()
         time.sleep(delay)
-        child.send_signal(signal.SIGKILL)
-        child.wait(60)
-        child.stdout.close()
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
     for index in range(5):
         chosen = store.select().where(f"episode <> {index}")
         copy = chosen.materialise(copies)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from datasets import DatasetError, Field, Schema, Selection, Store
 from datasets.stream.order import epoch_order, tile
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
-from tests.datasets.programs import run_program
+from tests.datasets.programs import run_afresh
 from tests.datasets.streaming import (
     all_windows,
     every_step,
@@ -315,4 +315,4 @@ def test_only_the_stream_imports_torch() -> None:
         "import datasets.stream.materialise, datasets.stream.mixing, datasets.stream.config;"
         "assert datasets.__gaitforge__ is True; sys.exit('torch' in sys.modules)"
     )
-    assert run_program(code).returncode == 0
+    assert run_afresh(code).returncode == 0
