@@ -61,6 +61,15 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "PREFECT_API_URL" in line
 
 
+def test_runs_that_train_nothing_load_no_torch() -> None:
+    flows = "flows.collect, flows.importing, pipeline.serve.card"
+    program = f"import sys, {flows}; print({{'torch', 'numba', 'dask'}} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
+
+
 @dataclass(frozen=True)
 class Served:
     """A `gaitforge serve` that runs, its server, and the store of its schedule."""
