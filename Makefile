@@ -69,9 +69,9 @@ $(DEV_STAMP): $(STAMP) requirements-dev.lock
 demo: $(STAMP) ## collect, train, evaluate and report, small: runs/demo/report.html
 	$(BIN)/gaitforge demo --out runs/demo
 
-# A third worker for the times in which tests wait for servers and clusters.
+# A third worker for the times in which tests wait for servers and clusters; tests/conftest.py orders the files.
 test: $(DEV_STAMP) ## every test
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile $(PYTEST)
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 test-fast: $(DEV_STAMP) ## the tests without the slow ones
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(PYTEST)

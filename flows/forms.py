@@ -13,9 +13,9 @@ from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import N_LEVELS, TERRAINS
 from datasets.formats import FORMATS as DATA_FORMATS
 from flows.tasks.registry import TASKS
-from learners.checkpoint import KEPT
-from learners.deploy.export import FORMATS
+from learners.deploy.onnx_policy import PROGRAMS
 from learners.models.registry import PRESETS
+from learners.run_files import KEPT
 from learners.training.objectives import OBJECTIVES
 
 MAX_PARTS, MAX_EPISODES = 100_000, 10_000
@@ -51,7 +51,7 @@ Settings = list[Annotated[str, StringConstraints(pattern=r"^[\w.]+=.*$")]]
 Model = Annotated[str, _one_of(PRESETS)]
 Models = list[Model]
 Objective = Annotated[str, _one_of(OBJECTIVES)]
-Formats = list[Annotated[str, _one_of(FORMATS)]]
+Formats = list[Annotated[str, _one_of(PROGRAMS)]]
 DataFormat = Annotated[str, _one_of(DATA_FORMATS)]
 Checkpoint = Annotated[str, _one_of(KEPT)]
 Steps = Annotated[int, Field(ge=NO_STEPS, le=MAX_STEPS)]

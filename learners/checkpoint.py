@@ -23,13 +23,12 @@ from learners.policy.gaussian import GaussianSpread
 from learners.policy.normalisation import Normaliser
 from learners.policy.policy_network import PolicyNetwork
 from learners.policy.tokens import TokenLayout
+from learners.run_files import KEPT
 
 # 3: the settings of an FCNet no longer hold obs_dim and act_dim. 4: return_zero, before always 0.
 FORMAT_VERSION = 4
 READABLE_VERSIONS = (2, 3, FORMAT_VERSION)
-CHECKPOINT = "checkpoint.safetensors"
-BEST = "best.safetensors"
-KEPT = {"last": CHECKPOINT, "best": BEST}
+CHECKPOINT, BEST = KEPT["last"], KEPT["best"]
 
 _POLICY = "policy"
 _AVERAGE = "average"

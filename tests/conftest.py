@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -44,6 +45,12 @@ os.environ["PREFECT_HOME"] = _prefect_home.name
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the run's own Prefect database."""
     _prefect_home.cleanup()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with the most slow tests come first, so that no worker is left with one in the end."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 BUCKET = "legged"

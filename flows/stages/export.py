@@ -16,10 +16,11 @@ from flows.progress import Reporter
 from flows.records.plans import PLAN
 from flows.records.records import provenance, read_record
 from flows.tasks.policies import run_source
-from learners.checkpoint import KEPT, policy_from, read_checkpoint
+from learners.checkpoint import policy_from, read_checkpoint
 from learners.deploy.export import ExportOptions, ExportResult, export_policy
 from learners.deploy.export_metadata import CommandFacts, FieldFacts, RobotFacts
 from learners.policy.policy_network import PolicyNetwork
+from learners.run_files import KEPT
 
 JOINT_ARRAYS = (
     *("default_joint_pos_rad", "joint_lower_rad", "joint_upper_rad"),

@@ -16,11 +16,10 @@ from typing import Any
 from datasets.files import fsync_tree, replace_durably, sha256_file
 from learners.deploy import export_formats as formats
 from learners.deploy.export_metadata import RobotFacts, model_properties, policy_metadata
-from learners.deploy.onnx_policy import DESCRIPTION, MODEL
+from learners.deploy.onnx_policy import DESCRIPTION, PROGRAMS
 from learners.deploy.step_modules import PolicyStep
 from learners.policy.policy_network import PolicyNetwork
 
-FORMATS = {"onnx": MODEL, "pt2": "policy.pt2"}
 _CHECKED_STEPS = 160
 _STORED_STEPS = 12
 
@@ -32,14 +31,14 @@ class ExportOptions:
     Raises ValueError for no, an unknown or a repeated format, or no robot.
     """
 
-    formats: tuple[str, ...] = tuple(FORMATS)
+    formats: tuple[str, ...] = tuple(PROGRAMS)
     batch_size: int = 1
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.formats if name not in FORMATS]
+        unknown = [name for name in self.formats if name not in PROGRAMS]
         if unknown or not self.formats or len(set(self.formats)) != len(self.formats):
             wrong = f"unknown format {unknown[0]!r}" if unknown else "give each format once"
-            raise ValueError(f"{wrong}; allowed: {', '.join(FORMATS)}")
+            raise ValueError(f"{wrong}; allowed: {', '.join(PROGRAMS)}")
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
 
@@ -94,13 +93,13 @@ def _programs(
         errors["onnx"] = formats.check_step(
             formats.onnx_step(content, module), module, answers, "ONNX model"
         )
-        contents[FORMATS["onnx"]] = content
+        contents[PROGRAMS["onnx"]] = content
     if "pt2" in options.formats:
         content = formats.to_pt2(program)
         errors["pt2"] = formats.check_step(
             formats.pt2_step(content), module, answers, "pt2 program"
         )
-        contents[FORMATS["pt2"]] = content
+        contents[PROGRAMS["pt2"]] = content
     description = metadata | {
         "files": {name: sha256(content).hexdigest() for name, content in contents.items()},
         "errors": errors,
@@ -115,7 +114,7 @@ def _already_there(
     """The result of the same export if it is in `dst`, undamaged; None if `dst` is free."""
     if not dst.exists() or (dst.is_dir() and not any(dst.iterdir())):
         return None
-    files = {FORMATS[name] for name in options.formats}
+    files = {PROGRAMS[name] for name in options.formats}
     found: Any = None
     try:
         found = json.loads((dst / DESCRIPTION).read_text(encoding="utf-8"))

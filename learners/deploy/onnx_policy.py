@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Array = np.ndarray
 
 MODEL = "policy.onnx"
+PROGRAMS = {"onnx": MODEL, "pt2": "policy.pt2"}
 DESCRIPTION = "policy.json"
 FORMAT = "gaitforge-policy"
 FORMAT_VERSION = 1

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import LocalCluster, default_client
+from distributed import default_client
 
 from datasets import open_store
 from flows.progress import Silent
@@ -26,6 +24,7 @@ from flows.runners.dask import run_dask, run_parts
 from flows.runners.dask_clusters import DaskSettings, dask_client
 from flows.stages.collect import collect, collect_part, prepare
 from flows.tasks.legged import LeggedPlan
+from pipeline.cli.main import main
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting
 from tests.flows.processes import (
     committed,
@@ -41,19 +40,6 @@ from tests.flows.processes import (
 
 PLAN = replace(COLLECT, grid=replace(GRID, parts=4))
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
-
-
-@pytest.fixture(scope="module")
-def scheduler() -> Iterator[DaskSettings]:
-    """An existing scheduler with two worker processes."""
-    options: Any = {
-        "dashboard_address": "127.0.0.1:0",
-        "memory_limit": 0,
-        "silence_logs": logging.ERROR,
-    }
-    local: Any = LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", **options)
-    with local as cluster:
-        yield DaskSettings(scheduler=cluster.scheduler_address)
 
 
 @pytest.fixture(scope="module")
@@ -266,11 +252,11 @@ def options_of(plan: LeggedPlan) -> list[str]:
 
 @pytest.mark.slow
 def test_a_killed_client_takes_its_workers_along_and_the_next_one_makes_the_rest(
-    tmp_path: Path, expected: str
+    scheduler: DaskSettings, tmp_path: Path, expected: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "legged.zarr"
-    arguments = ("collect", path, *options_of(PLAN), "--runner", "dask", "--workers", "2")
-    first = gaitforge(*arguments)
+    arguments = ["collect", str(path), *options_of(PLAN), "--runner", "dask"]
+    first = gaitforge(*arguments, "--workers", "2")
     soon(lambda: committed(path), limit_s=120)
     soon(part_in_work(path))
     ports = listening(first.pid)
@@ -284,9 +270,8 @@ def test_a_killed_client_takes_its_workers_along_and_the_next_one_makes_the_rest
     assert 0 < len(kept) < len(PLAN.part_ids())
     assert open_store(path).verify() == []
 
-    second = gaitforge(*arguments)
-    out, err = second.communicate(timeout=180)
-    assert second.returncode == 0, err
+    assert main([*arguments, "--scheduler", scheduler.scheduler]) == 0
+    out = capfd.readouterr().out
     assert all(part in out for part in PLAN.part_ids())
     open_store(path).gc()  # what the killed ones had in work
     assert_whole(path, expected)

@@ -266,7 +266,7 @@ def command_line(pid: int) -> bytes:
 
 
 @pytest.mark.slow
-def test_a_training_told_of_its_limit_saves_and_ends_as_if_never_stopped(
+def test_a_training_that_reaches_its_limit_saves_and_ends_as_if_never_stopped(
     cluster: SlurmCluster,
     tmp_path: Path,
     walks: Path,
@@ -274,38 +274,23 @@ def test_a_training_told_of_its_limit_saves_and_ends_as_if_never_stopped(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     run = tmp_path / "run"
-    assert train(walks, run, "--runner", "slurm", "--cpus", "1", "--nodes", "1", "--gpus", "0") == 0
+    # Slurm's shortest limit, at which it looks every 30 s: the signal comes after 20 to 50.
+    limits = ["--cpus", "1", "--nodes", "1", "--gpus", "0", "--time", "1", "--grace", "10"]
+    assert train(walks, run, "--runner", "slurm", *limits) == 0
     job = only_job(run)
     (pid,) = trainers(cluster, job, steps=50)
-    tell_of_limit(cluster, job, pid)
+    os.kill(pid, signal.SIGSTOP)  # a node that does nothing until the limit is near
     assert train(walks, run, "--runner", "slurm") == 2, "one job a run"
     assert "queued or running" in capfd.readouterr().err
+    until_told(pid, job)
+    until(lambda: states(job) == ["waiting"], "it waits", job)
+    cluster.call("scontrol", "update", f"JobId={job.id}", "TimeLimit=30")
     finish(cluster, job, 0)
 
     (task,) = task_states(job)
     assert (task.state, task.restarts, task.code) == ("done", 1, 0)
     first = json.loads((job.folder / "exit" / "0-0.json").read_text())
     assert (first["code"], first["told"]) == (143, "limit")
-    assert history(run) == uninterrupted
-
-
-@pytest.mark.slow
-def test_a_training_that_reaches_its_real_limit_ends_with_the_same_losses(
-    cluster: SlurmCluster, tmp_path: Path, walks: Path, uninterrupted: list[tuple[Any, ...]]
-) -> None:
-    run = tmp_path / "run"
-    # Slurm's shortest limit, at which it looks every 30 s: the signal comes after 20 to 50.
-    limits = ["--cpus", "1", "--time", "1", "--grace", "10"]
-    assert train(walks, run, "--runner", "slurm", *limits) == 0
-    job = only_job(run)
-    (pid,) = trainers(cluster, job, steps=50)
-    os.kill(pid, signal.SIGSTOP)  # a node that does nothing until the limit is near
-    until_told(pid, job)
-    until(lambda: states(job) == ["waiting"], "it waits", job)
-    cluster.call("scontrol", "update", f"JobId={job.id}", "TimeLimit=30")
-    finish(cluster, job, 0)
-    (task,) = task_states(job)
-    assert (task.state, task.restarts) == ("done", 1)
     assert history(run) == uninterrupted
 
 

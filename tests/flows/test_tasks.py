@@ -70,10 +70,6 @@ def dataset_hash(store: Path) -> str:
     return open_store(store).info().hash
 
 
-def on_dask(plan: CollectionPlan, store: Path) -> None:
-    run_dask(plan, store, Silent(), None, DaskSettings(workers=2))
-
-
 def by_local_workers(plan: CollectionPlan, store: Path) -> None:
     collect(plan.with_workers(2), store, Silent())
 
@@ -88,7 +84,15 @@ def as_a_slurm_job(plan: CollectionPlan, store: Path) -> None:
         run_task(store.parent / "job", task, Silent())
 
 
-@pytest.mark.parametrize("run", [on_dask, by_local_workers, as_a_slurm_job])
+def test_dasks_workers_make_the_same_dataset(
+    made: Made, scheduler: DaskSettings, tmp_path: Path
+) -> None:
+    plan, store = made
+    run_dask(plan, tmp_path / "data.zarr", Silent(), None, scheduler)
+    assert dataset_hash(tmp_path / "data.zarr") == dataset_hash(store)
+
+
+@pytest.mark.parametrize("run", [by_local_workers, as_a_slurm_job])
 def test_every_way_makes_the_same_dataset(
     made: Made, run: Callable[[CollectionPlan, Path], None], tmp_path: Path
 ) -> None:

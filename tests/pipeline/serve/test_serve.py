@@ -21,9 +21,12 @@ import pytest
 
 from datasets import open_store
 from datasets.formats.transfer.exporting import export_selection
+from flows.progress import Silent
 from flows.records.activity import read_active
 from flows.records.part_records import records_folder
+from flows.stages.collect import collect
 from pipeline.cli.main import main
+from tests.flows.making import COLLECT
 from tests.flows.prefect_runs import Server
 from tests.flows.processes import ROOT, descendants, gaitforge, is_running, listening, soon
 
@@ -59,6 +62,15 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     [line] = capsys.readouterr().err.splitlines()
     assert "Address already in use" in line
     assert "PREFECT_API_URL" in line
+
+
+def test_runs_that_train_nothing_load_no_torch() -> None:
+    flows = "flows.collect, flows.importing, pipeline.serve.card"
+    program = f"import sys, {flows}; print({{'torch', 'numba', 'dask'}} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
 
 
 @dataclass(frozen=True)
@@ -133,8 +145,7 @@ def test_nothing_listens_beyond_loopback(served: Served) -> None:
 @pytest.mark.slow
 def test_the_deployments_work_one_after_the_other(served: Served, tmp_path: Path) -> None:
     store, run, policy = (str(tmp_path / name) for name in ("a.zarr", "mlp", "policy"))
-    served.completes(served.start("collect", store=store))
-
+    collect(COLLECT, Path(store), Silent())
     selection = open_store(store).select()
     export_selection("d4rl", selection, tmp_path / "a.hdf5")
     words = {"format": "d4rl", "source": str(tmp_path / "a.hdf5")}
@@ -182,37 +193,33 @@ def test_a_wrong_parameter_is_refused_before_a_run_is_made(
 
 
 @pytest.mark.slow
-def test_a_cancelled_run_leaves_no_torn_part(served: Served, tmp_path: Path) -> None:
-    place = tmp_path / "cancel.zarr"
+def test_a_second_collection_waits_and_a_cancelled_one_leaves_no_torn_part(
+    served: Served, tmp_path: Path
+) -> None:
+    places = [tmp_path / f"{k}.zarr" for k in (1, 2)]
     size = {"parts": 3, "episodes_per_part": 80, "terrains": ["flat"], "settings": []}
-    words = {"store": str(place), **size}
-    run = served.start("collect", **words)
+    runs = [served.start("collect", store=str(place), **size) for place in places]
+
+    def one_waits() -> dict[str, int] | None:
+        time.sleep(POLL_S)
+        found = {served.state(run)["name"]: k for k, run in enumerate(runs)}
+        return found if found.keys() == {"AwaitingConcurrencySlot", "Running"} else None
+
+    found = soon(one_waits, 120)
+    waiting, running = found["AwaitingConcurrencySlot"], found["Running"]
+    place = places[running]
     beat = soon(lambda: next(iter(read_active(records_folder(place))), None), 120)
-    cancel(served, run, "CANCELLING")
+    assert not places[waiting].exists()
+    cancel(served, runs[waiting], "CANCELLED")
+    cancel(served, runs[running], "CANCELLING")
     soon(lambda: not is_running(beat.pid))
     assert open_store(place).verify() == []
 
-    served.completes(served.start("collect", **words))
+    served.completes(served.start("collect", store=str(place), **size))
     store = open_store(place)
     assert len(store.parts()) == 3
     assert len(list((place / "catalog").glob("*.parquet"))) == 3
     assert store.verify() == []
-
-
-@pytest.mark.slow
-def test_a_second_collection_waits_for_the_first(served: Served, tmp_path: Path) -> None:
-    size = {"parts": 2, "episodes_per_part": 300, "settings": []}
-    runs = [served.start("collect", store=str(tmp_path / f"{k}.zarr"), **size) for k in (1, 2)]
-
-    def one_waits() -> dict[str, str] | None:
-        time.sleep(POLL_S)
-        found = {served.state(run)["name"]: run for run in runs}
-        return found if found.keys() == {"AwaitingConcurrencySlot", "Running"} else None
-
-    found = soon(one_waits, 120)
-    assert not (tmp_path / f"{1 + runs.index(found['AwaitingConcurrencySlot'])}.zarr").exists()
-    cancel(served, found["AwaitingConcurrencySlot"], "CANCELLED")
-    cancel(served, found["Running"], "CANCELLING")
 
 
 def cancel(served: Served, run: str, state: str) -> None:
@@ -223,18 +230,15 @@ def cancel(served: Served, run: str, state: str) -> None:
 
 @pytest.mark.slow
 def test_prefect_takes_the_deployments_of_prefect_yaml(served: Served) -> None:
-    def prefect(*words: str) -> None:
-        subprocess.run(
-            [sys.executable, "-m", "prefect", "--no-prompt", *words],
-            cwd=ROOT,
-            env=os.environ | {"PREFECT_API_URL": served.server.url, "PYTHONPATH": str(ROOT)},
-            check=True,
-            capture_output=True,
-            timeout=120,
-        )
-
-    prefect("work-pool", "create", "--type", "process", "gaitforge")
-    prefect("deploy", "--all")
+    served.server.ask("work_pools/", name="gaitforge", type="process")
+    subprocess.run(
+        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"],
+        cwd=ROOT,
+        env=os.environ | {"PREFECT_API_URL": served.server.url, "PYTHONPATH": str(ROOT)},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     found = served.server.look_up("deployments/name/collect/nightly")
     assert found["schedules"][0]["schedule"]["cron"] == "0 2 * * *"
     assert found["concurrency_options"]["collision_strategy"] == "ENQUEUE"

@@ -1,0 +1,26 @@
+"""A Dask cluster for the tests of a file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flows.runners.dask_clusters import DaskSettings
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[DaskSettings]:
+    """An existing scheduler with two worker processes."""
+    from distributed import LocalCluster
+
+    options: Any = {
+        "dashboard_address": "127.0.0.1:0",
+        "memory_limit": 0,
+        "silence_logs": logging.ERROR,
+    }
+    local: Any = LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", **options)
+    with local as cluster:
+        yield DaskSettings(scheduler=cluster.scheduler_address)
