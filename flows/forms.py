@@ -8,21 +8,18 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
-from collectors.legged.data import COLLECTION_PRESETS
+from collectors.legged.data import COLLECTION_PRESETS, MAX_EPISODES, MAX_PARTS
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import N_LEVELS, TERRAINS
 from datasets.formats import FORMATS as DATA_FORMATS
+from flows.tasks.interface import MAX_WORKERS
 from flows.tasks.registry import TASKS
 from learners.deploy.onnx_policy import PROGRAMS
 from learners.models.registry import PRESETS
 from learners.run_files import KEPT
 from learners.training.objectives import OBJECTIVES
 
-MAX_PARTS, MAX_EPISODES = 100_000, 10_000
-"""Of a plan, and of a part: ten times what a large dataset needs, to catch slips."""
-
 MAX_SEED = 2**31 - 1
-MAX_THREADS = 512
 NO_STEPS, MAX_STEPS = 1, 100_000_000
 
 NONE: list[Any] = []
@@ -44,7 +41,7 @@ Levels = list[Annotated[int, Field(ge=0, lt=N_LEVELS)]]
 Parts = Annotated[int, Field(ge=0, le=MAX_PARTS)]
 Episodes = Annotated[int, Field(ge=0, le=MAX_EPISODES)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
-Threads = Annotated[int, Field(ge=1, le=MAX_THREADS)]
+Threads = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 Settings = list[Annotated[str, StringConstraints(pattern=r"^[\w.]+=.*$")]]
 """NAME=VALUE, as `--set` takes them."""
 

@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 _WANTED = {
     "int_parsing": "a whole number",
     "float_parsing": "a number",
+    "finite_number": "a finite number",
     "bool_parsing": "true or false",
     "json_invalid": "JSON",
 }
@@ -62,20 +63,28 @@ def _replaced(plan: Any, path: Sequence[str], text: str, whole: str) -> Any:
 
 
 def _parsed(text: str, kind: Any, name: str) -> Any:
-    from pydantic import TypeAdapter, ValidationError  # slow, and most runs set nothing
+    from pydantic import ConfigDict, TypeAdapter, ValidationError  # slow, and rarely needed
+
+    finite = ConfigDict(allow_inf_nan=False)
 
     if text.lower() == "none" and NoneType in get_args(kind):
         return None
     try:
         if get_origin(kind) is tuple:  # the plan checks how many there are
             items = [item.strip() for item in text.split(",") if item.strip()]
-            item_type = TypeAdapter(get_args(kind)[0])
-            return tuple(item_type.validate_python(item) for item in items)
+            item_type = TypeAdapter(get_args(kind)[0], config=finite)
+            return tuple(_small(item_type.validate_python(item), name) for item in items)
         if get_origin(kind) is Mapping:
             return TypeAdapter(kind).validate_json(text)
-        return TypeAdapter(kind).validate_python(text)
+        return _small(TypeAdapter(kind, config=finite).validate_python(text), name)
     except ValidationError as error:
         first = error.errors()[0]
         wanted = _WANTED.get(first["type"])
         fault = f" needs {wanted}" if wanted else f": {first['msg']}"
         raise ValueError(f"setting '{name}'{fault}, not '{text}'") from None
+
+
+def _small(value: Any, name: str) -> Any:
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError(f"setting '{name}' needs a number of 64 bits, not '{value}'")
+    return value

@@ -11,16 +11,24 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name for name in (part.strip() for part in text.split(",")) if name)
 
 
+MOST_NUMBERS = 1_000_000
+LARGEST = 2**63 - 1
+
+
 def numbers(text: str) -> tuple[int, ...]:
-    """Comma-separated numbers and ranges: 0,2,5-9."""
-    found: list[int] = []
+    """Comma-separated numbers and ascending ranges, at least one: 0,2,5-9."""
+    ranges: list[range] = []
     for part in names(text):
-        low, separator, high = part.partition("-")
+        low, _, high = part.partition("-")
         try:
-            found += range(int(low), int(high) + 1) if separator else [int(low)]
+            ranges.append(range(int(low), int(high or low) + 1))
         except ValueError:
-            raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0,2,5-9") from None
-    return tuple(found)
+            ranges.append(range(0))
+    if not ranges or not all(ranges):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0,2,5-9")
+    if sum(each.stop - each.start for each in ranges) > MOST_NUMBERS:
+        raise argparse.ArgumentTypeError(f"'{text}' has more than {MOST_NUMBERS:,} numbers")
+    return tuple(number for each in ranges for number in each)
 
 
 def positive(text: str) -> int:
@@ -31,6 +39,11 @@ def positive(text: str) -> int:
 def whole(text: str) -> int:
     """A whole number of at least 0."""
     return _whole_number(text, 0)
+
+
+def port(text: str) -> int:
+    """A TCP port; 0 for any free one."""
+    return _whole_number(text, 0, 65535)
 
 
 def store_address(text: str) -> Path | str:
@@ -46,11 +59,12 @@ def simulator(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _whole_number(text: str, least: int) -> int:
+def _whole_number(text: str, least: int, most: int = LARGEST) -> int:
     try:
         value = int(text)
     except ValueError:
         value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"needs a whole number of at least {least}, not '{text}'")
+    if not least <= value <= most:
+        wanted = f"at least {least}" if most == LARGEST and value < least else f"{least} to {most}"
+        raise argparse.ArgumentTypeError(f"needs a whole number of {wanted}, not '{text}'")
     return value

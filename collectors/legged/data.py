@@ -79,6 +79,10 @@ def _fields(robot: RobotCard, form: StoredForm) -> tuple[Field, ...]:
     return tuple(fields)
 
 
+MAX_PARTS, MAX_EPISODES = 100_000, 10_000
+"""Of a plan, and of a part: ten times what a large dataset needs, to catch slips."""
+
+
 @dataclass(frozen=True)
 class CollectionGrid:
     """The episodes of a dataset, cells and levels spread evenly over parts.
@@ -100,9 +104,10 @@ class CollectionGrid:
 
     def __post_init__(self) -> None:
         self.cells()
-        if self.parts < 1 or self.episodes_per_part < 1:
+        if not (0 < self.parts <= MAX_PARTS and 0 < self.episodes_per_part <= MAX_EPISODES):
             raise ValueError(
-                f"{self.parts} parts of {self.episodes_per_part} episodes: both must be at least 1"
+                f"{self.parts} parts of {self.episodes_per_part} episodes: both must be at least "
+                f"1, and at most {MAX_PARTS:,} and {MAX_EPISODES:,}"
             )
         if self.seed < 0:
             raise ValueError(f"the seed is {self.seed}; it has to be at least 0")

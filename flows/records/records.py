@@ -50,6 +50,19 @@ def write_record(path: Path, value: Any) -> None:
         raise ValueError(f"cannot write {path}: {error.strerror}") from None
 
 
+def prepare_folder(out: Path) -> None:
+    """Make the folder of a long work's results before the work begins.
+
+    Raises:
+        ValueError: it cannot be made, or is inside a store.
+    """
+    check_outside_stores(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot write into {out}: {error.strerror}") from None
+
+
 def read_record(path: Path) -> Any | None:
     """The JSON of a file, or None where there is none.
 
@@ -60,6 +73,8 @@ def read_record(path: Path) -> Any | None:
         return json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deep") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}") from None
 

@@ -20,7 +20,13 @@ from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from datasets import Selection
 from flows.progress import Reporter
-from flows.records.records import kept_record, provenance, to_tree, write_record
+from flows.records.records import (
+    kept_record,
+    prepare_folder,
+    provenance,
+    to_tree,
+    write_record,
+)
 from flows.stages.compared_runs import (
     COMPARISON,
     ComparedModels,
@@ -119,6 +125,7 @@ def run_comparison(
         ValueError: no store or nothing selected, data that this program's simulator does not fit,
             or an `out` that cannot be written or holds runs with other settings.
     """
+    prepare_folder(out)
     selection = plan.select.select(store_path)
     _check_control(plan, selection)
     episodes = split_episodes(plan.config, selection)

@@ -15,6 +15,7 @@ from collectors.policies import Observation, Policy
 from collectors.robots.robot import RobotCard
 from flows.progress import Reporter
 from flows.records.records import kept_evaluation
+from flows.tasks.legged import check_parallelism
 from flows.tasks.policies import PolicySource
 
 LATENCY_REPEATS = 1000
@@ -38,6 +39,9 @@ class EvaluatePlan:
     return_target: float = 1.0
     robot: str = ""
     reset_every: int = 0
+
+    def __post_init__(self) -> None:
+        check_parallelism(self.robots, self.threads)
 
 
 @dataclass(frozen=True)

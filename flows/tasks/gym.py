@@ -22,7 +22,7 @@ from datasets.errors import listed
 from datasets.hashing import hashed
 from flows.progress import Advance
 from flows.records.records import digest
-from flows.tasks.interface import CollectionPlan, PartData, Simulation
+from flows.tasks.interface import CollectionPlan, PartData, Simulation, check_workers
 
 REPLAY_PART_STEPS = 50_000
 """Minimum steps of a replay buffer's part; one for all plans, so that no two share an episode."""
@@ -46,6 +46,9 @@ class GymPart:
     steps: int
     first: int
     stop: int
+
+
+MAX_STEPS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,11 @@ class GymPlan(CollectionPlan):
             raise ValueError(f"unknown quality '{unknown[0]}'; allowed: {listed(data.QUALITIES)}")
         if not self.qualities or len(set(self.qualities)) != len(self.qualities):
             raise ValueError("a plan needs at least one quality, each of them once")
-        if min(self.steps, self.part_steps, self.processes) < 1 or self.seed < 0:
-            raise ValueError(
-                "steps, part_steps and processes must be at least 1, and seed not negative"
-            )
+        if min(self.steps, self.part_steps) < 1 or self.seed < 0:
+            raise ValueError("steps and part_steps must be at least 1, and seed not negative")
+        if self.steps > MAX_STEPS:
+            raise ValueError(f"{self.steps} steps: at most {MAX_STEPS:,}")
+        check_workers(self.processes)
         if self.physics and data.MEDIUM_REPLAY in self.qualities:
             raise ValueError(
                 f"{data.MEDIUM_REPLAY} has no simulator state to keep: collect the others with it "

@@ -15,7 +15,7 @@ from collectors.part_arrays import joined_arrays
 from datasets import Schema
 from flows.progress import Advance
 from flows.records.records import digest
-from flows.tasks.interface import CollectionPlan, PartData, Simulation
+from flows.tasks.interface import CollectionPlan, PartData, Simulation, check_workers
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ class HumanoidPlan(CollectionPlan):
     processes: int = 1
 
     def __post_init__(self) -> None:
-        if self.processes < 1:
-            raise ValueError(f"{self.processes} processes: needs at least 1")
+        check_workers(self.processes)
 
     def parts(self) -> dict[str, Snippet]:
         """Part -> its snippet, in the plan's order; more snippets leave the others as they are.

@@ -13,6 +13,9 @@ import numpy as np
 from datasets import Schema
 from flows.progress import Advance
 
+MAX_WORKERS = 512
+"""Of a local run, threads or processes."""
+
 
 @dataclass(frozen=True)
 class PartData:
@@ -42,6 +45,12 @@ class Simulation(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free the simulator."""
+
+
+def check_workers(processes: int) -> None:
+    """Raise ValueError unless a local run can have so many processes."""
+    if not 0 < processes <= MAX_WORKERS:
+        raise ValueError(f"{processes} processes: needs 1 to {MAX_WORKERS}")
 
 
 class CollectionPlan(ABC):

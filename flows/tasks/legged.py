@@ -20,7 +20,18 @@ from datasets import Schema
 from flows.progress import Advance
 from flows.records.records import digest
 from flows.settings import override, with_chosen
-from flows.tasks.interface import CollectionPlan, PartData, Simulation
+from flows.tasks.interface import MAX_WORKERS, CollectionPlan, PartData, Simulation
+
+MAX_ROBOTS = 100_000
+
+
+def check_parallelism(robots: int, threads: int) -> None:
+    """Raise ValueError unless a simulator can have so many robots and threads."""
+    if not (0 < robots <= MAX_ROBOTS and 0 < threads <= MAX_WORKERS):
+        raise ValueError(
+            f"{robots} robots on {threads} threads: both must be at least 1, and at most "
+            f"{MAX_ROBOTS:,} and {MAX_WORKERS}"
+        )
 
 
 @dataclass(frozen=True)
@@ -45,10 +56,7 @@ class LeggedPlan(CollectionPlan):
 
     def __post_init__(self) -> None:
         check_backend(self.sim)
-        if self.robots < 1 or self.threads < 1:
-            raise ValueError(
-                f"{self.robots} robots on {self.threads} threads: both must be at least 1"
-            )
+        check_parallelism(self.robots, self.threads)
 
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`; the list grows with `grid.parts`."""

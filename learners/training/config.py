@@ -12,6 +12,8 @@ from learners.training.objectives import OBJECTIVES
 _FREE_TO_CHANGE = ("threads", "checkpoint_every", "device", "compile", "accumulate")
 # Settings that older runs have not recorded.
 _BEFORE = {"prefix_len": 0, "return_zero": 0.0, "normalise_actions": True}
+_LARGEST = 2**31 - 1
+_MOST_THREADS = 512
 _CHOICES = {
     "objective": tuple(OBJECTIVES),
     "optimiser": ("adamw", "adam", "lion"),
@@ -105,8 +107,9 @@ class TrainConfig:
         more = ("validation_every", "validation_batches", "checkpoint_every", "threads")
         for name in (*counts, *more):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            most = _MOST_THREADS if name == "threads" else _LARGEST
+            if value is not None and not 0 < value <= most:
+                raise ValueError(f"{name} must be 1 to {most:,}, got {value}")
         for name in ("peak_lr", "eps", "grad_clip", "return_scale"):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value > 0):

@@ -103,6 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"gaitforge: error: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_INPUT
+    except (MemoryError, OverflowError, RecursionError) as error:
+        print(f"gaitforge: error: {_too_much(error)}", file=sys.stderr)
+        return WRONG_INPUT
     except BrokenPipeError:
         return 0
     except OSError as error:
@@ -117,6 +120,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("RANK", "0") == "0":
             print(f"gaitforge: {stop}; run the same command again to resume", file=sys.stderr)
         return stop.exit_code
+
+
+def _too_much(error: Exception) -> str:
+    reason = " ".join(str(error).split())
+    if isinstance(error, MemoryError):
+        return f"not enough memory for this{f' ({reason})' if reason else ''}; choose smaller sizes"
+    kind = "a number is too large" if isinstance(error, OverflowError) else "nested too deep"
+    return f"{kind}: {reason}"
 
 
 def _check_packages() -> None:

@@ -28,7 +28,7 @@ from learners.training.interrupts import STOPPED, raised_once
 from pipeline.cli.arguments import actions, command, flag, group, option, setting
 from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show, show_one, table
-from pipeline.values import positive, store_address, whole
+from pipeline.values import port, positive, store_address, whole
 
 _WATCH_S = 2.0
 _MOST_FAILED = 5
@@ -268,7 +268,7 @@ def _record(job: Job, tasks: list[TaskStatus]) -> dict[str, object]:
     group(
         "server, unless PREFECT_API_URL names one",
         option("--host", "address to listen at", default="127.0.0.1", metavar="ADDRESS"),
-        option("--port", "port; 0 for any free one", whole, 4200),
+        option("--port", "port; 0 for any free one", port, 4200),
         flag("--expose", "allow a host that other machines can reach"),
     ),
 )

@@ -310,7 +310,7 @@ def test_the_flow_is_a_program(
         ({"qualities": ()}, "at least one quality, each of them once"),
         ({"qualities": ("random", "random")}, "at least one quality, each of them once"),
         ({"part_steps": 0}, "must be at least 1, and seed not negative"),
-        ({"processes": 0}, "must be at least 1, and seed not negative"),
+        ({"processes": 0}, "0 processes: needs 1 to 512"),
         ({"seed": -1}, "must be at least 1, and seed not negative"),
         ({"physics": True}, "medium-replay has no simulator state"),
     ],
