@@ -15,7 +15,7 @@ from datasets.errors import DatasetError, listed
 from datasets.files import fsync_path
 from datasets.layout import ATTRIBUTE, CATALOG, PARTS, STAGING
 from datasets.schema import Schema
-from datasets.storage.root import GROUP, ROOT_FILE, read_root
+from datasets.storage.root import GROUP, read_root
 from datasets.storage.store import Store
 from datasets.storage.tags import read_tag, tag_names
 

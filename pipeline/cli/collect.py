@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 
-from datasets import open_store
+import datasets
 from flows.records.part_records import PartCollected, collection_rate, records_of_commits
 from flows.runners.registry import find_runner
 from flows.tasks.interface import CollectionPlan
@@ -78,7 +78,7 @@ def run_collection(
         show_submitted(made, arguments.json)
         return None
     return records_of_commits(
-        open_store(arguments.store), arguments.store, parts or list(plan.part_ids())
+        datasets.open_store(arguments.store), arguments.store, parts or list(plan.part_ids())
     )
 
 
