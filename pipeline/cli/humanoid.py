@@ -1,7 +1,5 @@
 """`gaitforge humanoid`: motion tracking of the CMU humanoid."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,7 +60,7 @@ _SNIPPETS = (
 )
 
 
-def _snippets(arguments: argparse.Namespace) -> list[Snippet]:
+def _snippets(arguments: argparse.Namespace) -> "list[Snippet]":
     """The chosen clips, cut into snippets; a name that is a snippet's stays whole."""
     from collectors.humanoid.clips.reference import clip_lengths
     from collectors.humanoid.clips.snippets import Snippet, cut_clip
