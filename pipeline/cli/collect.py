@@ -7,12 +7,12 @@ import datasets
 from flows.records.part_records import PartCollected, collection_rate, records_of_commits
 from flows.runners.registry import find_runner
 from flows.tasks.interface import CollectionPlan
-from pipeline.cli.arguments import CELL_FIELDS, command, flag, given, option, setting
-from pipeline.cli.runner_arguments import RUNNER, runner_settings
+from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, option, setting
+from pipeline.cli.parsing.runners import RUNNER, runner_settings
+from pipeline.cli.parsing.values import numbers
 from pipeline.cli.running import show_submitted
 from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show_result
-from pipeline.values import numbers
 
 
 @command(

@@ -14,10 +14,10 @@ from flows.records.records import to_tree
 from flows.runners.slurm import jobs as slurm
 from flows.stages.status import ActivePart, CollectionStatus, TrainingStatus, as_tree, status
 from learners.training.interrupts import STOPPED, raised_once
-from pipeline.cli.arguments import actions, command, flag, group, option, setting
+from pipeline.cli.parsing.parser import actions, command, flag, group, option, setting
+from pipeline.cli.parsing.values import positive, store_address, whole
 from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show, show_one, table
-from pipeline.values import positive, store_address, whole
 
 _WATCH_S = 2.0
 _MOST_FAILED = 5

@@ -8,10 +8,10 @@ from pathlib import Path
 import datasets
 from datasets.errors import amount
 from flows.runners.dask_clusters import DaskSettings, dask_client
-from pipeline.cli.arguments import CELL_FIELDS, command, flag, given, option
+from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, option
+from pipeline.cli.parsing.values import names, whole
 from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show, show_one, show_result
-from pipeline.values import names, whole
 
 _EXAMPLE = "runs/demo/legged.zarr"
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import datasets
 from datasets.formats import FORMATS, exporter_class, importer_class
 from flows.settings import setting_names
-from pipeline.cli.arguments import command, given, group, option, planned, setting
+from pipeline.cli.parsing.parser import command, given, group, option, planned, setting
+from pipeline.cli.parsing.values import names, positive, store_address
 from pipeline.cli.store import chosen_episodes
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
-from pipeline.values import names, positive, store_address
 
 if TYPE_CHECKING:
     from datasets.formats.interface import Advance, Report

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from collectors.simulators import BACKENDS
 from flows.settings import override
-from pipeline.values import names, numbers, positive, simulator, store_address, whole
+from pipeline.cli.parsing.values import names, numbers, positive, simulator, store_address, whole
 
 WRONG_INPUT = 2
 
