@@ -22,14 +22,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from datasets import files as disk
 from datasets.errors import DatasetError
-from datasets.files import (
-    exclusive_lock,
-    fsync_tree,
-    replace_durably,
-    sha256_file,
-    write_bytes_durably,
-)
 from datasets.selection.returns import returns_to_go
 from datasets.selection.selection import Selection
 from datasets.storage.parts import object_hashes
@@ -63,7 +57,7 @@ def materialise(
     folder = Path(directory) / _key(selection, columns)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(folder.with_name(f".{folder.name}.lock")):
+        with disk.exclusive_lock(folder.with_name(f".{folder.name}.lock")):
             if not folder.exists():
                 _write_copy(folder, source, columns)
     except OSError as error:
@@ -123,7 +117,7 @@ class Materialised:
         return [
             f"{self.path / name} does not have its recorded SHA-256"
             for name, (_, sha256) in self._record["files"].items()
-            if sha256_file(self.path / name) != sha256
+            if disk.sha256_file(self.path / name) != sha256
         ]
 
     def windows(
@@ -226,7 +220,7 @@ def _write_copy(
         }
         for name, array in episodes.items():
             np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-        fsync_tree(temporary)
+        disk.fsync_tree(temporary)
         record = {
             "materialised_version": MATERIALISED_VERSION,
             "selection": source.hash,
@@ -234,8 +228,8 @@ def _write_copy(
             "columns": {name: (each.shape, each.dtype.str) for name, each in columns.items()},
             "files": object_hashes(temporary),
         }
-        write_bytes_durably(temporary / DONE, json.dumps(record, indent=1).encode())
-        replace_durably(temporary, folder)
+        disk.write_bytes_durably(temporary / DONE, json.dumps(record, indent=1).encode())
+        disk.replace_durably(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
