@@ -3,8 +3,6 @@
 Nothing in ``storage``, ``selection``, ``stream`` or ``analysis`` imports this file.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,17 +71,17 @@ class Selection(episodes.Selection):
         """Energy per mode and channel over windows of ``n`` steps; see ``spectrum``."""
         return spectral_energy(self, field, n, scheduler)
 
-    def dask(self, field: str) -> dask.array.Array:
+    def dask(self, field: str) -> "dask.array.Array":
         """One field as a lazy Dask array; see ``dask_arrays.selection_array``."""
         return selection_array(self, field)
 
-    def to_xarray(self, fields: Sequence[str] | None = None) -> xarray.Dataset:
+    def to_xarray(self, fields: Sequence[str] | None = None) -> "xarray.Dataset":
         """All or some fields as a lazy xarray Dataset; see ``xarray_view.selection_dataset``."""
         return selection_dataset(self, fields)
 
     def windows(
         self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
-    ) -> WindowStream:
+    ) -> "WindowStream":
         """Stream shuffled windows as batches of torch tensors.
 
         Args:

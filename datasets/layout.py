@@ -1,5 +1,8 @@
 """Names inside a store's folder, and the size of a shard."""
 
+ROOT_FILE = "zarr.json"
+"""Zarr's record of the root group; a folder with it is a store."""
+
 ATTRIBUTE = "gaitforge"
 """Attribute of the root group that holds the store's record; see ``root``."""
 

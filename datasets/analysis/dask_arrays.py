@@ -4,8 +4,6 @@ Each task reads and reduces one unit (the selected episodes that begin in one sh
 results are merged in a fixed binary tree, so the result does not depend on scheduler or threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,7 +51,7 @@ class UnitReader:
         return _reopened, (type(store), store.full_address, runs, self._field)
 
 
-def selection_array(selection: Selection, field: str) -> da.Array:
+def selection_array(selection: Selection, field: str) -> "da.Array":
     """One field of a selection as a lazy array: (steps, *shape), or (episodes, *shape).
 
     Rows are in the order of the selection. A chunk holds one unit: the selected episodes that begin

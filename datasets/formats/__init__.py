@@ -15,10 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from datasets.errors import DatasetError, listed
-from datasets.formats.interface import Exporter, Importer
+
+if TYPE_CHECKING:
+    from datasets.formats.interface import Exporter, Importer
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,12 @@ def find_format(name: str) -> FormatEntry:
     return FORMATS[name]
 
 
-def importer_class(name: str) -> type[Importer]:
+def importer_class(name: str) -> "type[Importer]":
     """The class that reads a format; DatasetError if it needs packages that are not installed."""
     return _load(name, find_format(name).importer)
 
 
-def exporter_class(name: str) -> type[Exporter]:
+def exporter_class(name: str) -> "type[Exporter]":
     """The class that writes a format; DatasetError if it needs packages that are not installed."""
     return _load(name, find_format(name).exporter)
 

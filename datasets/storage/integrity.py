@@ -13,9 +13,9 @@ from datasets.catalog.index import CatalogIndex
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
 from datasets.files import fsync_path
-from datasets.layout import ATTRIBUTE, CATALOG, PARTS, STAGING
+from datasets.layout import ATTRIBUTE, CATALOG, PARTS, ROOT_FILE, STAGING
 from datasets.schema import Schema
-from datasets.storage.root import GROUP, ROOT_FILE, read_root
+from datasets.storage.root import GROUP, read_root
 from datasets.storage.store import Store
 from datasets.storage.tags import read_tag, tag_names
 

@@ -24,13 +24,12 @@ from typing import Any
 from datasets.catalog.manifest import canonical_json
 from datasets.errors import DatasetError
 from datasets.files import fsync_path, fsync_tree, write_bytes_durably
-from datasets.layout import ATTRIBUTE, CATALOG, PARTS, STAGING
+from datasets.layout import ATTRIBUTE, CATALOG, PARTS, ROOT_FILE, STAGING
 from datasets.schema import Schema, older_group_by
 
 SCHEMA_VERSION = 3
 """Version of the store's layout that this program writes."""
 
-ROOT_FILE = "zarr.json"
 DIGEST = "sha256"
 """Key of the record's SHA-256, of its other entries."""
 

@@ -9,8 +9,6 @@ one copy: the first one writes it, the others wait, and later runs find it.
 Writing needs memory for one reading unit. Streaming maps the files and uses only page cache.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import mmap
@@ -24,27 +22,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from datasets import files as disk
 from datasets.errors import DatasetError
-from datasets.files import (
-    exclusive_lock,
-    fsync_tree,
-    replace_durably,
-    sha256_file,
-    write_bytes_durably,
-)
 from datasets.selection.returns import returns_to_go
 from datasets.selection.selection import Selection
 from datasets.storage.parts import object_hashes
+from datasets.stream import pool
 from datasets.stream.config import StreamConfig, StreamSettings
-from datasets.stream.pool import (
-    RETURN_TO_GO,
-    REWARD,
-    Column,
-    SelectionSource,
-    Steps,
-    Task,
-    chosen_columns,
-)
 
 if TYPE_CHECKING:
     from datasets.stream.window_stream import WindowStream
@@ -56,7 +40,7 @@ KEY_DIGITS = 24
 
 def materialise(
     selection: Selection, directory: str | os.PathLike[str], fields: Sequence[str]
-) -> Materialised:
+) -> "Materialised":
     """Copy step fields of a selection below ``directory``, or find the existing copy.
 
     ``directory`` is on a local disk. Every chunk's checksum is verified. The copy stays valid when
@@ -66,14 +50,14 @@ def materialise(
         DatasetError: unknown fields, an empty selection, a damaged object or copy, or a disk that
             is full or fails; nothing is left behind.
     """
-    source = SelectionSource(selection)
+    source = pool.SelectionSource(selection)
     if len(selection) == 0:
         raise DatasetError("the selection is empty; select at least one episode to materialise")
-    columns = source.columns(sorted(fields), RETURN_TO_GO in source.all_columns)
+    columns = source.columns(sorted(fields), pool.RETURN_TO_GO in source.all_columns)
     folder = Path(directory) / _key(selection, columns)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(folder.with_name(f".{folder.name}.lock")):
+        with disk.exclusive_lock(folder.with_name(f".{folder.name}.lock")):
             if not folder.exists():
                 _write_copy(folder, source, columns)
     except OSError as error:
@@ -114,7 +98,7 @@ class Materialised:
     @property
     def fields(self) -> list[str]:
         """The copied step fields."""
-        return [name for name in self._record["columns"] if name != RETURN_TO_GO]
+        return [name for name in self._record["columns"] if name != pool.RETURN_TO_GO]
 
     @property
     def steps(self) -> int:
@@ -133,12 +117,12 @@ class Materialised:
         return [
             f"{self.path / name} does not have its recorded SHA-256"
             for name, (_, sha256) in self._record["files"].items()
-            if sha256_file(self.path / name) != sha256
+            if disk.sha256_file(self.path / name) != sha256
         ]
 
     def windows(
         self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
-    ) -> WindowStream:
+    ) -> "WindowStream":
         """As ``Selection.windows``; stream states work for both.
 
         ``workers`` is 0 by default: with nothing to decode, gathering in the calling thread is
@@ -151,13 +135,13 @@ class Materialised:
         config = StreamConfig(window_len=window_len, batch_size=batch_size, **chosen)
         return WindowStream(self, config)
 
-    def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, Column]:
+    def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, pool.Column]:
         """Columns of a batch; DatasetError for fields that were not copied."""
         stored = self._record["columns"].items()
-        copied = {name: Column(tuple(shape), np.dtype(kind)) for name, (shape, kind) in stored}
-        return chosen_columns(copied, fields, return_to_go)
+        copied = {name: pool.Column(tuple(shape), np.dtype(kind)) for name, (shape, kind) in stored}
+        return pool.chosen_columns(copied, fields, return_to_go)
 
-    def reader(self, columns: Mapping[str, Column], pool_rows: int) -> MapReader:
+    def reader(self, columns: Mapping[str, pool.Column], pool_rows: int) -> "MapReader":
         """A reader of the mapped files; it needs no pools."""
         mapped = {name: _map(self.path / f"{name}.npy") for name in columns}
         return MapReader(self, mapped)
@@ -189,11 +173,11 @@ class MapReader:
         self._maps = {name: memory for name, (memory, _) in mapped.items()}
         columns = {name: rows.reshape(len(rows), -1) for name, (_, rows) in mapped.items()}
         starts = np.cumsum(copy.lengths) - copy.lengths
-        self._steps = Steps(columns, starts)
+        self._steps = pool.Steps(columns, starts)
         bounds = np.append(starts, copy.steps)[copy.unit_bounds]
         self._unit_rows = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
 
-    def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[Steps, Sequence[Task]]:
+    def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[pool.Steps, Sequence[pool.Task]]:
         """See ``StepReader``; the tasks prefetch the units into the page cache."""
         return self._steps, [partial(self._will_need, *self._unit_rows[unit]) for unit in units]
 
@@ -206,12 +190,14 @@ class MapReader:
             memory.madvise(mmap.MADV_WILLNEED, begin, header + stop * row_bytes - begin)
 
 
-def _key(selection: Selection, columns: Mapping[str, Column]) -> str:
+def _key(selection: Selection, columns: Mapping[str, pool.Column]) -> str:
     content = [MATERIALISED_VERSION, selection.hash, sorted(columns)]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:KEY_DIGITS]
 
 
-def _write_copy(folder: Path, source: SelectionSource, columns: Mapping[str, Column]) -> None:
+def _write_copy(
+    folder: Path, source: pool.SelectionSource, columns: Mapping[str, pool.Column]
+) -> None:
     """Write the folder under another name and rename it; the caller holds the folder's lock."""
     temporary = folder.with_name(f".{folder.name}.tmp")
     rows = source.selection.steps + 1
@@ -234,7 +220,7 @@ def _write_copy(folder: Path, source: SelectionSource, columns: Mapping[str, Col
         }
         for name, array in episodes.items():
             np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-        fsync_tree(temporary)
+        disk.fsync_tree(temporary)
         record = {
             "materialised_version": MATERIALISED_VERSION,
             "selection": source.hash,
@@ -242,13 +228,15 @@ def _write_copy(folder: Path, source: SelectionSource, columns: Mapping[str, Col
             "columns": {name: (each.shape, each.dtype.str) for name, each in columns.items()},
             "files": object_hashes(temporary),
         }
-        write_bytes_durably(temporary / DONE, json.dumps(record, indent=1).encode())
-        replace_durably(temporary, folder)
+        disk.write_bytes_durably(temporary / DONE, json.dumps(record, indent=1).encode())
+        disk.replace_durably(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_columns(folder: Path, source: SelectionSource, columns: Mapping[str, Column]) -> None:
+def _write_columns(
+    folder: Path, source: pool.SelectionSource, columns: Mapping[str, pool.Column]
+) -> None:
     """Write all columns side by side, one reading unit at a time."""
     with ExitStack() as stack:
         files = {name: stack.enter_context(open(folder / f"{name}.npy", "wb")) for name in columns}
@@ -263,13 +251,13 @@ def _write_columns(folder: Path, source: SelectionSource, columns: Mapping[str, 
 
 
 def _unit_columns(
-    source: SelectionSource, columns: Mapping[str, Column]
+    source: pool.SelectionSource, columns: Mapping[str, pool.Column]
 ) -> Iterator[tuple[str, np.ndarray]]:
     selection = source.selection
     for unit in source.units:
         for name in columns:
-            if name == RETURN_TO_GO:
-                rewards = selection.read_unit(REWARD, unit)
+            if name == pool.RETURN_TO_GO:
+                rewards = selection.read_unit(pool.REWARD, unit)
                 yield name, returns_to_go(rewards, *selection.unit_rows(unit))
             else:
                 yield name, selection.read_unit(name, unit)

@@ -8,8 +8,6 @@ epochs. Visits are not drawn at random but a function of (seed, epoch), so order
 work as for one selection. Each visit covers every step of its episode once, with its own phase.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from math import isfinite
@@ -88,7 +86,7 @@ class Mixture(Generic[AnySelection]):
         batch_size: int = 1024,
         materialised: Materialised | None = None,
         **settings: Unpack[StreamSettings],
-    ) -> WindowStream:
+    ) -> "WindowStream":
         """As ``Selection.windows``, for a mixture's epoch (see the module).
 
         ``materialised`` is a copy of the union to read instead of the store; DatasetError for a

@@ -4,8 +4,6 @@ A heartbeat, `active/<part>.json`, is replaced about every two seconds and remov
 ends. A failed attempt leaves `failed/<part>-<n>.json`. Writes that fail are ignored.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -85,7 +83,7 @@ class PartActivity:
         """Steps done so far."""
         return self._beat.steps
 
-    def __enter__(self) -> PartActivity:
+    def __enter__(self) -> "PartActivity":
         self._write()
         log_event(self._records, "info", "part started", part=self._beat.part)
         return self

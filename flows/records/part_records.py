@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Store
-from datasets.storage.s3.bucket import Bucket, is_bucket_url
-from datasets.storage.s3.object_store import default_mirror
+import datasets
+from datasets.storage.s3.bucket import is_bucket_url, local_folder
 from flows.records.records import digest, provenance, read_record, to_tree, write_record
 
 PLAN_FILES = {"plan": "legged", "gym": "gym", "humanoid": "humanoid"}
@@ -43,7 +42,7 @@ class PartCollected:
 
 def records_folder(store: Path | str) -> Path:
     """The folder of a store's records: beside it, or beside a remote store's mirror."""
-    place = default_mirror(Bucket(str(store))) if is_bucket_url(store) else Path(store)
+    place = local_folder(store)
     return place.with_name(f"{place.name}.records")
 
 
@@ -60,7 +59,7 @@ def part_records(store_path: Path | str, parts: Sequence[str]) -> list[PartColle
 
 
 def records_of_commits(
-    store: Store, store_path: Path | str, parts: Sequence[str]
+    store: "datasets.Store", store_path: Path | str, parts: Sequence[str]
 ) -> list[PartCollected]:
     """The records of committed parts, in order; other parts are left out.
 
@@ -75,7 +74,7 @@ def records_of_commits(
     ]
 
 
-def _record_of_commit(store: Store, store_path: Path | str, part: str) -> PartCollected:
+def _record_of_commit(store: "datasets.Store", store_path: Path | str, part: str) -> PartCollected:
     committed = store.files.find(part).record
     catalog_file = store.files.path(part)  # none of its own once it was merged with others
     ended = catalog_file.stat().st_mtime if catalog_file.exists() else time.time()

@@ -4,8 +4,6 @@ Dask repeats the parts of a worker that died. A part that two workers make is co
 arrays go from the worker to the store; a task returns a small record.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -60,7 +58,7 @@ def run_dask(
 
 
 def run_parts(
-    client: Client,
+    client: "Client",
     make: Callable[[str], Record],
     parts: Sequence[str],
     follow: Callable[[list[Record]], None],
@@ -92,7 +90,7 @@ def run_parts(
             client.cancel(left, force=True)
 
 
-def _result(future: Future[Any], part: str) -> Any:
+def _result(future: "Future[Any]", part: str) -> Any:
     from distributed.client import FutureCancelledError
     from distributed.scheduler import KilledWorker
 

@@ -3,8 +3,6 @@
 Clusters started here are encrypted with keys of their own; a local one listens on loopback only.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile
@@ -67,7 +65,7 @@ class DaskSettings:
 
 
 @contextmanager
-def dask_client(settings: DaskSettings, most: int | None = None) -> Iterator[Client]:
+def dask_client(settings: DaskSettings, most: int | None = None) -> "Iterator[Client]":
     """A client for the time of the block, also for Dask's own computations.
 
     Args:
@@ -98,7 +96,7 @@ def dask_client(settings: DaskSettings, most: int | None = None) -> Iterator[Cli
                 yield client
 
 
-def _connected(distributed: Any, settings: DaskSettings) -> Client:
+def _connected(distributed: Any, settings: DaskSettings) -> "Client":
     # It logs a lost scheduler as a traceback; `run_parts` reports it in a line.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     try:

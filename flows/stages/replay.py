@@ -15,7 +15,7 @@ from datasets import Store, open_store
 from datasets.schema import TERRAIN_AND_SKILL
 from flows.progress import Reporter, no_progress
 from flows.records.part_records import plan_records
-from flows.stages.legged_replay import ReplayFault, replay_legged
+from flows.stages.legged.replay import ReplayFault, replay_legged
 from flows.tasks.interface import PartData
 from flows.tasks.registry import LEGGED, LEGGED_POLICY, recorded_plan
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from datasets import open_store
-from datasets.storage.root import ROOT_FILE
+import datasets
+from datasets.layout import ROOT_FILE
 from datasets.storage.s3.bucket import is_bucket_url
 from flows.records.activity import Heartbeat, read_active, read_failures
 from flows.records.part_records import (
@@ -146,7 +146,7 @@ def collection_status(store_path: Path | str, now: float | None = None) -> Colle
     records = records_folder(store_path)
     # Before the catalog: a part that is committed in between counts as committed.
     beats = read_active(records)
-    store = open_store(store_path)
+    store = datasets.open_store(store_path)
     info, committed = store.info(), set(store.parts())
     planned = _planned(plan_records(store_path))
     missing = {part: steps for part, steps in planned.items() if part not in committed}

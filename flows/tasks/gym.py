@@ -5,8 +5,6 @@ medium-replay is all that the training saw up to the medium policy. Deviation: a
 first whole episode past its steps, where D4RL's cut the last one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -144,7 +142,7 @@ class GymPlan(CollectionPlan):
         """See `CollectionPlan.expected_steps`."""
         return {name: part.steps for name, part in self.parts().items()}
 
-    def only(self, part: str) -> GymPlan:
+    def only(self, part: str) -> "GymPlan":
         """See `CollectionPlan.only`: the part's quality."""
         quality = part[8:-5]
         return replace(self, qualities=(quality,)) if quality in self.qualities else self
@@ -157,7 +155,7 @@ class GymPlan(CollectionPlan):
         finally:
             env.close()
 
-    def simulate(self, threads: int = 1) -> GymSimulation:
+    def simulate(self, threads: int = 1) -> "GymSimulation":
         """See `CollectionPlan.simulate`."""
         return GymSimulation(self)
 

@@ -1,7 +1,5 @@
 """The CMU humanoid: expert rollouts on snippets of motion capture, one part per snippet."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -61,7 +59,7 @@ class HumanoidPlan(CollectionPlan):
         """See `CollectionPlan.expected_steps`."""
         return {name: self.grid.steps_at_most(snippet) for name, snippet in self.parts().items()}
 
-    def only(self, part: str) -> HumanoidPlan:
+    def only(self, part: str) -> "HumanoidPlan":
         """See `CollectionPlan.only`: the part's snippet."""
         snippet = part[7:]
         if snippet not in self.grid.snippets:
@@ -72,7 +70,7 @@ class HumanoidPlan(CollectionPlan):
         """See `CollectionPlan.schema`."""
         return humanoid_schema(self.load_expert(self.grid.parsed()[0]).policy.has_value)
 
-    def simulate(self, threads: int = 1) -> HumanoidSimulation:
+    def simulate(self, threads: int = 1) -> "HumanoidSimulation":
         """See `CollectionPlan.simulate`."""
         return HumanoidSimulation(self)
 

@@ -6,12 +6,13 @@ The engine (`flows.stages.collect`) and the runners know a task through these cl
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
-import numpy as np
-
-from datasets import Schema
+import datasets
 from flows.progress import Advance
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_WORKERS = 512
 """Of a local run, threads or processes."""
@@ -26,8 +27,8 @@ class PartData:
         catalog: column -> E values.
     """
 
-    steps: dict[str, np.ndarray]
-    per_episode: dict[str, np.ndarray]
+    steps: dict[str, "np.ndarray"]
+    per_episode: dict[str, "np.ndarray"]
     catalog: Mapping[str, Any]
 
 
@@ -35,7 +36,7 @@ class Simulation(ABC):
     """An open simulator with its policy; rolls out one part after another."""
 
     @abstractmethod
-    def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
+    def roll_out(self, part: str, schema: "datasets.Schema", advance: Advance) -> PartData:
         """Simulate a part: a pure function of the plan and the part's name.
 
         Args:
@@ -83,7 +84,7 @@ class CollectionPlan(ABC):
         """
 
     @abstractmethod
-    def schema(self) -> Schema:
+    def schema(self) -> "datasets.Schema":
         """The schema of the store."""
 
     @abstractmethod

@@ -1,7 +1,5 @@
 """Legged robots: an expert on N simulated robots."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
@@ -85,7 +83,7 @@ class LeggedPlan(CollectionPlan):
         """See `CollectionPlan.schema`."""
         return data.legged_schema(self.actor(1)[1], self.form)
 
-    def simulate(self, threads: int = 1) -> LeggedSimulation:
+    def simulate(self, threads: int = 1) -> "LeggedSimulation":
         """See `CollectionPlan.simulate`."""
         return LeggedSimulation(self, threads)
 

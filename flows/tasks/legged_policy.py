@@ -3,8 +3,6 @@
 A plan of its own beside `LeggedPlan`, whose records and names of parts stay as they are.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +64,7 @@ class LeggedPolicyPlan(LeggedPlan):
             raise ValueError(f"the policy drives {robot.name}, but the expert {driven.name}")
         return expert, robot
 
-    def simulate(self, threads: int = 1) -> LeggedPolicySimulation:
+    def simulate(self, threads: int = 1) -> "LeggedPolicySimulation":
         """See `CollectionPlan.simulate`."""
         return LeggedPolicySimulation(self, threads)
 

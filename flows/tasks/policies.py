@@ -1,7 +1,5 @@
 """Policies by where they are: an expert, a training run, an exported policy, or a class."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Needs NumPy and onnxruntime only: no torch and no other file of this project.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -72,7 +70,7 @@ class OnnxPolicy:
         for robot in ids.tolist():
             self._groups[robot // self._batch].reset(robot % self._batch)
 
-    def act(self, observation: ControlObservation) -> np.ndarray:
+    def act(self, observation: "ControlObservation") -> np.ndarray:
         """(N, A) float32 actions for one control step."""
         expected = (self.num_robots, self._obs_dim)
         if observation.policy.shape != expected:

@@ -5,14 +5,7 @@ from typing import Any
 
 import torch
 
-from learners.models.registry import (
-    KINDS,
-    ModelSpec,
-    build_network,
-    config_class,
-    count_parameters,
-    default_settings,
-)
+from learners.models import registry
 from learners.policy.tokens import TokenLayout
 
 WIDTH = "hidden_dim"  # the setting that is searched
@@ -20,10 +13,10 @@ TOLERANCE = 0.05  # Tan et al. 2024, C.3: baselines have "roughly" FCNet's size
 PLAIN_WIDTH_STEP = 4  # float32 values in a 128-bit vector register
 
 
-def parameter_count(spec: ModelSpec, layout: TokenLayout, act_dim: int) -> int:
+def parameter_count(spec: registry.ModelSpec, layout: TokenLayout, act_dim: int) -> int:
     """Trainable parameters of the network of `spec`, counted on the meta device."""
     with torch.device("meta"):
-        return count_parameters(build_network(spec, layout, act_dim))
+        return registry.count_parameters(registry.build_network(spec, layout, act_dim))
 
 
 def match_parameters(
@@ -33,14 +26,14 @@ def match_parameters(
     act_dim: int,
     tolerance: float = TOLERANCE,
     **fixed: Any,
-) -> ModelSpec:
+) -> registry.ModelSpec:
     """The spec with the width whose parameter count is closest to `target`.
 
     Widths are multiples of 2 * n_heads, or of 4 without heads. `fixed` are other settings of the
     config. Raises ValueError for an unknown kind or setting, or if no width is within the relative
     `tolerance`.
     """
-    settings = default_settings(kind) if kind in KINDS else {}
+    settings = registry.default_settings(kind) if kind in registry.KINDS else {}
     if WIDTH not in settings:
         raise ValueError(f"no kind {kind!r} with a setting {WIDTH}")
     allowed = [name for name in settings if name != WIDTH]
@@ -50,9 +43,9 @@ def match_parameters(
         )
     settings |= fixed
     step = 2 * settings["n_heads"] if "n_heads" in settings else PLAIN_WIDTH_STEP
-    narrowest = ModelSpec(kind, config_class(kind)(**settings | {WIDTH: step}))
+    narrowest = registry.ModelSpec(kind, registry.config_class(kind)(**settings | {WIDTH: step}))
 
-    def widened(steps: int) -> ModelSpec:
+    def widened(steps: int) -> registry.ModelSpec:
         return replace(narrowest, config=replace(narrowest.config, **{WIDTH: step * steps}))
 
     def count(steps: int) -> int:

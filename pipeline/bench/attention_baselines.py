@@ -107,11 +107,9 @@ def compiled_once(query: Array, key: Array, value: Array, mask: Array) -> Callab
     return attend
 
 
-def single_sequence(
-    nodes: int, rng: np.random.Generator, head_dim: int = HEAD_DIM
-) -> dict[str, Callable[[], Array]]:
+def single_sequence(nodes: int, rng: np.random.Generator) -> dict[str, Callable[[], Array]]:
     """One draw of the paper's setting: name -> a function without arguments that returns (V, d)."""
-    query, key, value = rng.standard_normal((3, nodes, head_dim), dtype=np.float32)
+    query, key, value = rng.standard_normal((3, nodes, HEAD_DIM), dtype=np.float32)
     mask = random_mask(nodes, rng)
     return {
         "numpy dense": lambda: numpy_dense(query, key, value),

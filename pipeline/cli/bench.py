@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.settings import override
-from pipeline.cli.arguments import command, flag, option, setting
+from pipeline.cli.parsing.parser import command, flag, option, setting
 from pipeline.progress import TerminalReporter
 
 if TYPE_CHECKING:

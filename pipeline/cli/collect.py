@@ -3,16 +3,16 @@
 import argparse
 from collections.abc import Mapping, Sequence
 
-from datasets import open_store
+import datasets
 from flows.records.part_records import PartCollected, collection_rate, records_of_commits
 from flows.runners.registry import find_runner
 from flows.tasks.interface import CollectionPlan
-from pipeline.cli.arguments import CELL_FIELDS, command, flag, given, option, setting
-from pipeline.cli.runner_arguments import RUNNER, runner_settings
+from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, option, setting
+from pipeline.cli.parsing.runners import RUNNER, runner_settings
+from pipeline.cli.parsing.values import numbers
 from pipeline.cli.running import show_submitted
 from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show_result
-from pipeline.values import numbers
 
 
 @command(
@@ -78,7 +78,7 @@ def run_collection(
         show_submitted(made, arguments.json)
         return None
     return records_of_commits(
-        open_store(arguments.store), arguments.store, parts or list(plan.part_ids())
+        datasets.open_store(arguments.store), arguments.store, parts or list(plan.part_ids())
     )
 
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from flows.records.records import to_tree
-from pipeline.cli.arguments import command, flag, option, planned, setting
+from pipeline.cli.parsing.parser import command, flag, option, planned, setting
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show_result
 

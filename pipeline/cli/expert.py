@@ -5,11 +5,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.cli.arguments import actions, command, given, option, planned, setting
+from pipeline.cli.parsing.parser import actions, command, given, option, planned, setting
+from pipeline.cli.parsing.values import names, positive, whole
 from pipeline.cli.train import show_evaluation
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
-from pipeline.values import names, positive, whole
 
 
 @command("gaitforge expert list", "--json")
@@ -43,7 +43,7 @@ def _train(arguments: argparse.Namespace) -> None:
     from collectors.experts.ppo import ExpertTrainingConfig
     from collectors.physics.contract.robot_check import check_robot
     from collectors.robots.robot import absolute_robot, load_robot
-    from flows.stages.expert import run_expert_training
+    from flows.stages.legged.training import run_expert_training
 
     config = planned(ExpertTrainingConfig(), arguments, "steps", "robots", "seed", "threads")
     # The expert's card names the robot, and is read from other working directories.

@@ -9,12 +9,12 @@ from typing import Any
 
 from flows.records.records import read_record, to_tree
 from flows.settings import override
-from pipeline.cli.arguments import actions, command, flag, given, option, planned, setting
 from pipeline.cli.collect import run_collection, show_collected
-from pipeline.cli.runner_arguments import RUNNER
+from pipeline.cli.parsing.parser import actions, command, flag, given, option, planned, setting
+from pipeline.cli.parsing.runners import RUNNER
+from pipeline.cli.parsing.values import names, numbers, positive
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one, show_result
-from pipeline.values import names, numbers, positive
 
 _SHIPPED = ("medium", "expert")
 _POLICIES = "output of gaitforge expert train --env (default: the shipped policies)"

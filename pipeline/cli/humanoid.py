@@ -1,18 +1,16 @@
 """`gaitforge humanoid`: motion tracking of the CMU humanoid."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.records.records import to_tree
-from pipeline.cli.arguments import Container, actions, command, given, option, planned, setting
 from pipeline.cli.collect import run_collection, show_parts
-from pipeline.cli.runner_arguments import RUNNER
+from pipeline.cli.parsing.parser import Container, actions, command, given, option, planned, setting
+from pipeline.cli.parsing.runners import RUNNER
+from pipeline.cli.parsing.values import names, positive, whole
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
-from pipeline.values import names, positive, whole
 
 if TYPE_CHECKING:
     from collectors.humanoid.clips.snippets import Snippet
@@ -62,7 +60,7 @@ _SNIPPETS = (
 )
 
 
-def _snippets(arguments: argparse.Namespace) -> list[Snippet]:
+def _snippets(arguments: argparse.Namespace) -> "list[Snippet]":
     """The chosen clips, cut into snippets; a name that is a snippet's stays whole."""
     from collectors.humanoid.clips.reference import clip_lengths
     from collectors.humanoid.clips.snippets import Snippet, cut_clip

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from learners.training.interrupts import INTERRUPTED, Stopped, raised_once
-from pipeline.cli.arguments import WRONG_INPUT, Command, Parser, add_command, command, option
+from pipeline.cli.parsing.parser import WRONG_INPUT, Command, Parser, add_command, command, option
 
 COMMANDS = {
     "demo": ("demo", "run a small pipeline end to end: collect, train, evaluate, report"),

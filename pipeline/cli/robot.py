@@ -3,7 +3,7 @@
 import argparse
 
 from collectors.robots.robot import list_robots, load_robot
-from pipeline.cli.arguments import actions, command, option
+from pipeline.cli.parsing.parser import actions, command, option
 from pipeline.tables import fields_of, show, show_one, table
 
 _SIZES = ("mass_kg", "leg_length_m", "nominal_height_m")

@@ -11,24 +11,13 @@ from pathlib import Path
 from datasets.errors import amount
 from flows.progress import Silent
 from flows.records.records import to_tree
-from flows.runners.slurm.jobs import (
-    Job,
-    TaskStatus,
-    cancel_job,
-    find_job,
-    find_jobs,
-    follow,
-    job_state,
-    jobs_folder,
-    states_of,
-    task_states,
-)
+from flows.runners.slurm import jobs as slurm
 from flows.stages.status import ActivePart, CollectionStatus, TrainingStatus, as_tree, status
 from learners.training.interrupts import STOPPED, raised_once
-from pipeline.cli.arguments import actions, command, flag, group, option, setting
+from pipeline.cli.parsing.parser import actions, command, flag, group, option, setting
+from pipeline.cli.parsing.values import port, positive, store_address, whole
 from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show, show_one, table
-from pipeline.values import port, positive, store_address, whole
 
 _WATCH_S = 2.0
 _MOST_FAILED = 5
@@ -101,10 +90,10 @@ _LIVE = {"waiting": "waits", "running": "starts", "unknown": "was submitted; no 
 def _jobs_of(found: CollectionStatus | TrainingStatus) -> str:
     """The Slurm jobs of a store or run that have not ended, as words."""
     collection = isinstance(found, CollectionStatus)
-    place = jobs_folder(found.store) if collection else Path(found.run) / "jobs"
-    jobs = find_jobs(place) if place.is_dir() else []
+    place = slurm.jobs_folder(found.store) if collection else Path(found.run) / "jobs"
+    jobs = slurm.find_jobs(place) if place.is_dir() else []
     try:
-        states = [job_state(tasks) for tasks in states_of(jobs)]
+        states = [slurm.job_state(tasks) for tasks in slurm.states_of(jobs)]
     except ValueError as error:  # Slurm does not answer
         return f"its jobs are unknown: {error}"
     live = [pair for pair in zip(jobs, states, strict=True) if pair[1] in _LIVE]
@@ -170,8 +159,8 @@ _JOB = "a job's folder or id, a store, a run, or a folder that holds them"
 def _list(arguments: argparse.Namespace) -> None:
     """List jobs, or the tasks of one."""
     name = arguments.job
-    jobs = [find_job(name)] if name.isdigit() else find_jobs(Path(name))
-    seen = list(zip(jobs, states_of(jobs), strict=True))
+    jobs = [slurm.find_job(name)] if name.isdigit() else slurm.find_jobs(Path(name))
+    seen = list(zip(jobs, slurm.states_of(jobs), strict=True))
     if arguments.json:
         show([_record(job, tasks) for job, tasks in seen], as_json=True)
     elif len(seen) == 1:
@@ -185,10 +174,10 @@ def _list(arguments: argparse.Namespace) -> None:
 @command("gaitforge jobs follow 1234", option("job", _JOB, metavar="FOLDER|JOB"))
 def _follow(arguments: argparse.Namespace) -> int:
     """Print a job's log until the job ends; exit 1 if it failed."""
-    job = find_job(arguments.job)
-    for task, line in follow(job):
+    job = slurm.find_job(arguments.job)
+    for task, line in slurm.follow(job):
         print(f"[{task}] {line}" if job.is_array else line, flush=True)
-    state = job_state(task_states(job))
+    state = slurm.job_state(slurm.task_states(job))
     print(f"job {job.id}: {state}")
     return 0 if state == "done" else 1
 
@@ -196,12 +185,15 @@ def _follow(arguments: argparse.Namespace) -> int:
 @command("gaitforge jobs cancel 1234", option("job", _JOB, metavar="FOLDER|JOB"), "--json")
 def _cancel(arguments: argparse.Namespace) -> None:
     """Cancel a job; what it has saved stays."""
-    job = find_job(arguments.job)
-    cancel_job(job)
+    job = slurm.find_job(arguments.job)
+    slurm.cancel_job(job)
     deadline = time.monotonic() + _SETTLE_S
-    while job_state(task_states(job)) in ("running", "waiting") and time.monotonic() < deadline:
+    while (
+        slurm.job_state(slurm.task_states(job)) in ("running", "waiting")
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.2)
-    tasks = task_states(job)
+    tasks = slurm.task_states(job)
     show_one(_record(job, tasks) if arguments.json else _row(job, tasks), arguments.json)
 
 
@@ -222,21 +214,23 @@ def _run(arguments: argparse.Namespace) -> None:
         run_task(arguments.folder, arguments.task, reporter)
 
 
-def show_submitted(job: Job | str, as_json: bool) -> None:
+def show_submitted(job: slurm.Job | str, as_json: bool) -> None:
     """Show a submitted job, or the script of a dry run."""
     if isinstance(job, str):
         print(job)
         return
-    waiting = [TaskStatus(task, "waiting", parts=parts) for task, parts in enumerate(job.tasks)]
+    waiting = [
+        slurm.TaskStatus(task, "waiting", parts=parts) for task, parts in enumerate(job.tasks)
+    ]
     show_one(_record(job, waiting) if as_json else _row(job, waiting), as_json)
 
 
-def _row(job: Job, tasks: list[TaskStatus]) -> dict[str, object]:
+def _row(job: slurm.Job, tasks: list[slurm.TaskStatus]) -> dict[str, object]:
     states = [task.state for task in tasks]
     return {
         "job": job.id,
         "kind": job.kind,
-        "state": job_state(tasks),
+        "state": slurm.job_state(tasks),
         "tasks": len(tasks),
         **{state: states.count(state) for state in ("waiting", "running", "done", "failed")},
         "submitted": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.submitted)),
@@ -244,7 +238,7 @@ def _row(job: Job, tasks: list[TaskStatus]) -> dict[str, object]:
     }
 
 
-def _task_row(task: TaskStatus) -> dict[str, object]:
+def _task_row(task: slurm.TaskStatus) -> dict[str, object]:
     row = fields_of(task, "task", "state", "why", "code", "restarts", "host")
     seconds = None
     if task.ended is not None and task.started is not None:
@@ -252,8 +246,8 @@ def _task_row(task: TaskStatus) -> dict[str, object]:
     return row | {"seconds": seconds, "parts": " ".join(task.parts)}
 
 
-def _record(job: Job, tasks: list[TaskStatus]) -> dict[str, object]:
-    return to_tree({**vars(job), "state": job_state(tasks), "tasks": tasks})
+def _record(job: slurm.Job, tasks: list[slurm.TaskStatus]) -> dict[str, object]:
+    return to_tree({**vars(job), "state": slurm.job_state(tasks), "tasks": tasks})
 
 
 @command(

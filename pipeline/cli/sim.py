@@ -4,10 +4,10 @@ import argparse
 from dataclasses import asdict
 
 from collectors.simulators import BACKENDS
-from pipeline.cli.arguments import actions, command, option
+from pipeline.cli.parsing.parser import actions, command, option
+from pipeline.cli.parsing.values import positive, simulator
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
-from pipeline.values import positive, simulator
 
 FAILED = 1
 

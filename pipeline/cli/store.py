@@ -5,18 +5,18 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from datasets import Selection, Store, migrate_store, open_store, write_parquet
+import datasets
 from datasets.errors import amount
 from flows.runners.dask_clusters import DaskSettings, dask_client
-from pipeline.cli.arguments import CELL_FIELDS, command, flag, given, option
+from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, option
+from pipeline.cli.parsing.values import names, whole
 from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show, show_one, show_result
-from pipeline.values import names, whole
 
 _EXAMPLE = "runs/demo/legged.zarr"
 
 
-def chosen_episodes(store: Store, arguments: argparse.Namespace) -> Selection:
+def chosen_episodes(store: "datasets.Store", arguments: argparse.Namespace) -> "datasets.Selection":
     """The episodes of the chosen cells that meet `--where`."""
     selection = store.select(**given(arguments, *CELL_FIELDS.values()))
     return selection if arguments.where is None else selection.where(arguments.where)
@@ -33,10 +33,10 @@ def chosen_episodes(store: Store, arguments: argparse.Namespace) -> Selection:
 )
 def query_command(arguments: argparse.Namespace) -> None:
     """Describe the episodes that match a condition."""
-    selection = chosen_episodes(open_store(arguments.store, tag=arguments.tag), arguments)
+    selection = chosen_episodes(datasets.open_store(arguments.store, tag=arguments.tag), arguments)
     rows = selection.describe(arguments.group_by)
     if arguments.parquet is not None:
-        write_parquet(rows, arguments.parquet)
+        datasets.write_parquet(rows, arguments.parquet)
     if arguments.save is not None:
         selection.save(arguments.save)
     show(rows, arguments.json)
@@ -45,7 +45,7 @@ def query_command(arguments: argparse.Namespace) -> None:
 @command(f"gaitforge info {_EXAMPLE}", "store --json --tag")
 def info_command(arguments: argparse.Namespace) -> None:
     """Show a store's version, size and schema version."""
-    store = open_store(arguments.store, tag=arguments.tag)
+    store = datasets.open_store(arguments.store, tag=arguments.tag)
     record = asdict(store.info()) | {"tags": [tag.name for tag in store.tags()]}
     if arguments.json:
         record |= {"columns": store.catalog().column_names, "plan": store.plan}
@@ -66,7 +66,7 @@ def info_command(arguments: argparse.Namespace) -> None:
 )
 def verify_command(arguments: argparse.Namespace) -> int:
     """Check every file of a store; exit 1 and print a line per fault."""
-    store = open_store(arguments.store)
+    store = datasets.open_store(arguments.store)
     faults = store.verify()
     if arguments.replay and not faults:
         from flows.stages.replay import replay
@@ -88,13 +88,13 @@ def verify_command(arguments: argparse.Namespace) -> int:
 @command(f"gaitforge gc {_EXAMPLE}", "store --json")
 def gc_command(arguments: argparse.Namespace) -> None:
     """Remove what interrupted writers and compactions left in a store."""
-    show_one({"removed": open_store(arguments.store).gc()}, arguments.json)
+    show_one({"removed": datasets.open_store(arguments.store).gc()}, arguments.json)
 
 
 @command(f"gaitforge compact {_EXAMPLE}", "store --json")
 def compact_command(arguments: argparse.Namespace) -> None:
     """Merge small parts; the dataset and its hash stay the same."""
-    rows = [asdict(record) for record in open_store(arguments.store).compact()]
+    rows = [asdict(record) for record in datasets.open_store(arguments.store).compact()]
     freed = ["gaitforge gc frees the parts that these replace"] if rows else []
     show_result(rows, rows, arguments.json, *freed)
 
@@ -106,7 +106,7 @@ def compact_command(arguments: argparse.Namespace) -> None:
 )
 def tag_command(arguments: argparse.Namespace) -> None:
     """Name a store's present version, or list the names."""
-    store = open_store(arguments.store)
+    store = datasets.open_store(arguments.store)
     tags = [store.tag(arguments.name)] if arguments.name else store.tags()
     columns = ("hash", "steps", "episodes")
     show([{"tag": tag.name, **fields_of(tag, *columns)} for tag in tags], arguments.json)
@@ -115,8 +115,8 @@ def tag_command(arguments: argparse.Namespace) -> None:
 @command(f"gaitforge migrate {_EXAMPLE}", "store --json")
 def migrate_command(arguments: argparse.Namespace) -> None:
     """Upgrade a store of an older version of this program."""
-    old = migrate_store(arguments.store)
-    new = open_store(arguments.store).info().schema_version
+    old = datasets.migrate_store(arguments.store)
+    new = datasets.open_store(arguments.store).info().schema_version
     show_one({"from": old, "to": new}, arguments.json)
 
 
@@ -130,7 +130,7 @@ def push_command(arguments: argparse.Namespace) -> None:
     """Copy a local store's parts to object storage; existing parts are kept."""
     from datasets.storage.s3.object_store import push_store  # of the extra s3
 
-    sent = push_store(open_store(arguments.store), arguments.url)
+    sent = push_store(datasets.open_store(arguments.store), arguments.url)
     show_one({"url": arguments.url, "committed": sent}, arguments.json)
 
 
@@ -146,7 +146,7 @@ def card_command(arguments: argparse.Namespace) -> None:
     """Write a dataset card: HTML, Markdown and JSON."""
     from pipeline.report.card import selected, write_card
 
-    store = open_store(arguments.store)
+    store = datasets.open_store(arguments.store)
     selection, filters = selected(store, given(arguments, *CELL_FIELDS.values()), arguments.where)
     place = arguments.store  # a path, or an address on object storage, whose card comes here
     beside = place.parent if isinstance(place, Path) else Path()

@@ -12,12 +12,12 @@ from flows.records.records import to_tree
 from flows.settings import with_chosen
 from learners.models.registry import describe_models
 from learners.training.config import TrainConfig
-from pipeline.cli.arguments import CELL_FIELDS, command, given, option, planned, setting
-from pipeline.cli.runner_arguments import TRAINING_RUNNER, training_job_settings
+from pipeline.cli.parsing.parser import CELL_FIELDS, command, given, option, planned, setting
+from pipeline.cli.parsing.runners import TRAINING_RUNNER, training_job_settings
+from pipeline.cli.parsing.values import names, numbers, positive
 from pipeline.cli.running import show_submitted
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one, show_result
-from pipeline.values import names, numbers, positive
 
 if TYPE_CHECKING:
     from flows.tasks.policies import PolicySource

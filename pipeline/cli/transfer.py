@@ -8,19 +8,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from datasets import DatasetError, open_store
+import datasets
 from datasets.formats import FORMATS, exporter_class, importer_class
-from datasets.formats.interface import Advance, Report
-from datasets.formats.transfer.exporting import export_selection
 from flows.settings import setting_names
-from flows.stages.importing import ImportPlan, run_import
-from pipeline.cli.arguments import command, given, group, option, planned, setting
+from pipeline.cli.parsing.parser import command, given, group, option, planned, setting
+from pipeline.cli.parsing.values import names, positive, store_address
 from pipeline.cli.store import chosen_episodes
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
-from pipeline.values import names, positive, store_address
+
+if TYPE_CHECKING:
+    from datasets.formats.interface import Advance, Report
 
 _OF_POLICY = ("formats", "checkpoint", "batch", "robot")
 _OF_DATA = ("terrain", "skill", "level", "where", "tag", "settings")
@@ -95,13 +95,17 @@ def _export_policy(arguments: argparse.Namespace) -> None:
 
 
 def _export_data(arguments: argparse.Namespace) -> None:
+    from datasets.formats.transfer.exporting import export_selection
+
     place, name, destination = arguments.places
     options = planned(exporter_class(name).Options(), arguments)
-    selection = chosen_episodes(open_store(store_address(place), tag=arguments.tag), arguments)
+    selection = chosen_episodes(
+        datasets.open_store(store_address(place), tag=arguments.tag), arguments
+    )
     reporter = TerminalReporter()
     with ExitStack() as stack:
 
-        def begin(total: int) -> Advance:
+        def begin(total: int) -> "Advance":
             advance = stack.enter_context(reporter.step("export", total, "step"))
             return lambda steps: advance(steps, "")
 
@@ -120,13 +124,15 @@ def _export_data(arguments: argparse.Namespace) -> None:
 )
 def import_command(arguments: argparse.Namespace) -> None:
     """Import another project's data into a store."""
+    from flows.stages.importing import ImportPlan, run_import
+
     options = planned(importer_class(arguments.format).Options(), arguments)
     plan = ImportPlan(arguments.format, asdict(options), **given(arguments, "workers"))
     report = run_import(plan, arguments.source, arguments.store, TerminalReporter())
     _show_report(report, arguments.json)
 
 
-def _show_report(report: Report, as_json: bool) -> None:
+def _show_report(report: "Report", as_json: bool) -> None:
     """Print what an import or export carried over, and what not."""
     tree = asdict(report)
     if as_json:
@@ -163,5 +169,5 @@ def formats_command(arguments: argparse.Namespace) -> None:
 def _options(cls: Any, name: str, missing: Sequence[str]) -> list[str]:
     try:
         return [] if missing else setting_names(cls(name).Options())
-    except DatasetError:
+    except datasets.DatasetError:
         return []

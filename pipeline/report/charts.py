@@ -7,20 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from pipeline.report.figures import (
-    ACCENT,
-    BAND,
-    INK,
-    SECOND,
-    TICK_STEPS,
-    Panel,
-    count_axis,
-    drawing,
-    label_rows,
-    legend,
-    panel,
-    plain_log_ticks,
-)
+from pipeline.report import figures
 from pipeline.report.pages import count, fixed, is_number, short
 
 # Okabe & Ito (2008), "Color Universal Design": told apart with every common colour blindness.
@@ -67,37 +54,37 @@ def histogram(
     xlabel: str,
     note: str = "",
     declared: tuple[float, float] | None = None,
-) -> Panel:
+) -> figures.Panel:
     """Counts (n) between edges (n + 1); `declared` marks the range that values should keep to."""
-    with drawing(236, 158) as axes:
+    with figures.drawing(236, 158) as axes:
         widths = np.diff(edges)
-        axes.bar(edges[:-1], counts, width=0.94 * widths, align="edge", color=ACCENT)
+        axes.bar(edges[:-1], counts, width=0.94 * widths, align="edge", color=figures.ACCENT)
         margin = 0.0
         if declared is not None:
             margin = 0.04 * (edges[-1] - edges[0])  # so that the range's ends can be seen
-            axes.axvspan(*declared, color=BAND, zorder=0)
+            axes.axvspan(*declared, color=figures.BAND, zorder=0)
             for limit in declared:
-                axes.axvline(limit, color=SECOND, **_DASHED)
+                axes.axvline(limit, color=figures.SECOND, **_DASHED)
         axes.set_xlim(edges[0] - margin, edges[-1] + margin)
         axes.set_xlabel(xlabel)
         if len(counts) <= 6 and np.allclose(widths, 1):
             axes.set_xticks(np.asarray(edges[:-1]) + 0.5)  # whole numbers, a bin each
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(4, steps=TICK_STEPS))
+            axes.xaxis.set_major_locator(MaxNLocator(4, steps=figures.TICK_STEPS))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
-        count_axis(axes)
+        figures.count_axis(axes)
         told = f"Histogram from {edges[0]:.6g} to {edges[-1]:.6g} {xlabel}"
-        return panel(axes, title, told, note)
+        return figures.panel(axes, title, told, note)
 
 
-def bars(title: str, labels: Sequence[str], values: Sequence[float], xlabel: str) -> Panel:
+def bars(title: str, labels: Sequence[str], values: Sequence[float], xlabel: str) -> figures.Panel:
     """One bar per label."""
-    with drawing(236, 158) as axes:
-        axes.bar(range(len(labels)), values, width=0.75, color=ACCENT)
+    with figures.drawing(236, 158) as axes:
+        axes.bar(range(len(labels)), values, width=0.75, color=figures.ACCENT)
         axes.set_xticks(range(len(labels)), labels)
         axes.set_xlabel(xlabel)
-        count_axis(axes)
-        return panel(axes, title, _pairs(labels, values, "{:g}"))
+        figures.count_axis(axes)
+        return figures.panel(axes, title, _pairs(labels, values, "{:g}"))
 
 
 def spectrum(
@@ -107,7 +94,7 @@ def spectrum(
     cut_hz: float | None,
     cut_label: str,
     note: str,
-) -> Panel:
+) -> figures.Panel:
     """Share of the energy at each frequency and its running sum, both 0..1 and shown in per cent.
 
     `cut_hz` marks the end of the frequencies that a model keeps.
@@ -115,12 +102,12 @@ def spectrum(
     frequency = np.asarray(frequency_hz, dtype=float)
     share = 100 * np.asarray(energy_share, dtype=float)
     width = float(np.min(np.diff(frequency))) if len(frequency) > 1 else 1.0
-    with drawing(330, 225) as axes:
-        axes.bar(frequency, share, width=0.8 * width, color=ACCENT)
-        axes.plot(frequency, np.cumsum(share), color=SECOND, lw=1.6)
+    with figures.drawing(330, 225) as axes:
+        axes.bar(frequency, share, width=0.8 * width, color=figures.ACCENT)
+        axes.plot(frequency, np.cumsum(share), color=figures.SECOND, lw=1.6)
         if cut_hz is not None:
-            axes.axvspan(frequency[0] - width / 2, cut_hz, color=BAND, zorder=0)
-            axes.axvline(cut_hz, color=INK, **_DASHED)
+            axes.axvspan(frequency[0] - width / 2, cut_hz, color=figures.BAND, zorder=0)
+            axes.axvline(cut_hz, color=figures.INK, **_DASHED)
             axes.annotate(
                 cut_label, (cut_hz, 1), xycoords=axes.get_xaxis_transform(), xytext=(0, 4),
                 textcoords="offset points", ha="left", va="bottom",
@@ -131,13 +118,15 @@ def spectrum(
         axes.set_ylabel("energy, %")
         axes.grid(axis="y")
         told = f"Share of the energy at each frequency and its running sum. {note}"
-        return panel(axes, title, told, note)
+        return figures.panel(axes, title, told, note)
 
 
-def curves(title: str, lines: Sequence[Curve], xlabel: str, ylabel: str, note: str = "") -> Panel:
+def curves(
+    title: str, lines: Sequence[Curve], xlabel: str, ylabel: str, note: str = ""
+) -> figures.Panel:
     """Lines over one logarithmic y axis, told apart by colour and dash; the legend is above."""
     labels = list(dict.fromkeys(line.label for line in lines))
-    with drawing(400, 280) as axes:
+    with figures.drawing(400, 280) as axes:
         for number, line in enumerate(lines):
             index = labels.index(line.label)
             first = all(each.label != line.label for each in lines[:number])
@@ -148,19 +137,19 @@ def curves(title: str, lines: Sequence[Curve], xlabel: str, ylabel: str, note: s
                 marker="o" if len(line.x) <= _FEW_POINTS else "", ms=3.5,
             )  # fmt: skip
         axes.set_yscale("log")
-        plain_log_ticks(axes)
+        figures.plain_log_ticks(axes)
         axes.set_xlabel(xlabel)
         axes.set_ylabel(f"{ylabel} (logarithmic)")
         axes.grid(axis="y")
-        axes.xaxis.set_major_locator(MaxNLocator(5, steps=TICK_STEPS, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=figures.TICK_STEPS, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-        legend(axes, 2.4)
-        return panel(axes, title, f"{ylabel}. {'; '.join(map(_told, lines))}", note)
+        figures.legend(axes, 2.4)
+        return figures.panel(axes, title, f"{ylabel}. {'; '.join(map(_told, lines))}", note)
 
 
 def losses(
     runs: Iterable[tuple[str, Iterable[Mapping[str, Any]]]], xlabel: str, note: str = ""
-) -> list[Panel]:
+) -> list[figures.Panel]:
     """The training and validation losses of labelled histories, as far as they were recorded."""
     known = [(label, list(history)) for label, history in runs]
     panels = []
@@ -183,10 +172,10 @@ def grouped_bars(
     reference: float,
     ylabel: str,
     note: str,
-) -> Panel:
+) -> figures.Panel:
     """For every group a bar of each series, side by side; a dashed line at the reference."""
     width = 0.8 / len(series)
-    with drawing(400, 260) as axes:
+    with figures.drawing(400, 260) as axes:
         for index, each in enumerate(series):
             places = np.arange(len(groups)) + (index - (len(series) - 1) / 2) * width
             values = np.array([np.nan if value is None else value for value in each.values])
@@ -196,74 +185,78 @@ def grouped_bars(
             shown = spread > 0
             axes.errorbar(
                 places[shown], values[shown], yerr=spread[shown],
-                fmt="none", ecolor=INK, elinewidth=1, capsize=2,
+                fmt="none", ecolor=figures.INK, elinewidth=1, capsize=2,
             )  # fmt: skip
-        axes.axhline(reference, color=INK, **_DASHED)
+        axes.axhline(reference, color=figures.INK, **_DASHED)
         axes.set_xticks(range(len(groups)), groups)
-        axes.tick_params(axis="x", length=0, labelcolor=INK)
+        axes.tick_params(axis="x", length=0, labelcolor=figures.INK)
         axes.set_ylabel(ylabel)
         axes.grid(axis="y")
-        legend(axes, 1.2)
+        figures.legend(axes, 1.2)
         told = "; ".join(
             f"{each.label}: "
             + ", ".join(f"{g} {fixed(v)}" for g, v in zip(groups, each.values, strict=True))
             for each in series
         )
-        return panel(axes, title, f"{ylabel}. {told}", note)
+        return figures.panel(axes, title, f"{ylabel}. {told}", note)
 
 
-def latency(title: str, rows: Sequence[LatencyBar], budget_us: float, note: str = "") -> Panel:
+def latency(
+    title: str, rows: Sequence[LatencyBar], budget_us: float, note: str = ""
+) -> figures.Panel:
     """Median time of one control step as a bar, 99th percentile as a tick, on a logarithmic axis.
 
     The dashed line is the control period, which no policy may exceed.
     """
-    with drawing(400, 74 + 32 * len(rows)) as axes:
+    with figures.drawing(400, 74 + 32 * len(rows)) as axes:
         shown = [value for row in rows for value in (row.median_us, row.p99_us) if value]
         left = 10 ** np.floor(np.log10(min([*shown, budget_us])) - 0.3)
         for place, row in enumerate(rows):
-            axes.barh(place, row.median_us - left, left=left, height=0.55, color=ACCENT)
+            axes.barh(place, row.median_us - left, left=left, height=0.55, color=figures.ACCENT)
             text, end = f"{row.median_us:,.0f} µs", row.median_us
             if row.p99_us is not None:
-                axes.plot([row.median_us, row.p99_us], [place, place], color=INK, lw=1)
-                axes.plot([row.p99_us], [place], marker="|", ms=11, mew=1.6, color=INK)
+                axes.plot([row.median_us, row.p99_us], [place, place], color=figures.INK, lw=1)
+                axes.plot([row.p99_us], [place], marker="|", ms=11, mew=1.6, color=figures.INK)
                 text += f", p99 {row.p99_us:,.0f}"
                 end = max(end, row.p99_us)
             axes.annotate(
                 text, (end, place), xytext=(7, 0), textcoords="offset points", va="center",
                 bbox={"boxstyle": "square,pad=0.15", "fc": "white", "ec": "none"},
             )  # fmt: skip
-        axes.axvline(budget_us, color=SECOND, zorder=0, **_DASHED)
+        axes.axvline(budget_us, color=figures.SECOND, zorder=0, **_DASHED)
         axes.annotate(
             f"control period {budget_us / 1000:g} ms", (budget_us, 1), xytext=(0, 4),
             xycoords=axes.get_xaxis_transform(), textcoords="offset points", ha="right",
             color="#a84600",
         )  # fmt: skip
         # Room for the label of the longest bar.
-        label_rows(axes, [row.label for row in rows], left, 30 * max([*shown, budget_us / 20]))
+        figures.label_rows(
+            axes, [row.label for row in rows], left, 30 * max([*shown, budget_us / 20])
+        )
         axes.set_xlabel("time of one control step, µs (logarithmic)")
         told = (
             f"{row.label} median {count(row.median_us)} µs, p99 {count(row.p99_us)} µs"
             for row in rows
         )
-        return panel(axes, title, f"Time of one control step: {', '.join(told)}", note)
+        return figures.panel(axes, title, f"Time of one control step: {', '.join(told)}", note)
 
 
 def rates(
     title: str, labels: Sequence[str], values: Sequence[float], xlabel: str, note: str
-) -> Panel:
+) -> figures.Panel:
     """One horizontal bar per label on a logarithmic axis, its value written at its end."""
-    with drawing(400, 60 + 26 * len(labels)) as axes:
+    with figures.drawing(400, 60 + 26 * len(labels)) as axes:
         left = 10 ** np.floor(np.log10(min(values)) - 0.3)
         widths = np.asarray(values) - left
-        axes.barh(range(len(labels)), widths, left=left, height=0.6, color=ACCENT)
+        axes.barh(range(len(labels)), widths, left=left, height=0.6, color=figures.ACCENT)
         for place, value in enumerate(values):
             axes.annotate(
                 f"{value:,.0f}", (value, place), xytext=(5, 0), textcoords="offset points",
                 va="center",
             )  # fmt: skip
-        label_rows(axes, labels, left, 6 * max(values))  # room for the longest bar's value
+        figures.label_rows(axes, labels, left, 6 * max(values))  # room for the longest bar's value
         axes.set_xlabel(xlabel)
-        return panel(axes, title, _pairs(labels, values, "{:,.0f}"), note)
+        return figures.panel(axes, title, _pairs(labels, values, "{:,.0f}"), note)
 
 
 def _told(line: Curve) -> str:

@@ -10,24 +10,14 @@ from datasets.errors import amount
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from flows.records.records import read_record
 from flows.stages.gym.comparison import COMPARISON, FROM_D4RL, OURS, PUBLISHED_TARGETS
-from pipeline.report import charts
+from pipeline.report import charts, pages
 from pipeline.report.figures import Panel
 from pipeline.report.gym_published import SOURCE, published
-from pipeline.report.pages import (
-    Record,
-    count,
-    duration,
-    fixed,
-    flattened,
-    render,
-    spread,
-    write_texts,
-)
 
 PAGE_NAME = "comparison.html"
 KIND_NAMES = {"fcnet": "FCNet", "dt": "DT"}
 BEST = "target: best return"
-NONE: Record = {"mean": None, "std": None}
+NONE: pages.Record = {"mean": None, "std": None}
 
 
 def write_gym_comparison(folder: Path) -> Path:
@@ -39,13 +29,13 @@ def write_gym_comparison(folder: Path) -> Path:
     record = read_record(folder / COMPARISON)
     if record is None:
         raise ValueError(f"no comparison in {folder}; `gaitforge gym compare` makes one")
-    write_texts(folder, {PAGE_NAME: gym_comparison_page(record)})
+    pages.write_texts(folder, {PAGE_NAME: gym_comparison_page(record)})
     return folder / PAGE_NAME
 
 
-def gym_comparison_page(record: Record) -> str:
+def gym_comparison_page(record: pages.Record) -> str:
     """The page of a comparison's record, as text."""
-    return render(
+    return pages.render(
         "gym_comparison.html",
         abstract=_abstract(record),
         record=record,
@@ -61,32 +51,32 @@ def gym_comparison_page(record: Record) -> str:
         published_targets=_targets_are_published(record),
         ours=record["recorded_by"] == OURS,
         from_d4rl=record["recorded_by"] == FROM_D4RL,
-        plan=list(flattened(record["plan"])),
+        plan=list(pages.flattened(record["plan"])),
     )
 
 
-def result_rows(record: Record) -> list[dict[str, str]]:
+def result_rows(record: pages.Record) -> list[dict[str, str]]:
     """A row for every model on every set, as text; ± is the standard deviation over the seeds."""
     return [
         {
             "set": result["set"],
             "model": result["model"],
-            "seeds": count(len(result["seeds"])),
-            "normalised": spread(result["normalised"], 1),
-            "target: best return": spread(result["normalised_asked_best"], 1),
-            "published": spread(
+            "seeds": pages.count(len(result["seeds"])),
+            "normalised": pages.spread(result["normalised"], 1),
+            "target: best return": pages.spread(result["normalised_asked_best"], 1),
+            "published": pages.spread(
                 published(record["task"], result["set"], record["models"][result["model"]]), 1
             ),
-            "the data's mean": fixed(record["sets"][result["set"]]["normalised"], 1),
-            "return": spread(result["return"], 0),
-            "length": spread(result["length"], 0),
-            "by D4RL's returns": spread(result["d4rl_normalised"], 1),
+            "the data's mean": pages.fixed(record["sets"][result["set"]]["normalised"], 1),
+            "return": pages.spread(result["return"], 0),
+            "length": pages.spread(result["length"], 0),
+            "by D4RL's returns": pages.spread(result["d4rl_normalised"], 1),
         }
         for result in record["results"]
     ]
 
 
-def _abstract(record: Record) -> str:
+def _abstract(record: pages.Record) -> str:
     """The outcome in a few sentences, from the table's numbers."""
     sets, models = record["sets"], record["models"]
     text = (
@@ -95,7 +85,7 @@ def _abstract(record: Record) -> str:
     )
     for name in sets:
         reached = [
-            f"{_title(record, result['model'])} {spread(result['normalised'], 1)}"
+            f"{_title(record, result['model'])} {pages.spread(result['normalised'], 1)}"
             for result in record["results"]
             if result["set"] == name
         ]
@@ -103,52 +93,48 @@ def _abstract(record: Record) -> str:
     return f"{text} 100 is the expert, 0 a random policy."
 
 
-def _number_of_seeds(record: Record) -> str:
+def _number_of_seeds(record: pages.Record) -> str:
     numbers = sorted({len(result["seeds"]) for result in record["results"]})
     text = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
     return f"{text} seed{'s' * (numbers != [1])} each"
 
 
-def _title(record: Record, model: str) -> str:
+def _title(record: pages.Record, model: str) -> str:
     """FCNet for the only preset of its kind, else the preset's name."""
     kind = record["models"][model]
     alone = list(record["models"].values()).count(kind) == 1
     return KIND_NAMES.get(kind, model) if alone else model
 
 
-def _series(record: Record) -> list[tuple[str, list[Record]]]:
+def _series(record: pages.Record) -> list[tuple[str, list[pages.Record]]]:
     """A label and a score per set: what every model reached, and what was published of it."""
     series = []
     for model, kind in record["models"].items():
-        title, known = (
-            _title(record, model),
-            [published(record["task"], name, kind) for name in record["sets"]],
-        )
+        title = _title(record, model)
+        known = [published(record["task"], name, kind) for name in record["sets"]]
         results = {each["set"]: each for each in record["results"] if each["model"] == model}
         for label, measure in (("ours", "normalised"), (BEST, "normalised_asked_best")):
-            scores = [
-                results[name][measure] if name in results else NONE for name in record["sets"]
-            ]
-            series.append((f"{title}, {label}", scores))
+            scores = (results.get(name, {measure: NONE})[measure] for name in record["sets"])
+            series.append((f"{title}, {label}", list(scores)))
         if any(each != NONE for each in known):
             series.append((f"{title}, published", known))
     return series
 
 
-def _score_table(record: Record) -> list[tuple[str, list[str]]]:
+def _score_table(record: pages.Record) -> list[tuple[str, list[str]]]:
     """A row per set: mean and best of the data, then every model's and the published scores."""
     scores = zip(*(scores for _, scores in _series(record)), strict=True)
     return [
         (
             name,
-            [fixed(data["normalised"], 1), fixed(data["normalised_best"], 1)]
-            + [spread(score, 1) for score in across],
+            [pages.fixed(data["normalised"], 1), pages.fixed(data["normalised_best"], 1)]
+            + [pages.spread(score, 1) for score in across],
         )
         for (name, data), across in zip(record["sets"].items(), scores, strict=True)
     ]
 
 
-def _score_chart(record: Record) -> Panel:
+def _score_chart(record: pages.Record) -> Panel:
     means = [{"mean": data["normalised"], "std": None} for data in record["sets"].values()]
     shown = [each for each in _series(record) if not each[0].endswith(BEST)]
     bars = [
@@ -161,31 +147,31 @@ def _score_chart(record: Record) -> Panel:
     )  # fmt: skip
 
 
-def _training_rows(record: Record) -> list[dict[str, str]]:
+def _training_rows(record: pages.Record) -> list[dict[str, str]]:
     return [
         {
             "run": run["run"],
-            "parameters": count(run["parameters"]),
-            "updates": count(run["steps"]),
-            "training": duration(run["train_s"]),
-            "validation loss": fixed(run["validation_loss"], 4),
-            "target return": fixed(run["return_target"]),
-            "normalised": fixed(run["normalised"], 1),
-            "target: best return": fixed(run["normalised_asked_best"], 1),
-            "return": fixed(run["return"], 0),
-            "length": fixed(run["length"], 0),
+            "parameters": pages.count(run["parameters"]),
+            "updates": pages.count(run["steps"]),
+            "training": pages.duration(run["train_s"]),
+            "validation loss": pages.fixed(run["validation_loss"], 4),
+            "target return": pages.fixed(run["return_target"]),
+            "normalised": pages.fixed(run["normalised"], 1),
+            "target: best return": pages.fixed(run["normalised_asked_best"], 1),
+            "return": pages.fixed(run["return"], 0),
+            "length": pages.fixed(run["length"], 0),
         }
         for run in record["runs"]
     ]
 
 
-def _sizes(record: Record) -> list[tuple[str, Record]]:
+def _sizes(record: pages.Record) -> list[tuple[str, pages.Record]]:
     """Every model with one of its results, all of which are of the same size."""
     by_model = {result["model"]: result for result in record["results"]}
     return [(_title(record, model), by_model[model]) for model in record["models"]]
 
 
-def _targets_are_published(record: Record) -> bool:
+def _targets_are_published(record: pages.Record) -> bool:
     targets = record["plan"]["return_targets"]
     return all(targets[name] == PUBLISHED_TARGETS.get(name) for name in record["sets"])
 

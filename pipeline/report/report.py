@@ -12,21 +12,10 @@ from statistics import fmean
 from typing import Any
 
 from datasets.errors import amount
-from pipeline.report import charts
+from pipeline.report import charts, pages
 from pipeline.report.bench_page import bench_panels
 from pipeline.report.expert_section import card_table, sheet_figures
 from pipeline.report.figures import MUTED, Panel, heat_colours
-from pipeline.report.pages import (
-    DASH,
-    count,
-    fixed,
-    flattened,
-    interval,
-    is_number,
-    render,
-    words,
-    write_texts,
-)
 from pipeline.report.run_files import EXPERT, Record, RunFiles, read_run
 
 REPORT_NAME = "report.html"
@@ -81,13 +70,13 @@ def write_report(run_dir: Path) -> Path:
     Raises:
         ValueError: a file is missing or malformed; an older report is then left as it was.
     """
-    write_texts(run_dir, {REPORT_NAME: render_report(read_run(run_dir))})
+    pages.write_texts(run_dir, {REPORT_NAME: render_report(read_run(run_dir))})
     return run_dir / REPORT_NAME
 
 
 def render_report(run: RunFiles) -> str:
     """The page as text."""
-    return render("report.html", {"policy": policy_name}, **_context(run))
+    return pages.render("report.html", {"policy": policy_name}, **_context(run))
 
 
 def policy_name(policy: str) -> str:
@@ -125,33 +114,35 @@ def _context(run: RunFiles) -> dict[str, object]:
         "bench": run.bench,
         "bench_charts": bench_panels(run.bench) if run.bench else [],
         "plan": [
-            (key, list(flattened(value)) if isinstance(value, Mapping) else [("", value)])
+            (key, list(pages.flattened(value)) if isinstance(value, Mapping) else [("", value)])
             for key, value in run.plan.items()
         ],
-        "info": list(flattened(dataset["info"])),
+        "info": list(pages.flattened(dataset["info"])),
         "files": [(path.as_posix(), (run.root / path).stat().st_size) for path in run.paths],
     }
 
 
 def _abstract(summary: Record) -> str:
     """The result in one sentence, from what the summary has."""
-    steps = count(summary["dataset"].get("steps"))
+    steps = pages.count(summary["dataset"].get("steps"))
     learned = [
         (name, row)
         for name, row in summary["policies"].items()
-        if name != EXPERT and is_number(row["return_fraction"])
+        if name != EXPERT and pages.is_number(row["return_fraction"])
     ]
     if not learned:
         return f"{steps} recorded control steps; no learned policy has been evaluated."
     name, best = max(learned, key=lambda item: item[1]["return_fraction"])
     sentence = (
         f"Trained on {steps} recorded control steps, {policy_name(name)} reaches "
-        f"{fixed(best['return_fraction'], 3)} of the expert's return"
+        f"{pages.fixed(best['return_fraction'], 3)} of the expert's return"
     )
-    if is_number(best["success"]):
-        sentence += f" and succeeds in {fixed(best['success'])} of the held-out episodes"
-    if is_number(best["latency_us_median"]):
-        sentence += f", with a median of {count(best['latency_us_median'])} µs for a control step"
+    if pages.is_number(best["success"]):
+        sentence += f" and succeeds in {pages.fixed(best['success'])} of the held-out episodes"
+    if pages.is_number(best["latency_us_median"]):
+        sentence += (
+            f", with a median of {pages.count(best['latency_us_median'])} µs for a control step"
+        )
     return sentence + "."
 
 
@@ -186,7 +177,7 @@ def _mean_over_levels(cells: Iterable[Record], field: str) -> dict[tuple[str, st
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for cell in cells:
         known = groups.setdefault((cell["terrain"], cell["skill"]), [])
-        if is_number(cell[field]) and is_number(cell["episodes"]):
+        if pages.is_number(cell[field]) and pages.is_number(cell["episodes"]):
             known.append((cell[field], cell["episodes"]))
     return {
         place: fmean(*zip(*known, strict=True)) if known else None
@@ -195,7 +186,7 @@ def _mean_over_levels(cells: Iterable[Record], field: str) -> dict[tuple[str, st
 
 
 def _limits(values: Iterable[float | None]) -> tuple[float, float]:
-    numbers = [value for value in values if is_number(value)]
+    numbers = [value for value in values if pages.is_number(value)]
     return min(numbers, default=0.0), max(numbers, default=1.0)
 
 
@@ -220,10 +211,10 @@ def _heat_table(
 
 
 def _heat_cell(value: float | None, digits: int, limits: tuple[float, float], ci: Any) -> HeatCell:
-    if not is_number(value):
-        return HeatCell(DASH, "#ffffff", MUTED)
-    shown = interval(ci, 1 if abs(value) >= 2 else 2)  # at most 12 characters fit
-    return HeatCell(fixed(value, digits), *heat_colours(value, *limits), shown)
+    if not pages.is_number(value):
+        return HeatCell(pages.DASH, "#ffffff", MUTED)
+    shown = pages.interval(ci, 1 if abs(value) >= 2 else 2)  # at most 12 characters fit
+    return HeatCell(pages.fixed(value, digits), *heat_colours(value, *limits), shown)
 
 
 def _dataset_charts(dataset: Record) -> list[Panel]:
@@ -240,14 +231,14 @@ def _dataset_charts(dataset: Record) -> list[Panel]:
 
 def _randomisation_chart(draw: Record) -> Panel:
     unit = "dimensionless" if draw["unit"] in ("", "1") else draw["unit"]
-    title = words(draw["name"]).removesuffix(f" {unit}")
+    title = pages.words(draw["name"]).removesuffix(f" {unit}")
     return charts.histogram(title, draw["edges"], draw["counts"], unit)
 
 
 def _modes_cut(run: RunFiles) -> ModesCut | None:
     """From the first training configuration that says `n_modes` and `context_len`; else none."""
     for training in run.training:
-        leaves = {name.rpartition(".")[2]: leaf for name, leaf in flattened(training.config)}
+        leaves = {name.rpartition(".")[2]: leaf for name, leaf in pages.flattened(training.config)}
         n_modes, context_len = leaves.get("n_modes"), leaves.get("context_len")
         if isinstance(n_modes, int) and isinstance(context_len, int):
             dt_s = run.dataset["control_dt_s"]
@@ -261,16 +252,16 @@ def _spectrum_chart(signal: Record, cut: ModesCut | None) -> Panel:
     note = f"{amount(signal['channels'], 'channel')}{unit}."
     if cut is not None:
         kept = sum(share for frequency, share in pairs if frequency <= cut.edge_hz)
-        note += f" Kept: {fixed(100 * kept, 1)} % of the energy."
+        note += f" Kept: {pages.fixed(100 * kept, 1)} % of the energy."
     edge_hz = cut.edge_hz if cut else None
     label = f"{cut.n_modes} of {cut.context_len} modes" if cut else ""
     frequency_hz, share = signal["frequency_hz"], signal["energy_share"]
-    return charts.spectrum(words(signal["signal"]), frequency_hz, share, edge_hz, label, note)
+    return charts.spectrum(pages.words(signal["signal"]), frequency_hz, share, edge_hz, label, note)
 
 
 def _best_validation(history: Iterable[Record]) -> float | None:
     return min(
-        (row["validation_loss"] for row in history if is_number(row["validation_loss"])),
+        (row["validation_loss"] for row in history if pages.is_number(row["validation_loss"])),
         default=None,
     )
 
@@ -280,6 +271,6 @@ def _latency_chart(policies: Mapping[str, Record], control_dt_s: float) -> Panel
     rows = [
         charts.LatencyBar(policy_name(name), row["latency_us_median"], row["latency_us_p99"])
         for name, row in policies.items()
-        if is_number(row["latency_us_median"])
+        if pages.is_number(row["latency_us_median"])
     ]
     return charts.latency("Control step", rows, control_dt_s * 1e6) if rows else None

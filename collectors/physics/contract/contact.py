@@ -7,23 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from collectors.physics.contract import scene
 from collectors.physics.contract.robot_check import standing_load
-from collectors.physics.contract.scene import (
-    FIRM_STANCE,
-    LEGS_UP,
-    ROBOT,
-    STANDING_HEIGHT_M,
-    WEIGHT_N,
-    Make,
-    draws_with,
-    height_between,
-    hold,
-    mean_over,
-    placed,
-    require,
-    require_close,
-    start_at,
-)
 from collectors.scenarios.terrains import TERRAINS, make_tile, tile_heights
 
 _SETTLE_STEPS = 75
@@ -32,92 +17,98 @@ _CONTACT_N = 1.0
 _SLOPE_LEVEL = 8
 
 
-def standing_sag(make: Make) -> str:
+def standing_sag(make: scene.Make) -> str:
     """Standing under the PD law, every joint sags by its load over its stiffness."""
-    stance = standing_load(ROBOT)
-    targets = stance.joint_pos_rad + stance.torque_nm / ROBOT.kp_nm_per_rad
-    start = start_at(z=ROBOT.nominal_height_m + 0.002, joint_pos=stance.joint_pos_rad)
-    backend = placed(make, start)
-    hold(backend, _SETTLE_STEPS, targets)
-    sag = mean_over(backend, _MEAN_STEPS, targets, lambda state: targets - state.joint_pos[0])
-    torque = mean_over(backend, _MEAN_STEPS, targets, lambda state: state.joint_torque[0])
-    stated = stance.torque_nm / ROBOT.kp_nm_per_rad
-    off = require_close("sag against load / stiffness, rad", sag, stated, 0.06)  # feet rub
-    law = require_close("torque against the PD law, Nm", torque, sag * ROBOT.kp_nm_per_rad, 1.0)
+    stance = standing_load(scene.ROBOT)
+    targets = stance.joint_pos_rad + stance.torque_nm / scene.ROBOT.kp_nm_per_rad
+    start = scene.start_at(z=scene.ROBOT.nominal_height_m + 0.002, joint_pos=stance.joint_pos_rad)
+    backend = scene.placed(make, start)
+    scene.hold(backend, _SETTLE_STEPS, targets)
+    sag = scene.mean_over(backend, _MEAN_STEPS, targets, lambda state: targets - state.joint_pos[0])
+    torque = scene.mean_over(backend, _MEAN_STEPS, targets, lambda state: state.joint_torque[0])
+    stated = stance.torque_nm / scene.ROBOT.kp_nm_per_rad
+    off = scene.require_close("sag against load / stiffness, rad", sag, stated, 0.06)  # feet rub
+    law = scene.require_close(
+        "torque against the PD law, Nm", torque, sag * scene.ROBOT.kp_nm_per_rad, 1.0
+    )
     height = float(backend.state.base_pos[0, 2])
-    require_close("height of the trunk, m", height, ROBOT.nominal_height_m, 0.015)
+    scene.require_close("height of the trunk, m", height, scene.ROBOT.nominal_height_m, 0.015)
     worst = int(np.argmax(np.abs(stated)))
     return (
-        f"{ROBOT.joint_names[worst]} sags {sag[worst]:.3f} rad, stated {stated[worst]:.3f}; "
+        f"{scene.ROBOT.joint_names[worst]} sags {sag[worst]:.3f} rad, stated {stated[worst]:.3f}; "
         f"all within {off:.3f}; torque off by {law:.2f} Nm; {height:.3f} m high"
     )
 
 
-def weight_on_feet(make: Make) -> str:
+def weight_on_feet(make: scene.Make) -> str:
     """The feet of a standing robot carry its weight, straight up; nothing else does."""
-    backend = placed(make, start_at(joint_pos=FIRM_STANCE))
-    hold(backend, _SETTLE_STEPS, FIRM_STANCE)
-    force = mean_over(
-        backend, _MEAN_STEPS, FIRM_STANCE, lambda state: state.foot_force[0].sum(axis=0)
+    backend = scene.placed(make, scene.start_at(joint_pos=scene.FIRM_STANCE))
+    scene.hold(backend, _SETTLE_STEPS, scene.FIRM_STANCE)
+    force = scene.mean_over(
+        backend, _MEAN_STEPS, scene.FIRM_STANCE, lambda state: state.foot_force[0].sum(axis=0)
     )
-    require_close("weight on the feet, N", force[2], WEIGHT_N, 0.02 * WEIGHT_N)
-    require_close("force along the ground, N", force[:2], 0.0, 5.0)
-    require(not backend.state.trunk_force.any(), "the trunk feels the ground")
-    require(not backend.state.knee_force.any(), "a knee feels the ground")
-    return f"{force[2]:.1f} N of {WEIGHT_N:.1f}"
+    scene.require_close("weight on the feet, N", force[2], scene.WEIGHT_N, 0.02 * scene.WEIGHT_N)
+    scene.require_close("force along the ground, N", force[:2], 0.0, 5.0)
+    scene.require(not backend.state.trunk_force.any(), "the trunk feels the ground")
+    scene.require(not backend.state.knee_force.any(), "a knee feels the ground")
+    return f"{force[2]:.1f} N of {scene.WEIGHT_N:.1f}"
 
 
-def belly(make: Make) -> str:
+def belly(make: scene.Make) -> str:
     """A trunk on the ground carries the weight, and feet in the air nothing."""
-    backend = placed(make, start_at(z=0.06, joint_pos=LEGS_UP))
-    hold(backend, _SETTLE_STEPS, LEGS_UP)
-    force = mean_over(backend, _MEAN_STEPS, LEGS_UP, lambda state: state.trunk_force[0])
-    require_close("weight on the trunk, N", force[2], WEIGHT_N, 0.05 * WEIGHT_N)
-    require(not backend.state.foot_force.any(), "a foot in the air feels a force")
-    return f"{force[2]:.1f} N of {WEIGHT_N:.1f}"
+    backend = scene.placed(make, scene.start_at(z=0.06, joint_pos=scene.LEGS_UP))
+    scene.hold(backend, _SETTLE_STEPS, scene.LEGS_UP)
+    force = scene.mean_over(backend, _MEAN_STEPS, scene.LEGS_UP, lambda state: state.trunk_force[0])
+    scene.require_close("weight on the trunk, N", force[2], scene.WEIGHT_N, 0.05 * scene.WEIGHT_N)
+    scene.require(not backend.state.foot_force.any(), "a foot in the air feels a force")
+    return f"{force[2]:.1f} N of {scene.WEIGHT_N:.1f}"
 
 
-def terrain_heights(make: Make) -> str:
+def terrain_heights(make: scene.Make) -> str:
     """Feet stand on the ground of every terrain, within the tile and on its seam."""
     names = sorted(TERRAINS)
     places = [(name, on_seam) for name in names for on_seam in (False, True)]
-    backend = placed(make, *[start_at()] * len(places))
-    hold(backend, 5)  # the second reset counts
+    backend = scene.placed(make, *[scene.start_at()] * len(places))
+    scene.hold(backend, 5)  # the second reset counts
     tiles = [make_tile(name, 4, 2) for name, _ in places]
     for index, (tile, (_, on_seam)) in enumerate(zip(tiles, places, strict=True)):
         x, y = (tile.period_m / 2, 0.3) if on_seam else (1.2, 0.4)
         under = np.stack(np.meshgrid(x + np.arange(-0.4, 0.5, 0.1), y + np.arange(-0.3, 0.4, 0.1)))
-        ground = height_between(tile, under.reshape(2, -1).T).max()
-        height = float(ground) + STANDING_HEIGHT_M + 0.01
-        backend.reset(index, start_at(x, y, height, tile=tile))
-    hold(backend, 40, FIRM_STANCE)
+        ground = scene.height_between(tile, under.reshape(2, -1).T).max()
+        height = float(ground) + scene.STANDING_HEIGHT_M + 0.01
+        backend.reset(index, scene.start_at(x, y, height, tile=tile))
+    scene.hold(backend, 40, scene.FIRM_STANCE)
     state, worst = backend.state, 0.0
     for index, (tile, (name, on_seam)) in enumerate(zip(tiles, places, strict=True)):
         where = f"{name}, {'on the seam' if on_seam else 'within the tile'}"
         down = np.linalg.norm(state.foot_force[index], axis=1) > _CONTACT_N
-        require(down.sum() >= 2, f"{where}: {down.sum()} feet on the ground")
+        scene.require(down.sum() >= 2, f"{where}: {down.sum()} feet on the ground")
         feet = state.foot_pos[index, down]
-        ground = height_between(tile, feet[:, :2]) + ROBOT.foot_radius_m
+        ground = scene.height_between(tile, feet[:, :2]) + scene.ROBOT.foot_radius_m
         allowed = 0.005 if name == "flat" else 0.02
-        off = require_close(f"{where}: feet over the ground, m", feet[:, 2], ground, allowed)
+        off = scene.require_close(f"{where}: feet over the ground, m", feet[:, 2], ground, allowed)
         worst = max(worst, off)
     return f"{len(names)} terrains, feet within {1000 * worst:.0f} mm of the ground"
 
 
-def slope_friction(make: Make) -> str:
+def slope_friction(make: scene.Make) -> str:
     """Feet slide down a slope steeper than their friction angle and hold on a gentler one."""
     tile = make_tile("slope", _SLOPE_LEVEL, 0)
     frictions = (0.3, 0.8, 1.25)
     heights = tile_heights(tile, np.array([[2.5, 0.0], [2.9, 0.0]]))
     grade = abs(float(heights[1] - heights[0])) / 0.4
-    start = start_at(x=2.5, z=float(heights[0]) + 0.45, joint_pos=FIRM_STANCE, tile=tile)
-    draws = [draws_with(friction=friction) for friction in frictions]
-    backend = placed(make, *(replace(start, draws=drawn) for drawn in draws))
-    hold(backend, 50, FIRM_STANCE)
+    start = scene.start_at(
+        x=2.5, z=float(heights[0]) + 0.45, joint_pos=scene.FIRM_STANCE, tile=tile
+    )
+    draws = [scene.draws_with(friction=friction) for friction in frictions]
+    backend = scene.placed(make, *(replace(start, draws=drawn) for drawn in draws))
+    scene.hold(backend, 50, scene.FIRM_STANCE)
     landed = backend.state.foot_pos.copy()
-    hold(backend, 25, FIRM_STANCE)
+    scene.hold(backend, 25, scene.FIRM_STANCE)
     slid = np.linalg.norm(backend.state.foot_pos - landed, axis=2).mean(axis=1)
     told = ", ".join(f"{f:g}: {way:.3f} m" for f, way in zip(frictions, slid, strict=True))
-    require(slid[0] > 0.1, f"friction 0.3 holds on a grade of {grade:.2f} ({told})")
-    require((slid[1:] < 0.04).all(), f"friction of 0.8 or more slides down {grade:.2f} ({told})")
+    scene.require(slid[0] > 0.1, f"friction 0.3 holds on a grade of {grade:.2f} ({told})")
+    scene.require(
+        (slid[1:] < 0.04).all(), f"friction of 0.8 or more slides down {grade:.2f} ({told})"
+    )
     return f"grade {grade:.2f}, way in half a second by friction {told}"

@@ -4,22 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collectors.physics.contract.scene import (
-    DEFAULT_POSE,
-    FIRM_STANCE,
-    ROBOT,
-    WEIGHT_N,
-    Make,
-    draws_with,
-    hold,
-    in_the_air,
-    mean_over,
-    placed,
-    require,
-    require_close,
-    start_at,
-    tolerance,
-)
+from collectors.physics.contract import scene
 from collectors.physics.interface import PhysicsBackend
 from collectors.robots.robot import LEGS
 from collectors.scenarios.randomisation import DRAWS, draw_randomisation
@@ -27,26 +12,26 @@ from collectors.timing import GRAVITY_MS2
 
 _STEP_RAD = 0.3
 _CALF = 2
-_TRUNK_SHARE = 13.042 / ROBOT.mass_kg
+_TRUNK_SHARE = 13.042 / scene.ROBOT.mass_kg
 """Share of the mass that the centre-of-mass offset moves."""
 _COARSEST_SHARE = 1 / 64
 """Allowed error of a realised draw, as a share of its range: Isaac Gym has 64 frictions."""
 
 
-def realised_draws(make: Make) -> str:
+def realised_draws(make: scene.Make) -> str:
     """Realised draws are near the drawn ones; realising them again changes nothing."""
     backend, rng = make(1, 1), np.random.default_rng(0)
     drawn = np.stack([draw_randomisation(rng) for _ in range(200)])
     found = backend.realised(drawn)
-    require(found.shape == drawn.shape, f"draws of shape {drawn.shape} became {found.shape}")
+    scene.require(found.shape == drawn.shape, f"draws of shape {drawn.shape} became {found.shape}")
     again = backend.realised(found)
-    require((again == found).all(), "realising twice changes draws")
+    scene.require((again == found).all(), "realising twice changes draws")
     one = backend.realised(drawn[0])
-    require((one == found[0]).all(), "one robot's draws are realised differently in a batch")
+    scene.require((one == found[0]).all(), "one robot's draws are realised differently in a batch")
     ranges = np.array([draw.high - draw.low for draw in DRAWS])
     off = np.abs(found - drawn).max(axis=0) / ranges
     worst = int(np.argmax(off))
-    require(
+    scene.require(
         off[worst] <= _COARSEST_SHARE,
         f"{DRAWS[worst].name} is realised with an error of {off[worst]:.1%} of its range",
     )
@@ -54,121 +39,133 @@ def realised_draws(make: Make) -> str:
     return f"{', '.join(changed)} off by {off[worst]:.1%} of the range" if changed else "as drawn"
 
 
-def motor_gains(make: Make) -> str:
+def motor_gains(make: scene.Make) -> str:
     """Stiffer and stronger motors respond faster, damped ones more slowly."""
     factors = (0.9, 1.0, 1.1)
     names = ("kp_factor", "motor_strength", "kd_factor")
-    draws = [draws_with(**{name: factor}) for name in names for factor in factors]
+    draws = [scene.draws_with(**{name: factor}) for name in names for factor in factors]
     backend = _hanging(make, draws)
     first = _calf_response(backend, 1).reshape(3, 3)
     second = _calf_response(backend, 1).reshape(3, 3)
     for name, moved in zip(names[:2], first[:2], strict=True):
-        require((np.diff(moved) > 0).all() and moved[0] > 0, f"{name} 0.9, 1, 1.1: {_rad(moved)}")
+        scene.require(
+            (np.diff(moved) > 0).all() and moved[0] > 0, f"{name} 0.9, 1, 1.1: {_rad(moved)}"
+        )
     damped = second[2]
-    require((np.diff(damped) < 0).all() and damped[-1] > 0, f"kd_factor 0.9-1.1: {_rad(damped)}")
-    off = require_close("nominal robots beside each other", np.ptp(first[:, 1]), 0.0, 1e-4)
-    require_close("strength 1.1 against Kp and Kd 1.1", first[1, 2], first[0, 2], 0.02)
+    scene.require(
+        (np.diff(damped) < 0).all() and damped[-1] > 0, f"kd_factor 0.9-1.1: {_rad(damped)}"
+    )
+    off = scene.require_close("nominal robots beside each other", np.ptp(first[:, 1]), 0.0, 1e-4)
+    scene.require_close("strength 1.1 against Kp and Kd 1.1", first[1, 2], first[0, 2], 0.02)
     return f"Kp {_rad(first[0])}, strength {_rad(first[1])}, Kd {_rad(damped)}; alike in {off:.0g}"
 
 
-def stiff_legs(make: Make) -> str:
+def stiff_legs(make: scene.Make) -> str:
     """Stiffer legs stand higher."""
-    backend = _standing(make, [draws_with(kp_factor=factor) for factor in (0.9, 1.1)])
+    backend = _standing(make, [scene.draws_with(kp_factor=factor) for factor in (0.9, 1.1)])
     soft, stiff = backend.state.base_pos[:, 2]
-    require(0.25 < soft < stiff - 0.001 < 0.31, f"Kp 0.9: {soft:.3f} m, 1.1: {stiff:.3f} m")
+    scene.require(0.25 < soft < stiff - 0.001 < 0.31, f"Kp 0.9: {soft:.3f} m, 1.1: {stiff:.3f} m")
     return f"Kp 0.9: {soft:.3f} m, 1.1: {stiff:.3f} m"
 
 
-def action_lag(make: Make) -> str:
+def action_lag(make: scene.Make) -> str:
     """Lag delays the response by substeps without weakening it."""
-    backend = _hanging(make, [draws_with(action_lag_substeps=lag) for lag in range(4)])
+    backend = _hanging(make, [scene.draws_with(action_lag_substeps=lag) for lag in range(4)])
     response = _calf_response(backend, 1)
-    require((np.diff(response) < 0).all(), f"after a step, lag 0 to 3: {_rad(response)}")
-    require(response[-1] > 0, "a lag of 3 substeps takes a whole step")
+    scene.require((np.diff(response) < 0).all(), f"after a step, lag 0 to 3: {_rad(response)}")
+    scene.require(response[-1] > 0, "a lag of 3 substeps takes a whole step")
     late = _calf_response(backend, 40)
-    off = require_close("where the joint arrives, rad", late, _STEP_RAD, 0.02)
+    off = scene.require_close("where the joint arrives, rad", late, _STEP_RAD, 0.02)
     return f"after a step {_rad(response)}, in the end off by {off:.3f}"
 
 
-def joint_offset(make: Make) -> str:
+def joint_offset(make: scene.Make) -> str:
     """A joint offset shifts that joint's rest position and no other."""
     offsets = [-0.02, 0.0, 0.02]
-    backend = _hanging(make, [draws_with(joint_offset_7_rad=offset) for offset in offsets])
-    hold(backend, 40)
-    rest = backend.state.joint_pos - DEFAULT_POSE
-    off = require_close("offset of joint 7, rad", rest[:, 7], offsets, 2e-3)
-    others = require_close("other joints, rad", np.delete(rest, 7, axis=1), 0.0, 2e-3)
+    backend = _hanging(make, [scene.draws_with(joint_offset_7_rad=offset) for offset in offsets])
+    scene.hold(backend, 40)
+    rest = backend.state.joint_pos - scene.DEFAULT_POSE
+    off = scene.require_close("offset of joint 7, rad", rest[:, 7], offsets, 2e-3)
+    others = scene.require_close("other joints, rad", np.delete(rest, 7, axis=1), 0.0, 2e-3)
     return f"off by {1000 * off:.1f} mrad, others by {1000 * others:.1f}"
 
 
-def added_mass(make: Make) -> str:
+def added_mass(make: scene.Make) -> str:
     """Added mass weighs on the feet."""
     masses = [-1.0, 0.0, 3.0]
-    backend = _standing(make, [draws_with(base_mass_offset_kg=mass) for mass in masses])
+    backend = _standing(make, [scene.draws_with(base_mass_offset_kg=mass) for mass in masses])
     weight = _on_feet(backend).sum(axis=1)
-    expected = WEIGHT_N + np.array(masses) * GRAVITY_MS2
-    off = require_close("weight on the feet, N", weight, expected, 0.02 * WEIGHT_N)
+    expected = scene.WEIGHT_N + np.array(masses) * GRAVITY_MS2
+    off = scene.require_close("weight on the feet, N", weight, expected, 0.02 * scene.WEIGHT_N)
     return f"-1, 0 and 3 kg: {', '.join(f'{each:.0f}' for each in weight)} N, off by {off:.1f}"
 
 
-def centre_of_mass(make: Make) -> str:
+def centre_of_mass(make: scene.Make) -> str:
     """Moving the centre of mass loads the feet on that side."""
     offsets = [("com_offset_x_m", "FL FR"), ("com_offset_y_m", "FL RL")]
-    draws = [draws_with(**{name: value}) for name, _ in offsets for value in (-0.03, 0.03)]
+    draws = [scene.draws_with(**{name: value}) for name, _ in offsets for value in (-0.03, 0.03)]
     force = _on_feet(_standing(make, draws)).reshape(2, 2, 4)
     gained = []
     for (name, loaded), (away, towards) in zip(offsets, force, strict=True):
         feet = [leg in loaded.split() for leg in LEGS]
         gained.append(float(towards[feet].sum() - away[feet].sum()))
-        require(gained[-1] > 20.0, f"{name} 0.06 further: {loaded} carry {gained[-1]:.0f} N more")
+        scene.require(
+            gained[-1] > 20.0, f"{name} 0.06 further: {loaded} carry {gained[-1]:.0f} N more"
+        )
     return f"6 cm forwards load the front by {gained[0]:.0f} N, 6 cm left that by {gained[1]:.0f}"
 
 
-def raised_mass(make: Make) -> str:
+def raised_mass(make: scene.Make) -> str:
     """A spinning robot turns about its raised or lowered centre of mass."""
-    draws = [draws_with(com_offset_z_m=value) for value in (-0.05, 0.05)]
-    backend = placed(make, *(in_the_air(ang_vel=(3.0, 0.0, 0.0), draws=row) for row in draws))
-    hold(backend, 25)
+    draws = [scene.draws_with(com_offset_z_m=value) for value in (-0.05, 0.05)]
+    backend = scene.placed(
+        make, *(scene.in_the_air(ang_vel=(3.0, 0.0, 0.0), draws=row) for row in draws)
+    )
+    scene.hold(backend, 25)
     # The origin, at rest at first, circles a point r above it: y = r (sin wt - wt).
     low, high = backend.state.base_pos[:, 1]
     expected = 2 * 0.05 * _TRUNK_SHARE * (np.sin(1.5) - 1.5)
-    require_close("sideways way, m", high - low, expected, 0.25 * abs(expected))
+    scene.require_close("sideways way, m", high - low, expected, 0.25 * abs(expected))
     return f"{high - low:.4f} m aside, closed form {expected:.4f}"
 
 
-def draws_replaced(make: Make) -> str:
+def draws_replaced(make: scene.Make) -> str:
     """New draws replace the previous ones, mass and friction included."""
-    backend = _hanging(make, [draws_with(base_mass_offset_kg=3.0, kp_factor=1.1), draws_with()])
-    hold(backend, 1)
+    backend = _hanging(
+        make, [scene.draws_with(base_mass_offset_kg=3.0, kp_factor=1.1), scene.draws_with()]
+    )
+    scene.hold(backend, 1)
     for index in range(2):
-        backend.reset(index, in_the_air())
+        backend.reset(index, scene.in_the_air())
     response = _calf_response(backend, 3)
-    near = tolerance(backend, 0.0, 1e-4)
-    off = require_close("response, rad", response[0], response[1], near)
+    near = scene.tolerance(backend, 0.0, 1e-4)
+    off = scene.require_close("response, rad", response[0], response[1], near)
     return f"responses differ by {off:.1g} rad"
 
 
-def _hanging(make: Make, draws: Sequence[np.ndarray]) -> PhysicsBackend:
-    return placed(make, *(in_the_air(draws=row) for row in draws))
+def _hanging(make: scene.Make, draws: Sequence[np.ndarray]) -> PhysicsBackend:
+    return scene.placed(make, *(scene.in_the_air(draws=row) for row in draws))
 
 
-def _standing(make: Make, draws: Sequence[np.ndarray]) -> PhysicsBackend:
-    backend = placed(make, *(start_at(joint_pos=FIRM_STANCE, draws=row) for row in draws))
-    hold(backend, 60, FIRM_STANCE)
+def _standing(make: scene.Make, draws: Sequence[np.ndarray]) -> PhysicsBackend:
+    backend = scene.placed(
+        make, *(scene.start_at(joint_pos=scene.FIRM_STANCE, draws=row) for row in draws)
+    )
+    scene.hold(backend, 60, scene.FIRM_STANCE)
     return backend
 
 
 def _on_feet(backend: PhysicsBackend) -> np.ndarray:
     """(N, 4) load of each foot in N, a mean over half a second."""
-    return mean_over(backend, 25, FIRM_STANCE, lambda state: state.foot_force[..., 2])
+    return scene.mean_over(backend, 25, scene.FIRM_STANCE, lambda state: state.foot_force[..., 2])
 
 
 def _calf_response(backend: PhysicsBackend, steps: int) -> np.ndarray:
     """(N,) rad that the front left calf has moved towards a target 0.3 rad away."""
-    target = DEFAULT_POSE.copy()
+    target = scene.DEFAULT_POSE.copy()
     target[_CALF] += _STEP_RAD
-    hold(backend, steps, target)
-    return backend.state.joint_pos[:, _CALF] - DEFAULT_POSE[_CALF]
+    scene.hold(backend, steps, target)
+    return backend.state.joint_pos[:, _CALF] - scene.DEFAULT_POSE[_CALF]
 
 
 def _rad(values: np.ndarray) -> str:

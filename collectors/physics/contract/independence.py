@@ -8,18 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from collectors.physics.contract.scene import (
-    DEFAULT_POSE,
-    STANDING_HEIGHT_M,
-    STATE_NAMES,
-    Make,
-    hold,
-    in_the_air,
-    require,
-    require_close,
-    snapshot,
-    start_at,
-)
+from collectors.physics.contract import scene
 from collectors.physics.interface import PhysicsBackend
 from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.passages import Passage, place_barriers
@@ -32,16 +21,16 @@ _EXACT_STEPS, _FLOAT32_STEPS = 30, 15
 State = Mapping[str, np.ndarray]
 
 
-def determinism(make: Make) -> str:
+def determinism(make: scene.Make) -> str:
     """The same starts, draws and targets give the same motion twice."""
     first, second = make(4, 1), make(4, 1)
     for backend in (first, second):
         _scatter(backend, range(4))
         _wave(backend, _steps(first))
-    return _require_same(first, snapshot(first), snapshot(second))
+    return _require_same(first, scene.snapshot(first), scene.snapshot(second))
 
 
-def neighbours(make: Make) -> str:
+def neighbours(make: scene.Make) -> str:
     """Motion does not depend on threads, neighbours or a robot's index."""
     numbers = list(range(6))
     runs: dict[str, dict[str, np.ndarray]] = {}
@@ -55,8 +44,8 @@ def neighbours(make: Make) -> str:
         _scatter(backend, robots)
         bumped = _wave(backend, _steps(backend))
         if name == "one thread":
-            require(bumped[1::2].any(), "none of the robots between walls touched them")
-        runs[name] = snapshot(backend)
+            scene.require(bumped[1::2].any(), "none of the robots between walls touched them")
+        runs[name] = scene.snapshot(backend)
     one = runs["one thread"]
     found = [
         _require_same(backend, one, runs["two threads"], what="on two threads"),
@@ -66,38 +55,38 @@ def neighbours(make: Make) -> str:
     return found[0] if len(set(found)) == 1 else "; ".join(found)
 
 
-def partial_reset(make: Make) -> str:
+def partial_reset(make: scene.Make) -> str:
     """Resetting one robot leaves the others untouched, now and later."""
     whole, partly = make(4, 1), make(4, 1)
     for backend in (whole, partly):
         _scatter(backend, range(4))
         _wave(backend, 10)
-    before = snapshot(partly)
-    partly.reset(1, in_the_air(tile=make_tile("stairs", 7, 0)))
+    before = scene.snapshot(partly)
+    partly.reset(1, scene.in_the_air(tile=make_tile("stairs", 7, 0)))
     others = [0, 2, 3]
-    at_once = snapshot(partly)
-    for name in STATE_NAMES:
+    at_once = scene.snapshot(partly)
+    for name in scene.STATE_NAMES:
         same = np.array_equal(at_once[name][others], before[name][others])
-        require(same, f"the reset of robot 1 changed {name} of the others at once")
+        scene.require(same, f"the reset of robot 1 changed {name} of the others at once")
     for backend in (whole, partly):
         _wave(backend, 10)
     height = float(partly.state.base_pos[1, 2])
-    require(height > 40.0, f"the robot that was reset to 50 m is at {height:.1f} m")
-    after, beside = _rows(snapshot(partly), others), _rows(snapshot(whole), others)
+    scene.require(height > 40.0, f"the robot that was reset to 50 m is at {height:.1f} m")
+    after, beside = _rows(scene.snapshot(partly), others), _rows(scene.snapshot(whole), others)
     return _require_same(whole, after, beside, what="beside a reset")
 
 
-def restart(make: Make) -> str:
+def restart(make: scene.Make) -> str:
     """A used robot restarts like a new one."""
     used, new = make(2, 1), make(2, 1)
     _scatter(used, (2, 3))
     _wave(used, 15)
     for backend in (used, new):
         _scatter(backend, range(2))
-    _require_same(used, snapshot(used), snapshot(new), what="at the start")
+    _require_same(used, scene.snapshot(used), scene.snapshot(new), what="at the start")
     for backend in (used, new):
         _wave(backend, 15)
-    return _require_same(used, snapshot(used), snapshot(new), what="after a restart")
+    return _require_same(used, scene.snapshot(used), scene.snapshot(new), what="after a restart")
 
 
 def _scatter(backend: PhysicsBackend, numbers: Sequence[int]) -> None:
@@ -110,14 +99,14 @@ def _scatter(backend: PhysicsBackend, numbers: Sequence[int]) -> None:
         walls = place_barriers(Passage("walls", 0.0, 0.6, 0.32), tile, np.zeros(2), yaw)
         draws = backend.realised(draw_randomisation(rng))
         fields = {"tile": tile, "barriers": walls if number % 2 else (), "draws": draws}
-        backend.reset(robot, start_at(z=STANDING_HEIGHT_M + 0.1, yaw=yaw, **fields))
+        backend.reset(robot, scene.start_at(z=scene.STANDING_HEIGHT_M + 0.1, yaw=yaw, **fields))
 
 
 def _wave(backend: PhysicsBackend, steps: int) -> np.ndarray:
     """Step with swaying targets; (N,) whether each robot touched a barrier."""
     touched = np.zeros(backend.num_robots, dtype=bool)
     for step in range(steps):
-        hold(backend, 1, DEFAULT_POSE + 0.2 * np.sin(0.5 * step + np.arange(N_JOINTS)))
+        scene.hold(backend, 1, scene.DEFAULT_POSE + 0.2 * np.sin(0.5 * step + np.arange(N_JOINTS)))
         touched |= backend.state.barrier_force > 0
     return touched
 
@@ -135,11 +124,13 @@ def _require_same(
 ) -> str:
     """Describe how far two runs differ; CheckFailed beyond the tolerance."""
     if backend.exact:
-        for name in STATE_NAMES:
-            require(np.array_equal(first[name], second[name]), f"{what} {name} has other bits")
+        for name in scene.STATE_NAMES:
+            scene.require(
+                np.array_equal(first[name], second[name]), f"{what} {name} has other bits"
+            )
         return "bit for bit"
     off = {
-        name: require_close(f"{what} {name}", first[name], second[name], allowed)
+        name: scene.require_close(f"{what} {name}", first[name], second[name], allowed)
         for name, allowed in _FLOAT32.items()
     }
     return f"{what} off by {1000 * off['base_pos']:.2g} mm, {off['joint_pos']:.2g} rad"

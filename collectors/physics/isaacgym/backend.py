@@ -23,12 +23,7 @@ import mujoco
 import numpy as np
 
 from collectors.physics.interface import Availability, BackendUnavailable, PhysicsState, RobotStart
-from collectors.physics.isaacgym.process import (
-    IsaacGymConfig,
-    WorkerProcess,
-    child_environment,
-    config_from_environment,
-)
+from collectors.physics.isaacgym import process
 from collectors.physics.isaacgym.worker import protocol
 from collectors.physics.isaacgym.world_file import FixedPart, TileBook, write_world
 from collectors.physics.mujoco.model import build_model
@@ -64,7 +59,7 @@ _IMPORT = (
 def availability() -> Availability:
     """Whether an interpreter is configured that can import isaacgym."""
     try:
-        config = config_from_environment()
+        config = process.config_from_environment()
         version = _isaacgym_version(config.python, min(config.timeout_s, _IMPORT_LIMIT_S))
     except BackendUnavailable as error:
         return Availability(IsaacGymBackend.name, False, str(error), "")
@@ -80,7 +75,7 @@ def _isaacgym_version(python: str, limit_s: float) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=limit_s,
-            env=child_environment(python),
+            env=process.child_environment(python),
             check=False,
         )
     except OSError as error:
@@ -120,12 +115,12 @@ class IsaacGymBackend:
         robot: RobotCard,
         num_robots: int,
         threads: int,
-        config: IsaacGymConfig | None = None,
+        config: process.IsaacGymConfig | None = None,
         fresh_process: bool | None = None,
     ):
         self.num_robots = num_robots
         self._robot = robot
-        self._config = config or config_from_environment()
+        self._config = config or process.config_from_environment()
         on_gpu = self._config.device != "cpu"
         self._fresh_process = on_gpu if fresh_process is None else fresh_process
         self._model = build_model(robot)
@@ -215,8 +210,8 @@ class IsaacGymBackend:
         """End the worker."""
         self._worker.close()
 
-    def _start_worker(self) -> WorkerProcess:
-        return WorkerProcess(self._config, self.num_robots, self._facts, self._urdf)
+    def _start_worker(self) -> process.WorkerProcess:
+        return process.WorkerProcess(self._config, self.num_robots, self._facts, self._urdf)
 
     def _build(self) -> None:
         """Build the world; robots that were not reset keep their state."""

@@ -68,8 +68,8 @@ def robot_urdf(robot: RobotCard, model: mujoco.MjModel) -> RobotUrdf:
         text=ET.tostring(root, encoding="unicode"),
         trunk=writer.link_name(writer.bodies[0]),
         hips=tuple(writer.link_name(body) for body in hips),
-        feet=tuple(writer.part_name(model.geom(name).id) for name in robot.foot_geoms),
-        knees=tuple(writer.part_name(model.geom(name).id) for name in robot.knee_geoms),
+        feet=tuple(writer.parts[model.geom(name).id] for name in robot.foot_geoms),
+        knees=tuple(writer.parts[model.geom(name).id] for name in robot.knee_geoms),
         beyond_barriers=tuple(writer.beyond_barriers),
         damping=damping.tolist(),
         armature=model.dof_armature[dofs].tolist(),
@@ -117,7 +117,7 @@ class _Writer:
         for body in range(trunk + 1, model.nbody):
             if int(model.body_parentid[body]) in self.bodies:
                 self.bodies.append(body)
-        self._parts = {
+        self.parts = {
             model.geom(name).id: f"gaitforge_{kind}_{leg}"
             for kind, names in (("foot", robot.foot_geoms), ("knee", robot.knee_geoms))
             for leg, name in enumerate(names)
@@ -130,16 +130,12 @@ class _Writer:
         """The body's name, or a generated one."""
         return self._model.body(body).name or f"gaitforge_body_{body}"
 
-    def part_name(self, geom: int) -> str:
-        """The link of a foot or a knee."""
-        return self._parts[geom]
-
     def write_body(self, root: ET.Element, body: int) -> None:
         """Add a body's link, those of its feet and knees, and their joints."""
         model = self._model
         first, count = int(model.body_geomadr[body]), int(model.body_geomnum[body])
         geoms = [g for g in range(first, first + count) if model.geom_conaffinity[g]]
-        parts = [g for g in geoms if g in self._parts]
+        parts = [g for g in geoms if g in self.parts]
         inertials = self._split(body, parts)
         if body != self.bodies[0]:
             self._write_joint(root, body)
@@ -148,11 +144,11 @@ class _Writer:
         )
         for geom, inertial in zip(parts, inertials[1:], strict=True):
             position, rotation = self._geom_frame(geom)
-            joint = _add_joint(root, self._parts[geom] + "_joint", "fixed", position, rotation)
+            joint = _add_joint(root, self.parts[geom] + "_joint", "fixed", position, rotation)
             _add(joint, "parent", link=self.link_name(body))
-            _add(joint, "child", link=self._parts[geom])
+            _add(joint, "child", link=self.parts[geom])
             centred = _Inertial(inertial.mass, np.zeros(3), inertial.inertia)
-            self._write_link(root, self._parts[geom], centred, [geom], False)
+            self._write_link(root, self.parts[geom], centred, [geom], False)
 
     def _split(self, body: int, parts: list[int]) -> list[_Inertial]:
         """The body's inertia without its feet and knees, and theirs, in its link's frame."""

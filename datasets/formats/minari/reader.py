@@ -13,19 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.catalog.catalog import with_group_names
+from datasets.formats import sources
 from datasets.formats.checks import check_finite, damage_named, refuse
 from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.minari import metadata as meta
 from datasets.formats.minari import schema as layout
 from datasets.formats.notes import check_notes
-from datasets.formats.sources import (
-    Parts,
-    catalog_columns,
-    episode_returns,
-    field_name,
-    identity,
-    stored_dtype,
-)
 from datasets.schema import TASK_AND_QUALITY, Field, Schema
 
 UNKNOWN_DT_S = 0.02
@@ -75,8 +68,8 @@ class MinariImporter(Importer):
         describe = self._describe_notes if layout.NOTES in self._metadata else self._describe
         describe(first, episode_keys)
         self.files = sorted(path for path in self._path.rglob("*") if path.is_file())
-        self.identity = identity(self.files, options)
-        self.parts = Parts(lengths, self.schema.fields)
+        self.identity = sources.identity(self.files, options)
+        self.parts = sources.Parts(lengths, self.schema.fields)
 
     def _survey(self) -> tuple[np.ndarray, set[str]]:
         """(E,) lengths of the episodes, and all keys of their metadata."""
@@ -106,7 +99,7 @@ class MinariImporter(Importer):
         if not obs.slices and len(obs.shape) == 1:
             obs = replace(obs, slices={"state": (0, obs.shape[0])})
         rewards = np.asarray(first[layout.REWARDS])
-        if not (reward_dtype := stored_dtype(rewards.dtype)):
+        if not (reward_dtype := sources.stored_dtype(rewards.dtype)):
             key = f"episode_0/{layout.REWARDS}"
             refuse(self._path, key, f"dtype {rewards.dtype} is not one of numbers")
         fields = [
@@ -123,13 +116,13 @@ class MinariImporter(Importer):
         ]
         left, steps = [], len(first[layout.REWARDS])
         for key, values in infos.items():
-            name, rows = field_name(f"info_{key}"), np.asarray(values)
+            name, rows = sources.field_name(f"info_{key}"), np.asarray(values)
             problem = self._info_problem(name, rows, steps)
             if problem:
                 left.append(f"{layout.INFOS}/{key}: {problem}")
                 continue
             self._infos[name] = key
-            field = Field(name, rows.shape[1:], stored_dtype(rows.dtype))
+            field = Field(name, rows.shape[1:], sources.stored_dtype(rows.dtype))
             final = replace(field, name=f"final_{name}", per="episode")
             fields += [field, final] if len(rows) == steps + 1 else [field]
             kept.append(f"{layout.INFOS}/{key} -> {name}")
@@ -164,7 +157,7 @@ class MinariImporter(Importer):
     def _info_problem(self, name: str, rows: np.ndarray, steps: int) -> str:
         if not self._options.infos:
             return "left out as asked"
-        if not stored_dtype(rows.dtype) or 0 in rows.shape:
+        if not sources.stored_dtype(rows.dtype) or 0 in rows.shape:
             return "not numbers"
         if rows.shape[:1] not in ((steps,), (steps + 1,)):
             return "not a row per step"
@@ -221,7 +214,7 @@ class MinariImporter(Importer):
             check_notes(self._path, layout.NOTES, table, first, lengths, **given)
             self._check_seeds(table, first, seeds)
             return with_group_names(table, self.schema.group_by)
-        return catalog_columns(
+        return sources.catalog_columns(
             first,
             lengths,
             self.identity,
@@ -233,7 +226,7 @@ class MinariImporter(Importer):
             expert=str(self._metadata.get("algorithm_name", "unknown")),
             success=~ends[:, 0],
             **flags,
-            **{"return": episode_returns(rewards, lengths)},
+            **{"return": sources.episode_returns(rewards, lengths)},
         )
 
     def _check_seeds(self, table: pa.Table, first: int, seeds: Sequence[int | None]) -> None:
@@ -312,4 +305,4 @@ class MinariImporter(Importer):
 def _stored(values: Any) -> np.ndarray:
     """Numbers in the store's dtype that holds them; anything else unchanged."""
     rows = np.asarray(values)
-    return rows.astype(stored_dtype(rows.dtype) or rows.dtype, copy=False)
+    return rows.astype(sources.stored_dtype(rows.dtype) or rows.dtype, copy=False)

@@ -13,13 +13,6 @@ from datasets.formats.blocks import Block, blocks, check_fields, check_room
 from datasets.formats.hdf5 import write_notes
 from datasets.formats.interface import Advance, Carried, Exporter
 from datasets.formats.mocapact import schema as keys
-from datasets.formats.mocapact.schema import (
-    ObservableLayout,
-    Snippet,
-    clip_name,
-    clip_of,
-    final_name,
-)
 from datasets.schema import Schema
 from datasets.selection.selection import Selection
 
@@ -115,10 +108,10 @@ class _Content:
     def __init__(self, schema: Schema) -> None:
         usable = {each.name for each in schema.fields if each.dtype == "float32"}
         usable &= set(schema.names("step"))
-        self.schema, self.layout = schema, ObservableLayout.of_schema(schema)
+        self.schema, self.layout = schema, keys.ObservableLayout.of_schema(schema)
         observed = list(self.layout.fields)
         for name in observed:
-            final = final_name(name)
+            final = keys.final_name(name)
             if final not in schema.names("episode"):
                 raise DatasetError(f"a MoCapAct file needs the last observation in field {final}")
             if schema.field(final).shape != schema.field(name).shape or name not in usable:
@@ -129,7 +122,7 @@ class _Content:
             for key, name in keys.STEP_KEYS.items()
             if name in usable and schema.field(name).shape == (action if "actions" in key else ())
         }
-        self.fields = [*self.keys, *observed, *map(final_name, observed)]
+        self.fields = [*self.keys, *observed, *map(keys.final_name, observed)]
 
 
 class _Plan:
@@ -146,9 +139,9 @@ class _Plan:
         table = selection.episodes()
         self.snippets, random, self.notes = _snippets(selection, table)
         for each in set(self.snippets):
-            if Snippet.parse(each.name) != each:
+            if keys.Snippet.parse(each.name) != each:
                 problem = f"no frames are {each.start} to {each.end}; count from 0"
-                raise DatasetError(f"clip {clip_of(each.clip)}: {problem}")
+                raise DatasetError(f"clip {keys.clip_of(each.clip)}: {problem}")
         order = _numbers(table, "rollout")
         self.numbers = _numbered(self.snippets, random, order)
         if (self.numbers != order)[np.isfinite(order)].any():
@@ -167,7 +160,9 @@ class _Plan:
         return f"{self.snippets[episode].name}/{self.numbers[episode]}"
 
 
-def _snippets(selection: Selection, table: pa.Table) -> tuple[list[Snippet], np.ndarray, list[str]]:
+def _snippets(
+    selection: Selection, table: pa.Table
+) -> tuple[list[keys.Snippet], np.ndarray, list[str]]:
     """(E,) snippets, (E,) whether they start at a random point, and assumptions.
 
     Episodes without these columns in the catalog go by their skill.
@@ -193,7 +188,7 @@ def _snippets(selection: Selection, table: pa.Table) -> tuple[list[Snippet], np.
             f"{len(unknown)} of {len(rows)} episodes have no {listed(lacking)} in the catalog: "
             "their skill is taken as their clip, of one snippet as long as the longest of them"
         )
-    snippets = [Snippet(clip_name(str(clip)), start, end) for clip, start, end, _ in rows]
+    snippets = [keys.Snippet(keys.clip_name(str(clip)), start, end) for clip, start, end, _ in rows]
     return snippets, np.array([bool(row[3]) for row in rows]), notes
 
 
@@ -206,10 +201,10 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _numbered(snippets: list[Snippet], random: np.ndarray, order: np.ndarray) -> np.ndarray:
+def _numbered(snippets: list[keys.Snippet], random: np.ndarray, order: np.ndarray) -> np.ndarray:
     """(E,) number of each rollout in its snippet: those from the start first, then by ``order``."""
     numbers = np.empty(len(snippets), np.int64)
-    following: dict[Snippet, int] = {}
+    following: dict[keys.Snippet, int] = {}
     for episode in np.lexsort((order, random)).tolist():
         numbers[episode] = following.get(snippets[episode], 0)
         following[snippets[episode]] = int(numbers[episode]) + 1
@@ -269,7 +264,7 @@ class _Files(ExitStack):
             seen = np.empty((length + 1, content.layout.width), np.float32)
             for name, columns in content.layout.columns.items():
                 seen[:-1, columns] = arrays[name][rows]
-                seen[-1, columns] = arrays[final_name(name)][number]
+                seen[-1, columns] = arrays[keys.final_name(name)][number]
             group.create_dataset(keys.PROPRIOCEPTIVE, data=seen)
             sums.count += len(seen)
             sums.add("proprio", seen)
@@ -298,7 +293,7 @@ def _write_notes(group: h5py.Group, selection: Selection, plan: _Plan, chosen: n
 
 def _write_metrics(file: h5py.File, plan: _Plan, chosen: np.ndarray) -> None:
     """Metrics and early terminations of a file's snippets, and the most rollouts of each start."""
-    of_snippet: dict[Snippet, list[int]] = {}
+    of_snippet: dict[keys.Snippet, list[int]] = {}
     for episode in chosen.tolist():
         of_snippet.setdefault(plan.snippets[episode], []).append(episode)
     starts = {False: keys.START_METRICS, True: keys.RANDOM_METRICS}

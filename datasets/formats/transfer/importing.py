@@ -30,9 +30,8 @@ from datasets.formats.checks import refuse
 from datasets.formats.interface import Advance, Begin, Importer, Report, no_progress
 from datasets.formats.transfer import staging
 from datasets.formats.transfer.imported import ImportedSource
-from datasets.layout import CATALOG, PARTS
+from datasets.layout import CATALOG, PARTS, ROOT_FILE
 from datasets.storage.parts import array_digest
-from datasets.storage.root import ROOT_FILE
 from datasets.storage.s3.bucket import Bucket, is_bucket_url
 from datasets.storage.s3.object_store import push_store
 

@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from datasets.files import exclusive_lock, write_bytes_durably
-from datasets.storage.s3.bucket import Bucket, is_bucket_url
-from datasets.storage.s3.object_store import default_mirror
+from datasets.storage.s3.bucket import local_folder
 
 STORE = "store"
 """The staged store, below the staging folder."""
@@ -24,7 +23,7 @@ _LOCK = ".lock"
 
 def staging_folder(address: str | os.PathLike[str], tag: str) -> Path:
     """Where the import ``tag``, 12 hexadecimal digits, into the store at ``address`` is staged."""
-    place = _place(address)
+    place = local_folder(address).resolve()
     return place.with_name(f".{place.name}.{tag}.importing")
 
 
@@ -45,7 +44,7 @@ def remove_leftovers(address: str | os.PathLike[str], origin: Path) -> None:
     the store), those of an origin that no longer exists, and those without a staged store. Folders
     of other origins and locked ones stay.
     """
-    place = _place(address)
+    place = local_folder(address).resolve()
     pattern = re.compile(rf"{re.escape(f'.{place.name}.')}[0-9a-f]{{12}}\.importing")
     with suppress(OSError):  # a folder that cannot be read or written is left as it is
         found = {name.removesuffix(_LOCK) for name in os.listdir(place.parent)}
@@ -61,9 +60,3 @@ def _resumable(folder: Path, origin: Path) -> bool:
     except FileNotFoundError:
         return False
     return (folder / STORE).is_dir() and recorded != origin.resolve() and recorded.exists()
-
-
-def _place(address: str | os.PathLike[str]) -> Path:
-    if is_bucket_url(address):
-        return default_mirror(Bucket(str(address)))
-    return Path(address).resolve()

@@ -5,10 +5,12 @@ Object storage has no rename and no lock, but conditional writes (S3 since 2024)
 of a store are written that way, so none is ever replaced.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from datasets.errors import DatasetError, StorageError
@@ -33,6 +35,11 @@ def is_bucket_url(address: object) -> bool:
             f"a store cannot be at {scheme[1]}://; allowed: a folder, or s3://bucket/prefix"
         )
     return scheme is not None
+
+
+def local_folder(address: object) -> Path:
+    """A store's folder, or that of the mirror of a store on object storage."""
+    return Bucket(str(address)).mirror if is_bucket_url(address) else Path(str(address))
 
 
 class Bucket:
@@ -66,6 +73,13 @@ class Bucket:
         self._store = S3Store(found["bucket"], prefix=found["prefix"], client_options=options)
         self._refused = obstore.exceptions.BaseError
         self._exists = obstore.exceptions.AlreadyExistsError
+
+    @property
+    def mirror(self) -> Path:
+        """Folder of the store's mirror: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        place = hashlib.sha256(f"{self.endpoint} {self.url}".encode()).hexdigest()[:16]
+        return home / "gaitforge" / place
 
     def list(self, prefix: str) -> dict[str, Listed]:
         """Key -> size and time of every object below ``prefix``, sorted by key."""

@@ -31,9 +31,9 @@ import pyarrow as pa
 from datasets.catalog.catalog import Catalog
 from datasets.catalog.manifest import PartRecord
 from datasets.errors import DatasetError
-from datasets.layout import CATALOG, PARTS, SHARD_STEPS, TAGS
+from datasets.layout import CATALOG, PARTS, ROOT_FILE, SHARD_STEPS, TAGS
 from datasets.schema import Schema
-from datasets.storage.root import ROOT_FILE, RootRecord, plain_plan, read_root
+from datasets.storage.root import RootRecord, plain_plan, read_root
 from datasets.storage.s3.bucket import Bucket, Listed
 from datasets.storage.s3.object_parts import PARALLEL_REQUESTS, commit_part, send_objects
 from datasets.storage.shards import ArrayReader
@@ -86,7 +86,7 @@ class RemoteStore(Store):
     ) -> Self:
         """Open the store at the URL ``path``; as ``Store.open``, and ``cache`` as in ``create``."""
         bucket = Bucket(str(path))
-        mirror = cache or default_mirror(bucket)
+        mirror = cache or bucket.mirror
         for key in _ROOT_FILES:
             content = bucket.read(key)
             if content is None:
@@ -223,13 +223,6 @@ def push_store(store: Store, url: str) -> list[str]:
         for stem in stems:
             step(target._bucket, store, stem)
     return stems
-
-
-def default_mirror(bucket: Bucket) -> Path:
-    """Folder of a store's mirror: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = hashlib.sha256(f"{bucket.endpoint} {bucket.url}".encode()).hexdigest()[:16]
-    return home / "gaitforge" / place
 
 
 def _write_root(bucket: Bucket, record: RootRecord) -> None:

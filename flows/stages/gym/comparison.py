@@ -26,15 +26,8 @@ from flows.stages.compared_runs import (
     check_unchanged,
     train_once,
 )
+from flows.stages.gym import evaluation as scoring
 from flows.stages.gym.comparison_summary import set_quality, summarise
-from flows.stages.gym.evaluation import (
-    GymEvaluationPlan,
-    GymSource,
-    ReferenceReturns,
-    evaluate_gym,
-    measured_references,
-    stored_references,
-)
 from flows.stages.train import SelectPlan
 from learners.models.registry import PRESETS
 from learners.training.config import TrainConfig
@@ -92,7 +85,7 @@ class GymComparisonPlan(ComparedModels):
     env: str = "Hopper-v5"
     sets: Mapping[str, Sequence[str]] = field(default_factory=lambda: dict(D4RL_SETS))
     return_targets: Mapping[str, float] = field(default_factory=dict)
-    evaluate: GymEvaluationPlan = field(default_factory=GymEvaluationPlan)
+    evaluate: scoring.GymEvaluationPlan = field(default_factory=scoring.GymEvaluationPlan)
     policies: str = ""
     only: tuple[str, ...] = ()
 
@@ -101,7 +94,7 @@ class GymComparisonPlan(ComparedModels):
         super().__post_init__()
         self._check_sets()
         given = ("env", "return_target", "references")
-        check_unchanged(self.evaluate, GymEvaluationPlan(), given, "evaluate")
+        check_unchanged(self.evaluate, scoring.GymEvaluationPlan(), given, "evaluate")
 
     def own_models(self) -> Collection[str]:
         """See `ComparedModels.own_models`: any, as Decision Transformer has its own by default."""
@@ -161,7 +154,7 @@ class _Data:
     store_path: Path | str
     selects: Mapping[str, SelectPlan]
     quality: Mapping[str, Row]
-    references: ReferenceReturns
+    references: scoring.ReferenceReturns
     dataset: StoreInfo
     recorded_by: str
     simulation: str
@@ -214,9 +207,9 @@ def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:
     store, task = open_store(store_path), find_task(plan.env)
     if store.schema.robot in D4RL_TASKS and store.schema.robot != task.name:
         raise ValueError(f"{store_path} is of {store.schema.robot}, but {plan.env} is {task.name}")
-    known = stored_references(store.schema)
+    known = scoring.stored_references(store.schema)
     if plan.policies:
-        known = measured_references(plan.policies, plan.env)
+        known = scoring.measured_references(plan.policies, plan.env)
     if known is None:
         raise ValueError(
             f"{store_path} has no reference returns of a random policy and an expert; give the "
@@ -253,13 +246,13 @@ def _run(
     target = plan.return_target(run.set_name)
     known = {"env": plan.env, "return_target": target, "references": data.references}
     evaluation = replace(plan.evaluate, **known)
-    source = GymSource(run.name, run.folder(out))
-    evaluated = evaluate_gym(source, evaluation, reporter, run.record(out, "evaluate"))
+    source = scoring.GymSource(run.name, run.folder(out))
+    evaluated = scoring.evaluate_gym(source, evaluation, reporter, run.record(out, "evaluate"))
     best, asked_best = data.quality[run.set_name]["return_best"], evaluated
     if OBJECTIVES[config.objective].tokens == "return":
         asking = replace(evaluation, return_target=(best - zero) / (expert - zero))
         path = run.record(out, "evaluate", "-asked-best")
-        asked_best = evaluate_gym(source, asking, reporter, path)
+        asked_best = scoring.evaluate_gym(source, asking, reporter, path)
     return {
         **row,
         "set": run.set_name,

@@ -5,8 +5,6 @@ returns, measured on older environments; `normalised` those of our own expert an
 A return-conditioned policy sees return-to-go on the scale of its training (`return_zero`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from collectors.gym import evaluation
 from collectors.gym.batch import TaskBatch
-from collectors.gym.evaluation import (
-    DEFAULT_SEED,
-    evaluate,
-    evaluation_seeds,
-)
 from collectors.gym.experts import RandomPolicy, load_gym_expert, read_recipe
 from collectors.gym.tasks import find_task, package_version
 from collectors.policies import TaskPolicy
@@ -95,7 +89,7 @@ class GymSource:
     quality: str = "expert"
     which: str = "last"
 
-    def load(self, batch: TaskBatch, plan: GymEvaluationPlan) -> TaskPolicy:
+    def load(self, batch: TaskBatch, plan: "GymEvaluationPlan") -> TaskPolicy:
         """The policy for the environments of a batch.
 
         Raises:
@@ -137,14 +131,14 @@ class GymEvaluationPlan:
     env: str = "Hopper-v5"
     episodes: int = 100
     environments: int = 20
-    seed: int = DEFAULT_SEED
+    seed: int = evaluation.DEFAULT_SEED
     return_target: float = 1.0
     references: ReferenceReturns | None = None
     reset_every: int = 0
 
     def __post_init__(self) -> None:
         find_task(self.env)
-        evaluation_seeds(self.episodes, self.seed)
+        evaluation.evaluation_seeds(self.episodes, self.seed)
         if self.environments < 1 or not isfinite(self.return_target):
             raise ValueError(
                 f"environments must be at least 1, got {self.environments}, and return_target a "
@@ -199,13 +193,13 @@ def evaluate_gym(
 
 def _evaluated(source: GymSource, plan: GymEvaluationPlan, reporter: Reporter) -> GymEvaluation:
     task = find_task(plan.env)
-    seeds = evaluation_seeds(plan.episodes, plan.seed)
+    seeds = evaluation.evaluation_seeds(plan.episodes, plan.seed)
     batch = TaskBatch(task, min(plan.environments, plan.episodes))
     try:
         policy = source.load(batch, plan)
         started = time.perf_counter()
         with reporter.step(f"evaluate {source.name}", plan.episodes, "episode") as advance:
-            episodes = evaluate(policy, batch, seeds, lambda n: advance(n, ""))
+            episodes = evaluation.evaluate(policy, batch, seeds, lambda n: advance(n, ""))
     finally:
         batch.close()
     wall_s = time.perf_counter() - started

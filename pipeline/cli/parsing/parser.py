@@ -1,7 +1,5 @@
 """What the commands' parsers share: types of arguments, and the options of several commands."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil
@@ -13,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from collectors.simulators import BACKENDS
 from flows.settings import override
-from pipeline.values import names, numbers, positive, simulator, store_address, whole
+from pipeline.cli.parsing.values import names, numbers, positive, simulator, store_address, whole
 
 WRONG_INPUT = 2
 
@@ -97,7 +95,7 @@ def actions(example: str, *commands: Command) -> Command:
     return Command("", "", fill)
 
 
-def add_command(commands: argparse._SubParsersAction[Any], name: str, what: str) -> Parser:
+def add_command(commands: "argparse._SubParsersAction[Any]", name: str, what: str) -> Parser:
     """Add a command with its help."""
     return commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
 

@@ -6,8 +6,8 @@ from typing import Any
 from flows.runners.dask_clusters import QUEUES, DaskSettings
 from flows.runners.registry import RUNNERS
 from flows.runners.slurm.script import SlurmSettings
-from pipeline.cli.arguments import SHARED, details, given, group, option
-from pipeline.values import names, positive, whole
+from pipeline.cli.parsing.parser import SHARED, details, given, group, option
+from pipeline.cli.parsing.values import names, positive, whole
 
 TRAINING_RUNNERS = ("local", "slurm")
 

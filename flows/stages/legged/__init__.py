@@ -1,0 +1,1 @@
+"""Training experts of legged robots, and replaying stored episodes."""
