@@ -16,7 +16,7 @@ from flows.records.part_records import PLAN_FILES
 from flows.records.plans import plan_from_tree
 from flows.records.records import read_record, to_tree
 from flows.runners.registry import RUNNERS, find_runner
-from flows.stages.comparison import ComparisonPlan, run_comparison
+from flows.stages.comparison.legged import ComparisonPlan, run_comparison
 from flows.stages.demo import DemoPlan, run_demo
 from flows.stages.evaluate import EvaluatePlan, evaluate_policy
 from flows.stages.export import ExportPlan, run_export

@@ -8,7 +8,7 @@ from flows import forms
 from flows.records.part_records import store_address
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
 from flows.settings import override, with_chosen
-from flows.stages.comparison import ComparisonPlan, comparison_grid, run_comparison
+from flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
 from flows.stages.evaluate import EvaluatePlan
 from flows.stages.train import SelectPlan
 

@@ -111,7 +111,7 @@ def models_command(arguments: argparse.Namespace) -> None:
 )
 def compare_command(arguments: argparse.Namespace) -> None:
     """Train models with equal budgets on the same episodes, and evaluate."""
-    from flows.stages.comparison import (
+    from flows.stages.comparison.legged import (
         GRID_EPISODES,
         ComparisonPlan,
         comparison_grid,
@@ -145,7 +145,7 @@ def compare_command(arguments: argparse.Namespace) -> None:
 )
 def dagger_command(arguments: argparse.Namespace) -> None:
     """Train in rounds, with an expert's corrections on the policy's own states."""
-    from flows.stages.comparison import GRID_EPISODES, comparison_grid
+    from flows.stages.comparison.legged import GRID_EPISODES, comparison_grid
     from flows.stages.dagger import DaggerPlan, run_dagger
     from flows.stages.train import SelectPlan
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from datasets.errors import amount
 from flows.records.records import read_record
-from flows.stages.comparison import COMPARISON
+from flows.stages.comparison.legged import COMPARISON
 from learners.training.records.history import read_history
 from pipeline.report import charts
 from pipeline.report.figures import Panel

@@ -19,9 +19,9 @@ from datasets import open_store
 from flows.progress import Silent
 from flows.records.records import to_tree
 from flows.stages.collect import collect
-from flows.stages.compared_runs import Spread, mean_and_std
-from flows.stages.comparison import ComparisonPlan, comparison_grid, run_comparison
-from flows.stages.comparison_summary import summarise
+from flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
+from flows.stages.comparison.runs import Spread, mean_and_std
+from flows.stages.comparison.summary import summarise
 from flows.stages.evaluate import EvaluatePlan, PolicySource
 from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
 from learners.training import pace

@@ -11,7 +11,7 @@ import pytest
 
 from datasets import open_store
 from flows.progress import Silent
-from flows.stages.compared_runs import Spread
+from flows.stages.comparison.runs import Spread
 from flows.stages.gym.evaluation import (
     GymEvaluationPlan,
     GymSource,

@@ -18,7 +18,7 @@ from datasets.files import exclusive_lock
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from flows.progress import Reporter
 from flows.records.records import digest, provenance, read_record, to_tree, write_record
-from flows.stages.compared_runs import (
+from flows.stages.comparison.runs import (
     COMPARISON,
     ComparedModels,
     ComparedRun,

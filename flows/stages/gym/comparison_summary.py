@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from datasets import Selection
-from flows.stages.compared_runs import Row, over_seeds
+from flows.stages.comparison.runs import Row, over_seeds
 from flows.stages.gym.evaluation import ReferenceReturns
 
 _MEASURES = (

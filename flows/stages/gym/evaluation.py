@@ -26,7 +26,7 @@ from datasets.schema import Schema
 from flows.progress import Reporter
 from flows.records.plans import PLAN
 from flows.records.records import kept_evaluation, read_record
-from flows.stages.compared_runs import Spread, mean_and_std
+from flows.stages.comparison.runs import Spread, mean_and_std
 from learners.checkpoint import checkpoint_path, load_policy
 from learners.deploy.control import LearnedPolicy
 

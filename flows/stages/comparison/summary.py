@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from collectors.intervals import ratio_interval
-from flows.stages.compared_runs import Row, over_seeds
+from flows.stages.comparison.runs import Row, over_seeds
 
 GROUPINGS = {"cells": ("terrain", "skill", "level"), "terrains": ("terrain",), "skills": ("skill",)}
 _OUTCOMES = ("return", "success", "survival")

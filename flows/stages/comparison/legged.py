@@ -27,7 +27,7 @@ from flows.records.records import (
     to_tree,
     write_record,
 )
-from flows.stages.compared_runs import (
+from flows.stages.comparison.runs import (
     COMPARISON,
     ComparedModels,
     ComparedRun,
@@ -35,7 +35,7 @@ from flows.stages.compared_runs import (
     check_unchanged,
     train_once,
 )
-from flows.stages.comparison_summary import summarise
+from flows.stages.comparison.summary import summarise
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
 from flows.stages.train import SelectPlan
 from learners.checkpoint import load_policy
