@@ -199,6 +199,8 @@ def training_status(run_dir: Path, now: float | None = None) -> TrainingStatus:
     state: State = "stopped" if step else "empty"
     if checkpoint.get("finished"):
         state = "complete"
+    elif checkpoint.get("stopped") and not _resumed(run_dir):
+        state = "stopped"
     elif quiet is not None and quiet <= max(QUIET_S, 5 * elapsed / max(len(rows), 1)):
         state = "working"
     shown = {"step", "loss", "validation_loss", "steps_per_s", "elapsed_s"}
@@ -217,6 +219,12 @@ def training_status(run_dir: Path, now: float | None = None) -> TrainingStatus:
         quiet_s=quiet,
         metrics={name: value for name, value in last.items() if name not in shown},
     )
+
+
+def _resumed(run_dir: Path) -> bool:
+    """Whether a run was started again after its last checkpoint."""
+    started, saved = ((run_dir / name).stat().st_mtime_ns for name in (RUN_CONFIG, RUN_CHECKPOINT))
+    return started > saved
 
 
 def _active(beat: Heartbeat, now: float) -> ActivePart:

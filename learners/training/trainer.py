@@ -108,7 +108,7 @@ class Trainer:
                 last_report = now
                 self.report(self.done.step, self.config.steps, self._so_far())
             if received := self.ranks.largest(notices.received):
-                self._save(finished=self.done.step == self.config.steps)
+                self._save(finished=self.done.step == self.config.steps, stopped=True)
                 raise Stopped(received, self.done.step)
         self._save(finished=True)
         if self.report:
@@ -199,9 +199,9 @@ class Trainer:
         rate = learning_rate(step - 1, self.config)
         return HistoryRow(step, loss, validation_loss, rate, steps_per_s, elapsed_s)
 
-    def _save(self, finished: bool) -> None:
+    def _save(self, finished: bool, stopped: bool = False) -> None:
         if self.files is not None:
-            self.files.save(self.updater, self._full_card(finished))
+            self.files.save(self.updater, self._full_card(finished) | {"stopped": stopped})
 
     def _full_card(self, finished: bool) -> dict[str, object]:
         return {

@@ -1,6 +1,7 @@
 """HTML pages from the templates of this package, and numbers and names as their text."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -138,5 +139,6 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def cell(value: object) -> str:
-    """A value as a Markdown table may hold it."""
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    """A value in a line of Markdown, also in a table: no HTML, links or columns of its own."""
+    text = re.sub(r"([\\|]|<(?=[A-Za-z/!?]))", r"\\\1", " ".join(str(value).split()))
+    return text.replace("](", "]\\(")

@@ -256,6 +256,20 @@ def test_a_training_run_goes_from_empty_to_complete(tmp_path: Path) -> None:
     assert (found.state, found.step, found.elapsed_s) == ("complete", 100, 50.0)
 
 
+def test_a_run_that_was_stopped_by_a_signal_is_stopped_at_once_until_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    write_run(run, 40)
+    progress = {"step": 40, "train_s": 20.0}
+    saved = {"finished": False, "stopped": True, "progress": progress}
+    (run / "checkpoint.json").write_text(json.dumps(saved))
+    assert training_status(run).state == "stopped"
+    age(run / "checkpoint.json", 5.0)
+    age(run / "config.json", 1.0)
+    assert training_status(run).state == "working"
+
+
 def test_a_slow_run_is_not_taken_for_a_stopped_one(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 20, age_s=100)
     history = tmp_path / "run" / "history.jsonl"

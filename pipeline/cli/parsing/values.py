@@ -19,9 +19,9 @@ def numbers(text: str) -> tuple[int, ...]:
     """Comma-separated numbers and ascending ranges, at least one: 0,2,5-9."""
     ranges: list[range] = []
     for part in names(text):
-        low, _, high = part.partition("-")
+        low, dash, high = part.partition("-")
         try:
-            ranges.append(range(int(low), int(high or low) + 1))
+            ranges.append(range(int(low), int(high if dash else low) + 1))
         except ValueError:
             ranges.append(range(0))
     if not ranges or not all(ranges):

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from datasets import Selection
+from flows.stages.status import training_status
 from learners.checkpoint import BEST, load_policy, read_checkpoint
 from learners.training.batches import open_stream
 from learners.training.config import TrainConfig
@@ -170,6 +171,7 @@ def test_signals_leave_a_checkpoint_after_the_step(
     with pytest.raises(Stopped) as caught:
         train(LONGER, selection, tmp_path, progress=after(5, lambda: signal.raise_signal(number)))
     assert str(caught.value) == f"stopped by {number.name} after step 5"
+    assert training_status(tmp_path).state == "stopped", "at once"
     assert caught.value.exit_code == exit_code
     assert signal.getsignal(number) is before
     assert train(LONGER, selection, tmp_path).resumed_from == 5

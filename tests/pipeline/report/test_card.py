@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html import unescape
 from pathlib import Path
 
 import pytest
 
-from datasets import Store
+from datasets import Store, open_store
 from pipeline.report.card import MARKDOWN_NAME, PAGE_NAME, RECORD_NAME, sparkline, write_card
 from pipeline.report.charts import histogram
 from pipeline.report.pages import short
@@ -62,6 +63,17 @@ def test_cards_of_the_same_store_are_equal_bytes(store: Store, tmp_path: Path) -
         write_card(store.select(), tmp_path / name)
     for file in (PAGE_NAME, MARKDOWN_NAME, RECORD_NAME):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_a_hostile_name_is_text(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "a|<img src=x onerror=alert(1)>[x](javascript:alert(1)).zarr"
+    shutil.copytree(store.path, path)
+    page, markdown, _ = write_card(open_store(path).select(), tmp_path / "card")
+    assert markdown.read_text().startswith(
+        r"# a\|\<img src=x onerror=alert(1)>[x]\(javascript:alert(1)).zarr"
+    )
+    assert PageReader(page.read_text()).loads == []
+    assert "<img src=x" not in page.read_text()
 
 
 def test_markdown_tables_are_well_formed(store: Store, tmp_path: Path) -> None:
