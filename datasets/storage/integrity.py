@@ -176,7 +176,7 @@ def _index_faults(store: Store) -> Iterator[str]:
     """Whether the index is whole and its rows that queries would use are the catalog files'."""
     try:
         index = CatalogIndex(store.files.index_path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, DatasetError) as error:
         yield str(error)

@@ -140,5 +140,5 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 def cell(value: object) -> str:
     """A value in a line of Markdown, also in a table: no HTML, links or columns of its own."""
-    text = re.sub(r"([\\|]|<(?=[A-Za-z/!?]))", r"\\\1", " ".join(str(value).split()))
+    text = re.sub(r"([\\|]|<(?=[A-Za-z/!?]))", r"\\\1", " ".join(str(value).splitlines()))
     return text.replace("](", "]\\(")

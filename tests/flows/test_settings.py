@@ -132,7 +132,7 @@ def as_text(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-@given(st.integers(), st.floats(allow_nan=False))
+@given(st.integers(-(2**63) + 1, 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False))
 def test_numbers_come_back_as_they_were_written(whole: int, number: float) -> None:
     plan = override(Outer(), [f"seed={whole}", f"inner.rate={number!r}"])
     assert (plan.seed, plan.inner.rate) == (whole, number)

@@ -125,9 +125,9 @@ def run_comparison(
         ValueError: no store or nothing selected, data that this program's simulator does not fit,
             or an `out` that cannot be written or holds runs with other settings.
     """
-    prepare_folder(out)
     selection = plan.select.select(store_path)
     _check_control(plan, selection)
+    prepare_folder(out)
     episodes = split_episodes(plan.config, selection)
     held_out = episodes.held_out
     assert held_out is not None, "a plan holds some episodes out"
