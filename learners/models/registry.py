@@ -90,6 +90,11 @@ BODY_TRAINING = {
     "grad_clip": None,
     "normalise_actions": False,
 }
+# The best of four or five windows for each kind at equal time, see docs/models.md.
+FCNET_WINDOWS = {"window_len": 64, "batch_size": 24, "peak_lr": 5e-3, "warmup_fraction": 0.1}
+ATTENTION_WINDOWS = FCNET_WINDOWS | {"peak_lr": 2e-3}
+MLP_STEPS = {"window_len": 1, "batch_size": 256, "peak_lr": 3e-3, "warmup_fraction": 0.1}
+MLP_HISTORY_STEPS = MLP_STEPS | {"window_len": 16, "batch_size": 64}
 BOT_TRAINING = {"window_len": 1, "batch_size": 256, "peak_lr": 6e-3, "warmup_fraction": 0.05}
 # Tan et al. 2024, Tables 4 and 5. The published code (github.com/thkkk/FCNet, FCNet/DT/train.py and
 # utils/runner.py) adds: weight decay is part of Adam's gradient, FCNet's gradients are not clipped,
@@ -145,7 +150,7 @@ def _matched_body_presets() -> dict[str, Preset]:
         for name, masking in maskings.items()
     }
     values = {"embed_dim": 24, "feedforward_dim": 256, "history": 16}
-    return presets | {"body-mlp": Preset("body-mlp", 257_052, values, training=BOT_TRAINING)}
+    return presets | {"body-mlp": Preset("body-mlp", 257_052, values, training=MLP_STEPS)}
 
 
 def _d4rl_preset(task: str, parameters: int) -> dict[str, Preset]:
@@ -157,7 +162,9 @@ def _d4rl_preset(task: str, parameters: int) -> dict[str, Preset]:
 # A baseline's parameter count is within 5 % of that of the FCNet preset with the same suffix; the
 # widths come from `sizes.match_parameters`.
 PRESETS: dict[str, Preset] = {
-    "fcnet": Preset("fcnet", 254_668, {"hidden_dim": 128, "decoder_dim": 64}),
+    "fcnet": Preset(
+        "fcnet", 254_668, {"hidden_dim": 128, "decoder_dim": 64}, training=FCNET_WINDOWS
+    ),
     "fcnet-legged": Preset("fcnet", 787_852, {}, training=FCNET_TRAINING | {"batch_size": 1024}),
     "bot": Preset(
         "bot",
@@ -166,15 +173,15 @@ PRESETS: dict[str, Preset] = {
         training=BOT_TRAINING,
     ),
     **_matched_body_presets(),
-    "transformer": Preset("transformer", 258_708, {"hidden_dim": 72}),
+    "transformer": Preset("transformer", 258_708, {"hidden_dim": 72}, training=ATTENTION_WINDOWS),
     "transformer-legged": Preset("transformer", 803_980, {"hidden_dim": 128}),
     "dt": Preset("dt", 259_068, {"hidden_dim": 72}, "legged-return", "return"),
     "dt-legged": Preset("dt", 804_620, {"hidden_dim": 128}, "legged-return", "return"),
-    "retnet": Preset("retnet", 256_980, {"hidden_dim": 72}),
+    "retnet": Preset("retnet", 256_980, {"hidden_dim": 72}, training=ATTENTION_WINDOWS),
     "retnet-legged": Preset("retnet", 800_908, {"hidden_dim": 128}),
-    "history-mlp": Preset("history-mlp", 258_004, {"hidden_dim": 56}),
+    "history-mlp": Preset("history-mlp", 258_004, {"hidden_dim": 56}, training=MLP_HISTORY_STEPS),
     "history-mlp-legged": Preset("history-mlp", 790_984, {"hidden_dim": 164}),
-    "mlp": Preset("mlp", 254_364, {"hidden_dim": 336}),
+    "mlp": Preset("mlp", 254_364, {"hidden_dim": 336}, training=MLP_STEPS),
     "mlp-legged": Preset("mlp", 791_020, {"hidden_dim": 608}),
     **_d4rl_preset("hopper", 2_593_283),
     **_d4rl_preset("halfcheetah", 2_598_278),
