@@ -35,7 +35,10 @@ class DaggerPlan:
         collect: of each round, by the expert that labels; round k adds k to its grid's seed.
         share, stretch: as of `LeggedPolicyPlan`.
         plain: whether plain imitation is collected, trained and evaluated beside the rounds.
-        select: the store's episodes of round 0; config: of every training; evaluate: of each.
+        select: the store's episodes of round 0.
+        config: of every training; its `steps` are those of round 0. Later trainings have more in
+            proportion to their data, so that each passes over it as often.
+        evaluate: of each.
     """
 
     rounds: int = 3
@@ -62,8 +65,8 @@ def run_dagger(
     Finished stages are skipped: committed parts, finished trainings, evaluations by their files.
 
     Returns:
-        A row a round: {"round", "steps", "return", "success"} and, of plain imitation,
-        {"plain_steps", "plain_return", "plain_success"}; steps are those to learn from.
+        A row a round: {"round", "steps", "updates", "return", "success"} and the last four with
+        the prefix "plain_", of plain imitation; steps are those to learn from.
 
     Raises:
         ValueError: no store, an `out` of another plan, or what the stages refuse.
@@ -72,15 +75,23 @@ def run_dagger(
     plain, rows = list(corrected), list[dict[str, Any]]()
     form = _stored_form(open_store(store_path).schema)
 
+    def chosen(parts: Sequence[str]) -> SelectPlan:
+        where = of_parts(parts)
+        where = f"({plan.select.where}) AND {where}" if plan.select.where else where
+        return replace(plan.select, where=where)
+
+    first_steps = chosen(plain).select(store_path).steps
+
     def learn(name: str, parts: Sequence[str]) -> dict[str, Any]:
-        chosen = of_parts(parts)
-        where = f"({plan.select.where}) AND {chosen}" if plan.select.where else chosen
-        select, run = replace(plan.select, where=where), out / "train" / name
-        run_training(TrainPlan(select, plan.config), store_path, run, reporter)
+        select, run = chosen(parts), out / "train" / name
+        steps = select.select(store_path).steps
+        updates = round(plan.config.steps * steps / first_steps)
+        config = replace(plan.config, steps=updates)
+        run_training(TrainPlan(select, config), store_path, run, reporter)
         source, path = PolicySource(name, run), out / "evaluate" / f"{name}.json"
         found = evaluate_policy(source, plan.evaluate, reporter, path)
-        steps = select.select(store_path).steps
-        return {"steps": steps, "return": found.return_, "success": found.success}
+        row = {"steps": steps, "updates": updates}
+        return row | {"return": found.return_, "success": found.success}
 
     for number in range(plan.rounds + 1):
         seed = plan.collect.grid.seed + number

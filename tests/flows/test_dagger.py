@@ -56,6 +56,8 @@ def test_each_round_learns_from_all_corrections_so_far(done: tuple[Path, list[di
     assert rows[2]["steps"] == start + corrected.steps
     assert rows[2]["plain_steps"] == store.select().where("policy IS NULL").steps
     assert rows[1]["steps"] < rows[2]["steps"]
+    for row in rows:
+        assert row["updates"] == round(PLAN.config.steps * row["steps"] / start)
     plain, driven = (
         set(store.select().where(f"policy {null}").episodes().column("seed").to_pylist())
         for null in ("IS NULL", "IS NOT NULL")
