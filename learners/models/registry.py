@@ -94,7 +94,6 @@ BODY_TRAINING = {
 FCNET_WINDOWS = {"window_len": 64, "batch_size": 24, "peak_lr": 5e-3, "warmup_fraction": 0.1}
 ATTENTION_WINDOWS = FCNET_WINDOWS | {"peak_lr": 2e-3}
 MLP_STEPS = {"window_len": 1, "batch_size": 256, "peak_lr": 3e-3, "warmup_fraction": 0.1}
-MLP_HISTORY_STEPS = MLP_STEPS | {"window_len": 16, "batch_size": 64}
 BOT_TRAINING = {"window_len": 1, "batch_size": 256, "peak_lr": 6e-3, "warmup_fraction": 0.05}
 # Tan et al. 2024, Tables 4 and 5. The published code (github.com/thkkk/FCNet, FCNet/DT/train.py and
 # utils/runner.py) adds: weight decay is part of Adam's gradient, FCNet's gradients are not clipped,
@@ -179,7 +178,7 @@ PRESETS: dict[str, Preset] = {
     "dt-legged": Preset("dt", 804_620, {"hidden_dim": 128}, "legged-return", "return"),
     "retnet": Preset("retnet", 256_980, {"hidden_dim": 72}, training=ATTENTION_WINDOWS),
     "retnet-legged": Preset("retnet", 800_908, {"hidden_dim": 128}),
-    "history-mlp": Preset("history-mlp", 258_004, {"hidden_dim": 56}, training=MLP_HISTORY_STEPS),
+    "history-mlp": Preset("history-mlp", 258_004, {"hidden_dim": 56}, training=MLP_STEPS),
     "history-mlp-legged": Preset("history-mlp", 790_984, {"hidden_dim": 164}),
     "mlp": Preset("mlp", 254_364, {"hidden_dim": 336}, training=MLP_STEPS),
     "mlp-legged": Preset("mlp", 791_020, {"hidden_dim": 608}),
