@@ -47,6 +47,7 @@ _FCNET_BUDGET = {
     "batch_size": 8,
     "window_len": EPISODE_STEPS,
     "peak_lr": 8e-3,
+    "warmup_fraction": 0.2,
     "ema_decay": 0.995,
 }
 _BOT_BUDGET = {"steps": 3000}
