@@ -11,8 +11,11 @@ from pipeline.report import figures
 from pipeline.report.pages import count, fixed, is_number, short
 
 # Okabe & Ito (2008), "Color Universal Design": told apart with every common colour blindness.
-# Its yellow is left out, which is too pale for lines on white.
-SERIES_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+# Its yellow is left out, too pale for lines on white; the last three are darker than all others.
+SERIES_COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+    *("#5b3a8c", "#6e4b1f", "#5f6b76"),
+)
 SERIES_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
 _FEW_POINTS = 30
