@@ -24,6 +24,7 @@ from flows.stages.comparison.runs import Spread, mean_and_std
 from flows.stages.comparison.summary import summarise
 from flows.stages.evaluate import EvaluatePlan, PolicySource
 from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
+from learners.models.registry import PRESETS
 from learners.training import pace
 from learners.training.config import TrainConfig
 from learners.training.held_out import held_out_error, split_episodes
@@ -240,10 +241,10 @@ def test_with_a_time_each_model_has_the_steps_that_fit_and_keeps_them(
     for row in record["models"]:
         measured = json.loads((tmp_path / "pace" / f"{row['model']}.json").read_text())
         assert row["steps"] == measured["steps"] == max(1, round(0.1 * measured["updates_per_s"]))
-    windows = [
-        _trained_config(tmp_path, run)["window_len"] for run in ("fcnet-seed-0", "mlp-seed-0")
-    ]
-    assert windows == [16, 1]
+    windows = {
+        name: _trained_config(tmp_path, f"{name}-seed-0")["window_len"] for name in ("fcnet", "mlp")
+    }
+    assert windows == {"fcnet": PRESETS["fcnet"].training["window_len"], "mlp": 1}
     more = run_comparison(timed, store, tmp_path, Silent())
     assert [row["steps"] for row in more["models"]] == [row["steps"] for row in record["models"]]
 

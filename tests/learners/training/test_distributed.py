@@ -57,7 +57,10 @@ def training_command(config: TrainConfig, selection: Selection, run_dir: Path) -
     """What follows `python` to train by the command line."""
     command = ["-m", "pipeline.cli", "train", str(selection.store.path), "--out", str(run_dir)]
     command += ["--json", "--objective", config.objective]
-    chosen, usual = config.to_json(), TrainConfig(objective=config.objective).to_json()
+    chosen, usual = (
+        config.to_json(),
+        TrainConfig.recommended(config.model, objective=config.objective).to_json(),
+    )
     for name, value in chosen.items():
         if value != usual[name]:
             command += ["--set", f"config.{name}={json.dumps(value)}"]

@@ -87,7 +87,8 @@ def test_given_settings_win_over_those_that_suit_a_model(monkeypatch: pytest.Mon
     monkeypatch.setitem(PRESETS, "mlp", suited)
     config = TrainConfig.recommended("mlp", batch_size=32)
     assert (config.model, config.window_len, config.batch_size) == ("mlp", 1, 32)
-    assert TrainConfig.recommended() == TrainConfig()
+    plain = "transformer-legged"
+    assert TrainConfig.recommended(plain) == TrainConfig(model=plain)
 
 
 def test_settings_are_saved_beside_the_run(selection: Selection, tmp_path: Path) -> None:
