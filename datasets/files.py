@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datasets.errors import DatasetError
-from datasets.layout import CATALOG, PARTS
+from datasets.layout import CATALOG, ROOT_FILE
 
 READ_BLOCK_BYTES = 1 << 20
 
@@ -75,7 +75,7 @@ def _flushed_temporary(path: Path, content: bytes) -> Iterator[Path]:
 def check_outside_stores(path: Path) -> Path:
     """Return the path of something that is to be written; DatasetError if a store holds it."""
     for folder in (path.absolute(), *path.absolute().parents):
-        if (folder / CATALOG).is_dir() and (folder / PARTS).is_dir():
+        if (folder / ROOT_FILE).is_file() and (folder / CATALOG).is_dir():
             raise DatasetError(f"{path} is inside the store {folder}; give a path outside of it")
     return path
 

@@ -44,7 +44,7 @@ class CatalogIndex:
         with pa.memory_map(os.fspath(path)) as memory:
             content = memory.read_buffer()
         length = content.size - CRC.size
-        if length < 0 or CRC.pack(google_crc32c.value(content[:length])) != content[length:]:
+        if length < 1 or CRC.pack(google_crc32c.value(content[:length])) != content[length:]:
             raise DatasetError(f"the catalog index {path} is damaged; delete it, and it is rebuilt")
         self._file = pq.ParquetFile(pa.BufferReader(content[:length]))
         record = json.loads((self._file.metadata.metadata or {})[INDEX_KEY])

@@ -130,17 +130,14 @@ def _root_faults(store: Store) -> Iterator[str]:
             yield f"{ROOT_FILE}: the schema is not the one this store was opened with"
     except DatasetError as error:
         yield str(error)
-    for name, attributes in ((ROOT_FILE, {ATTRIBUTE}), (f"{PARTS}/{ROOT_FILE}", set[str]())):
+    for name, attributes in ((ROOT_FILE, [ATTRIBUTE]), (f"{PARTS}/{ROOT_FILE}", list[str]())):
         try:
             tree = json.loads((store.path / name).read_bytes())
-            if {**tree, "attributes": set(tree["attributes"])} != {
-                **GROUP,
-                "attributes": attributes,
-            }:
+            if list(tree.pop("attributes")) != attributes or tree != GROUP:
                 yield f"{name} is not the file that was written"
         except FileNotFoundError:
             yield f"{name} is missing"
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             yield f"{name} is damaged"
 
 
