@@ -196,6 +196,7 @@ def _row(
         "action_noise": spec.action_noise,
         "return": result.episode_return,
         "success": result.success,
+        "fell": result.terminated,
         "terminated": result.terminated,
         "truncated": not result.terminated,
         "passage": passage.kind,

@@ -197,10 +197,11 @@ class LeggedEnvironment:
     def track(self, index: int) -> Track:
         """The signals of robot `index`'s episode so far."""
         values = self._signals[index, : self.step_count[index]].copy()
-        drawn = self.episode_draws[index]
+        drawn, spec = self.episode_draws[index], self.specs[index]
         passage = drawn.passage if drawn else None
         command = self.target_command[index].copy()
-        return Track(values, command, passage, self.robot.trunk_half_size_m[0])
+        noise = spec.action_noise if spec else 0.0
+        return Track(values, command, passage, self.robot.trunk_half_size_m[0], noise)
 
     def success(self, index: int, terminated: bool) -> bool:
         """Whether robot `index`'s episode met its skill's criterion; never after a fall."""

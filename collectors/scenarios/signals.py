@@ -22,12 +22,16 @@ N_SIGNALS = len(S)
 
 @dataclass(frozen=True)
 class Track:
-    """The signals (T, N_SIGNALS) of an episode, its target command (16,) and its passage."""
+    """The signals (T, N_SIGNALS) of an episode, its target command (16,) and its passage.
+
+    ``action_noise`` is the standard deviation of the noise on its executed actions, action units.
+    """
 
     values: np.ndarray
     command: np.ndarray
     passage: Passage | None
     trunk_half_length_m: float
+    action_noise: float = 0.0
 
     def last(self, seconds: float, signal: S) -> np.ndarray:
         """A signal over the episode's last `seconds`."""

@@ -31,6 +31,7 @@ def dataset_overview(store_path: Path) -> dict[str, object]:
         "control_dt_s": store.schema.control_dt_s,
         "groups": selection.describe(),
         "levels": selection.describe(("level",)),
+        "noise": selection.describe(("action_noise",)),
         "episode_lengths": _histogram(episodes, "length", 24),
         "randomisation": [
             {"name": d.name, "unit": d.unit, **_histogram(episodes, d.name, 4 if d.whole else 20)}

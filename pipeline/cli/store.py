@@ -39,7 +39,18 @@ def query_command(arguments: argparse.Namespace) -> None:
         datasets.write_parquet(rows, arguments.parquet)
     if arguments.save is not None:
         selection.save(arguments.save)
-    show(rows, arguments.json)
+    show_result(rows, rows, arguments.json, *_noise_line(selection))
+
+
+def _noise_line(selection: "datasets.Selection") -> list[str]:
+    """How much of a selection was collected under noise on the executed actions."""
+    if "action_noise" not in selection.catalog.column_names:
+        return []
+    mix = selection.describe(("action_noise",))
+    shares = [f"{row['action_noise']:g} in {row['episodes'] / len(selection):.0%}" for row in mix]
+    return (
+        [f"action noise (standard deviation): {', '.join(shares)} of the episodes"] if mix else []
+    )
 
 
 @command(f"gaitforge info {_EXAMPLE}", "store --json --tag")

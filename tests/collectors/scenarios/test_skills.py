@@ -1,6 +1,7 @@
 """Success criteria on hand-made tracks: one that fails for every condition, and ones that pass."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -301,3 +302,16 @@ def test_signals_tell_what_happened_in_the_step() -> None:
     }
     for signal, value in expected.items():
         assert found[0, signal] == pytest.approx(value, rel=1e-5), signal.name
+
+
+@pytest.mark.parametrize("signal", [S.SPEED, S.TURN_RATE, S.FEET_DOWN])
+def test_standing_may_shake_as_much_as_its_action_noise_shakes_it(signal: S) -> None:
+    track = cell("stand")
+    values = track.values.copy()
+    values[::2, signal] = {S.SPEED: 0.2, S.TURN_RATE: 0.6, S.FEET_DOWN: 3}[signal]
+    shaken = replace(track, values=values)
+    assert not SKILLS["stand"].succeeded(shaken), "without noise it has to be still"
+    assert SKILLS["stand"].succeeded(replace(shaken, action_noise=0.5))
+    values[:, S.TILT_ERROR] = 0.2
+    another_pose = replace(shaken, values=values, action_noise=0.5)
+    assert not SKILLS["stand"].succeeded(another_pose)
