@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +21,23 @@ _FAULTS = (
     *(AssertionError, MemoryError, pa.ArrowException),
 )
 """What libraries raise on damaged files."""
+
+
+_ALLOWED: ContextVar[bool] = ContextVar("not_finite_allowed", default=False)
+
+
+class NotFiniteError(DatasetError):
+    """A value is NaN or infinite."""
+
+
+@contextmanager
+def not_finite_allowed() -> Iterator[None]:
+    """Let ``check_finite`` pass everything, in this thread."""
+    token = _ALLOWED.set(True)
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
 
 
 def refuse(source: Path | str, key: str, problem: str) -> NoReturn:
@@ -70,15 +88,18 @@ def read_json(path: Path, wanted: str) -> dict[str, Any]:
 
 
 def check_finite(source: Path | str, key: str, rows: np.ndarray, first: int = 0) -> None:
-    """Refuse rows with NaN or infinity; ``first`` is the number of the first row in the source."""
-    if rows.dtype.kind != "f":
+    """Refuse rows with NaN or infinity; ``first`` is the number of the first row in the source.
+
+    Raises NotFiniteError.
+    """
+    if rows.dtype.kind != "f" or _ALLOWED.get():
         return
     # A finite sum proves all rows finite without an array of booleans; a finite one may overflow.
     with np.errstate(over="ignore", invalid="ignore"):
         total = rows.sum(dtype=np.float64)
     if not np.isfinite(total) and not (finite := np.isfinite(rows)).all():
         wrong = np.flatnonzero(~finite.reshape(len(rows), -1).all(axis=1))[0]
-        refuse(source, key, f"row {first + int(wrong)} is not finite")
+        raise NotFiniteError(f"{source}: {key}: row {first + int(wrong)} is not finite")
 
 
 def check_option(name: str, value: Any, unit: str, kinds: Any = int | float) -> None:

@@ -94,6 +94,7 @@ class Importer(ABC):
         files: the files it reads; when their size or time changes, an interrupted import restarts.
         parts: how the episodes are cut, which bounds the memory.
         carried: what is converted and what is not.
+        metadata: what the format's exporter writes back and the store's parts have no place for.
     """
 
     Options: ClassVar[type[Any]] = NoOptions
@@ -102,6 +103,7 @@ class Importer(ABC):
     files: Sequence[Path]
     parts: Parts
     carried: Carried
+    metadata: bytes = b""
 
     @abstractmethod
     def __init__(self, source: str, options: Any) -> None: ...

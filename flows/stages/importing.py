@@ -27,11 +27,13 @@ class ImportPlan:
         format: a name in `datasets.formats.FORMATS`.
         options: of the format's reader; those that are absent have its defaults.
         workers: threads that read and write parts.
+        drop_nan: leave out episodes with NaN or infinity.
     """
 
     format: str
     options: Mapping[str, Any] = field(default_factory=dict)
     workers: int = WORKERS
+    drop_nan: bool = False
 
     def __post_init__(self) -> None:
         find_format(self.format)
@@ -56,7 +58,13 @@ def run_import(
             return lambda steps: advance(steps, "")
 
         report = import_source(
-            plan.format, source, store, asdict(options), begin, workers=plan.workers
+            plan.format,
+            source,
+            store,
+            asdict(options),
+            begin,
+            workers=plan.workers,
+            drop_nan=plan.drop_nan,
         )
     records = records_folder(store)
     record = {"plan": asdict(plan), "report": asdict(report), **provenance()}

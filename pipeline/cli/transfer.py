@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import datasets
 from datasets.formats import FORMATS, exporter_class, importer_class
 from flows.settings import setting_names
-from pipeline.cli.parsing.parser import command, given, group, option, planned, setting
+from pipeline.cli.parsing.parser import command, flag, given, group, option, planned, setting
 from pipeline.cli.parsing.values import names, positive, store_address
 from pipeline.cli.store import chosen_episodes
 from pipeline.progress import TerminalReporter
@@ -119,6 +119,7 @@ def _export_data(arguments: argparse.Namespace) -> None:
     option("source", "file or folder of that format", metavar="SRC"),
     "store",
     option("--workers", "threads that read and write parts", positive),
+    flag("--drop-nan", "leave out episodes with NaN or infinity"),
     setting("horizon=1000 (d4rl)"),
     "--json",
 )
@@ -127,7 +128,7 @@ def import_command(arguments: argparse.Namespace) -> None:
     from flows.stages.importing import ImportPlan, run_import
 
     options = planned(importer_class(arguments.format).Options(), arguments)
-    plan = ImportPlan(arguments.format, asdict(options), **given(arguments, "workers"))
+    plan = ImportPlan(arguments.format, asdict(options), **given(arguments, "workers", "drop_nan"))
     report = run_import(plan, arguments.source, arguments.store, TerminalReporter())
     _show_report(report, arguments.json)
 

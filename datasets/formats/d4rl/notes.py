@@ -33,7 +33,7 @@ def keys_of_notes(
 
     ``final_obs`` has the key of the next observations where these hold it.
     """
-    steps = {name: keys.key_of(name) for name in schema.names("step")}
+    steps = keys.keys_of(schema)
     per_episode = {name: f"{keys.NOTES_FIELDS}/{name}" for name in schema.names("episode")}
     kept = per_episode.get("final_obs")
     if kept is not None and kept not in file and keys.NEXT not in steps.values():

@@ -24,9 +24,12 @@ import pyarrow as pa
 from datasets.errors import amount, listed
 from datasets.formats.checks import check_option, damage_named, refuse
 from datasets.formats.d4rl import schema as keys
+from datasets.formats.d4rl.file_names import named_dataset
+from datasets.formats.d4rl.metadata import METADATA, packed_metadata
 from datasets.formats.d4rl.notes import REMEDY, keys_of_notes, lengths_of_notes, refuse_options
 from datasets.formats.d4rl.schema import INFOS, NEXT, NOTES, OBSERVATIONS, TERMINALS, TIMEOUTS
-from datasets.formats.d4rl.tasks import TASKS, named_dataset, normalised_return, obs_slices
+from datasets.formats.d4rl.success import UNKNOWN
+from datasets.formats.d4rl.tasks import TASKS, normalised_return, obs_slices
 from datasets.formats.hdf5 import dataset_at, datasets_of, open_hdf5, read_notes, read_rows
 from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.notes import check_notes
@@ -99,11 +102,18 @@ class D4rlImporter(Importer):
         else:
             self._describe(found)
             lengths = self._cut_episodes(found)
+        self._keep_metadata()
         advice = f"mark more ends in {TIMEOUTS}, or if none is marked there give horizon=N"
         self.parts = Parts.checked(self._path, TERMINALS, lengths, self.schema.fields, advice)
         self.files = [self._path]
         read_as = replace(self._options, task=self._task, quality=self._quality)
         self.identity = identity(self.files, read_as if self._table is None else None)
+
+    def _keep_metadata(self) -> None:
+        self.metadata, left = packed_metadata(self._path, self._file)
+        kept = [f"{METADATA} -> kept beside the parts, for an export"] if self.metadata else []
+        carried = self.carried
+        self.carried = replace(carried, kept=(*carried.kept, *kept), left=(*carried.left, *left))
 
     def _describe(self, found: dict[str, h5py.Dataset]) -> None:
         """Set the schema, the keys of its fields, and what is converted."""
@@ -119,7 +129,7 @@ class D4rlImporter(Importer):
         if not options.keep_next:
             fields.pop("next_obs", None)
         for key, dataset in found.items():
-            if key.startswith(f"{INFOS}/"):
+            if key == INFOS or key.startswith(f"{INFOS}/"):
                 name, problem = keys.info_field(key, dataset, self._rows, set(fields))
                 problem = problem if options.infos else "left out as asked"
                 if problem:
@@ -127,14 +137,19 @@ class D4rlImporter(Importer):
                 else:
                     fields[name] = key
                     kept.append(f"{key} -> {name}")
-            elif key not in (*keys.REQUIRED, TIMEOUTS, NEXT):
+            elif key not in (*keys.REQUIRED, TIMEOUTS, NEXT) and not key.startswith(METADATA):
                 left.append(f"{key}: not a row per step")
         self._keys, self._episode_keys = fields, {"final_obs": NEXT} if final else {}
         attributes: dict[str, Any] = {"task": self._task, "format": "d4rl"}
-        notes = ["success: the episode did not terminate"]
+        if untold := keys.untold_keys(fields):
+            attributes[keys.KEYS] = untold
+        notes = [f"success: {(facts.success if facts else UNKNOWN).words}"]
         if facts is not None:
             scores = {"random": facts.random_score, "expert": facts.expert_score}
             attributes["reference_returns"] = scores
+            if facts.counts_every_step:
+                problem = "the reference scores count a subtask once, the file's rewards every step"
+                notes.append(f"no normalised_return: {problem}")
         else:
             notes.append("unknown task: no reference scores; a time step of 0.02 s unless given")
         step_s = options.control_dt_s or (facts.control_dt_s if facts else _UNKNOWN_DT_S)
@@ -179,7 +194,8 @@ class D4rlImporter(Importer):
         timeouts = np.zeros(0, np.int64)
         if TIMEOUTS in found:
             timeouts = keys.marked_rows(path, found[TIMEOUTS], TIMEOUTS)
-        marked = TIMEOUTS in found and not (options.horizon and len(timeouts) == 0)
+        by_marks = TIMEOUTS in found or (facts is not None and facts.ends_by_terminals)
+        marked = by_marks and not (options.horizon and len(timeouts) == 0)
         stops = np.union1d(np.union1d(terminals, timeouts) + 1, [self._rows])
         if not marked and not horizon:
             problem = "the key is missing, so episodes end by the environment's horizon"
@@ -224,18 +240,21 @@ class D4rlImporter(Importer):
             check_notes(self._path, NOTES, table, first, lengths, remedy=REMEDY, rewards=rewards)
             return PartInput(steps, table, per_episode)
         returns, terminated = episode_returns(rewards, lengths), self._terminated[episodes]
+        facts = TASKS.get(self._task)
+        rule = facts.success if facts else UNKNOWN
         columns: dict[str, Any] = {
             "task": self._task or "unknown",
             "quality": self._quality,
             "robot": self._task or "unknown",
             "expert": self._quality,
             "return": returns,
-            "success": ~terminated,
+            "success": rule.solved(rewards, lengths, terminated),
             "terminated": terminated,
             "truncated": self._truncated[episodes],
         }
-        if self._task in TASKS:
+        if facts is not None:
             columns["simulator"] = "mujoco"
+        if facts is not None and not facts.counts_every_step:
             columns["normalised_return"] = normalised_return(self._task, returns)
         first, group_by = episodes.start, TASK_AND_QUALITY
         columns = catalog_columns(first, lengths, self.identity, group_by, **columns)

@@ -1,5 +1,6 @@
 """The keys of a D4RL file and the checks on them."""
 
+import re
 from pathlib import Path
 
 import h5py
@@ -9,6 +10,7 @@ from datasets.errors import listed
 from datasets.formats.checks import refuse
 from datasets.formats.hdf5 import read_rows
 from datasets.formats.sources import field_name, stored_dtype
+from datasets.schema import Schema
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
 TERMINALS, TIMEOUTS, NEXT = "terminals", "timeouts", "next_observations"
@@ -19,13 +21,32 @@ NOTES_FIELDS = f"{NOTES}/fields"
 """Group of the fields per episode, for which D4RL has no place."""
 
 MAIN_KEYS = {"obs": OBSERVATIONS, "action": ACTIONS, "reward": REWARDS, "next_obs": NEXT}
-"""Field -> key in the file; see ``key_of`` for any other field per step."""
+"""Field -> key in the file; see ``keys_of`` for any other field per step."""
+
+KEYS = "d4rl_keys"
+"""Attribute of the schema: field -> key of ``infos``, where the name does not tell it."""
+
+_INFO_KEY = re.compile(r"infos(/(?!\.(/|$))[^/\0]+)*")
 
 _FLAG_BLOCK = 1 << 22
 
 
-def key_of(name: str) -> str:
-    """The key in the file of a field per step."""
+def keys_of(schema: Schema) -> dict[str, str]:
+    """Field per step -> its key in a file: the one it was imported from, or by its name."""
+    noted = schema.attributes.get(KEYS)
+    found = {name: _own_key(name) for name in schema.names("step")}
+    for name, key in noted.items() if isinstance(noted, dict) else ():
+        if name in found and name not in MAIN_KEYS and _INFO_KEY.fullmatch(str(key)):
+            found[name] = str(key)
+    return found
+
+
+def untold_keys(fields: dict[str, str]) -> dict[str, str]:
+    """The fields whose names do not tell their keys, for the attribute ``KEYS``."""
+    return {name: key for name, key in fields.items() if key != _own_key(name)}
+
+
+def _own_key(name: str) -> str:
     return MAIN_KEYS.get(name, f"{INFOS}/{name.removeprefix('info_')}")
 
 
@@ -53,13 +74,20 @@ def check_keys(path: Path, found: dict[str, h5py.Dataset]) -> int:
 
 
 def info_field(key: str, dataset: h5py.Dataset, rows: int, taken: set[str]) -> tuple[str, str]:
-    """The field for a key of ``infos/``, and why it cannot be one, or ""."""
-    name = field_name(f"info_{key.removeprefix(INFOS + '/')}")
+    """The field for a key of ``infos``, and why it cannot be one, or "".
+
+    A name that is ``taken``, as "a b" and "a/b" have the same, gets a number.
+    """
+    name = base = field_name(f"info_{key.removeprefix(INFOS + '/')}")
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{base}_{number}"
     if dataset.shape[:1] != (rows,):
         return name, f"shape {dataset.shape} is not of {rows} rows"
     if not stored_dtype(dataset.dtype) or 0 in dataset.shape:
         return name, f"dtype {dataset.dtype} is not one of numbers"
-    return name, "another key has the same name in lower case" if name in taken else ""
+    return name, ""
 
 
 def marked_rows(path: Path, dataset: h5py.Dataset, key: str) -> np.ndarray:

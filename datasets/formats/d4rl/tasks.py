@@ -1,21 +1,20 @@
-"""D4RL's MuJoCo and Adroit tasks: reference scores, horizons, observations, names of files.
+"""D4RL's tasks: reference scores, horizons, success rules, observations.
 
-Scores are those of D4RL's published table (``d4rl/infos.py`` of Farama-Foundation/D4RL, the
-constants REF_MIN_SCORE and REF_MAX_SCORE; Fu et al. 2020, appendix): the mean return of a random
-and of an expert policy. They are the same for versions 0 to 2. Horizons are the environments'
-``max_episode_steps`` there. Control steps are the simulation's step times its frame skip. Names of
-the observation's fields are ours, in the order of the environments' ``_get_obs`` (Gymnasium and
-Gymnasium-Robotics, whose observations are D4RL's).
+Scores are the mean return of a random and of an expert policy: the constants REF_MIN_SCORE and
+REF_MAX_SCORE of ``d4rl/infos.py`` of Farama-Foundation/D4RL (Fu et al. 2020, appendix), which are
+the same for versions 0 to 2 but for the mazes of a point. Those that are not there (version 0 and
+the evaluation mazes of maze2d) and the horizons, ``max_episode_steps``, are those of the
+registrations in ``d4rl/*/__init__.py``. Control steps are the simulation's step times its frame
+skip. Names of the observation's fields are ours, in the order of the environments' ``_get_obs``.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from datasets.formats.d4rl.success import ADROIT, ANTMAZE, KITCHEN, LOCOMOTION, MAZE2D, SuccessRule
 from datasets.schema import consecutive_slices
 
 
@@ -27,6 +26,7 @@ class D4rlTask:
         random_score, expert_score: returns that count as 0 and 100.
         horizon: control steps after which an episode times out.
         control_dt_s: seconds of a control step.
+        success: which episodes solved it.
         ends_at_horizon: time-outs come from the environment alone, so that one before the horizon
             means that recording stopped.
         obs_widths: field of the observation -> numbers, in order; empty where the width varies.
@@ -36,13 +36,24 @@ class D4rlTask:
     expert_score: float
     horizon: int
     control_dt_s: float
-    ends_at_horizon: bool = True
+    success: SuccessRule
+    ends_at_horizon: bool = False
     obs_widths: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def obs_slices(self) -> dict[str, tuple[int, int]]:
         """Field of the observation -> (start, stop)."""
         return consecutive_slices(self.obs_widths)
+
+    @property
+    def ends_by_terminals(self) -> bool:
+        """Whether only terminals end a file's episodes, however long they are."""
+        return self.success is KITCHEN
+
+    @property
+    def counts_every_step(self) -> bool:
+        """Whether rewards count at every step what the reference scores count once."""
+        return self.success is KITCHEN
 
 
 _OBSERVATIONS = {
@@ -56,45 +67,75 @@ _OBSERVATIONS = {
     "door": "joint_pos 27, latch_pos 1, door_hinge_pos 1, palm_pos 3, handle_pos 3, "
     "palm_to_handle 3, door_open 1",
     "relocate": "joint_pos 30, palm_to_ball 3, palm_to_target 3, ball_to_target 3",
+    "antmaze": "root_pos 3, root_quat 4, joint_pos 8, root_vel 6, joint_vel 8",
+    "kitchen": "joint_pos 9, object_pos 21, goal 30",
+    "maze2d": "pos 2, vel 2",
 }
-"""Fields of the observation and their widths; root_pos is height and pitch."""
+"""Task or family -> fields of the observation and their widths; root_pos is height and pitch, of
+antmaze x, y, z."""
 
 
-def _widths(task: str) -> dict[str, int]:
-    pairs = (each.split() for each in _OBSERVATIONS.get(task, "").split(", ") if each)
-    return {name: int(width) for name, width in pairs}
+def _widths(name: str) -> dict[str, int]:
+    pairs = (each.split() for each in _OBSERVATIONS.get(name, "").split(", ") if each)
+    return {field_name: int(width) for field_name, width in pairs}
 
 
-_SCORES = {
+_MUJOCO = {
     "halfcheetah": (-280.178953, 12135.0, 1000, 0.05),
     "hopper": (-20.272305, 3234.3, 1000, 0.008),
     "walker2d": (1.629008, 4592.3, 1000, 0.008),
     "ant": (-325.6, 3879.7, 1000, 0.05),
+}
+_ADROIT = {
     "pen": (96.262799, 3076.8331017826877, 100, 0.01),
     "hammer": (-274.856578, 12794.134825156867, 200, 0.01),
     "door": (-56.512833, 2880.5693087298737, 200, 0.01),
     "relocate": (-6.425911, 4233.877797728884, 200, 0.01),
 }
-_MUJOCO = ("halfcheetah", "hopper", "walker2d", "ant")
-
-TASKS: dict[str, D4rlTask] = {
-    name: D4rlTask(*facts, ends_at_horizon=name in _MUJOCO, obs_widths=_widths(name))
-    for name, facts in _SCORES.items()
+_ANTMAZE_HORIZONS = {"umaze": 700, "medium": 1000, "large": 1000, "ultra": 2000}
+_MAZE2D = {
+    "open": (0.01, 20.66, 150),
+    "open-dense": (11.17817, 27.166538620695782, 150),
+    "umaze": (23.85, 161.86, 300),
+    "umaze-dense": (68.537689, 193.66285642381482, 300),
+    "medium": (13.13, 277.39, 600),
+    "medium-dense": (44.264742, 297.4552547777125, 600),
+    "large": (6.7, 273.99, 800),
+    "large-dense": (30.569041, 303.4857382709002, 800),
+    "umaze-v0": (0.94, 62.6, 150),
+    "umaze-dense-v0": (23.249793, 81.78995240126592, 150),
+    "medium-v0": (5.77, 85.14, 250),
+    "medium-dense-v0": (19.477620, 96.03474232952358, 250),
+    "large-v0": (4.83, 191.99, 600),
+    "large-dense-v0": (27.388310, 215.09965671563742, 600),
+    "eval-umaze": (36.63, 141.4, 300),
+    "eval-umaze-dense": (56.95455, 178.21373133248397, 300),
+    "eval-medium": (13.07, 204.93, 600),
+    "eval-medium-dense": (42.28578, 235.5658957482388, 600),
+    "eval-large": (16.4, 302.22, 800),
+    "eval-large-dense": (56.95455, 326.09647655082637, 800),
 }
+"""Maze -> scores and horizon: of version 1, of ``open`` version 0."""
 
-_TASK_ALIASES = {"walker": "walker2d"}
-_OTHER_TASKS = ("ant-maze",)
-"""Tasks outside the table whose names begin like one in it."""
-
-_QUALITY_ALIASES = {
-    "mixed": "medium-replay",
-    "demos-clipped": "human",
-    "demos-bc-combined": "cloned",
-    "expert-clipped": "expert",
-}
-"""What the files of version 0 call some datasets."""
-
-_VERSION = re.compile(r"-v\d+(?=-|$)")
+TASKS: dict[str, D4rlTask] = (
+    {
+        name: D4rlTask(*facts, LOCOMOTION, ends_at_horizon=True, obs_widths=_widths(name))
+        for name, facts in _MUJOCO.items()
+    }
+    | {
+        name: D4rlTask(*facts, ADROIT[name], obs_widths=_widths(name))
+        for name, facts in _ADROIT.items()
+    }
+    | {
+        f"antmaze-{maze}": D4rlTask(0.0, 1.0, steps, 0.1, ANTMAZE, obs_widths=_widths("antmaze"))
+        for maze, steps in _ANTMAZE_HORIZONS.items()
+    }
+    | {"kitchen": D4rlTask(0.0, 4.0, 280, 0.08, KITCHEN, obs_widths=_widths("kitchen"))}
+    | {
+        f"maze2d-{maze}": D4rlTask(*facts, 0.01, MAZE2D, obs_widths=_widths("maze2d"))
+        for maze, facts in _MAZE2D.items()
+    }
+)
 
 Returns = TypeVar("Returns", float, np.ndarray)
 
@@ -115,15 +156,3 @@ def obs_slices(task: str, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
     widths = TASKS[task].obs_widths if task in TASKS else {}
     fits = sum(widths.values()) == shape[0]
     return consecutive_slices(widths if fits else {"state": shape[0]})
-
-
-def named_dataset(path: Path | str) -> tuple[str, str]:
-    """Task, "" for none of ``TASKS``, and quality by a file's name: ("hopper", "medium-replay")."""
-    name = _VERSION.sub("", Path(path).stem.lower().replace("_", "-"))
-    if name.startswith(_OTHER_TASKS):
-        return "", name
-    for known in sorted([*TASKS, *_TASK_ALIASES], key=len, reverse=True):
-        if name == known or name.startswith(f"{known}-"):
-            quality = name[len(known) :].strip("-")
-            return _TASK_ALIASES.get(known, known), _QUALITY_ALIASES.get(quality, quality)
-    return "", name

@@ -1,6 +1,7 @@
 """Export of a selection as a D4RL file; ``reader.py`` describes the layout."""
 
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -9,9 +10,11 @@ import numpy as np
 
 from datasets.errors import DatasetError, listed
 from datasets.formats.blocks import blocks, check_fields, check_room
-from datasets.formats.d4rl.schema import NEXT, NOTES, NOTES_FIELDS, TERMINALS, TIMEOUTS, key_of
+from datasets.formats.d4rl.metadata import unpack_metadata
+from datasets.formats.d4rl.schema import NEXT, NOTES, NOTES_FIELDS, TERMINALS, TIMEOUTS, keys_of
 from datasets.formats.hdf5 import dataset_at, write_notes
 from datasets.formats.interface import Advance, Carried, Exporter
+from datasets.formats.transfer.imported import imported_metadata
 from datasets.schema import Schema
 from datasets.selection.selection import Selection
 
@@ -43,21 +46,23 @@ class D4rlExporter(Exporter):
         if truths := [name for name in ("obs", "reward") if schema.field(name).dtype == "bool"]:
             problem = f"in {selection.store.address} the dtype is bool"
             raise DatasetError(f"a D4RL file needs numbers for {listed(truths)}; {problem}")
-        keys = [key_of(name) for name in schema.names("step")]
-        if len(set(keys)) < len(keys):
-            raise DatasetError(f"two fields would have one key in a D4RL file: {listed(keys)}")
+        keys = sorted(keys_of(schema).values())
+        if any(f"{later}/".startswith(f"{one}/") for one, later in combinations(keys, 2)):
+            problem = "would have one key in a D4RL file, or one in that of the other"
+            raise DatasetError(f"two fields {problem}: {listed(keys)}")
         check_room(selection, destination)
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""
         schema, ends = selection.store.schema, _end_flags(selection)
+        keys, metadata = keys_of(schema), imported_metadata(selection, "d4rl")
         final = _final_obs_in_next(schema)
         others = _other_episode_fields(schema) if self._options.notes else []
         with h5py.File(temporary, "w") as file:
             for block in blocks(selection):
                 values = block.read(schema.names("step"))
                 for name, rows in values.items():
-                    self._put(file, key_of(name), rows, block.steps, selection.steps)
+                    self._put(file, keys[name], rows, block.steps, selection.steps)
                 for key, flags in ends.items():
                     marks = np.zeros(block.n_steps, bool)
                     marks[block.stops - 1] = flags[block.episodes]
@@ -70,10 +75,12 @@ class D4rlExporter(Exporter):
                     key = f"{NOTES_FIELDS}/{name}"
                     self._put(file, key, rows, block.episodes, len(selection))
                 advance(block.n_steps)
+            if len(metadata) == 1:
+                unpack_metadata(metadata[0], file)
             if self._options.notes:
                 write_notes(file.require_group(NOTES), selection)
         timeouts = ends[TIMEOUTS] & ~selection.episodes().column("truncated").to_numpy()
-        return self._carried(schema, int(timeouts.sum()))
+        return self._carried(schema, int(timeouts.sum()), len(metadata))
 
     def _put(self, file: h5py.File, key: str, values: np.ndarray, rows: slice, total: int) -> None:
         """Write rows of the dataset at a key, which the first ones create."""
@@ -83,8 +90,8 @@ class D4rlExporter(Exporter):
             file.create_dataset(key, shape, values.dtype, compression=packing)
         dataset_at(file, key)[rows] = values
 
-    def _carried(self, schema: Schema, cut_off: int) -> Carried:
-        kept = [f"{name} -> {key_of(name)}" for name in schema.names("step")]
+    def _carried(self, schema: Schema, cut_off: int, metadata: int) -> Carried:
+        kept = [f"{name} -> {key}" for name, key in keys_of(schema).items()]
         if _final_obs_in_next(schema):
             kept.append(f"final_obs -> {NEXT}")
         others, left, notes = _other_episode_fields(schema), [], []
@@ -94,6 +101,10 @@ class D4rlExporter(Exporter):
         else:
             left += [f"{name}: D4RL has no place for a field per episode" for name in others]
             left += ["the catalog: D4RL has no place for it", "the schema's units and names"]
+        if metadata == 1:
+            kept.append("metadata of the imported file -> metadata")
+        elif metadata:
+            left.append(f"metadata of {metadata} imported files: a D4RL file has a place for one")
         if cut_off:
             mark = "a time-out, D4RL's only mark for an end that is not terminal"
             notes.append(f"{cut_off} cut-off episodes are marked by {mark}")

@@ -1,24 +1,31 @@
 """Import of FCNet's memory maps, which ``schema.py`` describes.
 
-The last action in the observation is rebuilt from the actions. The data were collected to a fixed
-length, so the longest episodes count as timed out and shorter ones as failed.
+Of quadrupeds, the last action in the observation is rebuilt from the actions. The data were
+collected to a fixed length, so the longest episodes count as timed out and shorter ones as failed.
+Maps of D4RL's tasks are known by their widths, and give the rewards too.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from datasets.errors import DatasetError
+from datasets.errors import DatasetError, listed
 from datasets.formats.checks import check_finite, check_option, refuse, refuse_unreadable
+from datasets.formats.d4rl.file_names import named_dataset
+from datasets.formats.d4rl.tasks import TASKS, normalised_return
 from datasets.formats.fcnet import schema as layout
 from datasets.formats.interface import Carried, Importer, PartInput
-from datasets.formats.sources import Parts, catalog_columns, identity
+from datasets.formats.sources import Parts, catalog_columns, episode_returns, identity
 
 _KINDS = ("src", "tgt", "meta")
 _NAME = re.compile(r"(src|tgt|meta)((?:_\d+)+)\.dat")
+_COUNTS = re.compile(r"_\d+_\d+$")
 _ITEM_BYTES = 4
+_REWARD_ERROR = 1e-3
+"""Rewards are this much less at most than those that the task gave; success rules have limits."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +34,14 @@ class FcnetOptions:
 
     Attributes:
         robot: whose joints the channels are.
-        horizon: steps of an episode that timed out; 0 for the longest in the data.
+        horizon: steps of an episode that timed out; 0 for the longest in the data, or the task's.
+        task, quality: of maps of a D4RL task; empty: from the folder's name.
     """
 
     robot: str = "aliengo"
     horizon: int = 0
+    task: str = field(default="", repr=False)  # not in the digest of older imports
+    quality: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         check_option("horizon", self.horizon, "steps", int)
@@ -46,6 +56,8 @@ class FcnetImporter(Importer):
 
     def __init__(self, source: str, options: FcnetOptions) -> None:
         self._paths, shapes = _find_maps(Path(source))
+        widths = shapes["src"][1:], shapes["tgt"][1:]
+        self._of_d4rl = widths != ((layout.STATE_DIM,), (layout.ACTION_DIM,))
         self._check_shapes(shapes)
         meta = self._paths["meta"]
         lengths = np.fromfile(meta, "<i4").astype(np.int64)
@@ -53,14 +65,48 @@ class FcnetImporter(Importer):
         self._robot = options.robot
         self._horizon = options.horizon or int(lengths.max())
         self.schema = layout.store_schema(options.robot)
+        read_as: Any = options
+        if self._of_d4rl:
+            self._describe_task(Path(source), options, shapes)
+            read_as = options, self._task, self._quality
+        elif options.task or options.quality:
+            refuse(source, "", "options task and quality are for maps of D4RL's tasks")
         self.files = [self._paths[kind] for kind in _KINDS]
-        self.identity = identity(self.files, options)
+        self.identity = identity(self.files, read_as)
         advice = "cut it into several in meta"
         self.parts = Parts.checked(meta, "meta", lengths, self.schema.fields, advice)
-        self.carried = Carried(
+        self.carried = self._carried()
+
+    def _describe_task(
+        self, folder: Path, options: FcnetOptions, shapes: dict[str, tuple[int, ...]]
+    ) -> None:
+        """Set what maps of a D4RL task hold, which are 2 columns of ``src`` or more."""
+        name = _COUNTS.sub("", folder.resolve().name).replace("_", "-")
+        task, quality = named_dataset(Path(name))
+        self._task, self._quality = options.task or task, options.quality or quality
+        if self._task not in TASKS:
+            problem = f"the maps are not of a quadruped ({layout.STATE_DIM} and {layout.ACTION_DIM}"
+            problem += " columns), and the folder's name names no task of D4RL"
+            refuse(folder, "", f"{problem}: give task=, one of {listed(TASKS)}")
+        self._facts = TASKS[self._task]
+        self._horizon = options.horizon or self._facts.horizon
+        state, action = shapes["src"][1] - 1, shapes["tgt"][1]
+        self.schema = layout.d4rl_schema(self._task, self._facts, state, action)
+
+    def _carried(self) -> Carried:
+        timed_out = f"episodes of {self._horizon} steps or more timed out, shorter ones"
+        if self._of_d4rl:
+            notes = (
+                f"{timed_out} terminated: the maps do not tell",
+                f"success: {self._facts.success.words}",
+                "rewards are differences of float32 returns-to-go, exact to about 1e-7 of these",
+            )
+            kept = f"src -> {layout.RETURN_TO_GO}, reward and obs", "tgt -> action"
+            return Carried(kept=kept, notes=notes)
+        return Carried(
             kept=("src -> obs, by the channels' names", "tgt -> action, and last_action of obs"),
             notes=(
-                f"episodes of {self._horizon} steps or more timed out, shorter ones failed",
+                f"{timed_out} failed",
                 "no rewards: the catalog's returns are 0 and mean nothing",
                 "joints, commands and scales are taken to be ours; the files do not name them",
             ),
@@ -69,6 +115,8 @@ class FcnetImporter(Importer):
     def _check_shapes(self, shapes: dict[str, tuple[int, ...]]) -> None:
         steps = shapes["src"][0]
         state, action = (steps, layout.STATE_DIM), (steps, layout.ACTION_DIM)
+        if self._of_d4rl and len(shapes["src"]) == len(shapes["tgt"]) == 2:
+            state, action = (steps, max(2, shapes["src"][1])), (steps, max(1, shapes["tgt"][1]))
         for kind, wanted in zip(_KINDS, (state, action, shapes["meta"][:1]), strict=True):
             path, shape = self._paths[kind], shapes[kind]
             if shape[0] == 0:
@@ -83,6 +131,8 @@ class FcnetImporter(Importer):
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
         lengths, rows = self.parts.lengths[number], self.parts.steps(number)
+        if self._of_d4rl:
+            return self._read_task(number, lengths, rows)
         state = self._rows("src", rows, layout.STATE_DIM)
         action = self._rows("tgt", rows, layout.ACTION_DIM)
         obs = layout.observation(state, layout.STATE_SLICES, action, lengths)
@@ -99,6 +149,37 @@ class FcnetImporter(Importer):
             truncated=~failed,
         )
         return PartInput({"obs": obs, "action": action}, columns, {})
+
+    def _read_task(self, number: int, lengths: np.ndarray, rows: slice) -> PartInput:
+        """A part of maps of a D4RL task."""
+        facts, first = self._facts, self.parts.episodes(number).start
+        state_dim, action_dim = (self.schema.field(name).shape[0] for name in ("obs", "action"))
+        state = self._rows("src", rows, 1 + state_dim)
+        rewards = layout.rewards_of(state[:, 0], lengths, facts)
+        timed_out = (lengths >= self._horizon) & (not facts.ends_by_terminals)
+        returns = episode_returns(rewards, lengths)
+        columns: dict[str, Any] = {
+            "task": self._task,
+            "quality": self._quality,
+            "robot": self._task,
+            "expert": self._quality,
+            "simulator": "mujoco",
+            "return": returns,
+            "success": facts.success.solved(rewards + _REWARD_ERROR, lengths, ~timed_out),
+            "terminated": ~timed_out,
+            "truncated": timed_out,
+        }
+        if not facts.counts_every_step:
+            columns["normalised_return"] = normalised_return(self._task, returns)
+        steps = {
+            "obs": np.ascontiguousarray(state[:, 1:]),
+            "action": self._rows("tgt", rows, action_dim),
+            "reward": rewards,
+            layout.RETURN_TO_GO: np.ascontiguousarray(state[:, 0]),
+        }
+        group_by = self.schema.group_by
+        table = catalog_columns(first, lengths, self.identity, group_by, **columns)
+        return PartInput(steps, table, {})
 
     def _rows(self, kind: str, rows: slice, width: int) -> np.ndarray:
         # Read rather than mapped: pages of a map would count as this process's memory.

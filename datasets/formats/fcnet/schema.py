@@ -5,13 +5,19 @@
     meta_<episodes>.dat   int32 (episodes,): steps of each episode, end to end
 
 The names hold the shapes. There are no rewards, final observations or endings.
+
+Its maps of D4RL's tasks have the same form, in a folder <task>_<quality>_<episodes>_<longest>:
+
+    src_<steps>_<1 + D>.dat   the return-to-go, normalised by D4RL's scores to 0 .. 1, and the state
+    tgt_<steps>_<A>.dat       the action
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from datasets.schema import Field, Schema, consecutive_slices
+from datasets.formats.d4rl.tasks import D4rlTask, obs_slices
+from datasets.schema import TASK_AND_QUALITY, Field, Schema, consecutive_slices
 
 STATE = {
     "projected_gravity": 3,
@@ -43,6 +49,40 @@ def store_schema(robot: str) -> Schema:
     obs = Field("obs", (OBS_DIM,), unit=unit, description=text, slices=OBS_SLICES)
     action = Field("action", (ACTION_DIM,), unit=unit, description="expert's action")
     return Schema((obs, action), CONTROL_DT_S, robot, {"format": "fcnet"})
+
+
+RETURN_TO_GO = "normalised_return_to_go"
+
+
+def d4rl_schema(task: str, facts: D4rlTask, state_dim: int, action_dim: int) -> Schema:
+    """The schema of a store of a D4RL task."""
+    fields = (
+        Field(
+            "obs",
+            (state_dim,),
+            description="src of FCNet, but for its first column",
+            slices=obs_slices(task, (state_dim,)),
+        ),
+        Field("action", (action_dim,), description="tgt of FCNet"),
+        Field("reward", description="from the differences of the normalised return-to-go"),
+        Field(RETURN_TO_GO, description="first column of FCNet's src; 1 is the expert's return"),
+    )
+    scores = {"random": facts.random_score, "expert": facts.expert_score}
+    attributes = {"task": task, "format": "fcnet", "reference_returns": scores}
+    return Schema(fields, facts.control_dt_s, task, attributes, TASK_AND_QUALITY)
+
+
+def rewards_of(returns_to_go: np.ndarray, lengths: np.ndarray, facts: D4rlTask) -> np.ndarray:
+    """(T,) float32 rewards of episodes of ``lengths`` (E,) from FCNet's normalised column (T,).
+
+    The column is (R - random) / (expert - random) of the return-to-go R, so the last step of an
+    episode holds its own reward.
+    """
+    scale = facts.expert_score - facts.random_score
+    returns = returns_to_go.astype(np.float64) * scale + facts.random_score
+    following = np.append(returns[1:], 0.0)
+    following[np.cumsum(lengths) - 1] = 0.0
+    return (returns - following).astype(np.float32)
 
 
 def observation(

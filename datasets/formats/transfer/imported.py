@@ -3,6 +3,9 @@
 A source is identified by its path, and its content by a digest; the store keeps both in
 ``imports/<place>/<content>.json``. Part and episode ids come from the content alone, so without the
 record a source with a few changed rows would be imported again beside its old version.
+
+What a source holds beside its episodes (``Importer.metadata``) is kept in
+``imports/metadata/<tag>.<format>`` after its SHA-256; the tag begins the ids of the source's parts.
 """
 
 import hashlib
@@ -15,10 +18,11 @@ from datasets.errors import DatasetError
 from datasets.files import create_durably, fsync_path
 from datasets.formats.interface import Importer
 from datasets.formats.sources import CONTENT_DIGITS
+from datasets.selection.selection import Selection
 from datasets.storage.s3.bucket import Bucket, is_bucket_url
 
 IMPORTS = "imports"
-_DIGITS = 16
+_DIGITS, _DIGEST_BYTES = 16, 32
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class ImportedSource:
         source: its path; name: the last part of it.
         format: one of ``formats.FORMATS``.
         place, content: digests of its path and of its content.
+        tag: begins the ids of its parts; of its content and the options.
+        metadata: see ``Importer``.
     """
 
     source: str
@@ -36,6 +42,8 @@ class ImportedSource:
     format: str
     place: str
     content: str
+    tag: str
+    metadata: bytes
 
     @classmethod
     def of(cls, format_name: str, source: str, importer: Importer) -> "ImportedSource":
@@ -44,7 +52,9 @@ class ImportedSource:
         place = f"{format_name} {path.resolve()}"
         digits = hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:_DIGITS]
         content = importer.identity[:CONTENT_DIGITS]
-        return cls(source, Path(source).name, format_name, digits, content)
+        tag = hashlib.sha256(f"{format_name} {importer.identity}".encode()).hexdigest()[:12]
+        name = Path(source).name
+        return cls(source, name, format_name, digits, content, tag, importer.metadata)
 
     def check_unchanged(self, address: str | os.PathLike[str]) -> None:
         """Raise DatasetError if the store imported another content of this source."""
@@ -61,21 +71,57 @@ class ImportedSource:
 
     def remember(self, address: str | os.PathLike[str]) -> None:
         """Write the record into a store; DatasetError if the disk or the storage refuses."""
-        folder = f"{IMPORTS}/{self.place}"
         tree = {"format": self.format, "source": self.name, "content": self.content}
         body = json.dumps(tree, indent=1).encode()
-        if is_bucket_url(address):
-            Bucket(str(address)).create(f"{folder}/{self._file}", body)
-            return
-        path = Path(address, folder)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            create_durably(path / self._file, body)
-            for changed in (path.parent, Path(address)):
-                fsync_path(changed)
-        except OSError as error:
-            raise DatasetError(f"cannot write to store {address}: {error.strerror}") from error
+        if self.metadata:
+            digest = hashlib.sha256(self.metadata).digest()
+            _create(address, _metadata_key(self.tag, self.format), digest + self.metadata)
+        _create(address, f"{IMPORTS}/{self.place}/{self._file}", body)
 
     @property
     def _file(self) -> str:
         return f"{self.content[:_DIGITS]}.json"
+
+
+def imported_metadata(selection: Selection, format_name: str) -> list[bytes]:
+    """The different ``Importer.metadata`` of the sources that a selection's episodes are from.
+
+    Raises DatasetError for damaged ones.
+    """
+    address, found = selection.store.full_address, []
+    for tag in sorted({part_id.partition("-")[0] for part_id, _ in selection.rows_by_part()}):
+        key = _metadata_key(tag, format_name)
+        content = _read(address, key)
+        if content is None:
+            continue
+        digest, metadata = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if hashlib.sha256(metadata).digest() != digest:
+            raise DatasetError(f"{key} of {address} is damaged; remove it to export without it")
+        found.append(metadata)
+    return list(dict.fromkeys(found))
+
+
+def _metadata_key(tag: str, format_name: str) -> str:
+    return f"{IMPORTS}/metadata/{tag}.{format_name}"
+
+
+def _read(address: str, key: str) -> bytes | None:
+    if is_bucket_url(address):
+        return Bucket(address).read(key)
+    path = Path(address, key)
+    return path.read_bytes() if path.is_file() else None
+
+
+def _create(address: str | os.PathLike[str], key: str, body: bytes) -> None:
+    """Write a file or object of a store, unless it exists."""
+    if is_bucket_url(address):
+        Bucket(str(address)).create(key, body)
+        return
+    path = Path(address, key)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        create_durably(path, body)
+        for changed in (path.parent.parent, Path(address)):
+            fsync_path(changed)
+    except OSError as error:
+        raise DatasetError(f"cannot write to store {address}: {error.strerror}") from error

@@ -6,7 +6,6 @@ store, parts are moved one by one, each atomically; if that is interrupted, the 
 rest. An interrupted import resumes with its staged parts, unless the source or the options changed.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,14 @@ from typing import Any
 import numpy as np
 
 from datasets.dataset import Store, create_store, open_store
-from datasets.errors import DatasetError, StorageError, listed
+from datasets.errors import DatasetError, StorageError, amount, listed
 from datasets.files import exclusive_lock, replace_durably, write_bytes_durably
 from datasets.formats import importer_class, options_of
 from datasets.formats.checks import refuse
 from datasets.formats.interface import Advance, Begin, Importer, Report, no_progress
 from datasets.formats.transfer import staging
 from datasets.formats.transfer.imported import ImportedSource
+from datasets.formats.transfer.not_finite import read_finite
 from datasets.layout import CATALOG, PARTS, ROOT_FILE
 from datasets.storage.parts import array_digest
 from datasets.storage.s3.bucket import Bucket, is_bucket_url
@@ -46,6 +46,7 @@ def import_source(
     options: Mapping[str, Any] | None = None,
     begin: Begin = no_progress,
     workers: int = WORKERS,
+    drop_nan: bool = False,
 ) -> Report:
     """Import a source of another project's format into a store; repeating it changes nothing.
 
@@ -56,6 +57,8 @@ def import_source(
             the schema of the source.
         begin: reports the steps of each part, including those of an earlier call.
         workers: threads that read and write parts; each holds a few times ``sources.PART_BYTES``.
+        drop_nan: leave out episodes with NaN or infinity, which are refused otherwise. The report's
+            notes name them.
 
     Raises:
         DatasetError: an unknown format or option, packages that are not installed, a source or
@@ -70,21 +73,28 @@ def import_source(
     try:
         # A link stays a link: the store appears at its target.
         address = str(store) if is_bucket_url(store) else Path(store).resolve()
-        work = _Import(name, str(source), importer, address, _existing(address, importer))
-        if work.target is not None:
+        target = _existing(address, importer)
+        work = _Import(name, str(source), importer, address, target, drop_nan)
+        if target is not None:
             work.record.check_unchanged(address)
         episodes, steps = importer.parts.n_episodes, importer.parts.n_steps
         advance = begin(steps)
-        if work.target is None or work.target.missing(work.part_ids):
-            work.run(advance, workers)
+        carried = importer.carried
+        if target is None or target.missing(work.part_ids):
+            dropped = work.run(advance, workers)
+            episodes, steps = episodes - len(dropped), steps - sum(dropped.values())
+            carried = replace(carried, notes=(*carried.notes, *_dropped_note(dropped)))
         else:
             staging.remove_leftovers(address, work.origin)
             advance(steps)
+            there = [target.catalog().manifests[part_id] for part_id in work.part_ids]
+            episodes = sum(each.episodes for each in there)
+            steps = sum(each.steps for each in there)
         per = {"step": steps, "episode": episodes}
         size = sum(each.row_bytes * per[each.per] for each in importer.schema.fields)
         counts = episodes, steps, len(importer.parts), size
         seconds = time.monotonic() - started
-        return Report(name, str(source), str(store), *counts, seconds, importer.carried)
+        return Report(name, str(source), str(store), *counts, seconds, carried)
     finally:
         importer.close()
 
@@ -116,6 +126,7 @@ class _Import:
     importer: Importer
     address: str | os.PathLike[str]
     target: Store | None
+    drop_nan: bool
 
     @cached_property
     def record(self) -> ImportedSource:
@@ -123,8 +134,7 @@ class _Import:
 
     @cached_property
     def part_ids(self) -> list[str]:
-        tag = hashlib.sha256(f"{self.name} {self.importer.identity}".encode()).hexdigest()[:12]
-        return [f"{tag}-{number:05d}" for number in range(len(self.importer.parts))]
+        return [f"{self.record.tag}-{number:05d}" for number in range(len(self.importer.parts))]
 
     @property
     def origin(self) -> Path:
@@ -132,9 +142,9 @@ class _Import:
         path = Path(self.source)
         return path if path.exists() else self.importer.files[0].parent
 
-    def run(self, advance: Advance, workers: int) -> None:
-        """Stage, verify and publish."""
-        folder = staging.staging_folder(self.address, self.part_ids[0].partition("-")[0])
+    def run(self, advance: Advance, workers: int) -> dict[int, int]:
+        """Stage, verify and publish; gives the left-out episodes and their lengths."""
+        folder = staging.staging_folder(self.address, self.record.tag)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(staging.lock_path(folder), wait=False) as held:
             if not held:
@@ -144,9 +154,12 @@ class _Import:
             try:
                 staged = self._staged_store(folder)
                 staging.write_origin(folder, self.origin)
-                work = self._write_part(staged, advance)
+                dropped: dict[int, int] = {}
+                work = self._write_part(staged, dropped, advance)
                 _in_threads(work, range(len(self.part_ids)), workers)
-                _in_threads(_verify_part(staged), self.part_ids, workers)
+                if len(dropped) == self.importer.parts.n_episodes:
+                    refuse(self.source, "", "every episode has values that are not finite")
+                _in_threads(_verify_part(staged), staged.parts(), workers)
                 self._check_new_episodes(staged)
                 self._publish(staged)
             except Exception as error:
@@ -154,13 +167,19 @@ class _Import:
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
             shutil.rmtree(folder)
+            return dropped
 
     def _staged_store(self, folder: Path) -> Store:
-        """The store in the staging folder, with the parts of an interrupted call if they fit."""
+        """The store in the staging folder, with the parts of an interrupted call if they fit.
+
+        With ``drop_nan`` all parts are read again, to count what is left out.
+        """
         files = [(path.name, path.stat()) for path in self.importer.files]
         stamp = json.dumps([(name, each.st_size, each.st_mtime_ns) for name, each in files])
         kept = folder / _SOURCE
-        if not kept.is_file() or kept.read_text() != stamp:
+        if self.drop_nan:
+            stamp = f"drop_nan {stamp}"
+        if self.drop_nan or not kept.is_file() or kept.read_text() != stamp:
             shutil.rmtree(folder, ignore_errors=True)
         elif self.target is not None:
             _forget_half_moved(folder / staging.STORE, self.target)
@@ -169,21 +188,27 @@ class _Import:
         write_bytes_durably(kept, stamp.encode())
         return store
 
-    def _write_part(self, staged: Store, advance: Advance) -> Callable[[int], None]:
+    def _write_part(
+        self, staged: Store, dropped: dict[int, int], advance: Advance
+    ) -> Callable[[int], None]:
         missing, reporting = set(staged.missing(self.part_ids)), threading.Lock()
 
         def work(number: int) -> None:
-            part_id = self.part_ids[number]
+            part_id, lengths = self.part_ids[number], self.importer.parts.lengths[number]
+            left_out = np.zeros(0, np.int64)
             if part_id in missing:
-                part = self.importer.read_part(number)
+                part, left_out = read_finite(self.importer, number, self.drop_nan)
                 try:
-                    staged.write_part(part_id, part.steps, part.episodes, part.per_episode)
+                    if len(left_out) < len(lengths):
+                        staged.write_part(part_id, part.steps, part.episodes, part.per_episode)
                 except DatasetError as error:
                     if _is_transient(error):
                         raise
                     refuse(self.source, "", str(error))
+            first = self.importer.parts.episodes(number).start
             with reporting:
-                advance(int(self.importer.parts.lengths[number].sum()))
+                dropped.update((each, int(lengths[each - first])) for each in left_out.tolist())
+                advance(int(lengths.sum()))
 
         return work
 
@@ -218,6 +243,14 @@ class _Import:
             self.record.remember(target.path)
             _move_parts(staged, target)
             target.files.rebuild_index()
+
+
+def _dropped_note(dropped: Mapping[int, int]) -> list[str]:
+    if not dropped:
+        return []
+    steps, names = sum(dropped.values()), listed(sorted(dropped), 8)
+    what = f"{amount(len(dropped), 'episode')} of {amount(steps, 'step')}"
+    return [f"left out for values that are not finite: {what}, episode {names}"]
 
 
 def _is_transient(error: Exception) -> bool:

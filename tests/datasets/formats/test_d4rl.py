@@ -13,7 +13,8 @@ import pytest
 
 from datasets import DatasetError, Selection, Store, open_store
 from datasets.formats import sources
-from datasets.formats.d4rl.tasks import TASKS, named_dataset, normalised_return
+from datasets.formats.d4rl.file_names import named_dataset
+from datasets.formats.d4rl.tasks import TASKS, normalised_return
 from datasets.formats.transfer.exporting import export_selection
 from datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import plain_store, random_episodes

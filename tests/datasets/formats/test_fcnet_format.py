@@ -133,7 +133,7 @@ def change(folder: Path, kind: str, action: str) -> None:
         ("tgt", "double", r"tgt_16_12.dat: .* it has 1536 bytes, its name says 768"),
         ("src", "nan", r"src_16_58.dat: src: row 15 is not finite"),
         ("meta", "second", r"maps: meta: there are two: meta_1_1.dat and meta_4.dat"),
-        ("src", "narrow", r"src_32_29.dat: src: shape \(32, 29\) in its name must be \(32, 58\)"),
+        ("src", "narrow", r"tgt_16_12.dat: tgt: shape \(16, 12\) in its name must be \(32, 12\)"),
         ("meta", "6,1,6,99", r"meta_4.dat: meta: episode 3 of 99 steps goes beyond the 16 rows"),
         ("meta", "6,1,6,2", r"meta_4.dat: meta: episode 3 ends at row 15, but src has 16 rows"),
         ("meta", "6,0,6,4", r"meta_4.dat: meta: episode 1 has 0 steps"),

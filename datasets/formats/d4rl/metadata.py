@@ -1,0 +1,48 @@
+"""``metadata/`` of a D4RL file (the algorithm, the policy's weights): kept for an export.
+
+It has no place in a store's parts. The store keeps it as a small HDF5 file beside them.
+"""
+
+from io import BytesIO
+from pathlib import Path
+
+import h5py
+
+from datasets.formats.checks import damage_named
+from datasets.formats.d4rl.schema import NOTES
+from datasets.formats.hdf5 import datasets_of
+
+METADATA = "metadata"
+MOST_BYTES = 16 << 20
+"""Largest metadata that are kept; D4RL's largest are a policy of two layers of 256, 0.3 MB."""
+
+
+def packed_metadata(path: Path, file: h5py.File) -> tuple[bytes, list[str]]:
+    """An HDF5 file with all below ``metadata`` but gaitforge's notes, b"" for nothing.
+
+    Also gives what is left out, with the reason. Links are left out: they lead to other files.
+    """
+    group = file.get(METADATA)
+    if not isinstance(group, h5py.Group):
+        return b"", []
+    names = [name for name in group if f"{METADATA}/{name}" != NOTES]
+    own = [name for name in names if isinstance(group.get(name, getlink=True), h5py.HardLink)]
+    left = [f"{METADATA}/{name}: a link" for name in names if name not in own]
+    with damage_named(path, METADATA), h5py.File.in_memory() as packed:
+        found = datasets_of(group).items()
+        sizes = [each.nbytes for name, each in found if name.partition("/")[0] in own]
+        if sum(sizes) <= MOST_BYTES:
+            for name in own:
+                group.copy(name, packed)
+            packed.flush()
+            if len(content := packed.id.get_file_image()) <= 2 * MOST_BYTES:
+                return content if own else b"", left
+    return b"", [*left, f"{METADATA}: larger than the {MOST_BYTES >> 20} MiB that are kept"]
+
+
+def unpack_metadata(content: bytes, file: h5py.File) -> None:
+    """Write below ``metadata`` what ``packed_metadata`` gave."""
+    with h5py.File(BytesIO(content), "r") as packed:
+        group = file.require_group(METADATA)
+        for name in packed:
+            packed.copy(name, group)
