@@ -55,18 +55,18 @@ MAZE2D = SuccessRule(
 
 
 def _held(what: str, steps: int, reward: float) -> SuccessRule:
-    words = f"{what} at more than {steps} steps, each known by a reward above {reward:g}"
-    return SuccessRule(words, float(np.nextafter(reward, math.inf)), steps + 1)
+    words = f"{what} at more than {steps} steps, each known by a reward of {reward:g} or more"
+    return SuccessRule(words, reward, steps + 1)
 
 
 ADROIT = {
-    "pen": _held("pen within 0.075 m and 18 degrees of its target", 20, 11.0),
-    "hammer": _held("nail within 0.01 m of its goal", 25, 27.0),
-    "door": _held("door open by 1.35 rad", 25, 10.0),
-    "relocate": _held("ball within 0.1 m of its target", 25, 1.0),
+    "pen": _held("pen within 0.075 m and 18 degrees of its target", 20, 20.0),
+    "hammer": _held("nail within 0.01 m of its goal", 25, 50.0),
+    "door": _held("door open by 1.35 rad", 25, 15.0),
+    "relocate": _held("ball within 0.1 m of its target", 25, 5.0),
 }
 """``evaluate_success`` in ``d4rl/hand_manipulation_suite/*_v0.py``. Files lack ``goal_achieved``,
-but the reward shows it: the bonus for it is larger than all that a step without it can get (pen 60
-to 1 + 10, hammer 100 to 2 + 25, door 20 to 2 + 8, relocate 10 to 1)."""
+but the reward shows it: the bonus for it is far larger than all that a step without it can get (pen
+60 to 1 + 10, hammer 100 to 2 + 25, door 20 to 2 + 8, relocate 10 to 1); the limit is between."""
 
 UNKNOWN = SuccessRule("the episode did not terminate, as the task's own rule is unknown")

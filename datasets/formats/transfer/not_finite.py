@@ -9,7 +9,7 @@ from datasets.errors import DatasetError, listed
 from datasets.formats.checks import NotFiniteError, not_finite_allowed
 from datasets.formats.interface import Importer, PartInput
 
-HINT = "import with drop_nan to leave such episodes out"
+HINT = "--drop-nan (drop_nan=True) leaves such episodes out"
 
 
 def read_finite(importer: Importer, number: int, drop: bool) -> tuple[PartInput, np.ndarray]:

@@ -44,16 +44,14 @@ def seen_by_d4rl(path: str) -> dict[str, np.ndarray]:
     pairs = d4rl.qlearning_dataset(environment, dict(rows))
     episodes = list(d4rl.sequence_dataset(environment, rows))
     low, high = d4rl.infos.REF_MIN_SCORE, d4rl.infos.REF_MAX_SCORE
-    tasks = sorted(key.removesuffix("-expert-v0") for key in low if key.endswith("-expert-v0"))
+    names = sorted(low)
     return {
         **{f"get/{key}": values for key, values in rows.items()},
         **{f"qlearning/{key}": values for key, values in pairs.items()},
         "sequence/lengths": np.array([len(each["rewards"]) for each in episodes]),
         "sequence/observations": np.concatenate([each["observations"] for each in episodes]),
-        "tasks": np.array(tasks),
-        "scores": np.array(
-            [[low[f"{task}-expert-v0"], high[f"{task}-expert-v0"]] for task in tasks]
-        ),
+        "names": np.array(names),
+        "scores": np.array([[low[name], high[name]] for name in names]),
     }
 
 

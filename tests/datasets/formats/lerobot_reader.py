@@ -12,10 +12,12 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 
 # Of torchvision, lerobot needs what is pure Python. Its wheel may be built for another torch (one
@@ -27,6 +29,7 @@ except RuntimeError:
         signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
         torch.library.define(f"torchvision::{operator}", signature)
 
+from lerobot.datasets.compute_stats import compute_episode_stats
 from lerobot.datasets.dataset_tools import merge_datasets, split_dataset
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
@@ -63,6 +66,32 @@ def seen_by_lerobot(root: Path) -> dict[str, Any]:
         "stats": {key: value.tolist() for key, value in dataset.meta.stats["action"].items()},
         "merged_mean": mean,
     }
+
+
+def episode_stats(root: Path, theirs: Path) -> dict[str, Any]:
+    """The largest difference of the actions' statistics from lerobot's own of each episode.
+
+    Quantiles are left out: lerobot takes them from histograms. Also gives the columns of a
+    statistic and their types, in the given dataset and in one that lerobot wrote.
+    """
+    tables = []
+    for folder in (root, theirs):
+        [path] = folder.glob("meta/episodes/*/*.parquet")
+        tables.append(pq.ParquetFile(path).read())
+    kinds = [
+        {each.name: str(each.type) for each in table.schema if "/action/" in each.name}
+        for table in tables
+    ]
+    dataset, largest, features = LeRobotDataset("local/given", root=root), 0.0, ("action",)
+    for episode in tables[0].to_pylist():
+        first, stop = episode["dataset_from_index"], episode["dataset_to_index"]
+        rows = {"action": np.array([dataset[i]["action"].numpy() for i in range(first, stop)])}
+        described = {name: dataset.features[name] for name in features}
+        for name, expected in compute_episode_stats(rows, described)["action"].items():
+            if not name.startswith("q"):
+                found = np.array(episode[f"stats/action/{name}"])
+                largest = max(largest, float(np.abs(found - expected).max()))
+    return {"largest": largest, "ours": kinds[0], "theirs": kinds[1]}
 
 
 def seen_by_torchrl(root: Path) -> dict[str, Any]:
@@ -115,4 +144,7 @@ def write_their_own(root: Path) -> None:
 if __name__ == "__main__":
     given, written = map(Path, sys.argv[1:])
     write_their_own(written)
-    print(json.dumps({"lerobot": seen_by_lerobot(given), "torchrl": seen_by_torchrl(given)}))
+    seen = {"lerobot": seen_by_lerobot(given), "torchrl": seen_by_torchrl(given)}
+    seen["stats"] = episode_stats(given, written)
+    seen["version"] = version("lerobot")
+    print(json.dumps(seen))

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from collectors.legged.observations import OBS_DIM, POLICY_SLICES
 from datasets import DatasetError, Field, Schema, Selection, Store, open_store
+from datasets.formats.d4rl.tasks import TASKS, normalised_return
 from datasets.formats.fcnet.schema import OBS_SLICES, STATE
 from datasets.formats.transfer.exporting import export_selection
 from datasets.formats.transfer.importing import import_source
@@ -163,3 +166,64 @@ def test_a_store_without_the_channels_is_refused_by_name(tmp_path: Path) -> None
     store = plain_store(tmp_path / "store", random_episodes(3))
     with pytest.raises(DatasetError, match="need the slice projected_gravity of 3 channels in obs"):
         export_selection("fcnet", store.select(), tmp_path / "maps")
+
+
+def write_task_maps(folder: Path, task: str, rewards: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Maps of a D4RL task as FCNet's scripts convert it; returns states and actions."""
+    facts, lengths = TASKS[task], [len(each) for each in rewards]
+    rng, steps = np.random.default_rng(1), sum(lengths)
+    state = rng.normal(size=(steps, 11)).astype(np.float32)
+    action = rng.normal(size=(steps, 3)).astype(np.float32)
+    to_go = np.concatenate([np.cumsum(each[::-1])[::-1] for each in rewards])
+    to_go = (to_go - facts.random_score) / (facts.expert_score - facts.random_score)
+    source = np.concatenate([to_go[:, None], state], axis=1).astype(np.float32)
+    folder.mkdir()
+    for kind, values in (("src", source), ("tgt", action), ("meta", np.array(lengths, np.int32))):
+        values.tofile(folder / f"{'_'.join([kind, *map(str, values.shape)])}.dat")
+    return state, action
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    lengths=st.lists(st.sampled_from([1, 40, 1000]), min_size=1, max_size=3),
+    seed=st.integers(0, 99),
+)
+def test_maps_of_d4rl_tasks_give_back_their_rewards(
+    lengths: list[int], seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rng = np.random.default_rng(seed)
+    rewards = [rng.uniform(0.0, 4.0, length) for length in lengths]
+    longest, folder = max(lengths), tmp_path_factory.mktemp("maps")
+    source = folder / f"hopper_medium-expert_{len(lengths)}_{longest}"
+    state, action = write_task_maps(source, "hopper", rewards)
+    found = imported(source)
+    assert np.array_equal(found.read("obs"), state)
+    assert np.array_equal(found.read("action"), action)
+    np.testing.assert_allclose(found.read("reward"), np.concatenate(rewards), atol=2e-3)
+    table = found.episodes()
+    expected = [normalised_return("hopper", float(each.sum())) for each in rewards]
+    np.testing.assert_allclose(table.column("normalised_return"), expected, atol=1e-3)
+    assert set(table.column("quality").to_pylist()) == {"medium-expert"}
+    timed_out = [length == 1000 for length in lengths]
+    assert table.column("success").to_pylist() == timed_out
+    assert table.column("truncated").to_pylist() == timed_out
+
+
+def test_maps_of_the_kitchen_are_judged_by_its_rule(tmp_path: Path) -> None:
+    rewards = [np.repeat([1.0, 3.0], 150), np.repeat([2.0, 4.0], 40)]
+    write_task_maps(tmp_path / "kitchen_mixed_2_300", "kitchen", rewards)
+    table = imported(tmp_path / "kitchen_mixed_2_300").episodes()
+    assert table.column("success").to_pylist() == [False, True]
+    assert table.column("terminated").to_pylist() == [True, True]
+    assert table.column("quality").to_pylist() == ["mixed", "mixed"]
+
+
+def test_maps_of_no_known_task_and_options_for_others_are_refused(tmp_path: Path) -> None:
+    write_task_maps(tmp_path / "maps", "hopper", [np.ones(5)])
+    with pytest.raises(DatasetError, match=r"maps: .* names no task of D4RL: give task="):
+        imported(tmp_path / "maps")
+    import_source("fcnet", tmp_path / "maps", tmp_path / "store", {"task": "hopper"})
+    assert open_store(tmp_path / "store").schema.robot == "hopper"
+    write_maps(tmp_path / "legged")
+    with pytest.raises(DatasetError, match="options task and quality are for maps of D4RL's tasks"):
+        import_source("fcnet", tmp_path / "legged", tmp_path / "other", {"task": "hopper"})
