@@ -85,7 +85,8 @@ class Importer(ABC):
     """Reads one source; constructed as ``cls(source, options)``.
 
     The constructor checks what it can without reading all values, ``read_part`` checks the values
-    it reads (``check_finite``, right dtype). Both raise DatasetError: one line that names file and key.
+    it reads (``check_finite``, right dtype). Both raise DatasetError: one line that names file and
+    key.
 
     Attributes:
         Options: frozen dataclass with a default for every option.

@@ -8,8 +8,8 @@ An episode ends at a terminal (terminated) or at a time-out (truncated). A time-
 before its horizon ends only the recording: ``medium-replay`` files mark where a training iteration
 had its 1,000 samples (D4RL issue 162). Such episodes, and the rows after the last mark, count as
 cut off, because the sum of their rewards is not a return. Where a file has no time-outs
-(``medium-replay`` of version 0), episodes end at the environment's horizon; the kitchen's end at their
-terminals alone. ``success.py`` says which are solved.
+(``medium-replay`` of version 0), episodes end at the environment's horizon; the kitchen's end at
+their terminals alone. ``success.py`` says which are solved.
 """
 
 from contextlib import ExitStack

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +144,4 @@ if __name__ == "__main__":
     given, written = map(Path, sys.argv[1:])
     write_their_own(written)
     seen = {"lerobot": seen_by_lerobot(given), "torchrl": seen_by_torchrl(given)}
-    seen["stats"] = episode_stats(given, written)
-    seen["version"] = version("lerobot")
-    print(json.dumps(seen))
+    print(json.dumps(seen | {"stats": episode_stats(given, written)}))

@@ -183,7 +183,9 @@ def write_task_maps(folder: Path, task: str, rewards: list[np.ndarray]) -> tuple
     return state, action
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     lengths=st.lists(st.sampled_from([1, 40, 1000]), min_size=1, max_size=3),
     seed=st.integers(0, 99),
