@@ -24,12 +24,18 @@ def read_finite(importer: Importer, number: int, drop: bool) -> tuple[PartInput,
     try:
         return importer.read_part(number), np.zeros(0, np.int64)
     except NotFiniteError as error:
-        refusal = error
+        return _without_damage(importer, number, drop, str(error))
+
+
+def _without_damage(
+    importer: Importer, number: int, drop: bool, refusal: str
+) -> tuple[PartInput, np.ndarray]:
+    # The refusal is text: an exception in a variable would keep its frames, and so files, open.
     try:
         with not_finite_allowed():
             part = importer.read_part(number)
     except DatasetError as error:
-        raise refusal from error
+        raise DatasetError(refusal) from error
     lengths = importer.parts.lengths[number]
     wrong = ~_finite_episodes(part, lengths)
     episodes = importer.parts.episodes(number).start + np.flatnonzero(wrong)
