@@ -15,13 +15,18 @@ from datasets.analysis.quantiles import DEFAULT_QUANTILES, channel_quantiles
 from datasets.analysis.spectrum import SpectralEnergy, spectral_energy
 from datasets.analysis.statistics import ChannelStatistics, channel_statistics
 from datasets.analysis.xarray_view import selection_dataset
-from datasets.catalog.grouping import select_rows
 from datasets.catalog.manifest import PartRecord
-from datasets.errors import DatasetError
+from datasets.errors import DatasetError, amount
 from datasets.layout import SHARD_STEPS
 from datasets.schema import Schema
 from datasets.selection import selection as episodes
-from datasets.selection.saved import load_selection, save_selection
+from datasets.selection.saved import (
+    PartRuns,
+    load_selection,
+    part_runs,
+    save_selection,
+    selection_of_runs,
+)
 from datasets.storage import store as local
 from datasets.storage.compaction import compact_store
 from datasets.storage.integrity import remove_leftovers, verify_store
@@ -47,6 +52,10 @@ class Selection(episodes.Selection):
         """Read a selection that ``save`` wrote; see ``saved.load_selection``."""
         loaded = load_selection(store, path)
         return cls(store, loaded.catalog, loaded.rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process: the same rows of the store, which is opened again there."""
+        return _reselected, (self.store, part_runs(self))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the selection as a JSON file: its hash, its parts' hashes, and row ranges."""
@@ -113,8 +122,24 @@ class Store(local.Store):
         ``equals`` is column -> a value, several, or None for all: ``terrain="flat", level=[0, 1]``.
         """
         catalog = self.catalog()
-        given = {name: value for name, value in equals.items() if value is not None}
-        return Selection(self, catalog, select_rows(catalog, given, self.address))
+        return Selection(self, catalog, np.arange(catalog.num_rows)).select(**equals)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process: the store opened again, from its address and tag."""
+        return open_store, (self.full_address, self.tag_name)
+
+    def __repr__(self) -> str:
+        version = f"tag {self.tag_name}, " if self.tag_name else ""
+        try:
+            held, digest = self.select(), self.info().hash
+        except DatasetError as error:
+            return f"{type(self).__name__}({self.address}: {error})"
+        kinds = "".join(f"; {each}" for each in held.kinds())
+        return (
+            f"{type(self).__name__}({self.address}, {version}version {digest[:12]}; "
+            f"{self.schema.robot}, {amount(len(held), 'episode')}, "
+            f"{amount(held.steps, 'step')}{kinds})"
+        )
 
     def verify(self) -> list[str]:
         """Faults of the store, one line each that names the part; empty if there are none."""
@@ -131,6 +156,11 @@ class Store(local.Store):
 
 class RemoteStore(remote.RemoteStore, Store):
     """A dataset on object storage; ``open_store`` and ``create_store`` make one from a URL."""
+
+
+def _reselected(store: Store, runs: PartRuns) -> Selection:
+    found = selection_of_runs(store, runs)
+    return Selection(store, found.catalog, found.rows)
 
 
 def open_store(address: str | os.PathLike[str], tag: str | None = None) -> Store:

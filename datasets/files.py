@@ -68,6 +68,9 @@ def _flushed_temporary(path: Path, content: bytes) -> Iterator[Path]:
             stream.flush()
             os.fsync(stream.fileno())
         yield temporary
+    except OSError as error:  # a failed write does not say what was written
+        error.filename = error.filename or os.fspath(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -13,6 +13,7 @@ from datasets.analysis.dask_arrays import Scheduler
 from datasets.analysis.quantiles import channel_quantiles
 from datasets.analysis.statistics import channel_statistics
 from datasets.analysis.xarray_view import channel_names
+from datasets.catalog.glossary import RANDOMISATION, glossary
 from datasets.schema import Field
 from datasets.selection.selection import Selection
 
@@ -20,8 +21,6 @@ CARD_VERSION = 1
 BINS = 20
 MOST_WHOLE_BINS = 24
 CHANNEL_QUANTILES = (0.01, 0.5, 0.99)
-RANDOMISATION = "randomisation"
-"""Schema attribute: draw -> {"unit", "low", "high"}; the catalog column has the draw's name."""
 
 
 def card_record(

@@ -135,7 +135,7 @@ class Catalog:
             nearest = get_close_matches(name, self.column_names, 1, cutoff=0.0)
             raise DatasetError(
                 f"unknown column {name!r}; nearest: {listed(nearest)}; "
-                "gaitforge info STORE --json lists all columns"
+                "gaitforge info STORE --columns explains all columns"
             )
         return name
 

@@ -62,7 +62,7 @@ def matching_rows(catalog: Catalog, condition: str) -> np.ndarray:
         shown = ascii(condition) if len(condition) <= SHOWN else f"{condition[:SHOWN]!a}…"
         raise DatasetError(
             f"condition {shown} is not allowed: {reason[:MAX_REASON]}; give one boolean "
-            "expression over the store's columns"
+            "expression over the store's columns, with text in single quotes"
         ) from error
 
 

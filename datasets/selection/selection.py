@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.catalog.catalog import Catalog
-from datasets.catalog.grouping import grouped_outcomes
-from datasets.errors import DatasetError
+from datasets.catalog.grouping import grouped_outcomes, select_rows
+from datasets.catalog.listing import episode_name, episode_row, listed_episodes, sorted_rows
+from datasets.errors import DatasetError, amount, listed
 from datasets.hashing import hashed
 from datasets.layout import SHARD_STEPS
 from datasets.storage.shards import row_runs
@@ -77,6 +78,15 @@ class Selection:
         """The catalog's columns, one row per episode."""
         return self.catalog.rows(self.rows)
 
+    def select(self, **equals: Any) -> Self:
+        """The episodes whose columns have one of the given values; see ``select_rows``.
+
+        ``equals`` is column -> a value, several, or None for all: ``terrain="flat", level=[0, 1]``.
+        """
+        given = {name: value for name, value in equals.items() if value is not None}
+        matching = select_rows(self.catalog, given, self.store.address)
+        return self.with_rows(self.rows[np.isin(self.rows, matching, assume_unique=True)])
+
     def where(self, condition: str) -> Self:
         """The episodes for which a boolean SQL expression is true; see ``matching_rows``."""
         from datasets.catalog.conditions import matching_rows  # DuckDB is slow to import
@@ -93,6 +103,49 @@ class Selection:
         asked = self.store.schema.group_by if group_by is None else group_by
         names = [self.catalog.check_column(name) for name in asked]
         return grouped_outcomes(self.catalog, self.rows, list(dict.fromkeys(names)))
+
+    def listing(
+        self, limit: int = 0, sort: str = "", show: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """Single episodes, one dict each: name, part, groups, level, length, return, success, fell.
+
+        Args:
+            limit: the most episodes; 0 for all.
+            sort: "COLUMN" or "COLUMN desc"; empty for the order of the selection.
+            show: further columns.
+        """
+        rows, by = self.rows, sort.split()[:1]
+        if by:
+            rows = sorted_rows(self.catalog, rows, sort)
+        rows = rows[:limit] if limit else rows
+        return listed_episodes(self.catalog, rows, self.store.schema, (*by, *show))
+
+    def named(self, *names: str) -> Self:
+        """The episodes with these names or ids; DatasetError if the selection lacks one."""
+        address = self.store.address
+        rows = np.unique([episode_row(self.catalog, name, address) for name in names])
+        for row in rows[~np.isin(rows, self.rows)].tolist():
+            name = episode_name(int(self.catalog.numbers("episode")[row]))
+            raise DatasetError(f"episode {name} of {address} is not among the chosen ones")
+        return self.with_rows(rows)
+
+    def __repr__(self) -> str:
+        whole = len(self) == self.catalog.num_rows
+        what = "all of" if whole else f"of {amount(self.catalog.num_rows, 'episode')} in"
+        kinds = "; ".join(self.kinds())
+        return (
+            f"Selection({amount(len(self), 'episode')}, {amount(self.steps, 'step')}, "
+            f"{what} {self.store.address}; {kinds})"
+        )
+
+    def kinds(self) -> list[str]:
+        """How many values of each grouping column, and which: "2 terrains: flat, rough"."""
+        found = []
+        for name in self.store.schema.group_by:
+            codes, values = self.catalog.codes(name)
+            here = sorted(str(values[code]) for code in np.unique(codes[self.rows]))
+            found.append(f"{amount(len(here), name)}: {listed(here, 8)}")
+        return found
 
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
         """Split into (rest, held out) by a hash of each episode's id and the seed.

@@ -13,7 +13,7 @@ from datasets.catalog.index import CatalogIndex
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
 from datasets.files import fsync_path
-from datasets.layout import ATTRIBUTE, CATALOG, PARTS, ROOT_FILE, STAGING
+from datasets.layout import ATTRIBUTE, CACHE, CATALOG, OLDER_INDEX, PARTS, ROOT_FILE, STAGING
 from datasets.schema import Schema
 from datasets.storage.root import GROUP, read_root
 from datasets.storage.store import Store
@@ -64,7 +64,8 @@ def remove_leftovers(store: Store) -> list[str]:
     """
     store.check_writable()
     try:
-        return [*_remove_replaced(store), *_remove_uncommitted(store)]
+        older = _remove(store.path, [store.path / CACHE / OLDER_INDEX])
+        return [*_remove_replaced(store), *_remove_uncommitted(store), *older]
     except OSError as error:
         raise DatasetError(f"store {store.address} cannot be cleaned: {error.strerror}") from error
 

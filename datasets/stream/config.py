@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TypedDict
 
 from datasets.errors import DatasetError
@@ -81,8 +82,15 @@ class StreamConfig:
         lowest = dict.fromkeys((*sizes, "world_size"), 1) | {"seed": 0, "epoch": 0}
         lowest |= {"prefix_len": 0, "workers": 0}
         for name, low in lowest.items():
+            _check_whole(name, getattr(self, name))
             if getattr(self, name) < low:
                 raise DatasetError(f"{name} must be {low} or more, not {getattr(self, name)}")
+        _check_whole("rank", self.rank)
         if not 0 <= self.rank < self.world_size:
             raise DatasetError(f"rank must be in 0..{self.world_size - 1}, not {self.rank}")
         object.__setattr__(self, "fields", tuple(self.fields))
+
+
+def _check_whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise DatasetError(f"{name} must be a whole number, not {value!r}")

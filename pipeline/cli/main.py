@@ -20,8 +20,8 @@ from pipeline.cli.parsing.parser import WRONG_INPUT, Command, Parser, add_comman
 COMMANDS = {
     "demo": ("demo", "run a small pipeline end to end: collect, train, evaluate, report"),
     "collect": ("collect", "collect the missing parts of a plan into a store"),
-    "query": ("store", "describe the episodes that match a condition"),
-    "info": ("store", "show a store's version, size and schema version"),
+    "query": ("store", "describe the episodes that match a condition, or list them"),
+    "info": ("store", "show a store's version, size and schema version, or its columns"),
     "verify": ("store", "check every file of a store; exit 1 and print a line per fault"),
     "gc": ("store", "remove what interrupted writers and compactions left in a store"),
     "compact": ("store", "merge small parts; the dataset and its hash stay the same"),

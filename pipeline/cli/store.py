@@ -6,9 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import datasets
+from datasets.catalog.glossary import glossary
 from datasets.errors import amount
 from flows.runners.dask_clusters import DaskSettings, dask_client
-from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, option
+from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, group, option
 from pipeline.cli.parsing.values import names, whole
 from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show, show_one, show_result
@@ -16,30 +17,58 @@ from pipeline.tables import fields_of, show, show_one, show_result
 _EXAMPLE = "runs/demo/legged.zarr"
 
 
+MOST_LISTED = 20
+
+
 def chosen_episodes(store: "datasets.Store", arguments: argparse.Namespace) -> "datasets.Selection":
-    """The episodes of the chosen cells that meet `--where`."""
-    selection = store.select(**given(arguments, *CELL_FIELDS.values()))
+    """The episodes of the chosen cells that meet `--where`, of `--selection` if there is one."""
+    file = getattr(arguments, "selection", None)
+    selection = store.select() if file is None else datasets.Selection.load(store, file)
+    selection = selection.select(**given(arguments, *CELL_FIELDS.values()))
     return selection if arguments.where is None else selection.where(arguments.where)
 
 
 @command(
-    'gaitforge query legged.zarr --terrain rough --where "return > 6 and friction < 0.6"',
-    "store CELLS --where",
+    'gaitforge query legged.zarr --terrain rough --where "return > 6 and friction < 0.6"\n'
+    '          gaitforge query legged.zarr --list --sort "return desc" --show friction',
+    "store CELLS --where --selection",
     option("--group-by", "columns (default: the store's own)", names),
+    group(
+        "to see single episodes",
+        flag("--list", "one row per episode"),
+        option("--limit", f"most rows; 0 for all (default: {MOST_LISTED})", whole),
+        option("--sort", "by a column; 'COLUMN desc' for the largest first", metavar="COLUMN"),
+        option("--show", "further columns, such as draws", names),
+        option("--episode", "every column of one episode, e.g. a293cb-00017", metavar="ID"),
+    ),
     "--tag",
     option("--parquet", "also write the rows to this file", Path, metavar="FILE"),
     option("--save", "save the selection to this file, to train on", Path, metavar="FILE"),
     "--json",
 )
 def query_command(arguments: argparse.Namespace) -> None:
-    """Describe the episodes that match a condition."""
+    """Describe the episodes that match a condition, or list them."""
+    _check_query(arguments)
     selection = chosen_episodes(datasets.open_store(arguments.store, tag=arguments.tag), arguments)
-    rows = selection.describe(arguments.group_by)
+    lines: list[str] = []
+    if arguments.episode is not None:
+        selection = selection.named(arguments.episode)
+        rows = selection.listing(show=selection.catalog.column_names)
+    elif arguments.list:
+        limit = MOST_LISTED if arguments.limit is None else arguments.limit
+        rows = selection.listing(limit, arguments.sort or "", arguments.show or ())
+        if len(rows) < len(selection):
+            lines = [f"{len(rows):,} of {amount(len(selection), 'episode')}; --limit 0 lists all"]
+    else:
+        rows, lines = selection.describe(arguments.group_by), _noise_line(selection)
     if arguments.parquet is not None:
         datasets.write_parquet(rows, arguments.parquet)
     if arguments.save is not None:
         selection.save(arguments.save)
-    show_result(rows, rows, arguments.json, *_noise_line(selection))
+    if arguments.episode is not None:
+        show_one(rows[0], arguments.json)
+    else:
+        show_result(rows, rows, arguments.json, *lines)
 
 
 def _noise_line(selection: "datasets.Selection") -> list[str]:
@@ -53,10 +82,30 @@ def _noise_line(selection: "datasets.Selection") -> list[str]:
     )
 
 
-@command(f"gaitforge info {_EXAMPLE}", "store --json --tag")
+def _check_query(arguments: argparse.Namespace) -> None:
+    """Refuse options that do not go together."""
+    for name in ("limit", "sort", "show"):
+        if getattr(arguments, name) is not None and not arguments.list:
+            raise ValueError(f"--{name} is for --list")
+    ways = {"--group-by": arguments.group_by is not None, "--list": arguments.list}
+    chosen = [name for name, is_given in ways.items() if is_given]
+    chosen += ["--episode"] if arguments.episode is not None else []
+    if len(chosen) > 1:
+        raise ValueError(f"{' and '.join(chosen)} exclude each other; give one")
+
+
+@command(
+    f"gaitforge info {_EXAMPLE}",
+    "store --json --tag",
+    flag("--columns", "explain the columns of the catalog: unit, meaning, origin"),
+)
 def info_command(arguments: argparse.Namespace) -> None:
-    """Show a store's version, size and schema version."""
+    """Show a store's version, size and schema version, or its columns."""
     store = datasets.open_store(arguments.store, tag=arguments.tag)
+    if arguments.columns:
+        columns = glossary(store.schema, store.catalog().schema)
+        show([asdict(each) for each in columns], arguments.json)
+        return
     record = asdict(store.info()) | {"tags": [tag.name for tag in store.tags()]}
     if arguments.json:
         record |= {"columns": store.catalog().column_names, "plan": store.plan}
