@@ -5,6 +5,7 @@ Nothing in ``storage``, ``selection``, ``stream`` or ``analysis`` imports this f
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -16,7 +17,7 @@ from datasets.analysis.spectrum import SpectralEnergy, spectral_energy
 from datasets.analysis.statistics import ChannelStatistics, channel_statistics
 from datasets.analysis.xarray_view import selection_dataset
 from datasets.catalog.manifest import PartRecord
-from datasets.errors import DatasetError, amount
+from datasets.errors import DatasetError, amount, listed
 from datasets.layout import SHARD_STEPS
 from datasets.schema import Schema
 from datasets.selection import selection as episodes
@@ -28,6 +29,7 @@ from datasets.selection.saved import (
     selection_of_runs,
 )
 from datasets.storage import store as local
+from datasets.storage.about import About, read_about, write_about
 from datasets.storage.compaction import compact_store
 from datasets.storage.integrity import remove_leftovers, verify_store
 from datasets.storage.root import migrate_root
@@ -140,6 +142,22 @@ class Store(local.Store):
             f"{self.schema.robot}, {amount(len(held), 'episode')}, "
             f"{amount(held.steps, 'step')}{kinds})"
         )
+
+    def about(self) -> About:
+        """What is said of the dataset: licence, citation, authors, description, limitations."""
+        return read_about(self)
+
+    def set_about(self, **changes: Any) -> About:
+        """Change fields of ``about``, which the next cards and exports carry; see ``about.About``.
+
+        Raises:
+            DatasetError: an unknown field or value, or a store that cannot be written.
+        """
+        if unknown := set(changes) - set(asdict(About())):
+            raise DatasetError(f"unknown {listed(unknown)}; allowed: {listed(asdict(About()))}")
+        about = replace(self.about(), **changes)
+        write_about(self, about)
+        return about
 
     def verify(self) -> list[str]:
         """Faults of the store, one line each that names the part; empty if there are none."""

@@ -3,6 +3,9 @@
 ROOT_FILE = "zarr.json"
 """Zarr's record of the root group; a folder with it is a store."""
 
+ABOUT = "about.json"
+"""What is said of the dataset; see ``storage.about``."""
+
 ATTRIBUTE = "gaitforge"
 """Attribute of the root group that holds the store's record; see ``root``."""
 

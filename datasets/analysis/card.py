@@ -16,10 +16,12 @@ from datasets.analysis.xarray_view import channel_names
 from datasets.catalog.glossary import RANDOMISATION, glossary
 from datasets.schema import Field
 from datasets.selection.selection import Selection
+from datasets.storage.about import read_about
 
-CARD_VERSION = 1
+CARD_VERSION = 2
 BINS = 20
 MOST_WHOLE_BINS = 24
+NOISE = "action_noise"
 CHANNEL_QUANTILES = (0.01, 0.5, 0.99)
 
 
@@ -52,9 +54,20 @@ def card_record(
         "lengths": histogram(_numbers(episodes, "length")),
         "draws": list(_draws(selection, episodes)),
         "provenance": _provenance(episodes),
+        "about": asdict(read_about(store)),
+        "noise": _noise(selection, episodes),
+        "columns": [asdict(each) for each in glossary(store.schema, episodes.schema)],
         "parts": list(_parts(selection)),
         "channels": list(_channels(selection, scheduler)) if channels else [],
     }
+
+
+def _noise(selection: Selection, episodes: pa.Table) -> list[dict[str, Any]]:
+    """Groups by the noise on executed actions, each with its share of the episodes."""
+    if NOISE not in episodes.column_names:
+        return []
+    groups = selection.describe((NOISE,))
+    return [group | {"share": group["episodes"] / len(selection)} for group in groups]
 
 
 def histogram(

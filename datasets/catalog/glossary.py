@@ -14,7 +14,7 @@ RANDOMISATION = "randomisation"
 
 @dataclass(frozen=True)
 class Column:
-    """A column: type, SI unit ("1" for a number without, "" for text and flags), meaning, origin."""
+    """A column: its type, SI unit ("1" for a plain number, "" for text), meaning and origin."""
 
     name: str
     type: str

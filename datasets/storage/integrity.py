@@ -15,6 +15,7 @@ from datasets.errors import DatasetError, listed
 from datasets.files import fsync_path
 from datasets.layout import ATTRIBUTE, CACHE, CATALOG, OLDER_INDEX, PARTS, ROOT_FILE, STAGING
 from datasets.schema import Schema
+from datasets.storage.about import read_about
 from datasets.storage.root import GROUP, read_root
 from datasets.storage.store import Store
 from datasets.storage.tags import read_tag, tag_names
@@ -50,6 +51,10 @@ def verify_store(store: Store) -> list[str]:
     counts = Counter(each for ids in episodes.values() for each in ids)
     if repeated := sorted(episode for episode, count in counts.items() if count > 1):
         faults.append(f"episode ids in more than one row: {listed(repeated)}")
+    try:
+        read_about(store)
+    except DatasetError as error:
+        faults.append(str(error))
     return [*faults, *_index_faults(store), *_tag_faults(store, contents)]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import datasets
 from datasets.catalog.glossary import glossary
 from datasets.errors import amount
+from datasets.files import check_outside_stores
 from flows.runners.dask_clusters import DaskSettings, dask_client
 from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, group, option
 from pipeline.cli.parsing.values import names, whole
@@ -195,23 +196,50 @@ def push_command(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    "gaitforge card runs/demo/legged.zarr --out runs/demo/card",
+    'gaitforge card legged.zarr --licence CC-BY-4.0 --author "Ada Lovelace <ada@example.org>"',
     "store",
     option("--out", "output folder (default: STORE.card)", Path),
     "CELLS --where",
     flag("--no-channels", "skip the statistics of the arrays"),
+    flag("--no-pictures", "skip the pictures of typical episodes"),
     "--scheduler",
+    group(
+        "what is said of the dataset; kept in the store, '' removes it",
+        option("--licence", "SPDX identifier, e.g. CC-BY-4.0", metavar="NAME"),
+        option("--citation", "how to cite it, e.g. a BibTeX entry", metavar="TEXT"),
+        option(
+            "--author",
+            "'Name' or 'Name <address>'; may be repeated",
+            action="append",
+            metavar="NAME",
+            dest="authors",
+        ),
+        option("--description", "what it is and is for", metavar="TEXT"),
+        option("--limitations", "what it is not good for", metavar="TEXT"),
+    ),
 )
 def card_command(arguments: argparse.Namespace) -> None:
     """Write a dataset card: HTML, Markdown and JSON."""
     from pipeline.report.card import selected, write_card
+    from pipeline.report.pictures import draw_stored
 
     store = datasets.open_store(arguments.store)
-    selection, filters = selected(store, given(arguments, *CELL_FIELDS.values()), arguments.where)
     place = arguments.store  # a path, or an address on object storage, whose card comes here
     beside = place.parent if isinstance(place, Path) else Path()
-    folder = arguments.out or beside / f"{Path(place).name}.card"
+    folder = check_outside_stores(arguments.out or beside / f"{Path(place).name}.card")
+    said = given(arguments, "licence", "citation", "authors", "description", "limitations")
+    if "authors" in said:
+        said["authors"] = [name for name in said["authors"] if name]
+    if said:
+        store.set_about(**said)
+    selection, filters = selected(store, given(arguments, *CELL_FIELDS.values()), arguments.where)
     scheduler = arguments.scheduler
     with dask_client(DaskSettings(scheduler=scheduler)) if scheduler else nullcontext():
-        written = write_card(selection, folder, filters=filters, channels=not arguments.no_channels)
+        written = write_card(
+            selection,
+            folder,
+            filters=filters,
+            channels=not arguments.no_channels,
+            draw=None if arguments.no_pictures else draw_stored,
+        )
     print(*written, sep="\n")

@@ -8,19 +8,37 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
+from collectors.rendering.rendering import RenderingError
 from datasets import Selection, Store
 from datasets.analysis.card import card_record
 from datasets.errors import amount
+from datasets.files import check_outside_stores
+from datasets.formats.readme import fenced, plain
 from flows.records.records import read_record
 from pipeline.report import charts
 from pipeline.report.figures import Panel
-from pipeline.report.pages import DASH, Record, count, fixed, render, short, words, write_texts
+from pipeline.report.pages import (
+    DASH,
+    Record,
+    count,
+    data_uri,
+    fixed,
+    render,
+    short,
+    words,
+    write_texts,
+)
+from pipeline.report.run_files import PICTURES
 
 PAGE_NAME = "card.html"
 MARKDOWN_NAME = "card.md"
 RECORD_NAME = "card.json"
+
+Draw = Callable[[Selection, Path], list[dict[str, object]]]
+"""Writes pictures into a folder, and returns a record of each; RenderingError where it cannot."""
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -72,7 +90,12 @@ def selected(store: Store, cells: Record, where: str | None) -> tuple[Selection,
 
 
 def write_card(
-    selection: Selection, folder: Path, *, filters: str = "", channels: bool = True
+    selection: Selection,
+    folder: Path,
+    *,
+    filters: str = "",
+    channels: bool = True,
+    draw: Draw | None = None,
 ) -> tuple[Path, Path, Path]:
     """Write `card.html`, `card.md` and the record behind them, `card.json`, into `folder`.
 
@@ -81,6 +104,8 @@ def write_card(
         folder: made if absent.
         filters: what made the selection, for people; empty for a whole store.
         channels: also read the arrays, for the statistics of every channel.
+        draw: writes pictures of typical episodes, as `pictures.draw_stored`; where it cannot, the
+            card says why.
 
     Returns:
         The paths of the page, of the Markdown and of the record.
@@ -92,8 +117,14 @@ def write_card(
         raise ValueError("the selection is empty; select at least one episode")
     record = card_record(selection, channels=channels)
     record |= {"filters": filters, "origins": collection_origins(selection.store.path)}
+    record |= {"program": version("gaitforge"), "pictures": [], "no_pictures": ""}
+    if draw is not None:
+        try:
+            record["pictures"] = draw(selection, check_outside_stores(folder) / PICTURES)
+        except RenderingError as error:
+            record["no_pictures"] = str(error)
     text = json.dumps(record, indent=1) + "\n"
-    pages = {MARKDOWN_NAME: card_markdown(record), PAGE_NAME: card_page(record)}
+    pages = {MARKDOWN_NAME: card_markdown(record), PAGE_NAME: card_page(record, folder)}
     write_texts(folder, {RECORD_NAME: text, **pages})
     return folder / PAGE_NAME, folder / MARKDOWN_NAME, folder / RECORD_NAME
 
@@ -114,8 +145,11 @@ def collection_origins(store_path: Path) -> list[dict[str, object]]:
     ]
 
 
-def card_page(record: Record) -> str:
-    """The page of a card's record, as text."""
+def card_page(record: Record, folder: Path) -> str:
+    """The page of a card's record, as text; its pictures are read from below `folder`."""
+    pictures = [
+        each | {"uri": data_uri(folder / PICTURES / each["file"])} for each in record["pictures"]
+    ]
     return render(
         "card.html",
         **_shown(record),
@@ -124,12 +158,15 @@ def card_page(record: Record) -> str:
         length_chart=_chart(record["lengths"], "control steps", "Episode lengths"),
         draws=[(draw, _draw_chart(draw)) for draw in record["draws"]],
         abstract=abstract(record),
+        pictures=pictures,
+        texts=_texts(record),
     )
 
 
 def card_markdown(record: Record) -> str:
     """The card as Markdown, for a repository or a terminal."""
-    return render("card.md", {"digits": _digits, "sparkline": sparkline}, **_shown(record)) + "\n"
+    filters = {"digits": _digits, "sparkline": sparkline, "plain": plain, "fenced": fenced}
+    return render("card.md", filters, texts=_texts(record), **_shown(record)) + "\n"
 
 
 def sparkline(counts: Sequence[int]) -> str:
@@ -143,6 +180,14 @@ def sparkline(counts: Sequence[int]) -> str:
 def _shown(record: Record) -> dict[str, object]:
     schema, total = record["schema"], record["total"][0]
     return {"card": record, "schema": schema, "total": total, "group_by": schema["group_by"]}
+
+
+def _texts(record: Record) -> dict[str, str]:
+    """Title -> text of what the publishers say, the citation apart."""
+    about = record["about"]
+    texts = {"Licence": about["licence"], "Authors": ", ".join(about["authors"])}
+    texts["Limitations"] = about["limitations"]
+    return {title: text for title, text in texts.items() if text}
 
 
 def _digits(value: float | None) -> str:

@@ -1,9 +1,9 @@
 """The report's contact sheets, and the expert's card as a table."""
 
-from base64 import b64encode
 from dataclasses import dataclass
 
 from datasets.errors import amount
+from pipeline.report.pages import data_uri
 from pipeline.report.run_files import EXPERT, PICTURES, Record, RunFiles
 
 
@@ -22,13 +22,12 @@ def sheet_figures(run: RunFiles) -> list[SheetFigure]:
     sheets = run.pictures["sheets"] if run.pictures else []
     figures = []
     for sheet in sheets:
-        content = (run.root / PICTURES / sheet["file"]).read_bytes()
         alt = (
             f"{sheet['skill']} on {sheet['terrain']}, level {sheet['level']}: {sheet['command']}; "
             f"{'success' if sheet['success'] else 'no success'}, "
             f"{sheet['succeeded']} of {amount(sheet['episodes'], 'episode')} succeed"
         )
-        uri = "data:image/png;base64," + b64encode(content).decode("ascii")
+        uri = data_uri(run.root / PICTURES / sheet["file"])
         caption = sheet.get("caption", sheet["skill"])
         figures.append(SheetFigure(sheet.get("policy", EXPERT), caption, uri, alt))
     return figures

@@ -1,7 +1,9 @@
 """HTML pages from the templates of this package, and numbers and names as their text."""
 
+import json
 import math
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -117,10 +119,15 @@ def render(
         lstrip_blocks=True,
     )
     shared = (amount, count, duration, fixed, interval, size, words, short, spread, flattened)
-    for each in (*shared, cell):
+    for each in (*shared, cell, quoted):
         environment.filters[each.__name__] = each
     environment.filters.update(filters or {})
     return environment.get_template(template).render(**shown)
+
+
+def data_uri(path: Path) -> str:
+    """A PNG file as a URI that a page holds."""
+    return "data:image/png;base64," + b64encode(path.read_bytes()).decode("ascii")
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
@@ -136,6 +143,11 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
             write_bytes_durably(folder / name, text.encode())
     except OSError as error:
         raise ValueError(f"cannot write into {folder}: {error.strerror}") from None
+
+
+def quoted(value: object) -> str:
+    """A text as a string of Python or JSON."""
+    return json.dumps(str(value), ensure_ascii=False)
 
 
 def cell(value: object) -> str:

@@ -17,6 +17,7 @@ from datasets.formats.interface import Advance, Carried, Exporter
 from datasets.formats.transfer.imported import imported_metadata
 from datasets.schema import Schema
 from datasets.selection.selection import Selection
+from datasets.storage.about import read_about
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class D4rlExporter(Exporter):
         final = _final_obs_in_next(schema)
         others = _other_episode_fields(schema) if self._options.notes else []
         with h5py.File(temporary, "w") as file:
+            file.attrs.update(read_about(selection.store).texts)
             for block in blocks(selection):
                 values = block.read(schema.names("step"))
                 for name, rows in values.items():

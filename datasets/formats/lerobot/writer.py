@@ -18,8 +18,14 @@ from datasets.formats.lerobot import schema as layout
 from datasets.formats.lerobot.schema import NOTES, feature_of
 from datasets.formats.lerobot.statistics import Stats, episode_stats, field_stats, scalar_stats
 from datasets.formats.parquet_rows import to_arrow, to_lists
+from datasets.formats.readme import README, readme
 from datasets.schema import Schema
 from datasets.selection.selection import Selection
+
+_LOAD = """from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+dataset = LeRobotDataset("owner/name", root="FOLDER")
+dataset[0]["action"]"""
 
 
 @dataclass(frozen=True)
@@ -47,9 +53,11 @@ class LerobotExporter(Exporter):
     """See ``interface.Exporter``."""
 
     Options = LerobotExportOptions
+    _name = ""
 
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
+        self._name = destination.name
         for each in selection.store.schema.fields:
             if each.per == "step" and len(each.shape) > layout.MOST_AXES:
                 most = f"a LeRobot feature has at most {layout.MOST_AXES} axes"
@@ -80,6 +88,8 @@ class LerobotExporter(Exporter):
         _write_json(temporary / layout.STATS, lists)
         if options.notes:
             _write_notes(temporary, selection)
+        text = readme(selection, self._name, _LOAD, ("LeRobot",))
+        (temporary / README).write_text(text, encoding="utf-8")
         return self._carried(schema)
 
     def _carried(self, schema: Schema) -> Carried:

@@ -19,8 +19,10 @@ from datasets.formats.blocks import blocks, check_fields, check_room
 from datasets.formats.interface import Advance, Carried, Exporter
 from datasets.formats.minari.metadata import LARGE_SEED, catalog_seed
 from datasets.formats.minari.schema import NOTES, most_steps, schema_note
+from datasets.formats.readme import README, readme
 from datasets.schema import Field
 from datasets.selection.selection import Selection
+from datasets.storage.about import read_about
 
 NEEDED = ("obs", "action", "reward")
 _ROWS = 4096
@@ -34,7 +36,7 @@ class MinariExportOptions:
     Attributes:
         storage: "hdf5", "arrow" or "parquet".
         dataset_id: Minari's id; empty for the destination's name.
-        author, description: for its metadata.
+        author, description: for its metadata; empty for what the store says.
         notes: embed the schema and the catalog in the metadata, so that an import gives back the
             same store; other readers ignore them.
     """
@@ -103,10 +105,11 @@ class MinariExporter(Exporter):
             "dataset_id": self._id,
             "minari_version": minari.__version__,
             "dataset_size": float(measure()),
-            "author": {options.author} if options.author else None,
-            "description": options.description,
+            **_about(selection, options),
             NOTES: schema_note(writer.kept_schema, writer.columns) if options.notes else None,
         }
+        text = readme(selection, self._id, f'import minari\n\nminari.load_dataset("{self._id}")')
+        (temporary / README).write_text(text, encoding="utf-8")
         storage.update_metadata({key: value for key, value in metadata.items() if value})
         return self._carried(writer)
 
@@ -129,6 +132,18 @@ class MinariExporter(Exporter):
         else:
             left += ["the rest of the catalog", "the schema's units and names"]
         return Carried(tuple(kept), tuple(left), tuple(notes))
+
+
+def _about(selection: Selection, options: MinariExportOptions) -> dict[str, Any]:
+    """Minari's metadata of who made the dataset: the options, else what the store says."""
+    about = read_about(selection.store)
+    people = [options.author] if options.author else about.authors
+    parts = [person.rstrip("> ").partition("<") for person in people]
+    return {
+        "author": {name.strip() for name, _, _ in parts if name.strip()},
+        "author_email": {email.strip() for _, _, email in parts if email.strip()},
+        "description": options.description or about.description,
+    }
 
 
 class _Episodes:

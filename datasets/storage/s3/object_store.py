@@ -31,7 +31,7 @@ import pyarrow as pa
 from datasets.catalog.catalog import Catalog
 from datasets.catalog.manifest import PartRecord
 from datasets.errors import DatasetError
-from datasets.layout import CATALOG, PARTS, ROOT_FILE, SHARD_STEPS, TAGS
+from datasets.layout import ABOUT, CATALOG, PARTS, ROOT_FILE, SHARD_STEPS, TAGS
 from datasets.schema import Schema
 from datasets.storage.root import RootRecord, plain_plan, read_root
 from datasets.storage.s3.bucket import Bucket, Listed
@@ -92,6 +92,8 @@ class RemoteStore(Store):
             if content is None:
                 raise DatasetError(f"no store at {bucket.url}; give the URL of an existing store")
             _keep(mirror / key, content)
+        if (about := bucket.read(ABOUT)) is not None:
+            _keep(mirror / ABOUT, about)
         _refresh(bucket, mirror)
         kept = None if tag is None else read_tag(mirror, tag, bucket.url)
         return cls(bucket, mirror, read_root(mirror, bucket.url), kept)
@@ -222,6 +224,9 @@ def push_store(store: Store, url: str) -> list[str]:
     for step in (send_objects, commit_part):
         for stem in stems:
             step(target._bucket, store, stem)
+    about = store.path / ABOUT
+    if about.is_file() and not target._bucket.create_equal(ABOUT, about.read_bytes()):
+        raise DatasetError(f"{url} has another {ABOUT}; delete that object to send this store's")
     return stems
 
 

@@ -1,0 +1,90 @@
+"""What the people who publish a dataset say of it: licence, citation, authors, description.
+
+It is kept in the store's ``about.json`` with its SHA-256, is no part of the dataset and does not
+change its hash. Cards and exports carry it.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from datasets.catalog.manifest import canonical_json
+from datasets.errors import DatasetError
+from datasets.files import write_bytes_durably
+from datasets.layout import ABOUT
+from datasets.storage.s3.bucket import is_bucket_url
+from datasets.storage.store import Store
+
+ABOUT_VERSION = 1
+MOST_CHARACTERS = 20_000
+
+
+@dataclass(frozen=True)
+class About:
+    """What is said of a dataset; empty where nothing is. DatasetError for a value not allowed.
+
+    Attributes:
+        licence: an SPDX identifier such as "CC-BY-4.0", or a name.
+        citation: how to cite it, such as a BibTeX entry.
+        authors: "Name" or "Name <address>" each.
+        description, limitations: paragraphs of plain text.
+    """
+
+    licence: str = ""
+    citation: str = ""
+    authors: tuple[str, ...] = ()
+    description: str = ""
+    limitations: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "authors", tuple(self.authors))
+        for name, value in asdict(self).items():
+            for text in value if name == "authors" else (value,):
+                if not isinstance(text, str) or len(text) > MOST_CHARACTERS:
+                    raise DatasetError(f"{name} needs text of up to {MOST_CHARACTERS} characters")
+                lines = "" if name in ("licence", "authors") else "\n\t"
+                if not all(each.isprintable() or each in lines for each in text):
+                    raise DatasetError(f"{name} has control characters: {text!r:.60}")
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Name -> text of what is said, authors joined."""
+        joined = asdict(self) | {"authors": ", ".join(self.authors)}
+        return {name: text for name, text in joined.items() if text}
+
+
+def read_about(store: Store) -> About:
+    """What is said of a store's dataset; DatasetError if the file is damaged."""
+    try:
+        tree = json.loads((store.path / ABOUT).read_bytes())
+        recorded = tree.pop("sha256")
+        if hashlib.sha256(canonical_json(tree)).hexdigest() != recorded:
+            raise ValueError("its SHA-256 does not match")
+        if (version := tree.pop("about_version")) != ABOUT_VERSION:
+            raise ValueError(f"version {version}; this program reads version {ABOUT_VERSION}")
+        return About(**tree)
+    except FileNotFoundError:
+        return About()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DatasetError(f"{ABOUT} of {store.address} cannot be read: {error}") from error
+
+
+def write_about(store: Store, about: About) -> None:
+    """Replace what is said of a store's dataset, atomically.
+
+    Raises:
+        DatasetError: a store on object storage, of an older version or opened at a tag, or a disk
+            that fails.
+    """
+    if is_bucket_url(store.address):
+        raise DatasetError(
+            f"{store.address} is on object storage: say it of a local store, and push that"
+        )
+    store.check_writable()
+    body: dict[str, Any] = {"about_version": ABOUT_VERSION, **json.loads(json.dumps(asdict(about)))}
+    content = body | {"sha256": hashlib.sha256(canonical_json(body)).hexdigest()}
+    try:
+        write_bytes_durably(store.path / ABOUT, json.dumps(content, indent=1).encode())
+    except OSError as error:
+        raise DatasetError(f"cannot write to store {store.address}: {error.strerror}") from error
