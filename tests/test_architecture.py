@@ -41,6 +41,8 @@ LAZY = {
     "distributed": "extra dask",
     "gymnasium": "extra gym",
     "h5py": "extra hdf5",
+    "httpx": "extra hub",
+    "huggingface_hub": "extra hub",
     "minari": "extra minari",
     "obstore": "extra s3",
     "onnx": "extra onnx",

@@ -40,6 +40,7 @@ COMMANDS = {
     "dagger": ("train", "train in rounds, with an expert's corrections on the policy's own states"),
     "export": ("transfer", "write a policy for a robot's program, or a store in another format"),
     "import": ("transfer", "import another project's data into a store"),
+    "publish": ("transfer", "push a store with its card to the Hugging Face Hub, in one commit"),
     "formats": ("transfer", "list the other projects' formats and their options"),
     "expert": ("expert", "list, train, evaluate and film experts"),
     "humanoid": ("humanoid", "motion tracking of the CMU humanoid (MoCapAct's task)"),

@@ -4,6 +4,7 @@ import argparse
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import datasets
 from datasets.catalog.glossary import glossary
@@ -14,6 +15,9 @@ from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, group
 from pipeline.cli.parsing.values import names, whole
 from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show, show_one, show_result
+
+if TYPE_CHECKING:
+    from pipeline.report.card import Draw
 
 _EXAMPLE = "runs/demo/legged.zarr"
 
@@ -221,7 +225,6 @@ def push_command(arguments: argparse.Namespace) -> None:
 def card_command(arguments: argparse.Namespace) -> None:
     """Write a dataset card: HTML, Markdown and JSON."""
     from pipeline.report.card import selected, write_card
-    from pipeline.report.pictures import draw_stored
 
     store = datasets.open_store(arguments.store)
     place = arguments.store  # a path, or an address on object storage, whose card comes here
@@ -240,6 +243,15 @@ def card_command(arguments: argparse.Namespace) -> None:
             folder,
             filters=filters,
             channels=not arguments.no_channels,
-            draw=None if arguments.no_pictures else draw_stored,
+            draw=drawing(arguments),
         )
     print(*written, sep="\n")
+
+
+def drawing(arguments: argparse.Namespace) -> "Draw | None":
+    """What draws a card's pictures, unless `--no-pictures` is given."""
+    if arguments.no_pictures:
+        return None
+    from pipeline.report.pictures import draw_stored
+
+    return draw_stored

@@ -1,21 +1,25 @@
-"""`gaitforge export`, `import` and `formats`: policies for robots, and other projects' data.
+"""`gaitforge export`, `import`, `publish` and `formats`: policies, and other projects' data.
 
 The number of names says what is exported: RUN DST is a policy, STORE FORMAT DST is data.
 """
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import datasets
+from datasets.errors import amount
+from datasets.files import files_under
 from datasets.formats import FORMATS, exporter_class, importer_class
+from datasets.formats.readme import README
 from flows.settings import setting_names
 from pipeline.cli.parsing.parser import command, flag, given, group, option, planned, setting
 from pipeline.cli.parsing.values import names, positive, store_address
-from pipeline.cli.store import chosen_episodes
+from pipeline.cli.store import chosen_episodes, drawing
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
 
@@ -95,22 +99,32 @@ def _export_policy(arguments: argparse.Namespace) -> None:
 
 
 def _export_data(arguments: argparse.Namespace) -> None:
-    from datasets.formats.transfer.exporting import export_selection
-
     place, name, destination = arguments.places
     options = planned(exporter_class(name).Options(), arguments)
     selection = chosen_episodes(
         datasets.open_store(store_address(place), tag=arguments.tag), arguments
     )
-    reporter = TerminalReporter()
+    report = _export(name, selection, Path(destination), asdict(options), TerminalReporter())
+    _show_report(report, arguments.json)
+
+
+def _export(
+    name: str,
+    selection: "datasets.Selection",
+    destination: Path,
+    options: Mapping[str, Any],
+    reporter: TerminalReporter,
+) -> "Report":
+    """Export a selection with progress on the terminal."""
+    from datasets.formats.transfer.exporting import export_selection
+
     with ExitStack() as stack:
 
         def begin(total: int) -> "Advance":
             advance = stack.enter_context(reporter.step("export", total, "step"))
             return lambda steps: advance(steps, "")
 
-        report = export_selection(name, selection, Path(destination), asdict(options), begin)
-    _show_report(report, arguments.json)
+        return export_selection(name, selection, destination, options, begin)
 
 
 @command(
@@ -131,6 +145,43 @@ def import_command(arguments: argparse.Namespace) -> None:
     plan = ImportPlan(arguments.format, asdict(options), **given(arguments, "workers", "drop_nan"))
     report = run_import(plan, arguments.source, arguments.store, TerminalReporter())
     _show_report(report, arguments.json)
+
+
+@command(
+    "gaitforge publish data/legged.zarr hf://owner/legged --format lerobot --private",
+    "store",
+    option("url", "hf://owner/name, a dataset on the Hugging Face Hub"),
+    option("--format", "zarr or lerobot", default="zarr", choices=("zarr", "lerobot")),
+    flag("--private", "make a new repository private"),
+    option("--revision", "branch to push to (default: main)", default="", metavar="BRANCH"),
+    flag("--no-pictures", "skip the card's pictures of typical episodes"),
+    "--json",
+)
+def publish_command(arguments: argparse.Namespace) -> None:
+    """Push a store with its card to the Hugging Face Hub, in one commit."""
+    from datasets.formats.transfer.publishing import hub_repository, push_files, store_files
+    from pipeline.report.card import write_readme
+
+    draw = drawing(arguments)
+    repository, store = hub_repository(arguments.url), datasets.open_store(arguments.store)
+    selection, reporter = store.select(), TerminalReporter()
+    with TemporaryDirectory(prefix="gaitforge-publish-") as temporary:
+        made = Path(temporary, "made")
+        if arguments.format == "zarr":
+            files = store_files(store)
+        else:
+            _export("lerobot", selection, made, {}, reporter)
+            files = {name: made / name for name in files_under(made)}
+        card = Path(temporary, "card")
+        reporter.say("card: statistics and pictures")
+        files |= write_readme(selection, card, repository, files.get(README), draw)
+        size = sum(path.stat().st_size for path in files.values())
+        reporter.say(f"push: {amount(len(files), 'file')}, {size / 1e6:,.1f} MB, to {repository}")
+        message = f"{amount(len(selection), 'episode')} by gaitforge"
+        options = {"private": arguments.private, "revision": arguments.revision}
+        url = push_files(repository, files, message, **options)
+    record = {"repository": repository, "commit": url, "files": len(files), "bytes": size}
+    show_one(record, arguments.json)
 
 
 def _show_report(report: "Report", as_json: bool) -> None:

@@ -15,8 +15,9 @@ from collectors.rendering.rendering import RenderingError
 from datasets import Selection, Store
 from datasets.analysis.card import card_record
 from datasets.errors import amount
-from datasets.files import check_outside_stores
-from datasets.formats.readme import fenced, plain
+from datasets.files import check_outside_stores, files_under
+from datasets.formats.readme import README, fenced, front_matter, plain
+from datasets.storage.about import read_about
 from flows.records.records import read_record
 from pipeline.report import charts
 from pipeline.report.figures import Panel
@@ -127,6 +128,33 @@ def write_card(
     pages = {MARKDOWN_NAME: card_markdown(record), PAGE_NAME: card_page(record, folder)}
     write_texts(folder, {RECORD_NAME: text, **pages})
     return folder / PAGE_NAME, folder / MARKDOWN_NAME, folder / RECORD_NAME
+
+
+def write_readme(
+    selection: Selection,
+    folder: Path,
+    repository: str,
+    given: Path | None = None,
+    draw: Draw | None = None,
+) -> dict[str, Path]:
+    """Write a card into `folder` for a repository on the Hub; returns its files by their names.
+
+    Args:
+        repository: owner/name, which the README is called by.
+        given: the README of an export, which tells how to load that; None to make one of the card.
+        draw: as in `write_card`.
+    """
+    page, markdown, _ = write_card(selection, folder, channels=False, draw=draw)
+    if given is None:
+        about, name = read_about(selection.store), repository.partition("/")[2]
+        front = front_matter(about, name, len(selection), ("zarr",))
+        (folder / README).write_text(front + markdown.read_text(), encoding="utf-8")
+    else:
+        more = f"\nMore: [{PAGE_NAME}]({PAGE_NAME}), [{MARKDOWN_NAME}]({MARKDOWN_NAME})\n"
+        (folder / README).write_text(given.read_text() + more, encoding="utf-8")
+    kept = {page.name, README} | ({markdown.name} if given is not None else set())
+    names = [name for name in files_under(folder) if name in kept or "/" in name]
+    return {name: folder / name for name in names}
 
 
 def collection_origins(store_path: Path) -> list[dict[str, object]]:

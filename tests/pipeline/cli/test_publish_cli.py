@@ -1,0 +1,111 @@
+"""`gaitforge publish`: one commit on a double of the Hub, resumed, and never the token."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from datasets import open_store
+from datasets.formats.transfer import publishing
+from tests.pipeline.command_line import Run, assert_refused, call
+from tests.pipeline.hub_double import Hub, hub_double
+
+ROOT = Path(__file__).parents[3]
+
+
+def publish(hub: Hub, home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own: the library reads its settings when it is imported."""
+    settings = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HOME": str(home)}
+    settings |= {"HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT), "NO_PROXY": "127.0.0.1"}
+    command = [sys.executable, "-m", "pipeline.cli", "publish", *map(str, arguments)]
+    done = subprocess.run(
+        [*command, "--no-pictures"],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert hub.token not in done.stdout + done.stderr
+    return done
+
+
+def test_a_store_is_one_commit_that_opens_again_and_resumes(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
+    mine = tmp_path / "legged.zarr"
+    shutil.copytree(store, mine)
+    open_store(mine).set_about(licence="CC-BY-4.0", authors=["Ada <a@b.org>"], citation="me")
+    with hub_double() as hub:
+        hub.fail_commits = 1
+        refused = publish(hub, tmp_path, mine, "hf://owner/legged", "--private")
+        assert refused.returncode == 2
+        assert "cannot publish to owner/legged" in refused.stderr.splitlines()[-1]
+        assert "Traceback" not in refused.stderr
+        assert hub.branches == {"main": {}}
+        sent = hub.uploads
+        assert sent > 0
+
+        done = publish(hub, tmp_path, mine, "hf://owner/legged", "--private")
+        assert done.returncode == 0, done.stderr
+        assert hub.uploads <= sent + 1, "only a card that differs may be sent again"
+        assert len(hub.commits) == 1
+        assert hub.repositories["owner/legged"]["visibility"] == "private"
+        files = hub.branches["main"]
+        again = tmp_path / "again.zarr"
+        for name, content in files.items():
+            (again / name).parent.mkdir(parents=True, exist_ok=True)
+            (again / name).write_bytes(content)
+        assert open_store(again).info().hash == open_store(store).info().hash
+        assert open_store(again).verify() == []
+        assert open_store(again).about().licence == "CC-BY-4.0"
+        front = files["README.md"].decode().split("---")[1]
+        assert 'license: "cc-by-4.0"' in front
+        assert b"Ada" in files["README.md"]
+
+        # What a later version lacks goes in the same commit; what others added stays.
+        files["parts/old/zarr.json"] = b"{}"
+        files["LICENSE"] = b"text"
+        again_done = publish(hub, tmp_path, mine, "hf://owner/legged", "--revision", "v2")
+        assert again_done.returncode == 0, again_done.stderr
+        assert hub.commits[-1]["deletedFile"] == ["parts/old/zarr.json"]
+        assert hub.branches["v2"]["LICENSE"] == b"text"
+        assert "parts/old/zarr.json" in hub.branches["main"]
+
+
+def test_a_lerobot_export_is_published_with_its_readme(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
+    with hub_double() as hub:
+        done = publish(hub, tmp_path, store, "hf://owner/walks", "--format", "lerobot")
+        assert done.returncode == 0, done.stderr
+        files = hub.branches["main"]
+        assert {"meta/info.json", "README.md", "card.html"} <= set(files)
+        readme = files["README.md"].decode()
+        assert readme.startswith("---\n")
+        assert '"LeRobot"' in readme.split("---")[1]
+        assert "license" not in readme.split("---")[1]
+
+
+def test_the_hubs_refusal_is_one_line_without_the_token(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
+    with hub_double() as hub:
+        hub.accepted = "another"
+        done = publish(hub, tmp_path, store, "hf://owner/x")
+        assert done.returncode == 2
+        assert "cannot publish to owner/x" in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
+        assert hub.repositories == {}
+
+
+def test_wrong_addresses_and_a_missing_extra_are_one_line(
+    run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for address in ("owner/name", "hf://name", "hf://a/b/c", "https://hub/a/b"):
+        assert_refused(run("publish", store, address), "give hf://owner/name")
+    monkeypatch.setattr(publishing, "find_spec", lambda name: None)
+    assert_refused(run("publish", store, "hf://a/b"), "pip install 'gaitforge[hub]'")
+    assert call("publish") == 2
