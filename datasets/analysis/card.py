@@ -54,7 +54,7 @@ def card_record(
         "lengths": histogram(_numbers(episodes, "length")),
         "draws": list(_draws(selection, episodes)),
         "provenance": _provenance(episodes),
-        "about": asdict(read_about(store)),
+        "about": read_about(store).to_json(),
         "noise": _noise(selection, episodes),
         "columns": [asdict(each) for each in glossary(store.schema, episodes.schema)],
         "parts": list(_parts(selection)),

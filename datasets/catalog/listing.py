@@ -4,8 +4,9 @@ import re
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
+import pyarrow as pa
 
+from datasets.catalog.arrow_values import from_numpy, to_numpy
 from datasets.catalog.catalog import Catalog
 from datasets.errors import DatasetError
 from datasets.schema import TERRAIN_AND_SKILL, Schema
@@ -57,9 +58,9 @@ def sorted_rows(catalog: Catalog, rows: np.ndarray, sort: str) -> np.ndarray:
     directions = {"": "ascending", "asc": "ascending", "desc": "descending"}
     if order.strip().lower() not in directions:
         raise DatasetError(f"sort {sort!r}: give a column, or 'COLUMN desc' for the largest first")
-    column = catalog.rows(rows, [name]).column(name)
-    places = pc.array_sort_indices(column, order=directions[order.strip().lower()])
-    return rows[places.to_numpy()]
+    table = pa.table({"value": catalog.rows(rows, [name]).column(name), "row": from_numpy(rows)})
+    ordered = table.sort_by([("value", directions[order.strip().lower()]), ("row", "ascending")])
+    return to_numpy(ordered.column("row"))
 
 
 def shown_columns(schema: Schema) -> tuple[str, ...]:

@@ -62,9 +62,9 @@ def readme(selection: Selection, name: str, load: str, tags: tuple[str, ...] = (
 
 
 def plain(text: str) -> str:
-    """Text as Markdown without HTML, links or pictures of its own."""
+    """Text as Markdown without HTML, links, pictures or fences of its own."""
     escaped = re.sub(r"(\\|<(?=[A-Za-z/!?]))", r"\\\1", text)
-    return escaped.replace("](", "]\\(")
+    return fenced(escaped.replace("](", "]\\("))
 
 
 def fenced(text: str) -> str:

@@ -47,6 +47,10 @@ class About:
                 if not all(each.isprintable() or each in lines for each in text):
                     raise DatasetError(f"{name} has control characters: {text!r:.60}")
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        return asdict(self) | {"authors": list(self.authors)}
+
     @property
     def texts(self) -> dict[str, str]:
         """Name -> text of what is said, authors joined."""
@@ -82,7 +86,7 @@ def write_about(store: Store, about: About) -> None:
             f"{store.address} is on object storage: say it of a local store, and push that"
         )
     store.check_writable()
-    body: dict[str, Any] = {"about_version": ABOUT_VERSION, **json.loads(json.dumps(asdict(about)))}
+    body: dict[str, Any] = {"about_version": ABOUT_VERSION, **about.to_json()}
     content = body | {"sha256": hashlib.sha256(canonical_json(body)).hexdigest()}
     try:
         write_bytes_durably(store.path / ABOUT, json.dumps(content, indent=1).encode())

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pipeline.report.card import Draw
 
 _EXAMPLE = "runs/demo/legged.zarr"
-
-
 MOST_LISTED = 20
 
 

@@ -288,3 +288,51 @@ def test_an_interrupted_collection_exits_130_and_leaves_no_torn_part(tmp_path: P
     assert 1 <= len(store.parts()) < 8
     assert store.verify() == []
     assert store.gc() == []
+
+
+def test_single_episodes_are_listed_and_looked_up(run: Run, store: Path, tmp_path: Path) -> None:
+    listed = run("query", store, "--list", "--sort", "return desc", "--limit", "3")
+    assert listed.code == 0
+    assert "3 of 4 episodes; --limit 0 lists all" in listed.out
+    rows = json.loads(
+        run("query", store, "--list", "--limit", 0, "--show", "friction", "--json").out
+    )
+    assert [*rows[0]][-2:] == ["fell", "friction"]
+    name = rows[2]["episode"]
+    one = json.loads(run("query", store, "--episode", name, "--json").out)
+    assert (one["episode"], one["friction"]) == (name, rows[2]["friction"])
+    saved = tmp_path / "run.json"
+    assert run("query", store, "--skill", "run", "--save", saved).code == 0
+    again = run("query", store, "--selection", saved, "--list", "--where", "level = 2", "--json")
+    assert {row["skill"] for row in json.loads(again.out)} == {"run"}
+    refused = [
+        (["--episode", "nobody"], ["'nobody' is no episode", "a293cb-00017"]),
+        (["--episode", "a293cb-00017"], ["no episode a293cb-00017", f"nearest: {name[:7]}"]),
+        (["--selection", saved, "--episode", rows[0]["episode"]], ["not among the chosen ones"]),
+        (["--list", "--sort", "retrun"], ["unknown column 'retrun'; nearest: return"]),
+        (["--where", "fricton < 1"], ["nearest: friction"]),
+        (["--sort", "return"], ["--sort is for --list"]),
+        (["--list", "--group-by", "level"], ["--group-by and --list exclude each other"]),
+        (["--selection", store / "zarr.json"], ["is not a saved selection"]),
+    ]
+    for options, complaints in refused:
+        assert_refused(run("query", store, *options), *complaints)
+
+
+def test_every_column_is_explained_as_in_the_documentation(run: Run, store: Path) -> None:
+    columns = json.loads(run("info", store, "--columns", "--json").out)
+    assert [each["name"] for each in columns] == open_store(store).catalog().column_names
+    lines = []
+    for each in columns:
+        assert each["meaning"], each
+        name, meaning = each["name"], each["meaning"]
+        if name.startswith("joint_offset_"):
+            if name != "joint_offset_0_rad":
+                continue
+            name, meaning = "joint_offset_K_rad", meaning.replace("FL_hip_joint", "joint K")
+        lines.append(f"| `{name}` | {each['unit']} | {meaning} | {each['origin']} |")
+    page = (Path(__file__).parents[3] / "docs" / "datasets.md").read_text()
+    table = page.split("| column | unit | meaning | from |\n|---|---|---|---|\n")[1].split("\n\n")[
+        0
+    ]
+    assert table.splitlines() == lines, "\n" + "\n".join(lines)

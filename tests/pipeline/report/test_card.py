@@ -14,6 +14,7 @@ from datasets import Store, open_store
 from pipeline.report.card import MARKDOWN_NAME, PAGE_NAME, RECORD_NAME, sparkline, write_card
 from pipeline.report.charts import histogram
 from pipeline.report.pages import short
+from pipeline.report.pictures import draw_stored
 from tests.datasets.making import part_input, small_schema
 from tests.pipeline.command_line import call
 from tests.pipeline.report.test_report import PageReader
@@ -109,6 +110,32 @@ def test_names_from_a_store_cannot_write_the_page(tmp_path: Path) -> None:
     assert json.loads(record.read_text())["channels"] == []
     assert "script" not in PageReader(page.read_text()).tags
     assert "a\\|b" in markdown.read_text()
+
+
+def test_the_card_says_what_its_publishers_say(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "said.zarr"
+    shutil.copytree(store.path, path)
+    words = ["--licence", "CC-BY-4.0", "--author", "Ada", "--author", "Bo <b@c.org>"]
+    words += ["--description", "For <b>gaits</b>.", "--citation", "me ``` 2026"]
+    assert call("card", path, *words, "--limitations", "No rain.", "--no-channels") == 0
+    assert call("card", path, "--limitations", "", "--no-channels", "--no-pictures") == 0
+    folder = tmp_path / "said.zarr.card"
+    page, text = (folder / PAGE_NAME).read_text(), (folder / MARKDOWN_NAME).read_text()
+    for said in ("CC-BY-4.0", "Ada, Bo", "me"):
+        assert said in page
+        assert said in text
+    assert "No rain." not in page + text
+    assert "<b>" not in page.replace("\\<b>", "")
+    places = [text.index(f"## {title}") for title in ("Licence", "How to load", "Provenance")]
+    places.append(text.index("## Returns and lengths"))
+    assert places == sorted(places)
+    assert open_store(path).info().hash == store.info().hash
+
+
+def test_a_card_without_pictures_says_why(store: Store, tmp_path: Path) -> None:
+    page, markdown, _ = write_card(store.select(), tmp_path, channels=False, draw=draw_stored)
+    for path in (page, markdown):
+        assert "No pictures: only episodes that gaitforge collected" in path.read_text()
 
 
 def test_an_empty_selection_has_no_card(store: Store, tmp_path: Path) -> None:

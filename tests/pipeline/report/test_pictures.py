@@ -21,6 +21,7 @@ from collectors.rendering.rendering import RenderingError, Shot
 from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
+from datasets import open_store
 from pipeline.report.picture_files import (
     FRAME_PX,
     MAX_ANIMATION_BYTES,
@@ -32,11 +33,13 @@ from pipeline.report.picture_files import (
 from pipeline.report.pictures import (
     FilmPlan,
     describe,
+    draw_stored,
     hardest_terrain,
     make_films,
     make_run_sheets,
     make_sheets,
     record_takes,
+    stored_takes,
 )
 from tests.pipeline.command_line import call
 from tests.pipeline.report.run_folder import write_json
@@ -250,3 +253,21 @@ def test_the_film_command_prints_what_it_wrote(
     options += ["--format", "png", "--out", tmp_path / "films"]
     assert call("expert", "film", *options) == 0
     assert str(tmp_path / "films" / "stand.png") in capsys.readouterr().out
+
+
+def test_stored_episodes_are_shown_as_they_were(store: Path, tmp_path: Path) -> None:
+    """One of each skill, replayed bit for bit; a changed one is refused."""
+    selection = open_store(store).select()
+    takes, _ = stored_takes(selection)
+    rows = {row["episode"]: row for row in selection.listing(show=["return"])}
+    assert sorted(take.result.spec.skill for take in takes) == ["run", "stand"]
+    for take in takes:
+        row = rows[take.policy]
+        assert take.result.episode_return == pytest.approx(row["return"], abs=1e-6)
+        assert (take.episodes, take.result.length) == (2, row["length"])
+    try:
+        sheets = draw_stored(selection, tmp_path)
+    except RenderingError as error:
+        pytest.skip(str(error))
+    assert [sheet["file"] for sheet in sheets] == ["run.png", "stand.png"]
+    assert Image.open(tmp_path / "run.png").format == "PNG"
