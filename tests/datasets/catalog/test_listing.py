@@ -7,6 +7,7 @@ import errno
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def test_stores_and_selections_open_again_in_another_process(store: Store) -> No
 def test_sizes_of_a_stream_are_whole_numbers() -> None:
     for name in ("window_len", "batch_size", "prefix_len", "rank", "seed"):
         with pytest.raises(DatasetError, match=rf"{name} must be a whole number, not 1\.5"):
-            StreamConfig(**{name: 1.5})
+            StreamConfig(**dict[str, Any]({name: 1.5}))
     assert StreamConfig(window_len=np.int64(3)).window_len == 3  # type: ignore[arg-type]
 
 

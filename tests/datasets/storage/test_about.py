@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from datasets.layout import ABOUT
 from datasets.storage.about import About
 from tests.datasets.making import small_store
 
-SAID = {
+SAID: dict[str, Any] = {
     "licence": "CC-BY-4.0",
     "citation": "@misc{gaits,\n  title={Gaits}}",
     "authors": ("Ada Lovelace <ada@example.org>", "Gait Lab"),
