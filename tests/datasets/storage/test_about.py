@@ -36,7 +36,7 @@ def test_it_is_kept_and_changes_no_hash(store: Store) -> None:
     before = store.info().hash
     assert store.about() == About()
     store.set_about(**SAID)
-    assert store.set_about(licence="MIT") == About(**(SAID | {"licence": "MIT"}))
+    assert store.set_about(licence="MIT") == About(**dict[str, Any](SAID, licence="MIT"))
     again = open_store(store.path)
     assert again.about() == store.about()
     assert again.info().hash == before
