@@ -42,7 +42,10 @@ def test_keywords_filter_like_a_plain_loop(store: Store) -> None:
         ({"skill": ["run", "fly"]}, r"no skill 'fly' in .*; allowed: crawl, run, stand$"),
         ({"level": 9}, r"no level 9 in .*; allowed: 0, 1, 2$"),
         ({"part": "part-7"}, r"allowed: part-000, part-001$"),
-        ({"colour": "red"}, r"unknown column 'colour'; nearest: .* --json lists all columns$"),
+        (
+            {"colour": "red"},
+            r"unknown column 'colour'; nearest: .* --columns explains all columns$",
+        ),
     ],
 )
 def test_unknown_values_are_refused_with_what_there_is(
