@@ -15,6 +15,9 @@ CATALOG = "catalog"
 TAGS = "tags"
 """Folder of the named versions, one JSON file each."""
 
+EDITS = "edits"
+"""Folder of the edits made after collection, one Parquet file each."""
+
 STAGING = ".staging"
 """Folder where parts are written before their commit, with one lock file each."""
 
