@@ -171,6 +171,11 @@ class Catalog:
         """(E,) steps of each episode."""
         return self.numbers("length")
 
+    @property
+    def overlaid_names(self) -> list[str]:
+        """Names of the columns that edits set."""
+        return list(self._overlaid)
+
     @cached_property
     def stops_cut(self) -> np.ndarray | None:
         """(E,) bool: episodes that were trimmed at their end; None if no episode was trimmed."""

@@ -158,15 +158,11 @@ class EditedRows:
                 base = pa.nulls(self.catalog.num_rows, values.type)
             self.columns[name] = _replaced(base, rows, values, f"edit {edit.number}: {name}")
 
-    def keep(self, edit: Edit) -> None:
-        """Change no row."""
-
 
 EFFECTS: dict[str, Callable[[EditedRows, Edit], None]] = {
     "drop": EditedRows.drop,
     "annotate": EditedRows.set_columns,
     "trim": EditedRows.set_columns,
-    "merge": EditedRows.keep,
 }
 """Kind of an edit -> what it does to the catalog's rows."""
 

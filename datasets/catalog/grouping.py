@@ -67,6 +67,14 @@ def grouped_outcomes(
     ]
 
 
+def group_counts(
+    catalog: Catalog, rows: np.ndarray, names: Sequence[str]
+) -> dict[tuple[Any, ...], int]:
+    """Episodes of the given rows by the values of some columns."""
+    group, keys = _groups(catalog, rows, names)
+    return dict(zip(keys, np.bincount(group, minlength=len(keys)).tolist(), strict=True))
+
+
 def _groups(
     catalog: Catalog, rows: np.ndarray, names: Sequence[str]
 ) -> tuple[np.ndarray, list[tuple[Any, ...]]]:

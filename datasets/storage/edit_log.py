@@ -80,7 +80,8 @@ class EditLog:
         """Commit an edit; its file's appearance is the commit.
 
         Args:
-            kind, content, rows, origin: see ``Edit``; the time is added to ``origin``.
+            kind, content, rows, origin: see ``Edit``; the time is added to an ``origin``
+                without one.
             after: ``sha256`` of the last edit that the caller knew; empty for none.
 
         Raises:
@@ -100,7 +101,7 @@ class EditLog:
                     self.folder.mkdir(exist_ok=True)
                     fsync_path(self._root)
                 made = datetime.now(UTC).isoformat(timespec="seconds")
-                edit = Edit(len(edits) + 1, kind, content, {**origin, "made": made}, after, rows)
+                edit = Edit(len(edits) + 1, kind, content, {"made": made, **origin}, after, rows)
                 written = edit.to_bytes()
                 write_bytes_durably(self.folder / edit_name(edit.number, written), written)
                 return self.load()[-1]

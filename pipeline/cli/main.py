@@ -24,6 +24,7 @@ COMMANDS = {
     "info": ("store", "show a store's version, size and schema version"),
     "verify": ("store", "check every file of a store; exit 1 and print a line per fault"),
     "gc": ("store", "remove what interrupted writers and compactions left in a store"),
+    "dataset": ("dataset", "drop, annotate, trim, merge, split and compare versions of datasets"),
     "compact": ("store", "merge small parts; the dataset and its hash stay the same"),
     "tag": ("store", "name a store's present version, or list the names"),
     "migrate": ("store", "upgrade a store of an older version of this program"),
