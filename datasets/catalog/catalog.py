@@ -88,7 +88,7 @@ class Catalog:
     Merged parts appear as they were collected, so ``compact`` changes nothing here. ``manifests``,
     ``locations`` and ``part_bounds`` give each part's commit record, the place of its arrays and
     its (first, stop) row; ``schema`` has the columns' plain types. ``shown`` are the ascending
-    numbers of the rows that no edit dropped.
+    numbers of the rows that no edit dropped, ``edits`` the SHA-256 of the edits' files.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class Catalog:
         self._lock = threading.Lock()
         self.shown: np.ndarray = np.arange(self.num_rows)
         self._overlaid: dict[str, pa.ChunkedArray] = {}
+        self.edits: tuple[str, ...] = ()
 
     def restricted(self, content_hashes: Mapping[str, str]) -> "Catalog":
         """The catalog of the given parts (part id -> content hash); DatasetError if one differs."""
@@ -127,23 +128,24 @@ class Catalog:
         )
         return catalog
 
-    def overlaid(self, dropped: np.ndarray, columns: Mapping[str, pa.ChunkedArray]) -> "Catalog":
+    def overlaid(
+        self, dropped: np.ndarray, columns: Mapping[str, pa.ChunkedArray], edits: tuple[str, ...]
+    ) -> "Catalog":
         """The same rows with some ``dropped`` (E,) bool, and some columns replaced or added.
 
-        Dropped rows keep their numbers and are missing in ``shown`` only. DatasetError if columns
-        differ in upper and lower case only.
+        Dropped rows keep their numbers and are missing in ``shown`` only. ``edits`` name what did
+        it.
         """
         catalog = Catalog([], self._group_by)
         catalog._set_pieces(self._pieces)
         catalog.shown = np.flatnonzero(~dropped)
         catalog._overlaid = dict(columns)
+        catalog.edits = edits
         for name, values in columns.items():
             plain = pa.field(name, pa.string() if values.type == CODED else values.type)
             place = catalog.schema.get_field_index(name)
             schema = catalog.schema
             catalog.schema = schema.append(plain) if place < 0 else schema.set(place, plain)
-        if len({name.lower() for name in catalog.column_names}) != len(catalog.column_names):
-            raise DatasetError("episode column names must differ in more than upper and lower case")
         return catalog
 
     @property

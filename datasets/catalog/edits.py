@@ -156,7 +156,7 @@ class EditedRows:
                 base = self.catalog.rows(None, [name]).column(name)
             if base is None:
                 base = pa.nulls(self.catalog.num_rows, values.type)
-            self.columns[name] = _replaced(base, rows, values, f"edit {edit.number}: {name}")
+            self.columns[name] = _replaced(base, rows, values)
 
 
 EFFECTS: dict[str, Callable[[EditedRows, Edit], None]] = {
@@ -178,7 +178,7 @@ def edited(catalog: Catalog, edits: Sequence[Edit]) -> Catalog:
     for name, values in state.columns.items():
         chunked = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
         columns[name] = chunked.cast(stored_type(values.type))
-    return catalog.overlaid(state.dropped, columns)
+    return catalog.overlaid(state.dropped, columns, tuple(edit.sha256 for edit in edits))
 
 
 def dataset_digest(collected: str, edits: Sequence[Edit]) -> str:
@@ -194,20 +194,18 @@ def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
 
 
 def _replaced(
-    base: pa.Array | pa.ChunkedArray, rows: np.ndarray, values: pa.ChunkedArray, what: str
+    base: pa.Array | pa.ChunkedArray, rows: np.ndarray, values: pa.ChunkedArray
 ) -> pa.ChunkedArray:
-    """``base`` with ``base[rows] = values``, in the type that holds both."""
+    """``base`` with ``base[rows] = values``, in the type that holds both, or else as text."""
+    kinds = [pa.schema([("value", each.type)]) for each in (base, values)]
     try:
-        kinds = [pa.schema([("value", each.type)]) for each in (base, values)]
         kind = pa.unify_schemas(kinds, promote_options="permissive").field(0).type
-        joined = pa.chunked_array(
-            [*_chunks(base.cast(kind)), *_chunks(values.cast(kind))], kind
-        ).combine_chunks()
-    except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise DatasetError(f"{what} does not fit the collected values: {reason}") from error
+    except pa.ArrowException:  # of a part that was committed later
+        kind = pa.string()
+    chunks = [*_chunks(base.cast(kind)), *_chunks(values.cast(kind))]
     index = np.arange(len(base), dtype=np.int64)
     index[rows] = len(base) + np.arange(len(rows))
+    joined = pa.chunked_array(chunks, kind).combine_chunks()
     return pa.chunked_array([joined.take(pa.array(index))])
 
 

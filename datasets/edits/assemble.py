@@ -101,7 +101,9 @@ def assemble(
                 return
             _check_free(out)
             if not _is_made(temporary, plan):
-                shutil.rmtree(temporary, ignore_errors=True)
+                for path in out.parent.iterdir():  # with what a killed Store.create left
+                    if path.name.lstrip(".").startswith(temporary.name.lstrip(".")):
+                        shutil.rmtree(path, ignore_errors=True)
             made = Store.create(temporary, shares[0].store.schema, plan)
             for share in shares:
                 for stem in share.stems():

@@ -104,6 +104,13 @@ def trim(
     return _commit(shorter, "trim", {}, given, said | dict(arguments or {}))
 
 
+def check_current(selection: Selection) -> None:
+    """DatasetError if the store has other edits now than the selection's catalog."""
+    store = selection.store
+    if selection.catalog.edits != tuple(edit.sha256 for edit in store.edits()):
+        raise DatasetError(f"store {store.address} was edited since the selection; select again")
+
+
 def rows_of(selection: Selection, columns: Mapping[str, pa.Array]) -> pa.Table:
     """The rows of an edit of the selected episodes that sets ``columns``."""
     parts, rows = [pa.nulls(0, pa.string())], [np.zeros(0, np.int64)]
@@ -125,8 +132,7 @@ def _commit(
     if not len(selection):
         raise DatasetError(f"no episode to {kind}; choose at least one")
     edits = store.edits()
-    if store.catalog() is not selection.catalog:
-        raise DatasetError(f"store {store.address} changed since the selection; select again")
+    check_current(selection)
     origin = {
         "command": kind,
         "arguments": dict(arguments or {}),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from datasets.edits.assemble import Advance, Share, assemble, check_local, lineage
 from datasets.edits.operations import rows_of
@@ -51,7 +52,11 @@ def split_by_column(selection: AnySelection, column: str) -> dict[str, AnySelect
 
     DatasetError for an unknown column, or values that cannot be file names.
     """
-    codes, values = selection.catalog.codes(selection.catalog.check_column(column))
+    catalog = selection.catalog
+    kind = catalog.schema.field(catalog.check_column(column)).type
+    if pa.types.is_floating(kind):
+        raise DatasetError(f"column {column} has type {kind}; split by text or whole numbers")
+    codes, values = catalog.codes(column)
     chosen = codes[selection.rows]
     sides = {
         "none" if values[code] is None else str(values[code]): selection.with_rows(
@@ -77,9 +82,9 @@ def save_split(
     """
     paths = {}
     for name, side in sides.items():
-        store, catalog = side.store, side.catalog
+        store = side.store
         path = check_local([store], Path(out, f"{name}.zarr"))
-        if store.catalog() is not catalog:
+        if store.catalog() is not side.catalog:
             raise DatasetError(f"store {store.address} changed since the selection; select again")
         if not len(side):
             raise DatasetError(f"side {name} has no episode; give it a larger fraction")

@@ -103,10 +103,10 @@ def _value(text: str) -> tuple[str, str | bool | int | float]:
 )
 def _merge(arguments: argparse.Namespace) -> None:
     """Make one store of two, by hard links; the same command again resumes."""
-    sources = [datasets.open_store(arguments.first), datasets.open_store(arguments.second)]
-    files = sum(len(store.files.stamps()) for store in sources)
+    first, second = datasets.open_store(arguments.first), datasets.open_store(arguments.second)
+    files = len(first.files.stamps()) + len(second.files.stamps())
     with TerminalReporter().step("merge", files, "file") as advance:
-        datasets.merge_stores(*sources, arguments.out, lambda count: advance(count, ""))
+        datasets.merge_stores(first, second, arguments.out, lambda count: advance(count, ""))
     copy_records([arguments.first, arguments.second], arguments.out)
     info = datasets.open_store(arguments.out).info()
     show_one({"store": str(arguments.out), **asdict(info)}, arguments.json)
