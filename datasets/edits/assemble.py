@@ -115,6 +115,7 @@ def assemble(
             more(made)
             made.catalog()
             made.files.rebuild_index()
+            _flush(temporary)
             with suppress(OSError):
                 out.rmdir()  # an empty folder may stand where the store goes
             replace_durably(temporary, out)
@@ -136,27 +137,41 @@ def _check_free(out: Path) -> None:
 
 
 def _link_part(source: Store, target: Store, stem: str) -> None:
-    """Commit a part's folder and catalog file, the latter last."""
-    committed = target.files.path(stem)
-    if committed.exists():
+    """Put a part's folder and catalog file in place; not flushed, as ``assemble`` does it once."""
+    committed, folder = target.files.path(stem), target.path / PARTS / stem
+    if committed.exists() and _is_whole(target, stem):
         return  # linked before, or the same part of the other store
-    staged = target.path / STAGING / stem
-    shutil.rmtree(staged, ignore_errors=True)
-    shutil.copytree(source.path / PARTS / stem, staged, copy_function=_link)
-    fsync_tree(staged)
-    shutil.rmtree(target.path / PARTS / stem, ignore_errors=True)
-    replace_durably(staged, target.path / PARTS / stem)
-    staged = staged.with_suffix(".parquet")
+    committed.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(source.path / PARTS / stem, folder, copy_function=_link)
+    staged = target.path / STAGING / committed.name
     shutil.copyfile(source.files.path(stem), staged)
-    fsync_path(staged)
-    replace_durably(staged, target.path / CATALOG / committed.name)
+    os.replace(staged, committed)
+
+
+def _is_whole(store: Store, stem: str) -> bool:
+    """Whether a part that may not have been flushed before a power cut has all of its bytes."""
+    try:
+        manifest, _ = store.files.read(stem)
+    except DatasetError:
+        return False
+    return store.object_sizes(stem) == {name: size for name, (size, _) in manifest.objects.items()}
+
+
+def _flush(root: Path) -> None:
+    """Flush the folders and catalog files; linked and copied arrays are on the disk already."""
+    fsync_tree(root / CATALOG)
+    for folder, _, _ in os.walk(root, topdown=False):
+        fsync_path(Path(folder))
 
 
 def _link(source: str, target: str) -> None:
+    """A link to a committed file, which is on the disk already, or a flushed copy."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links
         shutil.copyfile(source, target)
+        fsync_path(Path(target))
 
 
 def _copy_edits(share: Share, target: Store) -> None:

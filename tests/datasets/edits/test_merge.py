@@ -110,7 +110,7 @@ merge_stores(open_store(sys.argv[1]), open_store(sys.argv[2]), sys.argv[3])
 def test_a_killed_merge_goes_on(tmp_path: Path) -> None:
     first, second = edited_store(tmp_path / "a"), other_store(tmp_path / "b")
     wanted = model_of(first) | model_of(second)
-    for calls in (1, 2, 5, 9, 14, 17):
+    for calls in (1, 2, 4, 6, 8, 10):
         out = tmp_path / f"out-{calls}"
         died = run_program(DIES_MERGING, first.path, second.path, out, calls)
         assert died.returncode == -signal.SIGKILL
