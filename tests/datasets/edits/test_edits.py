@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datasets import DatasetError, Field, Selection, Store, difference, open_store
+from datasets.analysis.dask_arrays import UnitReader
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_program
 
@@ -170,6 +171,19 @@ def test_a_trimmed_episode_streams_without_its_ends(tmp_path: Path) -> None:
     assert np.array_equal(trimmed.episode(0)["obs"], whole["obs"][2:-3])
     assert np.array_equal(trimmed.episode(0)["final_obs"], whole["obs"][-3])
     assert [row["truncated"] for row in trimmed.episodes().to_pylist()] == [True, True]
+
+
+def test_a_reader_in_another_process_sees_the_same_version(tmp_path: Path) -> None:
+    store = open_store(small_store(tmp_path / "s", [(30, 14)]).path)
+    store.tag("v1")
+    tagged, early = open_store(store.path, tag="v1").select(), store.select()
+    store.select().trim(head=2, tail=3)
+    for selection in (tagged, store.select()):
+        rebuild, arguments = UnitReader(selection, "obs").__reduce__()
+        assert np.array_equal(rebuild(*arguments).read(0), selection.read("obs"))
+    rebuild, arguments = UnitReader(early, "obs").__reduce__()
+    with pytest.raises(DatasetError, match="edited since"):
+        rebuild(*arguments)
 
 
 def test_every_changed_byte_of_an_edit_is_refused_and_named(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_statistics_streams_and_arrays_work_on_it(url: str, tmp_path: Path) -> N
     stream = selection.windows(window_len=16, batch_size=4, seed=3)
     assert sum(int(batch["mask"].sum()) for batch in stream) == selection.steps
     rebuild, arguments = UnitReader(selection, "obs").__reduce__()
-    assert arguments[:2] == (RemoteStore, url)
+    assert arguments[0] == (RemoteStore, url, None)
     moved = rebuild(*arguments)
     np.testing.assert_array_equal(moved.read(0), rows[:15])
 
