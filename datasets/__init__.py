@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from datasets.analysis.spectrum import SpectralEnergy
     from datasets.analysis.statistics import ChannelStatistics
+    from datasets.catalog.edits import Edit
     from datasets.catalog.manifest import PartRecord
     from datasets.catalog.parquet_export import write_parquet
     from datasets.dataset import Selection, Store, create_store, migrate_store, open_store, query
+    from datasets.edits.diff import Difference, difference
+    from datasets.edits.merge import merge_stores
+    from datasets.edits.split import save_split, split_by_column, split_by_fractions
     from datasets.errors import DatasetError
     from datasets.schema import Field, Schema
     from datasets.storage.root import SCHEMA_VERSION
@@ -26,9 +30,13 @@ __gaitforge__ = True
 _HOMES = {
     "analysis.spectrum": ("SpectralEnergy",),
     "analysis.statistics": ("ChannelStatistics",),
+    "catalog.edits": ("Edit",),
     "catalog.manifest": ("PartRecord",),
     "catalog.parquet_export": ("write_parquet",),
     "dataset": ("Selection", "Store", "create_store", "migrate_store", "open_store", "query"),
+    "edits.diff": ("Difference", "difference"),
+    "edits.merge": ("merge_stores",),
+    "edits.split": ("save_split", "split_by_column", "split_by_fractions"),
     "errors": ("DatasetError",),
     "schema": ("Field", "Schema"),
     "storage.root": ("SCHEMA_VERSION",),

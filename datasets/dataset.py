@@ -16,7 +16,9 @@ from datasets.analysis.quantiles import DEFAULT_QUANTILES, channel_quantiles
 from datasets.analysis.spectrum import SpectralEnergy, spectral_energy
 from datasets.analysis.statistics import ChannelStatistics, channel_statistics
 from datasets.analysis.xarray_view import selection_dataset
+from datasets.catalog.edits import Edit
 from datasets.catalog.manifest import PartRecord
+from datasets.edits.operations import Value, annotate, drop, trim
 from datasets.errors import DatasetError, amount, listed
 from datasets.layout import SHARD_STEPS
 from datasets.schema import Schema
@@ -62,6 +64,26 @@ class Selection(episodes.Selection):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the selection as a JSON file: its hash, its parts' hashes, and row ranges."""
         save_selection(self, path)
+
+    def drop(self, arguments: Mapping[str, Any] | None = None) -> Edit:
+        """Leave these episodes out of the store's later versions; see ``operations.drop``."""
+        return drop(self, arguments)
+
+    def annotate(
+        self, values: Mapping[str, Value], arguments: Mapping[str, Any] | None = None
+    ) -> Edit:
+        """Set columns of these episodes: numbers, text, true or false; see ``operations``."""
+        return annotate(self, values, arguments)
+
+    def trim(
+        self,
+        head: int = 0,
+        tail: int = 0,
+        length: int | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Edit:
+        """Take steps off the beginning and end of these episodes; see ``operations.trim``."""
+        return trim(self, head, tail, length, arguments)
 
     def statistics(self, field: str, scheduler: Scheduler = None) -> ChannelStatistics:
         """Count, mean, std, min and max of every channel of one field, in float64."""
@@ -124,7 +146,7 @@ class Store(local.Store):
         ``equals`` is column -> a value, several, or None for all: ``terrain="flat", level=[0, 1]``.
         """
         catalog = self.catalog()
-        return Selection(self, catalog, np.arange(catalog.num_rows)).select(**equals)
+        return Selection(self, catalog, catalog.shown).select(**equals)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process: the store opened again, from its address and tag."""
@@ -158,6 +180,11 @@ class Store(local.Store):
         about = replace(self.about(), **changes)
         write_about(self, about)
         return about
+
+    def as_collected(self) -> Selection:
+        """All committed episodes without the store's edits, for what repeats a collection."""
+        catalog = self.collected()
+        return Selection(self, catalog, np.arange(catalog.num_rows))
 
     def verify(self) -> list[str]:
         """Faults of the store, one line each that names the part; empty if there are none."""

@@ -18,6 +18,12 @@ CATALOG = "catalog"
 TAGS = "tags"
 """Folder of the named versions, one JSON file each."""
 
+EDITS = "edits"
+"""Folder of the edits made after collection, one Parquet file each."""
+
+IMPORTS = "imports"
+"""Folder of what imports say of their sources, and of what sources hold beside episodes."""
+
 STAGING = ".staging"
 """Folder where parts are written before their commit, with one lock file each."""
 

@@ -45,7 +45,7 @@ def card_record(
             "hash": selection.hash,
             "episodes": len(selection),
             "steps": selection.steps,
-            "whole_store": len(selection) == selection.catalog.num_rows,
+            "whole_store": len(selection) == len(selection.catalog.shown),
         },
         "total": selection.describe(()),
         "pairs": pairs,

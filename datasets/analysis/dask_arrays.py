@@ -26,6 +26,10 @@ Scheduler = str | Callable[..., Any] | None
 """What ``dask.compute`` takes: None (the active client, else threads), "threads", "synchronous"…"""
 
 
+_Place = tuple[type[Store], str, str | None]
+"""A store's class, address and tag."""
+
+
 class UnitReader:
     """Reads one field of a selection, one unit at a time, in this process or another.
 
@@ -48,7 +52,8 @@ class UnitReader:
 
     def __reduce__(self) -> tuple[Any, ...]:
         store, runs = self._selection.store, part_runs(self._selection)
-        return _reopened, (type(store), store.full_address, runs, self._field)
+        place = type(store), store.full_address, store.tag_name
+        return _reopened, (place, runs, self._selection.hash, self._field)
 
 
 def selection_array(selection: Selection, field: str) -> "da.Array":
@@ -115,10 +120,14 @@ def _read_block(*, reader: UnitReader, block_id: tuple[int, ...]) -> np.ndarray:
     return reader.read(block_id[0])  # only the rows are cut into chunks
 
 
-def _reopened(kind: type[Store], address: str, runs: PartRuns, field: str) -> UnitReader:
-    return UnitReader(selection_of_runs(_opened(kind, address), runs), field)
+def _reopened(place: _Place, runs: PartRuns, recorded: str, field: str) -> UnitReader:
+    selection = selection_of_runs(_opened(place), runs)
+    if selection.hash != recorded:
+        raise DatasetError(f"{place[1]} was edited since the selection; select again")
+    return UnitReader(selection, field)
 
 
 @lru_cache(maxsize=8)
-def _opened(kind: type[Store], address: str) -> Store:
-    return kind.open(address)
+def _opened(place: _Place) -> Store:
+    kind, address, tag = place
+    return kind.open(address, tag)

@@ -87,7 +87,8 @@ class Catalog:
 
     Merged parts appear as they were collected, so ``compact`` changes nothing here. ``manifests``,
     ``locations`` and ``part_bounds`` give each part's commit record, the place of its arrays and
-    its (first, stop) row; ``schema`` has the columns' plain types.
+    its (first, stop) row; ``schema`` has the columns' plain types. ``shown`` are the ascending
+    numbers of the rows that no edit dropped, ``edits`` the SHA-256 of the edits' files.
     """
 
     def __init__(
@@ -110,6 +111,9 @@ class Catalog:
         self._columns: dict[str, pa.ChunkedArray] = {}
         self._codes: dict[str, tuple[np.ndarray, list[Any]]] = {}
         self._lock = threading.Lock()
+        self.shown: np.ndarray = np.arange(self.num_rows)
+        self._overlaid: dict[str, pa.ChunkedArray] = {}
+        self.edits: tuple[str, ...] = ()
 
     def restricted(self, content_hashes: Mapping[str, str]) -> "Catalog":
         """The catalog of the given parts (part id -> content hash); DatasetError if one differs."""
@@ -122,6 +126,26 @@ class Catalog:
         catalog._set_pieces(
             [piece for piece in self._pieces if piece.manifest.part_id in content_hashes]
         )
+        return catalog
+
+    def overlaid(
+        self, dropped: np.ndarray, columns: Mapping[str, pa.ChunkedArray], edits: tuple[str, ...]
+    ) -> "Catalog":
+        """The same rows with some ``dropped`` (E,) bool, and some columns replaced or added.
+
+        Dropped rows keep their numbers and are missing in ``shown`` only. ``edits`` name what did
+        it.
+        """
+        catalog = Catalog([], self._group_by)
+        catalog._set_pieces(self._pieces)
+        catalog.shown = np.flatnonzero(~dropped)
+        catalog._overlaid = dict(columns)
+        catalog.edits = edits
+        for name, values in columns.items():
+            plain = pa.field(name, pa.string() if values.type == CODED else values.type)
+            place = catalog.schema.get_field_index(name)
+            schema = catalog.schema
+            catalog.schema = schema.append(plain) if place < 0 else schema.set(place, plain)
         return catalog
 
     @property
@@ -148,6 +172,26 @@ class Catalog:
     def lengths(self) -> np.ndarray:
         """(E,) steps of each episode."""
         return self.numbers("length")
+
+    @property
+    def overlaid_names(self) -> list[str]:
+        """Names of the columns that edits set."""
+        return list(self._overlaid)
+
+    @cached_property
+    def stops_cut(self) -> np.ndarray | None:
+        """(E,) bool: episodes that were trimmed at their end; None if no episode was trimmed."""
+        if "length" not in self._overlaid:
+            return None
+        start, length = (to_numpy(self._joined(name)) for name in ("start", "length"))
+        return self.starts + self.lengths < start + length
+
+    @cached_property
+    def trimmed(self) -> np.ndarray | None:
+        """(E,) bool: episodes that were trimmed; None if none was."""
+        if "length" not in self._overlaid:
+            return None
+        return self.lengths != to_numpy(self._joined("length"))
 
     def numbers(self, name: str) -> np.ndarray:
         """(E,) values of a numeric or boolean column without missing values."""
@@ -176,7 +220,8 @@ class Catalog:
         self.check_column(name)
         with self._lock:
             if name not in self._columns:
-                self._columns[name] = self._joined(name)
+                overlaid = self._overlaid.get(name)
+                self._columns[name] = self._joined(name) if overlaid is None else overlaid
             return self._columns[name]
 
     def _joined(self, name: str) -> pa.ChunkedArray:

@@ -13,11 +13,16 @@ from datasets.errors import DatasetError, listed
 
 
 def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np.ndarray:
-    """Rows whose columns have one of the ``wanted`` values; DatasetError lists what there is."""
-    keep = np.ones(catalog.num_rows, bool)
+    """Shown rows whose columns have one of the ``wanted`` values; DatasetError lists the values."""
+    keep = np.zeros(catalog.num_rows, bool)
+    keep[catalog.shown] = True
     for name, value in wanted.items():
         codes, values = catalog.codes(catalog.check_column(name))
-        numbers = {each: code for code, each in enumerate(values) if each is not None}
+        there = codes if len(catalog.shown) == len(codes) else codes[catalog.shown]
+        present = set(np.unique(there).tolist())
+        numbers = {
+            each: code for code, each in enumerate(values) if each is not None and code in present
+        }
         chosen = np.zeros(len(values), bool)
         single = isinstance(value, str) or not isinstance(value, Iterable)
         for each in [value] if single else value:
@@ -60,6 +65,14 @@ def grouped_outcomes(
         | {name: column[i] for name, column in measured.items() if name not in names}
         for i in order
     ]
+
+
+def group_counts(
+    catalog: Catalog, rows: np.ndarray, names: Sequence[str]
+) -> dict[tuple[Any, ...], int]:
+    """Episodes of the given rows by the values of some columns."""
+    group, keys = _groups(catalog, rows, names)
+    return dict(zip(keys, np.bincount(group, minlength=len(keys)).tolist(), strict=True))
 
 
 def _groups(

@@ -38,6 +38,19 @@ def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
         loaded = selection_of_runs(store, parts)
     except DatasetError as error:
         raise DatasetError(f"{path}: {error}") from error
+    shown = np.isin(loaded.rows, loaded.catalog.shown, assume_unique=True)
+    trimmed = loaded.catalog.trimmed
+    lost = int((~shown).sum()) + (0 if trimmed is None else int(trimmed[loaded.rows[shown]].sum()))
+    if loaded.hash != recorded and lost:
+        raise DatasetError(
+            f"{path}: {lost} of its {len(loaded)} episodes were dropped or trimmed; open the store "
+            "at a tag from before, or select again"
+        )
+    if not shown.all():
+        raise DatasetError(
+            f"{path}: {lost} of its {len(loaded)} episodes were dropped; open the store at a tag "
+            "from before, or select again"
+        )
     if loaded.hash != recorded:
         raise DatasetError(f"{path} is damaged: its rows do not have the recorded hash")
     return loaded

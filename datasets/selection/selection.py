@@ -16,6 +16,7 @@ from datasets.catalog.listing import episode_name, episode_row, listed_episodes,
 from datasets.errors import DatasetError, amount, listed
 from datasets.hashing import hashed
 from datasets.layout import SHARD_STEPS
+from datasets.schema import Schema
 from datasets.storage.shards import row_runs
 from datasets.storage.store import Store
 
@@ -32,6 +33,15 @@ class Unit:
     part_id: str
     first: int
     stop: int
+
+
+def final_of(schema: Schema, name: str) -> str | None:
+    """The step field whose value after the last step an episode field ``final_<it>`` holds."""
+    final, step = schema.field(name), name.removeprefix("final_")
+    if step == name or step not in schema.names("step"):
+        return None
+    field = schema.field(step)
+    return step if (field.shape, field.dtype) == (final.shape, final.dtype) else None
 
 
 class Selection:
@@ -67,11 +77,15 @@ class Selection:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the selected rows and the content hashes of their parts."""
+        """SHA-256 of the selected rows, the content hashes of their parts, and what was trimmed."""
         digest = hashlib.sha256()
         for part_id, rows in self.rows_by_part():
             digest.update(f"{self.catalog.manifests[part_id].content_hash}\n".encode())
             digest.update(rows.astype("<i8").tobytes())
+        trimmed = self.catalog.trimmed
+        if trimmed is not None and trimmed[self.rows].any():
+            digest.update(b"trimmed\n")
+            digest.update(np.stack([self.starts, self.lengths]).astype("<i8").tobytes())
         return digest.hexdigest()
 
     def episodes(self) -> pa.Table:
@@ -130,8 +144,8 @@ class Selection:
         return self.with_rows(rows)
 
     def __repr__(self) -> str:
-        whole = len(self) == self.catalog.num_rows
-        what = "all of" if whole else f"of {amount(self.catalog.num_rows, 'episode')} in"
+        there = len(self.catalog.shown)
+        what = "all of" if len(self) == there else f"of {amount(there, 'episode')} in"
         kinds = "; ".join(self.kinds())
         return (
             f"Selection({amount(len(self), 'episode')}, {amount(self.steps, 'step')}, "
@@ -210,7 +224,22 @@ class Selection:
             out = np.empty((int(lengths.sum()), *described.shape), described.dtype)
         with self.store.array_reader(self.catalog, unit.part_id, field) as reader:
             reader.read_runs(row_runs(starts, lengths), out)
+        if described.per == "episode" and self.catalog.stops_cut is not None:
+            self._read_new_finals(field, unit, out)
         return out
+
+    def _read_new_finals(self, field: str, unit: Unit, out: np.ndarray) -> None:
+        """Put the step after the last one where an episode was trimmed at its end."""
+        chosen = slice(unit.first, unit.stop)
+        assert self.catalog.stops_cut is not None
+        cut = np.flatnonzero(self.catalog.stops_cut[self.rows[chosen]])
+        step_field = final_of(self.store.schema, field)
+        if len(cut) and step_field is not None:
+            following = (self.starts[chosen] + self.lengths[chosen])[cut]
+            found = np.empty((len(cut), *out.shape[1:]), out.dtype)
+            with self.store.array_reader(self.catalog, unit.part_id, step_field) as reader:
+                reader.read_runs(row_runs(following, np.ones_like(following)), found)
+            out[cut] = found
 
     def with_rows(self, rows: np.ndarray) -> Self:
         """A selection of the given ascending rows of the same catalog."""

@@ -9,11 +9,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from datasets.catalog.edits import Edit, edited, read_edit
 from datasets.catalog.index import CatalogIndex
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
-from datasets.files import fsync_path
-from datasets.layout import ATTRIBUTE, CACHE, CATALOG, OLDER_INDEX, PARTS, ROOT_FILE, STAGING
+from datasets.files import fsync_path, sha256_file
+from datasets.layout import (
+    ATTRIBUTE,
+    CACHE,
+    CATALOG,
+    EDITS,
+    OLDER_INDEX,
+    PARTS,
+    ROOT_FILE,
+    STAGING,
+)
 from datasets.schema import Schema
 from datasets.storage.about import read_about
 from datasets.storage.root import GROUP, read_root
@@ -55,7 +65,8 @@ def verify_store(store: Store) -> list[str]:
         read_about(store)
     except DatasetError as error:
         faults.append(str(error))
-    return [*faults, *_index_faults(store), *_tag_faults(store, contents)]
+    found = [*_index_faults(store), *_edit_faults(store), *_tag_faults(store, contents)]
+    return [*faults, *found]
 
 
 def remove_leftovers(store: Store) -> list[str]:
@@ -70,7 +81,8 @@ def remove_leftovers(store: Store) -> list[str]:
     store.check_writable()
     try:
         older = _remove(store.path, [store.path / CACHE / OLDER_INDEX])
-        return [*_remove_replaced(store), *_remove_uncommitted(store), *older]
+        unfinished = [*_remove_uncommitted(store), *_remove_unmade(store)]
+        return [*_remove_replaced(store), *unfinished, *older]
     except OSError as error:
         raise DatasetError(f"store {store.address} cannot be cleaned: {error.strerror}") from error
 
@@ -90,6 +102,12 @@ def _remove_uncommitted(store: Store) -> list[str]:
                 leftovers.append(parts / name)
             removed += _remove(store.path, leftovers)
     return removed
+
+
+def _remove_unmade(store: Store) -> list[str]:
+    """Remove what writers of edits left that were killed before their commit."""
+    with store.part_lock(EDITS, wait=False) as held:
+        return _remove(store.path, sorted(store.log.folder.glob(".*.tmp"))) if held else []
 
 
 def _remove_replaced(store: Store) -> list[str]:
@@ -200,7 +218,30 @@ def _index_faults(store: Store) -> Iterator[str]:
             )
 
 
+def _edit_faults(store: Store) -> Iterator[str]:
+    """Edits that cannot be read, do not follow each other, or name absent parts or episodes."""
+    if store.log.folder.is_dir():
+        files = (path.name for path in store.log.folder.iterdir() if path.name[0] != ".")
+        for name in sorted(set(files) - set(store.log.names())):
+            yield f"{EDITS}/{name} is not an edit"
+    edits: list[Edit] = []
+    faults: list[str] = []
+    for name in store.log.names():
+        try:
+            edits.append(read_edit(store.log.folder / name, store.address))
+        except DatasetError as error:
+            faults.append(str(error))
+    yield from faults
+    if not faults:
+        try:
+            if store.log.load():
+                edited(store.files.catalog(), edits)
+        except DatasetError as error:
+            yield str(error)
+
+
 def _tag_faults(store: Store, contents: dict[str, str]) -> Iterator[str]:
+    edits = [sha256_file(store.log.folder / name) for name in store.log.names()]
     for name in tag_names(store.path):
         try:
             tag = read_tag(store.path, name, store.address)
@@ -210,3 +251,5 @@ def _tag_faults(store: Store, contents: dict[str, str]) -> Iterator[str]:
         for part_id, content_hash in tag.parts.items():
             if contents.get(part_id) != content_hash:
                 yield f"tag {name}: part {part_id} is not in the store as it was tagged"
+        if edits[: len(tag.edits)] != list(tag.edits):
+            yield f"tag {name}: its edits are not in the store as they were tagged"

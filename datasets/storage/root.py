@@ -8,6 +8,8 @@ Versions of the layout:
    they were always ``terrain`` and ``skill``; in stores of Gymnasium, D4RL and Minari data they are
    now ``task`` and ``quality``. Older catalog files keep the old names on disk and are read under
    the new ones. The data is the same, and so are the hashes of the parts and of the dataset.
+4. As 3; the store has edits (see ``catalog.edits``), which programs of version 3 would not see.
+   Written at the first edit only, so that other stores stay readable for older programs.
 
 An older store is migrated in memory and can be read. Writing to it needs ``migrate_store`` first,
 because programs of its version could not read what is written.
@@ -17,7 +19,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,9 @@ from datasets.schema import Schema, older_group_by
 
 SCHEMA_VERSION = 3
 """Version of the store's layout that this program writes."""
+
+EDITED_VERSION = 4
+"""Version of a store with edits."""
 
 DIGEST = "sha256"
 """Key of the record's SHA-256, of its other entries."""
@@ -48,7 +53,7 @@ class RootRecord:
     def to_json(self) -> dict[str, object]:
         """The attribute's value in the current version."""
         tree: dict[str, object] = {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": max(self.version, SCHEMA_VERSION),
             "schema": self.schema.to_json(),
             "plan": None if self.plan is None else dict(self.plan),
         }
@@ -60,7 +65,7 @@ class RootRecord:
         try:
             current = migrated(tree)
             written = tree.get(DIGEST)  # older programs wrote none
-            if tree["schema_version"] == SCHEMA_VERSION and written not in (None, _digest(tree)):
+            if tree["schema_version"] >= SCHEMA_VERSION and written not in (None, _digest(tree)):
                 raise DatasetError("its record has changed since it was written")
             return cls(Schema.from_json(current["schema"]), current["plan"], tree["schema_version"])
         except (KeyError, TypeError, AttributeError) as error:
@@ -90,15 +95,15 @@ def migrated(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The record in the current version; DatasetError for a newer or an unknown version."""
     found = tree.get("schema_version")
     known = isinstance(found, int) and not isinstance(found, bool)
-    if not known or found not in (*MIGRATIONS, SCHEMA_VERSION):
-        newer = known and found is not None and found > SCHEMA_VERSION
+    if not known or found not in (*MIGRATIONS, SCHEMA_VERSION, EDITED_VERSION):
+        newer = known and found is not None and found > EDITED_VERSION
         hint = "; a newer program wrote it: update this one" if newer else ""
         raise DatasetError(
             f"schema version {found} is not supported; this program reads versions "
-            f"{min(MIGRATIONS)} to {SCHEMA_VERSION}{hint}"
+            f"{min(MIGRATIONS)} to {EDITED_VERSION}{hint}"
         )
     current = copy.deepcopy(dict(tree))
-    while current["schema_version"] != SCHEMA_VERSION:
+    while current["schema_version"] < SCHEMA_VERSION:
         current = MIGRATIONS[current["schema_version"]](current)
     return current
 
@@ -132,14 +137,25 @@ def migrate_root(root: Path) -> int:
     written.
     """
     record = read_root(root)
-    if record.version != SCHEMA_VERSION:
-        tree = json.loads((root / ROOT_FILE).read_bytes())
-        tree["attributes"][ATTRIBUTE] = record.to_json()
+    if record.version < SCHEMA_VERSION:
         try:
-            write_bytes_durably(root / ROOT_FILE, json.dumps(tree, indent=2).encode())
+            _rewrite_root(root, record)
         except OSError as error:
             raise DatasetError(f"store {root} cannot be migrated: {error.strerror}") from error
     return record.version
+
+
+def raise_version(root: Path) -> None:
+    """Mark a store as one with edits, so that older programs refuse it; OSError as for files."""
+    record = read_root(root)
+    if record.version != EDITED_VERSION:
+        _rewrite_root(root, replace(record, version=EDITED_VERSION))
+
+
+def _rewrite_root(root: Path, record: RootRecord) -> None:
+    tree = json.loads((root / ROOT_FILE).read_bytes())
+    tree["attributes"][ATTRIBUTE] = record.to_json()
+    write_bytes_durably(root / ROOT_FILE, json.dumps(tree, indent=2).encode())
 
 
 def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, object] | None:

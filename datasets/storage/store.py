@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from datasets.catalog.catalog import Catalog, Location
 from datasets.catalog.catalog_files import CatalogFolder
+from datasets.catalog.edits import Edit, dataset_digest, edited
 from datasets.catalog.episodes import episode_table
 from datasets.catalog.manifest import Manifest, PartRecord
 from datasets.errors import DatasetError
@@ -24,8 +25,16 @@ from datasets.files import exclusive_lock, files_under, replace_durably, sha256_
 from datasets.layout import MERGED_PREFIX, PARTS, STAGING
 from datasets.schema import Schema
 from datasets.storage.commit import commit_part
+from datasets.storage.edit_log import EditLog
 from datasets.storage.parts import check_arrays
-from datasets.storage.root import SCHEMA_VERSION, RootRecord, plain_plan, read_root, write_skeleton
+from datasets.storage.root import (
+    EDITED_VERSION,
+    SCHEMA_VERSION,
+    RootRecord,
+    plain_plan,
+    read_root,
+    write_skeleton,
+)
 from datasets.storage.shards import ArrayLayout, ArrayReader, open_array
 from datasets.storage.tags import Tag, read_tag, tag_names, write_tag
 
@@ -36,9 +45,10 @@ _PART_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 class StoreInfo:
     """A store's hash and sizes.
 
-    ``hash`` covers the schema and all values of the committed parts, not how they are stored,
-    compressed or merged. ``parts`` counts them as collected; ``bytes`` counts the folders and
-    catalog files in use. ``schema_version`` is that of the layout on disk.
+    ``hash`` covers the schema, all values of the committed parts and the edits, not how they are
+    stored, compressed or merged. ``steps`` and ``episodes`` leave out what was dropped or trimmed.
+    ``parts`` counts them as collected; ``bytes`` counts the folders and catalog files in use.
+    ``schema_version`` is that of the layout on disk.
     """
 
     hash: str
@@ -47,6 +57,7 @@ class StoreInfo:
     parts: int
     bytes: int
     schema_version: int
+    edits: int = 0
 
 
 class Store:
@@ -54,13 +65,13 @@ class Store:
 
     Layout: ``zarr.json`` (a Zarr v3 group whose attributes hold the schema), ``parts/<id>/`` (one
     group per part), ``catalog/<id>.parquet`` (one row per episode; commits the part),
-    ``tags/<name>.json``.
+    ``tags/<name>.json``, ``edits/`` (what was dropped, noted or trimmed; see ``catalog.edits``).
 
     Attributes:
         path, address: its folder, and its folder or URL in messages.
         schema, plan: its fields, and the collection plan given at its creation or None.
         tag_name: the tag it was opened at, or None.
-        files: its committed catalog files.
+        files, log: its committed catalog files, and its edits' files.
     """
 
     def __init__(
@@ -73,9 +84,11 @@ class Store:
         self.plan = record.plan
         self.tag_name = tag.name if tag else None
         self.files = CatalogFolder(self.path, record.schema, self.address)
+        self.log = EditLog(self.path, self.address)
         self._version = record.version
         self._tag = tag
         self._tagged: tuple[Catalog, Catalog] | None = None
+        self._edited: tuple[Catalog, tuple[Edit, ...], Catalog] | None = None
         self._layouts: dict[tuple[Path, str], ArrayLayout] = {}
 
     @classmethod
@@ -204,11 +217,36 @@ class Store:
         with exclusive_lock(self.path / STAGING / f"{part_id}.lock", wait=wait) as held:
             yield held
 
+    def edits(self) -> tuple[Edit, ...]:
+        """The edits in order, or the tag's; DatasetError if a file is damaged or missing."""
+        self.refresh()
+        edits = self.log.load()
+        if self._tag is None:
+            return edits
+        kept = edits[: len(self._tag.edits)]
+        if tuple(edit.sha256 for edit in kept) != tuple(self._tag.edits):
+            raise DatasetError(
+                f"tag {self.tag_name} of {self.address}: its edits are absent or not as they were"
+            )
+        return kept
+
     def catalog(self) -> Catalog:
-        """All committed episodes, or the tag's; unchanged files are not read again.
+        """All committed episodes, or the tag's, as edited; unchanged files are not read again.
 
         Raises DatasetError if a file is damaged or of another schema, or a tag's part is absent.
         """
+        edits = self.edits()  # before the parts: an edit's parts were committed before it
+        collected = self.collected()
+        known = self._edited
+        if known is None or known[0] is not collected or known[1] != edits:
+            try:
+                known = self._edited = collected, edits, edited(collected, edits)
+            except DatasetError as error:
+                raise DatasetError(f"store {self.address}: {error}") from error
+        return known[2]
+
+    def collected(self) -> Catalog:
+        """As ``catalog``, as it was collected: without the edits."""
         self.refresh()
         catalog = self.files.catalog()
         if self._tag is None:
@@ -222,21 +260,38 @@ class Store:
 
     def info(self) -> StoreInfo:
         """The store's hash and sizes; reads no array."""
-        catalog = self.catalog()
+        edits, catalog = self.edits(), self.catalog()
         manifests = list(catalog.manifests.values())
         folders = {
             location.folder: catalog.manifests[part_id].stored_bytes
             for part_id, location in catalog.locations.items()
         }
         catalog_bytes = sum(self.files.path(folder).stat().st_size for folder in folders)
+        steps = sum(each.steps for each in manifests)
         return StoreInfo(
-            hash=dataset_hash(self.schema, manifests),
-            steps=sum(each.steps for each in manifests),
-            episodes=sum(each.episodes for each in manifests),
+            hash=dataset_digest(dataset_hash(self.schema, manifests), edits),
+            steps=int(catalog.lengths[catalog.shown].sum()) if edits else steps,
+            episodes=len(catalog.shown),
             parts=len(manifests),
             bytes=sum(folders.values()) + catalog_bytes,
-            schema_version=self._version,
+            schema_version=max(self._version, EDITED_VERSION) if edits else self._version,
+            edits=len(edits),
         )
+
+    def edit(
+        self,
+        kind: str,
+        content: Mapping[str, Any],
+        rows: pa.Table,
+        origin: Mapping[str, Any],
+        after: Sequence[Edit],
+    ) -> Edit:
+        """Commit an edit that was worked out ``after`` these edits; see ``EditLog.append``."""
+        self.check_writable()
+        origin = {**origin, "store": self.info().hash}
+        edit = self.log.append(kind, content, rows, origin, after[-1].sha256 if after else "")
+        self._version = EDITED_VERSION
+        return edit
 
     def tag(self, name: str) -> Tag:
         """Name the committed parts as a version; DatasetError for the name of another version."""
@@ -244,7 +299,8 @@ class Store:
         catalog, info = self.catalog(), self.info()
         hashes = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
         sizes = info.hash, info.steps, info.episodes
-        return write_tag(self.path, Tag(name, *sizes, hashes), self.address)
+        edits = tuple(edit.sha256 for edit in self.edits())
+        return write_tag(self.path, Tag(name, *sizes, hashes, edits), self.address)
 
     def tags(self) -> list[Tag]:
         """The named versions, sorted by name; DatasetError if a file is damaged."""
@@ -280,7 +336,7 @@ class Store:
                 f"store {self.address} was opened at tag {self.tag_name}, which never changes; "
                 "open it without a tag to write to it"
             )
-        if self._version != SCHEMA_VERSION:
+        if self._version < SCHEMA_VERSION:
             raise DatasetError(
                 f"store {self.address} has schema version {self._version} and can only be read; "
                 f"migrate it to version {SCHEMA_VERSION} first: gaitforge migrate {self.address}"

@@ -99,6 +99,19 @@ def write_plan_record(
     write_record(records_folder(store_path) / f"plan-{digest(plan)}.json", record)
 
 
+def copy_records(sources: Sequence[Path | str], target: Path | str) -> None:
+    """Copy the records of plans and parts of some stores to those of a store made of their parts.
+
+    Records that are there stay as they are.
+    """
+    folder = records_folder(target)
+    for source in sources:
+        for path in sorted(records_folder(source).glob("*.json")):
+            record = read_record(path)
+            if record is not None and not (folder / path.name).exists():
+                write_record(folder / path.name, record)
+
+
 def plan_records(store_path: Path | str) -> list[dict[str, Any]]:
     """The plans that were run into a store, as JSON trees that name their `kind`, by file name."""
     folder, records = records_folder(store_path), []

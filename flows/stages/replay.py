@@ -49,9 +49,9 @@ def replay(
             "gym collect gets it by the same command again"
         )
     if not made:
-        return replay_legged(store_path, store.select(), count, seed, reporter, robot)
+        return replay_legged(store_path, store.as_collected(), count, seed, reporter, robot)
     faults: list[ReplayFault] = []
-    with reporter.step("replay", min(count, len(store.select())), "episode") as advance:
+    with reporter.step("replay", min(count, len(store.as_collected())), "episode") as advance:
         for part in np.random.default_rng(seed).permutation(made).tolist():
             if count <= 0:
                 break
@@ -68,7 +68,7 @@ def replay(
 
 def _differences(store: Store, part: str, data: PartData) -> Iterator[ReplayFault]:
     """A fault for each episode that did not repeat; ValueError for another simulator version."""
-    selection = store.select()
+    selection = store.as_collected()
     table = selection.episodes()
     index_of = {episode: k for k, episode in enumerate(table.column("episode").to_pylist())}
     first = 0

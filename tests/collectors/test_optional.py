@@ -34,7 +34,7 @@ def test_importing_the_humanoid_does_not_import_dm_control() -> None:
         "from collectors.humanoid import data, environment;"
         "from collectors.humanoid.clips import motions, reference;"
         "from collectors.humanoid.experts import batch, experts;"
-        "import pipeline.cli.humanoid, sys; "
+        "import pipeline.cli.tasks.humanoid, sys; "
         "print([m for m in ('dm_control', 'h5py', 'torch') if m in sys.modules])"
     )
     ran = subprocess.run(

@@ -18,10 +18,10 @@ from datasets.errors import DatasetError
 from datasets.files import create_durably, fsync_path
 from datasets.formats.interface import Importer
 from datasets.formats.sources import CONTENT_DIGITS
+from datasets.layout import IMPORTS
 from datasets.selection.selection import Selection
 from datasets.storage.s3.bucket import Bucket, is_bucket_url
 
-IMPORTS = "imports"
 _DIGITS, _DIGEST_BYTES = 16, 32
 
 

@@ -29,11 +29,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from datasets.catalog.catalog import Catalog
+from datasets.catalog.edits import Edit
 from datasets.catalog.manifest import PartRecord
 from datasets.errors import DatasetError
-from datasets.layout import ABOUT, CATALOG, PARTS, ROOT_FILE, SHARD_STEPS, TAGS
+from datasets.layout import ABOUT, CATALOG, EDITS, PARTS, ROOT_FILE, SHARD_STEPS, TAGS
 from datasets.schema import Schema
-from datasets.storage.root import RootRecord, plain_plan, read_root
+from datasets.storage.root import (
+    EDITED_VERSION,
+    SCHEMA_VERSION,
+    RootRecord,
+    plain_plan,
+    read_root,
+    write_skeleton,
+)
 from datasets.storage.s3.bucket import Bucket, Listed
 from datasets.storage.s3.object_parts import PARALLEL_REQUESTS, commit_part, send_objects
 from datasets.storage.shards import ArrayReader
@@ -63,14 +71,16 @@ class RemoteStore(Store):
         schema: Schema,
         plan: Mapping[str, Any] | None = None,
         cache: Path | None = None,
+        version: int = SCHEMA_VERSION,
     ) -> Self:
         """Create a store at the URL ``path``, or open an existing one with an equal schema.
 
-        ``cache`` is the folder of the mirror, by default below the user's cache folder.
+        ``cache`` is the folder of the mirror, by default below the user's cache folder, and
+        ``version`` the layout's of a new store.
         DatasetError for another schema, or a storage that fails or ignores conditions on writes.
         """
         bucket = Bucket(str(path))
-        record = RootRecord(schema, plain_plan(plan))
+        record = RootRecord(schema, plain_plan(plan), version)
         if bucket.read(ROOT_FILE) is None:
             _write_root(bucket, record)
         store = cls.open(bucket.url, cache=cache)
@@ -151,6 +161,20 @@ class RemoteStore(Store):
             )
         return tag
 
+    def edit(
+        self,
+        kind: str,
+        content: Mapping[str, Any],
+        rows: pa.Table,
+        origin: Mapping[str, Any],
+        after: Sequence[Edit],
+    ) -> Edit:
+        """Not possible: DatasetError."""
+        raise DatasetError(
+            f"{self.url} is on object storage and is not edited in place: edit a local copy and "
+            "push that to a new address"
+        )
+
     def gc(self, grace_s: float = GRACE_S) -> list[str]:
         """Remove uncommitted objects older than ``grace_s`` seconds, and replaced parts.
 
@@ -207,7 +231,7 @@ class RemoteStore(Store):
 
 
 def push_store(store: Store, url: str) -> list[str]:
-    """Copy a local store's parts to the URL; existing objects are not sent again.
+    """Copy a local store's parts and edits to the URL; existing objects are not sent again.
 
     All objects are sent before the first part is committed, so that readers see few intermediate
     states. Returns the stems of the catalog files committed now.
@@ -217,7 +241,10 @@ def push_store(store: Store, url: str) -> list[str]:
     """
     if isinstance(store, RemoteStore):
         raise DatasetError(f"{store.url} is on object storage already; push a local store")
-    target = RemoteStore.create(url, store.schema, store.plan)
+    edits = store.log.names()
+    version = EDITED_VERSION if edits else SCHEMA_VERSION
+    target = RemoteStore.create(url, store.schema, store.plan, version=version)
+    _check_edits(target, edits)
     there = set(target.files.stamps())
     used = dict.fromkeys(each.folder for each in store.catalog().locations.values())
     stems = [stem for stem in used if stem not in there]
@@ -227,13 +254,31 @@ def push_store(store: Store, url: str) -> list[str]:
     about = store.path / ABOUT
     if about.is_file() and not target._bucket.create_equal(ABOUT, about.read_bytes()):
         raise DatasetError(f"{url} has another {ABOUT}; delete that object to send this store's")
+    for name in edits:
+        if not target._bucket.create_equal(
+            f"{EDITS}/{name}", (store.log.folder / name).read_bytes()
+        ):
+            raise DatasetError(f"{url}: edit {name} exists with other content")
     return stems
+
+
+def _check_edits(target: RemoteStore, edits: Sequence[str]) -> None:
+    """DatasetError if a store with these edits cannot be pushed onto what the URL holds."""
+    there = target.log.names()
+    if there != list(edits[: len(there)]):
+        raise DatasetError(f"{target.url} has other edits; push to a new address")
+    if edits and read_root(target.path, target.url).version != EDITED_VERSION:
+        raise DatasetError(
+            f"{target.url} holds the store without edits, and its {ROOT_FILE} is never replaced; "
+            "push to a new address"
+        )
 
 
 def _write_root(bucket: Bucket, record: RootRecord) -> None:
     with tempfile.TemporaryDirectory(prefix="gaitforge-root-") as folder:
-        local = Store.create(Path(folder, "store.zarr"), record.schema, record.plan)
-        contents = {key: (local.path / key).read_bytes() for key in reversed(_ROOT_FILES)}
+        local = Path(folder, "store.zarr")
+        write_skeleton(local, record)
+        contents = {key: (local / key).read_bytes() for key in reversed(_ROOT_FILES)}
     for key, content in contents.items():  # the root file comes last: it makes the store
         bucket.create(key, content)
     if bucket.create(ROOT_FILE, contents[ROOT_FILE]):
@@ -244,12 +289,12 @@ def _write_root(bucket: Bucket, record: RootRecord) -> None:
 
 
 def _refresh(bucket: Bucket, mirror: Path, anew: bool = False) -> None:
-    """Bring the mirror's catalog and tags to the state of the storage; ``anew``: fetch all.
+    """Bring the mirror's catalog, tags and edits to the state of the storage; ``anew``: fetch all.
 
     A copy gets its object's size and time, so that the catalog index stays valid.
     """
     wanted: dict[str, Listed] = {}
-    for folder in (CATALOG, TAGS):
+    for folder in (CATALOG, TAGS, EDITS):
         with _mirroring(mirror / folder):
             (mirror / folder).mkdir(parents=True, exist_ok=True)
         # Listed before the bucket: what another process mirrors meanwhile is newer.

@@ -75,7 +75,7 @@ def test_statistics_streams_and_arrays_work_on_it(url: str, tmp_path: Path) -> N
     stream = selection.windows(window_len=16, batch_size=4, seed=3)
     assert sum(int(batch["mask"].sum()) for batch in stream) == selection.steps
     rebuild, arguments = UnitReader(selection, "obs").__reduce__()
-    assert arguments[:2] == (RemoteStore, url)
+    assert arguments[0] == (RemoteStore, url, None)
     moved = rebuild(*arguments)
     np.testing.assert_array_equal(moved.read(0), rows[:15])
 
@@ -225,6 +225,37 @@ def test_a_compacted_store_is_pushed_merged(url: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(remote.select().read("action"), local.select().read("action"))
     with pytest.raises(DatasetError, match="not merged in place"):
         remote.compact()
+
+
+def test_edits_are_pushed_and_not_made_in_place(url: str, tmp_path: Path) -> None:
+    local = open_store(small_store(tmp_path / "local").path)
+    local.select(skill="run").drop()
+    push_store(local, url)
+    local.select(skill="stand").annotate({"note": "still"})
+    push_store(local, url)
+    local.select(skill="stand").trim(tail=1, length=8)
+    push_store(local, url)
+    remote = open_store(url)
+    assert remote.info() == local.info()
+    for field in ("obs", "final_obs"):
+        np.testing.assert_array_equal(remote.select().read(field), local.select().read(field))
+    assert remote.verify() == []
+    with pytest.raises(DatasetError, match="not edited in place"):
+        remote.select().drop()
+    other = open_store(small_store(tmp_path / "other").path)
+    other.select(skill="crawl").drop()
+    with pytest.raises(DatasetError, match="other edits"):
+        push_store(other, url)
+
+
+def test_edits_of_a_store_that_was_pushed_without_go_to_a_new_address(
+    url: str, tmp_path: Path
+) -> None:
+    local = open_store(small_store(tmp_path / "local").path)
+    push_store(local, url)
+    local.select(skill="run").drop()
+    with pytest.raises(DatasetError, match="push to a new address"):
+        push_store(local, url)
 
 
 def test_tags_are_kept_and_never_changed(url: str, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_there_is_a_migration_from_every_older_version() -> None:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (SCHEMA_VERSION + 1, r"version 4 is not supported.*versions 1 to 3; a newer program"),
+        (5, r"version 5 is not supported.*versions 1 to 4; a newer program"),
         (0, "version 0 is not supported"),
         (None, "version None is not supported"),
         (True, "version True is not supported"),

@@ -1,0 +1,213 @@
+"""Edits: what was dropped, noted or trimmed after collection, laid over the committed parts.
+
+Parts never change. An edit is one Parquet file whose rows name episodes by ``part`` and ``row``
+(the row within the part as collected, which ``compact`` keeps) and hold the values of the columns
+that it sets. Its metadata holds a record as canonical JSON. The file's name has its number and the
+first ``NAMED_DIGITS`` digits of its SHA-256, so that a changed byte is found, and each record has
+the SHA-256 of the edit before it. Edits are applied in order to the catalog as it was collected.
+"""
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datasets.catalog.catalog import Catalog, stored_type
+from datasets.catalog.episodes import episodes_digest
+from datasets.catalog.manifest import canonical_json
+from datasets.errors import DatasetError
+
+EDIT_VERSION = 1
+RECORD_KEY = b"gaitforge_edit"
+NAMED_DIGITS = 32
+ROW_COLUMNS: dict[str, pa.DataType] = {"part": pa.string(), "row": pa.int64()}
+"""Columns of every edit: the episodes that it touches."""
+
+_FILE = re.compile(rf"(?P<number>\d{{5}})-(?P<digest>[0-9a-f]{{{NAMED_DIGITS}}})\.parquet")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One edit of a store.
+
+    Attributes:
+        number: 1 for a store's first.
+        kind: one of ``EFFECTS``.
+        content: what it does beside its rows, as JSON values; part of the dataset's hash.
+        origin: where it came from, as JSON values: ``command``, ``arguments``, ``made`` (UTC) and
+            ``store``, the dataset's hash before; not part of the hash.
+        previous: ``sha256`` of the edit before it; empty for the first.
+        rows: ``part``, ``row`` and the columns that it sets.
+        sha256: of its file.
+    """
+
+    number: int
+    kind: str
+    content: Mapping[str, Any]
+    origin: Mapping[str, Any]
+    previous: str
+    rows: pa.Table = field(repr=False)
+    sha256: str = ""
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of what it does, whoever made it when."""
+        return hashlib.sha256(canonical_json(self._effect())).hexdigest()
+
+    def _effect(self) -> dict[str, Any]:
+        rows = episodes_digest(self.rows)
+        return {"kind": self.kind, "content": dict(self.content), "rows": rows}
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that it sets."""
+        return [name for name in self.rows.column_names if name not in ROW_COLUMNS]
+
+    def to_bytes(self) -> bytes:
+        """The edit as a Parquet file; ``read_edit`` is the inverse."""
+        record = {
+            "edit_version": EDIT_VERSION,
+            "number": self.number,
+            "previous": self.previous,
+            "origin": dict(self.origin),
+            **self._effect(),
+        }
+        table = self.rows.replace_schema_metadata({RECORD_KEY: canonical_json(record)})
+        out = io.BytesIO()
+        pq.write_table(table, out, compression="zstd", write_page_checksum=True)
+        return out.getvalue()
+
+
+def edit_name(number: int, content: bytes) -> str:
+    """The name of an edit's file."""
+    return f"{number:05d}-{hashlib.sha256(content).hexdigest()[:NAMED_DIGITS]}.parquet"
+
+
+def is_edit_name(name: str) -> bool:
+    """Whether a file's name is that of an edit."""
+    return _FILE.fullmatch(name) is not None
+
+
+def read_edit(path: Path, address: str) -> Edit:
+    """The edit at ``path``; DatasetError if it is damaged or of a newer version."""
+    try:
+        content = path.read_bytes()
+        sha256 = hashlib.sha256(content).hexdigest()
+        named = _FILE.fullmatch(path.name)
+        if named is None or named["digest"] != sha256[:NAMED_DIGITS]:
+            raise DatasetError("its bytes are not the ones that were written")
+        table = pq.read_table(pa.BufferReader(content), use_threads=False)
+        record = json.loads((table.schema.metadata or {})[RECORD_KEY])
+        if record["edit_version"] != EDIT_VERSION or record["kind"] not in EFFECTS:
+            kind = f"version {record['edit_version']}, kind {record['kind']!r}"
+            raise DatasetError(f"{kind} is unknown; a newer program wrote it: update this one")
+        known = {name: record[name] for name in ("number", "kind", "content", "origin", "previous")}
+        edit = Edit(**known, rows=table.replace_schema_metadata(None), sha256=sha256)
+        if edit.number != int(named["number"]) or episodes_digest(edit.rows) != record["rows"]:
+            raise DatasetError("its record is not that of its rows")
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        raise DatasetError(f"edit {path.name} of {address} cannot be read: {reason}") from error
+    return edit
+
+
+@dataclass
+class EditedRows:
+    """A catalog's rows while edits are applied: what is dropped, and the columns set so far."""
+
+    catalog: Catalog
+    dropped: np.ndarray
+    columns: dict[str, pa.Array | pa.ChunkedArray] = field(default_factory=dict)
+
+    def numbers(self, edit: Edit) -> np.ndarray:
+        """Row numbers of the catalog that an edit touches; DatasetError for an absent part."""
+        codes, parts = _coded(edit.rows.column("part"))
+        bounds = []
+        for part_id in parts:
+            if part_id not in self.catalog.part_bounds:
+                raise DatasetError(f"edit {edit.number}: part {part_id} is absent")
+            bounds.append(self.catalog.part_bounds[part_id])
+        first, stop = np.asarray(bounds, np.int64).reshape(-1, 2)[codes].T
+        rows = first + edit.rows.column("row").to_numpy()
+        if len(rows) and not ((rows >= first) & (rows < stop)).all():
+            raise DatasetError(f"edit {edit.number}: a part has fewer episodes")
+        return rows
+
+    def drop(self, edit: Edit) -> None:
+        """Leave the edit's episodes out."""
+        self.dropped[self.numbers(edit)] = True
+
+    def set_columns(self, edit: Edit) -> None:
+        """Give the edit's episodes its values; other rows keep theirs, or have none."""
+        rows = self.numbers(edit)
+        for name in edit.columns:
+            values = edit.rows.column(name)
+            base = self.columns.get(name)
+            if base is None and name in self.catalog.column_names:
+                base = self.catalog.rows(None, [name]).column(name)
+            if base is None:
+                base = pa.nulls(self.catalog.num_rows, values.type)
+            self.columns[name] = _replaced(base, rows, values)
+
+
+EFFECTS: dict[str, Callable[[EditedRows, Edit], None]] = {
+    "drop": EditedRows.drop,
+    "annotate": EditedRows.set_columns,
+    "trim": EditedRows.set_columns,
+}
+"""Kind of an edit -> what it does to the catalog's rows."""
+
+
+def edited(catalog: Catalog, edits: Sequence[Edit]) -> Catalog:
+    """The catalog with the edits applied in order; DatasetError if one names an absent part."""
+    if not edits:
+        return catalog
+    state = EditedRows(catalog, np.zeros(catalog.num_rows, bool))
+    for edit in edits:
+        EFFECTS[edit.kind](state, edit)
+    columns = {}
+    for name, values in state.columns.items():
+        chunked = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+        columns[name] = chunked.cast(stored_type(values.type))
+    return catalog.overlaid(state.dropped, columns, tuple(edit.sha256 for edit in edits))
+
+
+def dataset_digest(collected: str, edits: Sequence[Edit]) -> str:
+    """A dataset's hash: that of what was collected, or of that and its edits if it has some."""
+    if not edits:
+        return collected
+    return hashlib.sha256("\n".join([collected, *(e.digest for e in edits)]).encode()).hexdigest()
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
+    encoded = column.combine_chunks().dictionary_encode()
+    return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+
+
+def _replaced(
+    base: pa.Array | pa.ChunkedArray, rows: np.ndarray, values: pa.ChunkedArray
+) -> pa.ChunkedArray:
+    """``base`` with ``base[rows] = values``, in the type that holds both, or else as text."""
+    kinds = [pa.schema([("value", each.type)]) for each in (base, values)]
+    try:
+        kind = pa.unify_schemas(kinds, promote_options="permissive").field(0).type
+    except pa.ArrowException:  # of a part that was committed later
+        kind = pa.string()
+    chunks = [*_chunks(base.cast(kind)), *_chunks(values.cast(kind))]
+    index = np.arange(len(base), dtype=np.int64)
+    index[rows] = len(base) + np.arange(len(rows))
+    joined = pa.chunked_array(chunks, kind).combine_chunks()
+    return pa.chunked_array([joined.take(pa.array(index))])
+
+
+def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    return values.chunks if isinstance(values, pa.ChunkedArray) else [values]

@@ -1,0 +1,204 @@
+"""A new store of other stores' parts: hard links where the file system has them, no decoding."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from datasets.catalog.edits import Edit
+from datasets.errors import DatasetError
+from datasets.files import (
+    check_outside_stores,
+    exclusive_lock,
+    fsync_path,
+    fsync_tree,
+    replace_durably,
+    write_bytes_durably,
+)
+from datasets.layout import ABOUT, CATALOG, IMPORTS, PARTS, ROOT_FILE, STAGING
+from datasets.storage.s3.bucket import is_bucket_url
+from datasets.storage.store import Store
+
+Advance = Callable[[int], object]
+
+COPIED_KINDS = ("drop", "annotate", "trim")
+"""Kinds of edits that are all in their file, so that a copy of it means the same elsewhere."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a new store takes of another: some parts as collected, or all (None)."""
+
+    store: Store
+    parts: frozenset[str] | None = None
+
+    def stems(self) -> list[str]:
+        """The catalog files that hold the parts."""
+        locations = self.store.collected().locations
+        chosen = (p for p in locations if self.parts is None or p in self.parts)
+        return list(dict.fromkeys(locations[part_id].folder for part_id in chosen))
+
+    def linked(self) -> set[str]:
+        """The parts in those files; more than ``parts`` where parts were merged by ``compact``."""
+        stems = set(self.stems())
+        locations = self.store.collected().locations
+        return {part_id for part_id, each in locations.items() if each.folder in stems}
+
+
+def lineage(store: Store) -> dict[str, Any]:
+    """What a new store says of one that it was made from."""
+    info = store.info()
+    name = Path(store.full_address).name
+    sizes = {"hash": info.hash, "episodes": info.episodes, "steps": info.steps}
+    return {"store": name, **sizes, "plan": store.plan}
+
+
+def check_local(stores: Sequence[Store], out: str | os.PathLike[str]) -> Path:
+    """Return the new store's path; DatasetError unless all is local and whole stores."""
+    for store in stores:
+        if is_bucket_url(store.full_address):
+            raise DatasetError(f"{store.address} is on object storage; give a local copy")
+        if store.tag_name is not None:
+            raise DatasetError(f"{store.address} was opened at a tag; open it without one")
+        if odd := next((e for e in store.edits() if e.kind not in COPIED_KINDS), None):
+            raise DatasetError(
+                f"{store.address} has an edit of kind {odd.kind!r}, which cannot be copied yet"
+            )
+    if is_bucket_url(out):
+        raise DatasetError(f"{out} is on object storage; give a local folder, then push that")
+    path = Path(os.path.abspath(out))
+    return check_outside_stores(path.parent) / path.name
+
+
+def assemble(
+    out: Path,
+    shares: Sequence[Share],
+    plan: Mapping[str, Any],
+    more: Callable[[Store], None] = lambda store: None,
+    advance: Advance = lambda parts: None,
+) -> None:
+    """Make the store ``out`` of the shares' parts and edits; it appears when it is complete.
+
+    A killed call leaves a hidden folder beside ``out``; the same call again goes on with it.
+
+    Args:
+        out: a path where nothing is, or a store with the same ``plan``, which is kept.
+        plan: what the new store was made from, as JSON values; kept as its plan.
+        more: adds edits of its own at the end.
+        advance: called with 1 for each file of parts that is there.
+    """
+    temporary = out.with_name(f".{out.name}.unfinished")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive_lock(out.with_name(f".{out.name}.lock"), wait=False) as held:
+            if not held:
+                raise DatasetError(f"{out} is being made by another process")
+            if _is_made(out, plan):
+                return
+            _check_free(out)
+            if not _is_made(temporary, plan):
+                for path in out.parent.iterdir():  # with what a killed Store.create left
+                    if path.name.lstrip(".").startswith(temporary.name.lstrip(".")):
+                        shutil.rmtree(path, ignore_errors=True)
+            made = Store.create(temporary, shares[0].store.schema, plan)
+            for share in shares:
+                for stem in share.stems():
+                    _link_part(share.store, made, stem)
+                    advance(1)
+            _copy_notes([share.store.path for share in shares], temporary)
+            shutil.rmtree(made.log.folder, ignore_errors=True)
+            for share in shares:
+                _copy_edits(share, made)
+            more(made)
+            made.catalog()
+            made.files.rebuild_index()
+            _flush(temporary)
+            with suppress(OSError):
+                out.rmdir()  # an empty folder may stand where the store goes
+            replace_durably(temporary, out)
+    except OSError as error:
+        raise DatasetError(
+            f"{out} was not made: {error.strerror or error}; the same command goes on"
+        ) from error
+
+
+def _is_made(path: Path, plan: Mapping[str, Any]) -> bool:
+    return (path / ROOT_FILE).is_file() and Store.open(path).plan == plan
+
+
+def _check_free(out: Path) -> None:
+    if out.is_dir() and not any(out.iterdir()):
+        return
+    if out.exists():
+        raise DatasetError(f"{out} exists and is not the same result; give a new path")
+
+
+def _link_part(source: Store, target: Store, stem: str) -> None:
+    """Put a part's folder and catalog file in place; not flushed, as ``assemble`` does it once."""
+    committed, folder = target.files.path(stem), target.path / PARTS / stem
+    if committed.exists() and _is_whole(target, stem):
+        return  # linked before, or the same part of the other store
+    committed.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(source.path / PARTS / stem, folder, copy_function=_link)
+    staged = target.path / STAGING / committed.name
+    shutil.copyfile(source.files.path(stem), staged)
+    os.replace(staged, committed)
+
+
+def _is_whole(store: Store, stem: str) -> bool:
+    """Whether a part that may not have been flushed before a power cut has all of its bytes."""
+    try:
+        manifest, _ = store.files.read(stem)
+    except DatasetError:
+        return False
+    return store.object_sizes(stem) == {name: size for name, (size, _) in manifest.objects.items()}
+
+
+def _flush(root: Path) -> None:
+    """Flush the folders and catalog files; linked and copied arrays are on the disk already."""
+    fsync_tree(root / CATALOG)
+    for folder, _, _ in os.walk(root, topdown=False):
+        fsync_path(Path(folder))
+
+
+def _link(source: str, target: str) -> None:
+    """A link to a committed file, which is on the disk already, or a flushed copy."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, target)
+        fsync_path(Path(target))
+
+
+def _copy_notes(sources: Sequence[Path], target: Path) -> None:
+    """What imports left, and what is said of the dataset if all the sources say the same."""
+    said = {path.read_bytes() if (path := source / ABOUT).is_file() else b"" for source in sources}
+    if len(said) == 1 and b"" not in said:
+        write_bytes_durably(target / ABOUT, said.pop())
+    for source in sources:
+        if (source / IMPORTS).is_dir():
+            shutil.copytree(source / IMPORTS, target / IMPORTS, dirs_exist_ok=True)
+            fsync_tree(target / IMPORTS)
+
+
+def _copy_edits(share: Share, target: Store) -> None:
+    parts = share.linked()
+    known = {edit.digest for edit in target.log.load()}  # of a history that both stores share
+    for edit in share.store.edits():
+        if edit.digest in known:
+            continue
+        there = [part_id in parts for part_id in edit.rows.column("part").to_pylist()]
+        rows = edit.rows.filter(pa.array(there, pa.bool_()))
+        if rows.num_rows:
+            origin = {**edit.origin, "edit": edit.sha256}
+            target.log.append(edit.kind, edit.content, rows, origin, _last(target.log.load()))
+
+
+def _last(edits: Sequence[Edit]) -> str:
+    return edits[-1].sha256 if edits else ""

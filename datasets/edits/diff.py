@@ -1,0 +1,120 @@
+"""What differs between two versions of a store; reads no array."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from datasets.catalog.catalog import Catalog
+from datasets.catalog.grouping import group_counts
+from datasets.errors import DatasetError
+from datasets.storage.store import Store
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What the second of two versions has that the first has not, and the other way round.
+
+    Attributes:
+        hashes: of both versions.
+        parts_added, parts_removed: parts as collected.
+        columns_added, columns_removed: of the catalog.
+        columns_changed: column -> episodes of both versions with another value.
+        added, dropped, changed: episodes; changed ones are in both, with another value or trimmed.
+        groups: one dict per group of the schema's ``group_by`` with a change: its keys, ``added``,
+            ``dropped`` and ``changed``.
+    """
+
+    hashes: tuple[str, str]
+    parts_added: list[str]
+    parts_removed: list[str]
+    columns_added: list[str]
+    columns_removed: list[str]
+    columns_changed: dict[str, int]
+    added: int
+    dropped: int
+    changed: int
+    groups: list[dict[str, Any]]
+
+
+def difference(first: Store, second: Store) -> Difference:
+    """Compare two versions of a store, such as two tags of it.
+
+    DatasetError if a part of one name has other content: they are not versions of one store.
+    """
+    a, b = first.catalog(), second.catalog()
+    shared = [part_id for part_id in a.manifests if part_id in b.manifests]
+    for part_id in shared:
+        if a.manifests[part_id].content_hash != b.manifests[part_id].content_hash:
+            raise DatasetError(
+                f"part {part_id} has other content in {second.address} than in {first.address}: "
+                "they are not versions of one dataset"
+            )
+    rows_a, rows_b = _rows(a, shared), _rows(b, shared)
+    in_a, in_b = _shown(a), _shown(b)
+    both = in_a[rows_a] & in_b[rows_b]
+    kept_a, kept_b = rows_a[both], rows_b[both]
+    columns = _changed_columns(a, b, kept_a, kept_b)
+    changed = np.zeros(len(kept_b), bool)
+    for differs in columns.values():
+        changed |= differs
+    known_a, known_b = np.zeros(a.num_rows, bool), np.zeros(b.num_rows, bool)
+    known_a[kept_a], known_b[kept_b] = True, True
+    dropped, added = np.flatnonzero(in_a & ~known_a), np.flatnonzero(in_b & ~known_b)
+    names = first.schema.group_by
+    counted = {
+        "added": group_counts(b, added, names),
+        "dropped": group_counts(a, dropped, names),
+        "changed": group_counts(b, kept_b[changed], names),
+    }
+    keys = sorted({key for counts in counted.values() for key in counts})
+    return Difference(
+        hashes=(first.info().hash, second.info().hash),
+        parts_added=[each for each in b.manifests if each not in a.manifests],
+        parts_removed=[each for each in a.manifests if each not in b.manifests],
+        columns_added=[each for each in b.column_names if each not in a.column_names],
+        columns_removed=[each for each in a.column_names if each not in b.column_names],
+        columns_changed={name: int(each.sum()) for name, each in columns.items() if each.any()},
+        added=len(added),
+        dropped=len(dropped),
+        changed=int(changed.sum()),
+        groups=[
+            dict(zip(names, key, strict=True))
+            | {what: counts.get(key, 0) for what, counts in counted.items()}
+            for key in keys
+        ],
+    )
+
+
+def _rows(catalog: Catalog, parts: list[str]) -> np.ndarray:
+    """Row numbers of the parts' episodes, part after part."""
+    runs = [np.arange(*catalog.part_bounds[part_id]) for part_id in parts]
+    return np.concatenate([np.zeros(0, np.int64), *runs])
+
+
+def _shown(catalog: Catalog) -> np.ndarray:
+    shown = np.zeros(catalog.num_rows, bool)
+    shown[catalog.shown] = True
+    return shown
+
+
+def _changed_columns(
+    a: Catalog, b: Catalog, rows_a: np.ndarray, rows_b: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Column that some edit set -> (E,) bool: which of the episodes have another value."""
+    differing = {}
+    for name in dict.fromkeys([*a.overlaid_names, *b.overlaid_names]):
+        before, after = (
+            catalog.rows(rows, [name]).column(name).to_pylist()
+            if name in catalog.column_names
+            else [None] * len(rows)
+            for catalog, rows in ((a, rows_a), (b, rows_b))
+        )
+        pairs = zip(before, after, strict=True)
+        differing[name] = np.fromiter((_differ(*pair) for pair in pairs), bool, len(rows_a))
+    return differing
+
+
+def _differ(before: Any, after: Any) -> bool:
+    both_nan = before != before and after != after
+    return not both_nan and before != after

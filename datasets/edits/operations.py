@@ -1,0 +1,191 @@
+"""Drop, annotate and trim episodes; each is one commit, and no part is touched."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datasets.catalog.catalog import STORE_COLUMNS, required_columns
+from datasets.catalog.edits import ROW_COLUMNS, Edit
+from datasets.errors import DatasetError, amount, listed
+from datasets.selection.selection import Selection, final_of
+
+Value = str | bool | int | float
+
+REWARD = "reward"
+RETURN_TOLERANCE = 1e-3
+"""Largest relative difference of ``return`` and the sum of the rewards, of sums in float32."""
+
+_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+def drop(selection: Selection, arguments: Mapping[str, Any] | None = None) -> Edit:
+    """Leave the selected episodes out of the store's later versions; a tag keeps them.
+
+    ``arguments`` (JSON values) say in the edit's origin why, such as the condition. DatasetError
+    for an empty selection, one of an earlier version, a tag, or a disk that cannot be written.
+    """
+    return _commit(selection, "drop", {}, {}, arguments)
+
+
+def annotate(
+    selection: Selection, values: Mapping[str, Value], arguments: Mapping[str, Any] | None = None
+) -> Edit:
+    """Set columns of the selected episodes, such as ``{"note": "limps", "checked": True}``.
+
+    Other episodes keep their values; a new column is null for them. DatasetError as for ``drop``,
+    and for a required column, a name that is not allowed, or a value of another type than the
+    column's.
+    """
+    if not values:
+        raise DatasetError("nothing to annotate; give at least one column and its value")
+    catalog = selection.catalog
+    given: dict[str, pa.Array] = {}
+    for name, value in values.items():
+        _check_column(selection, name)
+        kind = _type_of(name, value)
+        if name in catalog.column_names and (has := catalog.schema.field(name).type) != kind:
+            if not (pa.types.is_floating(has) and kind == pa.int64()):
+                raise DatasetError(f"column {name} has type {has}, and {value!r} has type {kind}")
+            kind = has
+        given[name] = pa.array([value] * len(selection), kind)
+    return _commit(selection, "annotate", {}, given, arguments)
+
+
+def trim(
+    selection: Selection,
+    head: int = 0,
+    tail: int = 0,
+    length: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Edit:
+    """Shorten the selected episodes: without the first and last steps, to at most ``length``.
+
+    ``return`` becomes the sum of the rewards that are left (in float64). An episode that loses its
+    end is truncated, not terminated, and its ``final_obs`` is the stored observation that follows.
+    All other columns, ``success`` too, stay those of the whole episode.
+
+    Raises:
+        DatasetError: as for ``drop``; an episode would have no step left, none would change, or the
+            store has no scalar reward whose sum is ``return``, or episode fields other than
+            ``final_<step field>``.
+    """
+    if min(head, tail) < 0 or (length is not None and length < 1):
+        raise DatasetError("trim takes head and tail of 0 or more steps, and a length of 1 or more")
+    schema = selection.store.schema
+    if odd := [name for name in schema.names("episode") if final_of(schema, name) is None]:
+        raise DatasetError(
+            f"episode fields {listed(odd)} tell of whole episodes: cannot be trimmed"
+        )
+    left = selection.lengths - head - tail
+    if short := int((left < 1).sum()):
+        raise DatasetError(
+            f"{amount(short, 'episode')} would have no step left; drop them, or trim fewer steps"
+        )
+    left = left if length is None else np.minimum(left, length)
+    changes = left != selection.lengths
+    if len(selection) and not changes.any():
+        raise DatasetError("no episode would change; give head, tail, or a smaller length")
+    shorter = selection.with_rows(selection.rows[changes])
+    left = left[changes]
+    cut = head + left < shorter.lengths
+    catalog, rows = shorter.catalog, shorter.rows
+    values = {
+        "start": shorter.starts + head,
+        "length": left,
+        "return": _returns(shorter, head, left),
+        "terminated": catalog.numbers("terminated")[rows] & ~cut,
+        "truncated": catalog.numbers("truncated")[rows] | cut,
+    }
+    said = {"head": head, "tail": tail, "length": length}
+    given = {name: pa.array(each) for name, each in values.items()}
+    return _commit(shorter, "trim", {}, given, said | dict(arguments or {}))
+
+
+def check_current(selection: Selection) -> None:
+    """DatasetError if the store has other edits now than the selection's catalog."""
+    store = selection.store
+    if selection.catalog.edits != tuple(edit.sha256 for edit in store.edits()):
+        raise DatasetError(f"store {store.address} was edited since the selection; select again")
+
+
+def rows_of(selection: Selection, columns: Mapping[str, pa.Array]) -> pa.Table:
+    """The rows of an edit of the selected episodes that sets ``columns``."""
+    parts, rows = [pa.nulls(0, pa.string())], [np.zeros(0, np.int64)]
+    for part_id, each in selection.rows_by_part():
+        parts.append(pa.array([part_id] * len(each), pa.string()))
+        rows.append(each)
+    named = {"part": pa.chunked_array(parts), "row": pa.array(np.concatenate(rows))}
+    return pa.table({**named, **columns}).combine_chunks()
+
+
+def _commit(
+    selection: Selection,
+    kind: str,
+    content: Mapping[str, Any],
+    columns: Mapping[str, pa.Array],
+    arguments: Mapping[str, Any] | None,
+) -> Edit:
+    store = selection.store
+    if not len(selection):
+        raise DatasetError(f"no episode to {kind}; choose at least one")
+    edits = store.edits()
+    check_current(selection)
+    origin = {
+        "command": kind,
+        "arguments": dict(arguments or {}),
+        "episodes": len(selection),
+    }
+    return store.edit(kind, content, rows_of(selection, columns), origin, edits)
+
+
+def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:
+    """(E,) float64 sums of the rewards of ``left`` (E,) steps from ``head`` on."""
+    schema = selection.store.schema
+    if REWARD not in schema.names("step") or schema.field(REWARD).shape:
+        raise DatasetError(f"trimming needs a scalar step field {REWARD!r}, to sum the return")
+    sums, whole = np.empty(len(selection)), np.empty(len(selection))
+    for unit in selection.units():
+        chosen = slice(unit.first, unit.stop)
+        rewards = selection.read_unit(REWARD, unit).astype(np.float64)
+        starts, lengths = selection.unit_rows(unit)
+        whole[chosen] = np.add.reduceat(rewards, starts)
+        step = np.arange(len(rewards)) - np.repeat(starts, lengths)
+        kept = (step >= head) & (step < np.repeat(head + left[chosen], lengths))
+        counts = left[chosen]
+        sums[chosen] = np.add.reduceat(rewards[kept], np.cumsum(counts) - counts)
+    known = selection.catalog.numbers("return")[selection.rows]
+    if not np.allclose(whole, known, rtol=RETURN_TOLERANCE, atol=RETURN_TOLERANCE):
+        raise DatasetError(
+            "the column return is not the sum of the stored rewards, so that of a trimmed episode "
+            "is unknown"
+        )
+    return sums
+
+
+def _check_column(selection: Selection, name: str) -> None:
+    fixed = {**STORE_COLUMNS, **required_columns(selection.store.schema.group_by), **ROW_COLUMNS}
+    if name.lower() in {each.lower() for each in fixed}:
+        raise DatasetError(f"column {name} is the store's own and cannot be annotated")
+    if not _COLUMN.fullmatch(name):
+        raise DatasetError(
+            f"column name {name!r} is not allowed: letters, digits and underscores only"
+        )
+    for each in selection.catalog.column_names:
+        if each != name and each.lower() == name.lower():
+            raise DatasetError(
+                f"column {name!r} differs from {each!r} in upper and lower case only"
+            )
+
+
+def _type_of(name: str, value: Any) -> pa.DataType:
+    for kind, arrow in ((bool, pa.bool_()), (int, pa.int64()), (float, pa.float64())):
+        if isinstance(value, kind):
+            if kind is int and not -(2**63) <= value < 2**63:
+                raise DatasetError(f"column {name}: {value} does not fit in 64 bits")
+            return arrow
+    if isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value):
+        return pa.string()
+    raise DatasetError(f"column {name}: {value!r} is neither text, a number, nor true or false")

@@ -1,0 +1,111 @@
+"""The log of a store's edits: one file each, written once, under a lock."""
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from datasets.catalog.edits import Edit, edit_name, is_edit_name, read_edit
+from datasets.errors import DatasetError
+from datasets.files import exclusive_lock, fsync_path, write_bytes_durably
+from datasets.layout import EDITS, STAGING
+from datasets.storage.root import raise_version
+
+LOCK = f"{EDITS}.lock"
+"""Held while an edit is committed, in ``.staging``."""
+
+
+class EditLog:
+    """The edits of the store at ``root``, read again only when their files change."""
+
+    def __init__(self, root: Path, address: str) -> None:
+        self._root, self._address = root, address
+        self._read: dict[str, tuple[tuple[int, int], Edit]] = {}
+        self._last: tuple[Edit, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are; it need not exist."""
+        return self._root / EDITS
+
+    def names(self) -> list[str]:
+        """Names of the edits' files in order."""
+        try:
+            return sorted(name for name in os.listdir(self.folder) if is_edit_name(name))
+        except FileNotFoundError:
+            return []
+
+    def load(self) -> tuple[Edit, ...]:
+        """All edits in order: the same tuple while none is added.
+
+        DatasetError if one is damaged, missing, or does not follow the one before it.
+        """
+        edits: list[Edit] = []
+        for name in self.names():
+            edit = self._edit(name)
+            previous = edits[-1].sha256 if edits else ""
+            if (edit.number, edit.previous) != (len(edits) + 1, previous):
+                raise DatasetError(
+                    f"edit {name} of {self._address} does not follow the edit before it: a file of "
+                    f"{EDITS}/ was removed or added"
+                )
+            edits.append(edit)
+        found = tuple(edits)
+        if len(found) != len(self._last) or any(
+            a is not b for a, b in zip(found, self._last, strict=True)
+        ):
+            self._last = found
+        return self._last
+
+    def _edit(self, name: str) -> Edit:
+        path = self.folder / name
+        status = path.stat()
+        stamp = (status.st_size, status.st_mtime_ns)
+        known = self._read.get(name)
+        if known is None or known[0] != stamp:
+            known = self._read[name] = (stamp, read_edit(path, self._address))
+        return known[1]
+
+    def append(
+        self,
+        kind: str,
+        content: Mapping[str, Any],
+        rows: pa.Table,
+        origin: Mapping[str, Any],
+        after: str,
+    ) -> Edit:
+        """Commit an edit; its file's appearance is the commit.
+
+        Args:
+            kind, content, rows, origin: see ``Edit``; the time is added to an ``origin``
+                without one.
+            after: ``sha256`` of the last edit that the caller knew; empty for none.
+
+        Raises:
+            DatasetError: the store was edited since, or the disk fails; nothing is changed then.
+        """
+        try:
+            (self._root / STAGING).mkdir(exist_ok=True)
+            with exclusive_lock(self._root / STAGING / LOCK):
+                edits = self.load()
+                if (edits[-1].sha256 if edits else "") != after:
+                    raise DatasetError(
+                        f"store {self._address} was edited by another process meanwhile; nothing "
+                        "was changed: run the same again"
+                    )
+                if not edits:
+                    raise_version(self._root)
+                    self.folder.mkdir(exist_ok=True)
+                    fsync_path(self._root)
+                made = datetime.now(UTC).isoformat(timespec="seconds")
+                edit = Edit(len(edits) + 1, kind, content, {"made": made, **origin}, after, rows)
+                written = edit.to_bytes()
+                write_bytes_durably(self.folder / edit_name(edit.number, written), written)
+                return self.load()[-1]
+        except OSError as error:
+            raise DatasetError(
+                f"store {self._address} cannot be edited: {error.strerror or error}"
+            ) from error

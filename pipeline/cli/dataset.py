@@ -1,0 +1,209 @@
+"""`gaitforge dataset`: drop, annotate, trim, merge, split and compare; no part is rewritten."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets.errors import amount, listed
+from flows.records.part_records import copy_records
+from pipeline.cli.parsing.parser import CELL_FIELDS, actions, command, flag, given, option
+from pipeline.cli.parsing.values import whole
+from pipeline.cli.store import chosen_episodes
+from pipeline.progress import TerminalReporter
+from pipeline.tables import show, show_one, show_result
+
+_STORE = "data/legged.zarr"
+_WHERE = "return < 3 and skill = 'run'"
+
+
+def _chosen(arguments: argparse.Namespace) -> "datasets.Selection":
+    """The chosen episodes; ValueError if nothing was said, lest all are meant by mistake."""
+    if not _said(arguments):
+        raise ValueError("say which episodes: --where, --terrain, --skill or --level")
+    return chosen_episodes(datasets.open_store(arguments.store), arguments)
+
+
+def _said(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options that chose the episodes, as an edit's origin keeps them."""
+    return given(arguments, "where", *CELL_FIELDS.values())
+
+
+def _show_edit(edit: "datasets.Edit", arguments: argparse.Namespace) -> None:
+    info = datasets.open_store(arguments.store).info()
+    record = {"edit": edit.number, "kind": edit.kind, "changed": edit.rows.num_rows}
+    record |= {"episodes": info.episodes, "steps": info.steps, "hash": info.hash}
+    show_one(record, arguments.json)
+
+
+@command(
+    f'gaitforge dataset drop {_STORE} --where "{_WHERE}"',
+    "store CELLS --where",
+    option("--reason", "kept with the edit", default=""),
+    "--json",
+)
+def _drop(arguments: argparse.Namespace) -> None:
+    """Leave episodes out of a store's later versions; tags and parts keep them."""
+    said = _said(arguments) | ({"reason": arguments.reason} if arguments.reason else {})
+    _show_edit(_chosen(arguments).drop(said), arguments)
+
+
+@command(
+    f"gaitforge dataset trim {_STORE} --skill run --head 20",
+    "store CELLS --where",
+    option("--head", "steps to take off the beginning", whole, 0),
+    option("--tail", "steps to take off the end", whole, 0),
+    option("--length", "steps to keep at most", whole, metavar="N"),
+    "--json",
+)
+def _trim(arguments: argparse.Namespace) -> None:
+    """Take steps off the beginning and end of episodes."""
+    selection, said = _chosen(arguments), _said(arguments)
+    edit = selection.trim(arguments.head, arguments.tail, arguments.length, said)
+    _show_edit(edit, arguments)
+
+
+@command(
+    f'gaitforge dataset annotate {_STORE} --where "{_WHERE}" note=limps checked=true',
+    "store CELLS --where",
+    option(
+        "values",
+        "columns to set: text, a number, true or false ('\"3\"' is text)",
+        nargs="+",
+        metavar="COLUMN=VALUE",
+    ),
+    "--json",
+)
+def _annotate(arguments: argparse.Namespace) -> None:
+    """Set columns of episodes, to query by."""
+    values = dict(_value(text) for text in arguments.values)
+    _show_edit(_chosen(arguments).annotate(values, _said(arguments) | values), arguments)
+
+
+def _value(text: str) -> tuple[str, str | bool | int | float]:
+    name, equals, given_value = text.partition("=")
+    if not equals:
+        raise ValueError(f"'{text}' is not COLUMN=VALUE")
+    try:
+        value = json.loads(given_value)
+    except (ValueError, RecursionError):
+        return name, given_value
+    return name, value if isinstance(value, str | bool | int | float) else given_value
+
+
+@command(
+    "gaitforge dataset merge data/monday.zarr data/tuesday.zarr data/both.zarr",
+    option("first", "a store's folder", Path),
+    option("second", "another store of the same schema", Path),
+    option("out", "folder of the new store", Path),
+    "--json",
+)
+def _merge(arguments: argparse.Namespace) -> None:
+    """Make one store of two, by hard links; the same command again resumes."""
+    first, second = datasets.open_store(arguments.first), datasets.open_store(arguments.second)
+    files = len(first.files.stamps()) + len(second.files.stamps())
+    with TerminalReporter().step("merge", files, "file") as advance:
+        datasets.merge_stores(first, second, arguments.out, lambda count: advance(count, ""))
+    copy_records([arguments.first, arguments.second], arguments.out)
+    info = datasets.open_store(arguments.out).info()
+    show_one({"store": str(arguments.out), **asdict(info)}, arguments.json)
+
+
+@command(
+    f"gaitforge dataset split {_STORE} --fractions train=0.9,val=0.1 --out splits",
+    "store CELLS --where",
+    option("--fractions", "sides and their shares of the episodes", metavar="NAME=X,NAME=X"),
+    option("--by", "a column; one side for each of its values", metavar="COLUMN"),
+    option("--seed", "random seed of the fractions", whole, 0),
+    flag("--stores", "make stores, not selections; parts are hard links"),
+    "--out --json",
+)
+def _split(arguments: argparse.Namespace) -> None:
+    """Split episodes into selections to train on, or into stores."""
+    if (arguments.fractions is None) == (arguments.by is None):
+        raise ValueError("give --fractions or --by")
+    store = datasets.open_store(arguments.store)
+    selection = chosen_episodes(store, arguments)
+    if arguments.by is not None:
+        sides, how = datasets.split_by_column(selection, arguments.by), {"by": arguments.by}
+    else:
+        how = {"fractions": _fractions(arguments.fractions), "seed": arguments.seed}
+        sides = datasets.split_by_fractions(selection, how["fractions"], arguments.seed)
+    if arguments.stores:
+        files = len(sides) * len(store.files.stamps())
+        with TerminalReporter().step("split", files, "file") as advance:
+            paths = datasets.save_split(
+                sides, arguments.out, how | _said(arguments), lambda count: advance(count, "")
+            )
+        for path in paths.values():
+            copy_records([arguments.store], path)
+    else:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        paths = {name: arguments.out / f"{name}.json" for name in sides}
+        for name, side in sides.items():
+            side.save(paths[name])
+    rows = [
+        {"side": name, "episodes": len(each), "steps": each.steps, "path": str(paths[name])}
+        for name, each in sides.items()
+    ]
+    show(rows, arguments.json)
+
+
+def _fractions(text: str) -> dict[str, float]:
+    pairs = [each.partition("=") for each in text.split(",")]
+    try:
+        found = {name.strip(): float(value) for name, _, value in pairs}
+    except ValueError:
+        found = {}
+    if len(found) != len(pairs):
+        raise ValueError(f"'{text}' is not a list like train=0.9,val=0.1")
+    return found
+
+
+@command(
+    f"gaitforge dataset diff {_STORE} v1",
+    "store",
+    option("first", "a tag of the store"),
+    option("second", "another tag (default: the present version)", nargs="?"),
+    "--json",
+)
+def _diff(arguments: argparse.Namespace) -> None:
+    """Show what was added, dropped and changed between two versions of a store."""
+    first = datasets.open_store(arguments.store, tag=arguments.first)
+    second = datasets.open_store(arguments.store, tag=arguments.second)
+    found = datasets.difference(first, second)
+    lines = [f"{amount(getattr(found, what), 'episode')} {what}" for what in _COUNTED]
+    lines += _named("parts added", found.parts_added) + _named("parts removed", found.parts_removed)
+    lines += _named("columns added", found.columns_added)
+    lines += _named("columns removed", found.columns_removed)
+    lines += [f"column {name}: {count:,} changed" for name, count in found.columns_changed.items()]
+    show_result(asdict(found), found.groups, arguments.json, *lines)
+
+
+_COUNTED = ("added", "dropped", "changed")
+
+
+def _named(what: str, values: Sequence[str]) -> list[str]:
+    return [f"{what}: {listed(values, 8)}"] if values else []
+
+
+@command(f"gaitforge dataset log {_STORE}", "store --tag --json")
+def _log(arguments: argparse.Namespace) -> None:
+    """List a store's edits: what each did, when, and with which arguments."""
+    store = datasets.open_store(arguments.store, tag=arguments.tag)
+    rows = [
+        {"edit": edit.number, "kind": edit.kind, "episodes": edit.rows.num_rows}
+        | {"made": edit.origin.get("made"), "arguments": edit.origin.get("arguments")}
+        | ({"sha256": edit.sha256, "origin": dict(edit.origin)} if arguments.json else {})
+        for edit in store.edits()
+    ]
+    show(rows, arguments.json)
+
+
+dataset_command = actions(
+    f'gaitforge dataset drop {_STORE} --where "{_WHERE}"',
+    *(_drop, _annotate, _trim, _merge, _split, _diff, _log),
+)
