@@ -18,6 +18,9 @@ TAGS = "tags"
 EDITS = "edits"
 """Folder of the edits made after collection, one Parquet file each."""
 
+OVERLAYS = "overlays"
+"""Folder of the fields added after collection: a store for each, with the same parts."""
+
 STAGING = ".staging"
 """Folder where parts are written before their commit, with one lock file each."""
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.edits import Edit, edited, read_edit
+from datasets.catalog.edits import Edit, added_field, edited, read_edit
 from datasets.catalog.index import CatalogIndex
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
 from datasets.files import fsync_path, sha256_file
-from datasets.layout import ATTRIBUTE, CATALOG, EDITS, PARTS, ROOT_FILE, STAGING
+from datasets.layout import ATTRIBUTE, CATALOG, EDITS, OVERLAYS, PARTS, ROOT_FILE, STAGING
 from datasets.schema import Schema
 from datasets.storage.root import GROUP, read_root
 from datasets.storage.store import Store
@@ -52,7 +52,7 @@ def verify_store(store: Store) -> list[str]:
     if repeated := sorted(episode for episode, count in counts.items() if count > 1):
         faults.append(f"episode ids in more than one row: {listed(repeated)}")
     found = [*_index_faults(store), *_edit_faults(store), *_tag_faults(store, contents)]
-    return [*faults, *found]
+    return [*faults, *found, *_overlay_faults(store)]
 
 
 def remove_leftovers(store: Store) -> list[str]:
@@ -66,7 +66,11 @@ def remove_leftovers(store: Store) -> list[str]:
     """
     store.check_writable()
     try:
-        return [*_remove_replaced(store), *_remove_uncommitted(store), *_remove_unmade(store)]
+        removed = [*_remove_replaced(store), *_remove_uncommitted(store), *_remove_unmade(store)]
+        for folder in store.overlay_folders():
+            left = remove_leftovers(store.overlay(folder))
+            removed += [f"{OVERLAYS}/{folder}/{name}" for name in left]
+        return removed
     except OSError as error:
         raise DatasetError(f"store {store.address} cannot be cleaned: {error.strerror}") from error
 
@@ -222,6 +226,26 @@ def _edit_faults(store: Store) -> Iterator[str]:
                 edited(store.files.catalog(), edits)
         except DatasetError as error:
             yield str(error)
+
+
+def _overlay_faults(store: Store) -> Iterator[str]:
+    """Faults of the added fields' stores, and parts there that are not as they were added."""
+    for folder in store.overlay_folders():
+        try:
+            overlay = store.overlay(folder)
+            yield from (f"{OVERLAYS}/{folder}: {fault}" for fault in verify_store(overlay))
+            there = overlay.collected().manifests
+            added = [each for each in map(added_field, _field_edits(store)) if each.folder == folder]
+        except DatasetError as error:
+            yield f"{OVERLAYS}/{folder}: {error}"
+            continue
+        held = {(part_id, manifest.content_hash) for part_id, manifest in there.items()}
+        for part_id, _ in sorted({item for each in added for item in each.parts.items()} - held):
+            yield f"{OVERLAYS}/{folder}: part {part_id} is not there as it was added"
+
+
+def _field_edits(store: Store) -> list[Edit]:
+    return [edit for edit in store.log.load() if edit.kind == "field"]
 
 
 def _tag_faults(store: Store, contents: dict[str, str]) -> Iterator[str]:
