@@ -1,4 +1,4 @@
-"""Stored episodes simulated again: their executed actions in a policy's place, all bits compared."""
+"""Stored episodes simulated again from their seeds and executed actions, every bit compared."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,8 +117,7 @@ def replay_environment(
         here = env.physics.version
         env.close()
         raise ValueError(
-            f"{address} was made by {name} {version}; version {here} cannot repeat it bit for "
-            "bit"
+            f"{address} was made by {name} {version}; version {here} cannot repeat it bit for bit"
         )
     return env
 
@@ -149,9 +148,7 @@ def replayed(
     """
     stored = {each.row["episode"]: each for each in episodes}
     policy, specs = _Executed(env, stored), [each.spec(noise=False) for each in episodes]
-    results = run_episodes(
-        env, policy, specs, record=True, progress=progress, measures=measures
-    )
+    results = run_episodes(env, policy, specs, record=True, progress=progress, measures=measures)
     for result in results:
         episode = stored[result.spec.index]
         yield episode, result, episode.difference(result, env.robot)

@@ -144,9 +144,7 @@ def run_episodes(
 class _Recorder:
     """Per-robot buffers of the running episodes."""
 
-    def __init__(
-        self, env: LeggedEnvironment, privileged: bool, measures: Mapping[str, Measure]
-    ):
+    def __init__(self, env: LeggedEnvironment, privileged: bool, measures: Mapping[str, Measure]):
         widths = {"obs": (OBS_DIM,), "action": (N_JOINTS,), "reward": (), "state": (STATE_DIM,)}
         if privileged:
             widths["privileged"] = (PRIVILEGED_DIM,)

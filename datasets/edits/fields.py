@@ -16,6 +16,7 @@ from datasets.edits.operations import REWARD, rows_of
 from datasets.errors import DatasetError, listed
 from datasets.schema import Field
 from datasets.selection.selection import Selection
+from datasets.storage.s3.bucket import is_bucket_url
 from datasets.storage.store import Store
 
 
@@ -25,6 +26,11 @@ def check_new_field(store: Store, field: Field, folder: str) -> None:
     A field ``reward`` takes the place of the present one, and ``return`` follows.
     """
     store.check_writable()
+    if is_bucket_url(store.address):
+        raise DatasetError(
+            f"{store.address} is on object storage and gets no fields there: add them to a local "
+            "copy and push that to a new address"
+        )
     catalog = store.catalog()
     added = catalog.fields.get(field.name)
     taken = [*store.schema.names(), *catalog.fields]

@@ -21,7 +21,7 @@ PartRuns = dict[str, tuple[str, list[tuple[int, int]]]]
 
 
 def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
-    """Write the selection's ``episodes_hash``, its parts' content hashes, and its row ranges in each."""
+    """Write ``episodes_hash``, the parts' content hashes, and the row ranges in each."""
     runs = part_runs(selection).items()
     parts = {part_id: {"content_hash": digest, "rows": rows} for part_id, (digest, rows) in runs}
     tree = {"selection_version": SAVED_VERSION, "hash": selection.episodes_hash, "parts": parts}

@@ -235,7 +235,9 @@ def _overlay_faults(store: Store) -> Iterator[str]:
             overlay = store.overlay(folder)
             yield from (f"{OVERLAYS}/{folder}: {fault}" for fault in verify_store(overlay))
             there = overlay.collected().manifests
-            added = [each for each in map(added_field, _field_edits(store)) if each.folder == folder]
+            added = [
+                each for each in map(added_field, _field_edits(store)) if each.folder == folder
+            ]
         except DatasetError as error:
             yield f"{OVERLAYS}/{folder}: {error}"
             continue

@@ -44,7 +44,7 @@ class PartCollected:
 def records_folder(store: Path | str) -> Path:
     """The folder of a store's records: beside it, or beside a remote store's mirror.
 
-    Those of a field that is added to a store are among the store's: <store>.records/<field>.records.
+    Those of a field that is added to a store are in the store's: <store>.records/<field>.records.
     """
     place = local_folder(store)
     name = f"{place.name}.records"

@@ -33,7 +33,7 @@ class DerivePlan(OverlayPlan):
         robots: most parallel robots of a simulator.
     """
 
-    kind = "derive"
+    kind = work = "derive"
 
     of: str = "state"
     name: str = ""

@@ -1,6 +1,6 @@
 """What plans share that add a field to the episodes of a store, part by part.
 
-The new arrays are a store of their own inside the first one (`datasets.storage.overlays`), with
+The new arrays are a store of their own inside the first one (`datasets.edits.fields`), with
 the same parts, so that every runner, resume, status and verify work as for a collection.
 """
 
@@ -13,7 +13,8 @@ import numpy as np
 
 from datasets import Field, Schema, Selection, open_store
 from datasets.catalog.catalog import required_columns
-from datasets.storage.overlays import overlay_address
+from datasets.edits.fields import add_field
+from datasets.layout import OVERLAYS
 from flows.records.records import digest
 from flows.tasks.interface import CollectionPlan, PartData
 
@@ -43,9 +44,21 @@ class OverlayPlan(CollectionPlan):
         """What the field's values follow from, beside the stored episodes."""
 
     @property
+    def folder(self) -> str:
+        """The overlay's; it changes with the definition."""
+        return f"{self.field.name}-{digest(self.definition)[:8]}"
+
+    @property
     def address(self) -> str:
-        """Where the field's arrays are collected; it changes with the definition."""
-        return overlay_address(self.source, f"{self.field.name}-{digest(self.definition)[:8]}")
+        """Where the field's arrays are collected."""
+        return f"{self.source.rstrip('/')}/{OVERLAYS}/{self.folder}"
+
+    def complete(self) -> None:
+        """Add the field to the store, unless it is added or parts are missing."""
+        store = open_store(self.source)
+        made = self.folder in store.overlay_folders()
+        if made and not store.overlay(self.folder).missing(store.parts()):
+            add_field(store, self.folder, self.definition)
 
     def episodes(self) -> Selection:
         """The store's episodes as they were collected, of which the field is made.
