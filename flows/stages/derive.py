@@ -1,16 +1,21 @@
 """Fields that are added to a store: made by any runner, then committed by one edit."""
 
+from collections.abc import Callable
 from typing import Any
 
 from datasets import open_store
 from datasets.edits.fields import check_new_field
 from flows.progress import Reporter
-from flows.runners.registry import Runner
 from flows.tasks.overlay import OverlayPlan
 
 
-def add_by_plan(plan: OverlayPlan, runner: Runner, reporter: Reporter, settings: Any = None) -> Any:
+def add_by_plan(
+    plan: OverlayPlan, runner: Callable[..., Any], reporter: Reporter, settings: Any = None
+) -> Any:
     """Make the missing parts of a field, and add it to its store once all are there.
+
+    Args:
+        runner, settings: as in `flows.runners.registry`.
 
     Returns:
         What the runner returns; on Slurm the last task adds the field.

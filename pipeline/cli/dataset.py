@@ -10,7 +10,7 @@ from typing import Any
 import datasets
 from datasets.errors import amount, listed
 from flows.records.part_records import copy_records
-from pipeline.cli.derive import relabel
+from pipeline.cli.collect import relabel
 from pipeline.cli.parsing.parser import CELL_FIELDS, actions, command, flag, given, option
 from pipeline.cli.parsing.values import whole
 from pipeline.cli.store import chosen_episodes

@@ -20,7 +20,7 @@ from pipeline.cli.parsing.parser import WRONG_INPUT, Command, Parser, add_comman
 COMMANDS = {
     "demo": ("demo", "run a small pipeline end to end: collect, train, evaluate, report"),
     "collect": ("collect", "collect the missing parts of a plan into a store"),
-    "derive": ("derive", "add a field to stored episodes by exact replay"),
+    "derive": ("collect", "add a field to stored episodes by exact replay"),
     "query": ("store", "describe the episodes that match a condition"),
     "info": ("store", "show a store's version, size and schema version"),
     "verify": ("store", "check every file of a store; exit 1 and print a line per fault"),
