@@ -230,24 +230,23 @@ def _edit_faults(store: Store) -> Iterator[str]:
 
 def _overlay_faults(store: Store) -> Iterator[str]:
     """Faults of the added fields' stores, and parts there that are not as they were added."""
-    for folder in store.overlay_folders():
+    try:
+        fields = [added_field(edit) for edit in store.log.load() if edit.kind == "field"]
+        folders = store.overlay_folders()
+    except DatasetError:  # reported by _edit_faults
+        fields, folders = [], sorted(path.name for path in (store.path / OVERLAYS).glob("[!.]*"))
+    for folder in folders:
         try:
             overlay = store.overlay(folder)
             yield from (f"{OVERLAYS}/{folder}: {fault}" for fault in verify_store(overlay))
             there = overlay.collected().manifests
-            added = [
-                each for each in map(added_field, _field_edits(store)) if each.folder == folder
-            ]
         except DatasetError as error:
             yield f"{OVERLAYS}/{folder}: {error}"
             continue
         held = {(part_id, manifest.content_hash) for part_id, manifest in there.items()}
-        for part_id, _ in sorted({item for each in added for item in each.parts.items()} - held):
+        added = {item for each in fields if each.folder == folder for item in each.parts.items()}
+        for part_id, _ in sorted(added - held):
             yield f"{OVERLAYS}/{folder}: part {part_id} is not there as it was added"
-
-
-def _field_edits(store: Store) -> list[Edit]:
-    return [edit for edit in store.log.load() if edit.kind == "field"]
 
 
 def _tag_faults(store: Store, contents: dict[str, str]) -> Iterator[str]:

@@ -47,7 +47,7 @@ def collected_obs(store: Store) -> dict[str, np.ndarray]:
 TWO = Field("two", (2,), unit="rad", description="two channels")
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(st.sampled_from(["drop", "trim", "field", "compact"]), st.integers(0, 7)),
