@@ -24,6 +24,9 @@ EDITS = "edits"
 IMPORTS = "imports"
 """Folder of what imports say of their sources, and of what sources hold beside episodes."""
 
+OVERLAYS = "overlays"
+"""Folder of the fields added after collection: a store for each, with the same parts."""
+
 STAGING = ".staging"
 """Folder where parts are written before their commit, with one lock file each."""
 

@@ -1,7 +1,7 @@
 """Run episodes in closed loop: any policy, any list of episodes, N robots at a time."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from collectors.scenarios.signals import S
 
 STATE_DIM = 3 + 4 + N_JOINTS
 
+Measure = Callable[[LeggedEnvironment, Observation], np.ndarray]
+"""measure(env, observation): (N, *shape) of all robots before a control step."""
+
 
 @dataclass(frozen=True)
 class EpisodeRecord:
@@ -24,6 +27,7 @@ class EpisodeRecord:
     driver's where one drove, and with noise, is the next observation's `last_action`.
     state (T, 19): base position, quaternion wxyz, joint positions before each step.
     privileged (T, P): what the expert saw. final_obs (70,): the observation after the last step.
+    measured: name -> (T, *shape), what further measures gave.
     """
 
     obs: np.ndarray
@@ -32,6 +36,7 @@ class EpisodeRecord:
     state: np.ndarray
     final_obs: np.ndarray
     privileged: np.ndarray | None = None
+    measured: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ def run_episodes(
     privileged: bool = False,
     progress: Callable[[int], None] | None = None,
     driver: Driver | None = None,
+    measures: Mapping[str, Measure] | None = None,
 ) -> Iterator[EpisodeResult]:
     """Run every episode of `specs` once; yields results as episodes end.
 
@@ -104,9 +110,10 @@ def run_episodes(
         record, privileged: keep the episodes' arrays, and the privileged block.
         progress: called with the number of robot steps after every control step.
         driver: drives in the policy's place at times; the policy's actions are recorded.
+        measures: name -> what to record beside the other arrays.
     """
     slots = _Slots(env, policy, specs, driver)
-    recorder = _Recorder(env, privileged) if record else None
+    recorder = _Recorder(env, privileged, measures or {}) if record else None
     returns = np.zeros(env.num_robots)
     slots.fill(np.arange(env.num_robots))
     observation = env.observe()
@@ -137,7 +144,7 @@ def run_episodes(
 class _Recorder:
     """Per-robot buffers of the running episodes."""
 
-    def __init__(self, env: LeggedEnvironment, privileged: bool):
+    def __init__(self, env: LeggedEnvironment, privileged: bool, measures: Mapping[str, Measure]):
         widths = {"obs": (OBS_DIM,), "action": (N_JOINTS,), "reward": (), "state": (STATE_DIM,)}
         if privileged:
             widths["privileged"] = (PRIVILEGED_DIM,)
@@ -147,6 +154,8 @@ class _Recorder:
         self._buffers = {
             name: np.zeros((*shape, *width), np.float32) for name, width in widths.items()
         }
+        self._measures = measures
+        self._measured: dict[str, np.ndarray] = {}
         self._step = np.zeros(env.num_robots, dtype=np.int64)
 
     def before_step(self, observation: Observation, action: np.ndarray) -> None:
@@ -157,13 +166,22 @@ class _Recorder:
         self._write(obs=observation.policy, action=action, state=state)
         if "privileged" in self._buffers:
             self._write(privileged=observation.privileged)
+        for name, measure in self._measures.items():
+            values = measure(self._env, observation)
+            if name not in self._measured:
+                shape = (self._env.num_robots, self._env.episode_steps, *values.shape[1:])
+                self._measured[name] = np.zeros(shape, values.dtype)
+            self._measured[name][self._rows, self._step] = values
 
     def after_step(self, reward: np.ndarray) -> None:
         self._write(reward=reward)
 
     def take(self, index: int, length: int, final_obs: np.ndarray) -> EpisodeRecord:
-        arrays = {name: buffer[index, :length].copy() for name, buffer in self._buffers.items()}
-        return EpisodeRecord(**arrays, final_obs=final_obs.copy())
+        arrays, measured = (
+            {name: buffer[index, :length].copy() for name, buffer in buffers.items()}
+            for buffers in (self._buffers, self._measured)
+        )
+        return EpisodeRecord(**arrays, final_obs=final_obs.copy(), measured=measured)
 
     def _write(self, **values: np.ndarray) -> None:
         for name, value in values.items():

@@ -40,7 +40,7 @@ def card_record(
         "card_version": CARD_VERSION,
         "name": PurePosixPath(store.full_address).name,
         "store": asdict(store.info()),
-        "schema": store.schema.to_json(),
+        "schema": selection.schema.to_json(),
         "selection": {
             "hash": selection.hash,
             "episodes": len(selection),
@@ -107,7 +107,7 @@ def _numbers(episodes: pa.Table, name: str) -> np.ndarray:
 
 def _draws(selection: Selection, episodes: pa.Table) -> Iterator[dict[str, object]]:
     """Histograms of the declared randomisation draws, with their declared ranges."""
-    declared: Mapping[str, Any] = selection.store.schema.attributes.get(RANDOMISATION, {})
+    declared: Mapping[str, Any] = selection.schema.attributes.get(RANDOMISATION, {})
     for name, draw in declared.items():
         if name not in episodes.column_names:
             continue
@@ -164,7 +164,7 @@ def _parts(selection: Selection) -> Iterator[dict[str, object]]:
 
 
 def _channels(selection: Selection, scheduler: Scheduler) -> Iterator[dict[str, object]]:
-    for field in selection.store.schema.fields:
+    for field in selection.schema.fields:
         found = channel_statistics(selection, field.name, scheduler)
         quantiles = channel_quantiles(selection, field.name, CHANNEL_QUANTILES, scheduler)
         low, median, high = quantiles

@@ -65,7 +65,7 @@ def selection_array(selection: Selection, field: str) -> "da.Array":
     """
     import dask.array as da  # slow to import: 0.9 s
 
-    described = selection.store.schema.field(field)
+    described = selection.schema.field(field)
     dtype = np.dtype(described.dtype)
     reader = UnitReader(selection, field)
     units = selection.units()
@@ -99,7 +99,7 @@ def reduce_units(
     """
     from dask.delayed import delayed  # slow to import: 0.1 s
 
-    selection.store.schema.field(field)
+    selection.schema.field(field)
     if len(selection) == 0:
         raise DatasetError("the selection is empty; select at least one episode")
     reader = delayed(UnitReader(selection, field), traverse=False)

@@ -47,7 +47,7 @@ def channel_quantiles(
     wanted = np.asarray(quantiles, np.float64)
     if wanted.ndim != 1 or len(wanted) == 0 or not ((wanted >= 0) & (wanted <= 1)).all():
         raise DatasetError(f"quantiles must be one or more numbers in 0..1, not {quantiles}")
-    described = selection.store.schema.field(field)
+    described = selection.schema.field(field)
 
     def count(digit: DigitCount) -> np.ndarray:
         return reduce_units(selection, field, digit, np.add, scheduler)

@@ -50,12 +50,12 @@ def spectral_energy(
     Raises:
         DatasetError: not a floating-point step field, n < 2, or no episode with n steps.
     """
-    described = selection.store.schema.field(field)
+    described = selection.schema.field(field)
     if described.per != "step" or not described.dtype.startswith("float"):
         raise DatasetError(f"field {field} has no spectrum; give a floating-point step field")
     if n < 2:
         raise DatasetError(f"a spectrum needs windows of 2 steps or more, not {n}")
-    frequency = np.fft.rfftfreq(n, selection.store.schema.control_dt_s)
+    frequency = np.fft.rfftfreq(n, selection.schema.control_dt_s)
     energy = reduce_units(
         selection, field, partial(_of_unit, frequency, n), SpectralEnergy.merge, scheduler
     )

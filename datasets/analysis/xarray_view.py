@@ -36,7 +36,7 @@ def selection_dataset(selection: Selection, fields: Sequence[str] | None = None)
         raise DatasetError(
             "to_xarray needs xarray, which is not installed: pip install 'gaitforge[xarray]'"
         ) from error
-    schema = selection.store.schema
+    schema = selection.schema
     chosen = [schema.field(name) for name in (schema.names() if fields is None else fields)]
     variables: dict[str, object] = {}
     coordinates = _episode_coordinates(selection) | _step_coordinates(selection)

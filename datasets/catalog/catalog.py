@@ -13,7 +13,7 @@ import pyarrow as pa
 from datasets.catalog.arrow_values import array_to_numpy, to_numpy
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
-from datasets.schema import TERRAIN_AND_SKILL
+from datasets.schema import TERRAIN_AND_SKILL, Field
 
 REQUIRED_COLUMNS: dict[str, pa.DataType] = {
     "episode": pa.int64(),
@@ -73,6 +73,21 @@ class Location:
 
 
 @dataclass(frozen=True)
+class AddedField:
+    """A field that was added after the collection: its arrays are in a store of their own.
+
+    Attributes:
+        field: its name, shape and description; one of a collected field's name takes its place.
+        folder: of the store, below ``overlays/``.
+        parts: part -> content hash there.
+    """
+
+    field: Field
+    folder: str
+    parts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class _Piece:
     """The episodes of one part as collected."""
 
@@ -88,7 +103,8 @@ class Catalog:
     Merged parts appear as they were collected, so ``compact`` changes nothing here. ``manifests``,
     ``locations`` and ``part_bounds`` give each part's commit record, the place of its arrays and
     its (first, stop) row; ``schema`` has the columns' plain types. ``shown`` are the ascending
-    numbers of the rows that no edit dropped, ``edits`` the SHA-256 of the edits' files.
+    numbers of the rows that no edit dropped, ``edits`` the SHA-256 of the edits' files, and
+    ``fields`` those added since, by name.
     """
 
     def __init__(
@@ -112,6 +128,7 @@ class Catalog:
         self._codes: dict[str, tuple[np.ndarray, list[Any]]] = {}
         self._lock = threading.Lock()
         self.shown: np.ndarray = np.arange(self.num_rows)
+        self.fields: Mapping[str, AddedField] = {}
         self._overlaid: dict[str, pa.ChunkedArray] = {}
         self.edits: tuple[str, ...] = ()
 
@@ -129,7 +146,11 @@ class Catalog:
         return catalog
 
     def overlaid(
-        self, dropped: np.ndarray, columns: Mapping[str, pa.ChunkedArray], edits: tuple[str, ...]
+        self,
+        dropped: np.ndarray,
+        columns: Mapping[str, pa.ChunkedArray],
+        fields: Mapping[str, AddedField],
+        edits: tuple[str, ...],
     ) -> "Catalog":
         """The same rows with some ``dropped`` (E,) bool, and some columns replaced or added.
 
@@ -139,6 +160,7 @@ class Catalog:
         catalog = Catalog([], self._group_by)
         catalog._set_pieces(self._pieces)
         catalog.shown = np.flatnonzero(~dropped)
+        catalog.fields = dict(fields)
         catalog._overlaid = dict(columns)
         catalog.edits = edits
         for name, values in columns.items():

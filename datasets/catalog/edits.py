@@ -21,10 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasets.catalog.catalog import Catalog, stored_type
+from datasets.catalog.catalog import AddedField, Catalog, stored_type
 from datasets.catalog.episodes import episodes_digest
 from datasets.catalog.manifest import canonical_json
 from datasets.errors import DatasetError
+from datasets.schema import Field
 
 EDIT_VERSION = 1
 RECORD_KEY = b"gaitforge_edit"
@@ -122,11 +123,12 @@ def read_edit(path: Path, address: str) -> Edit:
 
 @dataclass
 class EditedRows:
-    """A catalog's rows while edits are applied: what is dropped, and the columns set so far."""
+    """A catalog's rows while edits are applied: what is dropped, columns and fields so far."""
 
     catalog: Catalog
     dropped: np.ndarray
     columns: dict[str, pa.Array | pa.ChunkedArray] = field(default_factory=dict)
+    fields: dict[str, AddedField] = field(default_factory=dict)
 
     def numbers(self, edit: Edit) -> np.ndarray:
         """Row numbers of the catalog that an edit touches; DatasetError for an absent part."""
@@ -158,11 +160,18 @@ class EditedRows:
                 base = pa.nulls(self.catalog.num_rows, values.type)
             self.columns[name] = _replaced(base, rows, values)
 
+    def add_field(self, edit: Edit) -> None:
+        """Add a field, in place of one of its name, and set the edit's columns."""
+        added = added_field(edit)
+        self.fields[added.field.name] = added
+        self.set_columns(edit)
+
 
 EFFECTS: dict[str, Callable[[EditedRows, Edit], None]] = {
     "drop": EditedRows.drop,
     "annotate": EditedRows.set_columns,
     "trim": EditedRows.set_columns,
+    "field": EditedRows.add_field,
 }
 """Kind of an edit -> what it does to the catalog's rows."""
 
@@ -178,7 +187,15 @@ def edited(catalog: Catalog, edits: Sequence[Edit]) -> Catalog:
     for name, values in state.columns.items():
         chunked = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
         columns[name] = chunked.cast(stored_type(values.type))
-    return catalog.overlaid(state.dropped, columns, tuple(edit.sha256 for edit in edits))
+    return catalog.overlaid(
+        state.dropped, columns, state.fields, tuple(edit.sha256 for edit in edits)
+    )
+
+
+def added_field(edit: Edit) -> AddedField:
+    """What an edit of the kind "field" adds."""
+    content = edit.content
+    return AddedField(Field.from_json(content["field"]), content["folder"], content["parts"])
 
 
 def dataset_digest(collected: str, edits: Sequence[Edit]) -> str:

@@ -74,7 +74,7 @@ def trim(
     """
     if min(head, tail) < 0 or (length is not None and length < 1):
         raise DatasetError("trim takes head and tail of 0 or more steps, and a length of 1 or more")
-    schema = selection.store.schema
+    schema = selection.schema
     if odd := [name for name in schema.names("episode") if final_of(schema, name) is None]:
         raise DatasetError(
             f"episode fields {listed(odd)} tell of whole episodes: cannot be trimmed"
@@ -143,7 +143,7 @@ def _commit(
 
 def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:
     """(E,) float64 sums of the rewards of ``left`` (E,) steps from ``head`` on."""
-    schema = selection.store.schema
+    schema = selection.schema
     if REWARD not in schema.names("step") or schema.field(REWARD).shape:
         raise DatasetError(f"trimming needs a scalar step field {REWARD!r}, to sum the return")
     sums, whole = np.empty(len(selection)), np.empty(len(selection))
@@ -166,7 +166,7 @@ def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:
 
 
 def _check_column(selection: Selection, name: str) -> None:
-    fixed = {**STORE_COLUMNS, **required_columns(selection.store.schema.group_by), **ROW_COLUMNS}
+    fixed = {**STORE_COLUMNS, **required_columns(selection.schema.group_by), **ROW_COLUMNS}
     if name.lower() in {each.lower() for each in fixed}:
         raise DatasetError(f"column {name} is the store's own and cannot be annotated")
     if not _COLUMN.fullmatch(name):

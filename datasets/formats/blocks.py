@@ -56,7 +56,7 @@ class Block:
 
 def blocks(selection: Selection) -> Iterator[Block]:
     """The selection's blocks in order."""
-    row_bytes, step = step_bytes(selection.store.schema.fields), 0
+    row_bytes, step = step_bytes(selection.schema.fields), 0
     for unit in selection.units():
         first = unit.first
         for part in pack_episodes(selection.lengths[unit.first : unit.stop], row_bytes):
@@ -70,7 +70,7 @@ def check_fields(selection: Selection, what: str, needed: Sequence[str]) -> None
 
     Fields named ``final_*`` are needed an episode; ``what`` names the format: "a D4RL file".
     """
-    schema, address = selection.store.schema, selection.store.address
+    schema, address = selection.schema, selection.store.address
     held = {(each.name, each.per) for each in schema.fields}
     per = {name: "episode" if name.startswith("final_") else "step" for name in needed}
     missing = [name for name in needed if (name, per[name]) not in held]
@@ -87,7 +87,7 @@ def check_room(selection: Selection, destination: Path, advice: str = "") -> Non
 
     HDF5 can crash the process when the disk fills up. ``advice`` ends the message.
     """
-    needed = selection.steps * step_bytes(selection.store.schema.fields)
+    needed = selection.steps * step_bytes(selection.schema.fields)
     free = shutil.disk_usage(next(each for each in destination.parents if each.is_dir())).free
     if free < needed:
         sizes = f"it may take {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free"

@@ -69,7 +69,7 @@ def write_notes(group: h5py.Group, selection: Selection) -> None:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     group.attrs["about"] = "schema: JSON; episodes: an Arrow IPC stream, a row an episode"
-    group.create_dataset(SCHEMA_NOTE, data=json.dumps(selection.store.schema.to_json()))
+    group.create_dataset(SCHEMA_NOTE, data=json.dumps(selection.schema.to_json()))
     group.create_dataset(EPISODES_NOTE, data=np.frombuffer(sink.getvalue(), np.uint8))
 
 

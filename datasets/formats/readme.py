@@ -38,7 +38,7 @@ def readme(selection: Selection, name: str, load: str, tags: tuple[str, ...] = (
     Args:
         load: lines of Python that load it.
     """
-    about, schema = read_about(selection.store), selection.store.schema
+    about, schema = read_about(selection.store), selection.schema
     lines = [front_matter(about, name, len(selection), tags), f"# {plain(name)}", ""]
     lines += [plain(about.description), ""] if about.description else []
     lines += [

@@ -21,10 +21,10 @@ PartRuns = dict[str, tuple[str, list[tuple[int, int]]]]
 
 
 def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
-    """Write the selection's hash, its parts' content hashes, and its row ranges in each."""
+    """Write ``episodes_hash``, the parts' content hashes, and the row ranges in each."""
     runs = part_runs(selection).items()
     parts = {part_id: {"content_hash": digest, "rows": rows} for part_id, (digest, rows) in runs}
-    tree = {"selection_version": SAVED_VERSION, "hash": selection.hash, "parts": parts}
+    tree = {"selection_version": SAVED_VERSION, "hash": selection.episodes_hash, "parts": parts}
     try:
         write_bytes_durably(check_outside_stores(Path(path)), json.dumps(tree, indent=1).encode())
     except OSError as error:
@@ -41,7 +41,7 @@ def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
     shown = np.isin(loaded.rows, loaded.catalog.shown, assume_unique=True)
     trimmed = loaded.catalog.trimmed
     lost = int((~shown).sum()) + (0 if trimmed is None else int(trimmed[loaded.rows[shown]].sum()))
-    if loaded.hash != recorded and lost:
+    if loaded.episodes_hash != recorded and lost:
         raise DatasetError(
             f"{path}: {lost} of its {len(loaded)} episodes were dropped or trimmed; open the store "
             "at a tag from before, or select again"
@@ -51,7 +51,7 @@ def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
             f"{path}: {lost} of its {len(loaded)} episodes were dropped; open the store at a tag "
             "from before, or select again"
         )
-    if loaded.hash != recorded:
+    if loaded.episodes_hash != recorded:
         raise DatasetError(f"{path} is damaged: its rows do not have the recorded hash")
     return loaded
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Self
@@ -76,7 +76,24 @@ class Selection:
         return self.catalog.lengths[self.rows]
 
     @cached_property
+    def schema(self) -> Schema:
+        """The store's fields, with those that were added after the collection."""
+        added = {name: each.field for name, each in self.catalog.fields.items()}
+        collected = [added.pop(each.name, each) for each in self.store.schema.fields]
+        return replace(self.store.schema, fields=(*collected, *added.values()))
+
+    @cached_property
     def hash(self) -> str:
+        """SHA-256 of ``episodes_hash`` and of fields that took a collected one's place, if any."""
+        names = sorted(self.catalog.fields.keys() & set(self.store.schema.names()))
+        if not names:
+            return self.episodes_hash
+        parts = [part_id for part_id, _ in self.rows_by_part()]
+        new = [str(self.catalog.fields[name].parts.get(part)) for name in names for part in parts]
+        return hashlib.sha256("\n".join([self.episodes_hash, *names, *new]).encode()).hexdigest()
+
+    @cached_property
+    def episodes_hash(self) -> str:
         """SHA-256 of the selected rows, the content hashes of their parts, and what was trimmed."""
         digest = hashlib.sha256()
         for part_id, rows in self.rows_by_part():
@@ -178,7 +195,7 @@ class Selection:
 
     def read(self, field: str) -> np.ndarray:
         """All values of one field: (steps, *shape), or (episodes, *shape) for an episode field."""
-        described = self.store.schema.field(field)
+        described = self.schema.field(field)
         total = self.steps if described.per == "step" else len(self)
         out = np.empty((total, *described.shape), described.dtype)
         filled = 0
@@ -195,7 +212,7 @@ class Selection:
         one = self.with_rows(self.rows[[index]])
         return {
             each.name: one.read(each.name) if each.per == "step" else one.read(each.name)[0]
-            for each in self.store.schema.fields
+            for each in self.schema.fields
         }
 
     def units(self) -> list[Unit]:
@@ -218,11 +235,11 @@ class Selection:
 
     def read_unit(self, field: str, unit: Unit, out: np.ndarray | None = None) -> np.ndarray:
         """The unit's rows of one field, its selected episodes end to end, into ``out`` if given."""
-        described = self.store.schema.field(field)
+        described = self.schema.field(field)
         starts, lengths = self._field_rows(field, unit)
         if out is None:
             out = np.empty((int(lengths.sum()), *described.shape), described.dtype)
-        with self.store.array_reader(self.catalog, unit.part_id, field) as reader:
+        with self.store.field_reader(self.catalog, unit.part_id, field) as reader:
             reader.read_runs(row_runs(starts, lengths), out)
         if described.per == "episode" and self.catalog.stops_cut is not None:
             self._read_new_finals(field, unit, out)
@@ -233,11 +250,11 @@ class Selection:
         chosen = slice(unit.first, unit.stop)
         assert self.catalog.stops_cut is not None
         cut = np.flatnonzero(self.catalog.stops_cut[self.rows[chosen]])
-        step_field = final_of(self.store.schema, field)
+        step_field = final_of(self.schema, field)
         if len(cut) and step_field is not None:
             following = (self.starts[chosen] + self.lengths[chosen])[cut]
             found = np.empty((len(cut), *out.shape[1:]), out.dtype)
-            with self.store.array_reader(self.catalog, unit.part_id, step_field) as reader:
+            with self.store.field_reader(self.catalog, unit.part_id, step_field) as reader:
                 reader.read_runs(row_runs(following, np.ones_like(following)), found)
             out[cut] = found
 
@@ -255,7 +272,7 @@ class Selection:
         return found
 
     def _field_rows(self, field: str, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
-        if self.store.schema.field(field).per == "step":
+        if self.schema.field(field).per == "step":
             chosen = slice(unit.first, unit.stop)
             return self.starts[chosen], self.lengths[chosen]
         first, _ = self.catalog.part_bounds[unit.part_id]

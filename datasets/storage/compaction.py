@@ -26,8 +26,9 @@ def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRec
     """Merge runs of small parts, and write the catalog index; returns the merged parts' records.
 
     Parts of up to half of ``target_steps`` are merged with their neighbours in the order of their
-    names to at most ``target_steps``, if their catalogs have the same columns. One merged part is
-    in memory at a time. Every value is checked against its part's commit record.
+    names to at most ``target_steps``, if their catalogs have the same columns; those of added
+    fields too. One merged part is in memory at a time. Every value is checked against its part's
+    commit record.
 
     Raises:
         DatasetError: a damaged part, a disk that cannot be written, or another compaction.
@@ -41,6 +42,8 @@ def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRec
                 raise DatasetError(f"store {store.address} is being compacted by another process")
             merged = [_merge(store, group) for group in _groups(store, target_steps)]
             store.files.rebuild_index()
+        for folder in store.overlay_folders():
+            compact_store(store.overlay(folder), target_steps)
     except OSError as error:
         raise DatasetError(
             f"store {store.address} cannot be compacted: {error.strerror}"

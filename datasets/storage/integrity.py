@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.edits import Edit, edited, read_edit
+from datasets.catalog.edits import Edit, added_field, edited, read_edit
 from datasets.catalog.index import CatalogIndex
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
@@ -20,6 +20,7 @@ from datasets.layout import (
     CATALOG,
     EDITS,
     OLDER_INDEX,
+    OVERLAYS,
     PARTS,
     ROOT_FILE,
     STAGING,
@@ -66,7 +67,7 @@ def verify_store(store: Store) -> list[str]:
     except DatasetError as error:
         faults.append(str(error))
     found = [*_index_faults(store), *_edit_faults(store), *_tag_faults(store, contents)]
-    return [*faults, *found]
+    return [*faults, *found, *_overlay_faults(store)]
 
 
 def remove_leftovers(store: Store) -> list[str]:
@@ -82,7 +83,11 @@ def remove_leftovers(store: Store) -> list[str]:
     try:
         older = _remove(store.path, [store.path / CACHE / OLDER_INDEX])
         unfinished = [*_remove_uncommitted(store), *_remove_unmade(store)]
-        return [*_remove_replaced(store), *unfinished, *older]
+        removed = [*_remove_replaced(store), *unfinished, *older]
+        for folder in store.overlay_folders():
+            left = remove_leftovers(store.overlay(folder))
+            removed += [f"{OVERLAYS}/{folder}/{name}" for name in left]
+        return removed
     except OSError as error:
         raise DatasetError(f"store {store.address} cannot be cleaned: {error.strerror}") from error
 
@@ -238,6 +243,27 @@ def _edit_faults(store: Store) -> Iterator[str]:
                 edited(store.files.catalog(), edits)
         except DatasetError as error:
             yield str(error)
+
+
+def _overlay_faults(store: Store) -> Iterator[str]:
+    """Faults of the added fields' stores, and parts there that are not as they were added."""
+    try:
+        fields = [added_field(edit) for edit in store.log.load() if edit.kind == "field"]
+        folders = store.overlay_folders()
+    except DatasetError:  # reported by _edit_faults
+        fields, folders = [], sorted(path.name for path in (store.path / OVERLAYS).glob("[!.]*"))
+    for folder in folders:
+        try:
+            overlay = store.overlay(folder)
+            yield from (f"{OVERLAYS}/{folder}: {fault}" for fault in verify_store(overlay))
+            there = overlay.collected().manifests
+        except DatasetError as error:
+            yield f"{OVERLAYS}/{folder}: {error}"
+            continue
+        held = {(part_id, manifest.content_hash) for part_id, manifest in there.items()}
+        added = {item for each in fields if each.folder == folder for item in each.parts.items()}
+        for part_id, _ in sorted(added - held):
+            yield f"{OVERLAYS}/{folder}: part {part_id} is not there as it was added"
 
 
 def _tag_faults(store: Store, contents: dict[str, str]) -> Iterator[str]:

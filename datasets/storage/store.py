@@ -22,7 +22,7 @@ from datasets.catalog.episodes import episode_table
 from datasets.catalog.manifest import Manifest, PartRecord
 from datasets.errors import DatasetError
 from datasets.files import exclusive_lock, files_under, replace_durably, sha256_file
-from datasets.layout import MERGED_PREFIX, PARTS, STAGING
+from datasets.layout import MERGED_PREFIX, OVERLAYS, PARTS, STAGING
 from datasets.schema import Schema
 from datasets.storage.commit import commit_part
 from datasets.storage.edit_log import EditLog
@@ -65,11 +65,12 @@ class Store:
 
     Layout: ``zarr.json`` (a Zarr v3 group whose attributes hold the schema), ``parts/<id>/`` (one
     group per part), ``catalog/<id>.parquet`` (one row per episode; commits the part),
-    ``tags/<name>.json``, ``edits/`` (what was dropped, noted or trimmed; see ``catalog.edits``).
+    ``tags/<name>.json``, ``edits/`` (what was dropped, noted or trimmed; see ``catalog.edits``),
+    ``overlays/<field>-<digest>/`` (a store for each added field; see ``edits.fields``).
 
     Attributes:
         path, address: its folder, and its folder or URL in messages.
-        schema, plan: its fields, and the collection plan given at its creation or None.
+        schema, plan: its collected fields, and the plan given at its creation or None.
         tag_name: the tag it was opened at, or None.
         files, log: its committed catalog files, and its edits' files.
     """
@@ -90,6 +91,7 @@ class Store:
         self._tagged: tuple[Catalog, Catalog] | None = None
         self._edited: tuple[Catalog, tuple[Edit, ...], Catalog] | None = None
         self._layouts: dict[tuple[Path, str], ArrayLayout] = {}
+        self._overlays: dict[str, tuple[Self, Catalog]] = {}
 
     @classmethod
     def create(
@@ -267,13 +269,14 @@ class Store:
             for part_id, location in catalog.locations.items()
         }
         catalog_bytes = sum(self.files.path(folder).stat().st_size for folder in folders)
+        overlays = [self.overlay(each.folder) for each in catalog.fields.values()]
         steps = sum(each.steps for each in manifests)
         return StoreInfo(
             hash=dataset_digest(dataset_hash(self.schema, manifests), edits),
             steps=int(catalog.lengths[catalog.shown].sum()) if edits else steps,
             episodes=len(catalog.shown),
             parts=len(manifests),
-            bytes=sum(folders.values()) + catalog_bytes,
+            bytes=sum(folders.values()) + catalog_bytes + sum(o.info().bytes for o in overlays),
             schema_version=max(self._version, EDITED_VERSION) if edits else self._version,
             edits=len(edits),
         )
@@ -318,6 +321,39 @@ class Store:
             f"part {part_id} of {self.address}, field {field}",
             self._layouts,
         )
+
+    def field_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
+        """As ``array_reader``, also of fields that were added after the collection."""
+        if field not in catalog.fields:
+            return self.array_reader(catalog, part_id, field)
+        added = catalog.fields[field]
+        if part_id not in added.parts:
+            raise DatasetError(
+                f"field {field} of {self.address} is absent in part {part_id}, which was collected "
+                "later; run the command that added the field again"
+            )
+        known = self._overlays.get(added.folder)
+        if known is None or part_id not in known[1].manifests:
+            overlay = self.overlay(added.folder)
+            known = self._overlays[added.folder] = overlay, overlay.collected()
+        overlay, held = known
+        if part_id not in held.manifests or (
+            held.manifests[part_id].content_hash != added.parts[part_id]
+        ):
+            raise DatasetError(
+                f"field {field}, part {part_id} of {self.address} is absent or not as it was added"
+            )
+        return overlay.array_reader(held, part_id, field)
+
+    def overlay(self, folder: str) -> Self:
+        """The store of an added field; DatasetError if it is absent."""
+        return type(self).open(f"{self.full_address}/{OVERLAYS}/{folder}")
+
+    def overlay_folders(self) -> list[str]:
+        """Folders of the added fields and of those that are being made, sorted."""
+        named = {edit.content["folder"] for edit in self.log.load() if edit.kind == "field"}
+        there = (self.path / OVERLAYS).glob("[!.]*")
+        return sorted(named | {path.name for path in there if path.is_dir()})
 
     def _located(self, catalog: Catalog, part_id: str) -> tuple[Manifest, Location]:
         """Where a part is; reads the catalog again if its folder was removed after a merge."""

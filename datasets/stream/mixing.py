@@ -108,7 +108,7 @@ def equal_shares(selection: AnySelection, column: str | None = None) -> Mixture[
 
     By default the column is the second of the schema's ``group_by``, such as the skill.
     """
-    column = selection.catalog.check_column(column or selection.store.schema.group_by[1])
+    column = selection.catalog.check_column(column or selection.schema.group_by[1])
     values = np.asarray(selection.episodes().column(column).to_pylist(), dtype=object)
     present: dict[str, object] = {str(value): value for value in dict.fromkeys(values)}
     groups = {

@@ -130,7 +130,7 @@ class SelectionSource:
     @cached_property
     def all_columns(self) -> dict[str, Column]:
         """Every step field, and the return-to-go if the store has a scalar reward."""
-        fields = [each for each in self.selection.store.schema.fields if each.per == "step"]
+        fields = [each for each in self.selection.schema.fields if each.per == "step"]
         columns = {each.name: Column(each.shape, np.dtype(each.dtype)) for each in fields}
         if REWARD in columns and columns[REWARD].shape == ():
             columns[RETURN_TO_GO] = Column((), np.dtype("float32"))

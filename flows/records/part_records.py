@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+from datasets.layout import OVERLAYS
 from datasets.storage.s3.bucket import is_bucket_url, local_folder
 from flows.records.records import digest, provenance, read_record, to_tree, write_record
 
@@ -41,9 +42,15 @@ class PartCollected:
 
 
 def records_folder(store: Path | str) -> Path:
-    """The folder of a store's records: beside it, or beside a remote store's mirror."""
+    """The folder of a store's records: beside it, or beside a remote store's mirror.
+
+    Those of a field that is added to a store are in the store's: <store>.records/<field>.records.
+    """
     place = local_folder(store)
-    return place.with_name(f"{place.name}.records")
+    name = f"{place.name}.records"
+    if place.parent.name == OVERLAYS:
+        return records_folder(place.parent.parent) / name
+    return place.with_name(name)
 
 
 def store_address(store: Path | str) -> Path | str:

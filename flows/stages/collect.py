@@ -51,7 +51,7 @@ class Collection:
         """Report the collection as a step of the wanted parts, the committed ones done."""
         total = sum(self.planned[part] for part in self.wanted)
         left = sum(self.planned[part] for part in self.missing)
-        return reporter.step("collect", total, "step", total - left)
+        return reporter.step(self.plan.work, total, "step", total - left)
 
     def followed(self, advance: Advance) -> FollowedParts:
         """Progress of the missing parts, which other processes make."""
@@ -60,10 +60,12 @@ class Collection:
     def finish(self) -> None:
         """Prebuild the catalog's index if no part of the plan is missing any more."""
         store = open_store(self.store)
+        if not self.missing or store.missing(self.planned):
+            return
         # A damaged part of an earlier collection is for `verify` and for queries to name.
         with suppress(DatasetError):
-            if self.missing and not store.missing(self.planned):
-                store.files.rebuild_index()
+            store.files.rebuild_index()
+        self.plan.complete()
 
 
 def prepare(

@@ -51,7 +51,7 @@ def _histogram(episodes: pa.Table, column: str, bins: int) -> dict[str, list[flo
 def _spectra(selection: Selection) -> list[dict[str, object]]:
     """Energy shares of the observation's blocks, averaged over a block's channels."""
     energy = selection.spectral_energy("obs", n=SPECTRUM_WINDOW)
-    slices = selection.store.schema.field("obs").slices
+    slices = selection.schema.field("obs").slices
     return [
         {
             "signal": title,

@@ -49,7 +49,7 @@ def replay(
             "gym collect gets it by the same command again"
         )
     if not made:
-        return replay_legged(store_path, store.as_collected(), count, seed, reporter, robot)
+        return replay_legged(store.as_collected(), count, seed, reporter, robot)
     faults: list[ReplayFault] = []
     with reporter.step("replay", min(count, len(store.as_collected())), "episode") as advance:
         for part in np.random.default_rng(seed).permutation(made).tolist():

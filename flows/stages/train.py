@@ -79,7 +79,7 @@ def run_training(
             "dataset": version.hash,
             "schema_version": version.schema_version,
             "selection": selection.hash,
-            "robot": selection.store.schema.robot,
+            "robot": selection.schema.robot,
         }
         write_record(out / PLAN, record | provenance())
     with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:

@@ -61,10 +61,12 @@ class CollectionPlan(ABC):
         kind: the task's name in `flows.tasks.registry`.
         parallelism: what makes several parts at once on one machine: threads where the simulator
             releases the interpreter's lock, processes where it does not.
+        work: a verb for the progress.
     """
 
     kind: ClassVar[str]
     parallelism: ClassVar[Literal["threads", "processes"]]
+    work: ClassVar[str] = "collect"
 
     @property
     def workers(self) -> int:
@@ -94,6 +96,9 @@ class CollectionPlan(ABC):
     def part_ids(self) -> list[str]:
         """Names of the parts, in the plan's order."""
         return list(self.expected_steps())
+
+    def complete(self) -> None:  # noqa: B027, most plans have nothing to do
+        """Called when no part of the plan is missing; may be called again."""
 
     def only(self, part: str) -> Self:
         """A plan with this part whose parts are quicker to list, where there is one."""

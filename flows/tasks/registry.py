@@ -13,6 +13,8 @@ TASKS = {
     "gym": "flows.tasks.gym:GymPlan",
     "humanoid": "flows.tasks.humanoid:HumanoidPlan",
     LEGGED_POLICY: "flows.tasks.legged_policy:LeggedPolicyPlan",
+    "derive": "flows.tasks.derive:DerivePlan",
+    "relabel": "flows.tasks.relabel:RelabelPlan",
 }
 """Task -> "module:class" of its plan."""
 

@@ -26,7 +26,7 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
     would weigh as much as a whole one. `config` is settled.
     """
     assert config.prefix_len is not None, "a run settles it"
-    objective, schema = OBJECTIVES[config.objective], selection.store.schema
+    objective, schema = OBJECTIVES[config.objective], selection.schema
     return selection.windows(
         window_len=config.window_len,
         prefix_len=config.prefix_len,

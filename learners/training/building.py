@@ -29,7 +29,7 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     spec = preset(config.model, config.model_overrides)
     action_statistics = _normaliser("action", selection)
     act_dim = action_statistics.mean.numel()
-    stored_slices = selection.store.schema.field("obs").slices
+    stored_slices = selection.schema.field("obs").slices
     layout = TokenLayout.of_data(objective.tokens, stored_slices, act_dim)
     obs_normaliser = _normaliser("obs", selection)
     if layout.keeps_last_action:
@@ -71,7 +71,7 @@ def _return_range(config: TrainConfig, selection: Selection) -> tuple[float, flo
     """
     if OBJECTIVES[config.objective].tokens != "return":
         return 0.0, 1.0
-    schema, zero = selection.store.schema, config.return_zero
+    schema, zero = selection.schema, config.return_zero
     if zero is None:
         zero = _reference_return(schema, "random") or 0.0
     expert = config.return_scale

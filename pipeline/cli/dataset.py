@@ -1,4 +1,4 @@
-"""`gaitforge dataset`: drop, annotate, trim, merge, split and compare; no part is rewritten."""
+"""`gaitforge dataset`: edit, merge, split and compare datasets; no part is rewritten."""
 
 import argparse
 import json
@@ -10,6 +10,7 @@ from typing import Any
 import datasets
 from datasets.errors import amount, listed
 from flows.records.part_records import copy_records
+from pipeline.cli.collect import relabel
 from pipeline.cli.parsing.parser import CELL_FIELDS, actions, command, flag, given, option
 from pipeline.cli.parsing.values import whole
 from pipeline.cli.store import chosen_episodes
@@ -205,5 +206,5 @@ def _log(arguments: argparse.Namespace) -> None:
 
 dataset_command = actions(
     f'gaitforge dataset drop {_STORE} --where "{_WHERE}"',
-    *(_drop, _annotate, _trim, _merge, _split, _diff, _log),
+    *(_drop, _annotate, _trim, relabel, _merge, _split, _diff, _log),
 )

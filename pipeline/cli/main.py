@@ -20,11 +20,15 @@ from pipeline.cli.parsing.parser import WRONG_INPUT, Command, Parser, add_comman
 COMMANDS = {
     "demo": ("demo", "run a small pipeline end to end: collect, train, evaluate, report"),
     "collect": ("collect", "collect the missing parts of a plan into a store"),
+    "derive": ("collect", "add a field to stored episodes by exact replay"),
     "query": ("store", "describe the episodes that match a condition, or list them"),
     "info": ("store", "show a store's version, size and schema version, or its columns"),
     "verify": ("store", "check every file of a store; exit 1 and print a line per fault"),
     "gc": ("store", "remove what interrupted writers and compactions left in a store"),
-    "dataset": ("dataset", "drop, annotate, trim, merge, split and compare versions of datasets"),
+    "dataset": (
+        "dataset",
+        "drop, annotate, trim, relabel, merge, split and compare versions of datasets",
+    ),
     "compact": ("store", "merge small parts; the dataset and its hash stay the same"),
     "tag": ("store", "name a store's present version, or list the names"),
     "migrate": ("store", "upgrade a store of an older version of this program"),

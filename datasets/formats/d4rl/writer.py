@@ -43,7 +43,7 @@ class D4rlExporter(Exporter):
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
         check_fields(selection, "a D4RL file", ("obs", "action", "reward"))
-        schema = selection.store.schema
+        schema = selection.schema
         if truths := [name for name in ("obs", "reward") if schema.field(name).dtype == "bool"]:
             problem = f"in {selection.store.address} the dtype is bool"
             raise DatasetError(f"a D4RL file needs numbers for {listed(truths)}; {problem}")
@@ -55,7 +55,7 @@ class D4rlExporter(Exporter):
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""
-        schema, ends = selection.store.schema, _end_flags(selection)
+        schema, ends = selection.schema, _end_flags(selection)
         keys, metadata = keys_of(schema), imported_metadata(selection, "d4rl")
         final = _final_obs_in_next(schema)
         others = _other_episode_fields(schema) if self._options.notes else []

@@ -24,7 +24,7 @@ class FcnetExporter(Exporter):
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
         check_fields(selection, "FCNet's layout", ("obs", "action"))
-        schema, address = selection.store.schema, selection.store.address
+        schema, address = selection.schema, selection.store.address
         obs, action = schema.field("obs"), schema.field("action")
         if len(obs.shape) != 1:
             raise DatasetError(f"FCNet's maps need obs of one axis per step, not {obs.shape}")
@@ -44,7 +44,7 @@ class FcnetExporter(Exporter):
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""
         temporary.mkdir()
-        obs = selection.store.schema.field("obs")
+        obs = selection.schema.field("obs")
         channels = np.concatenate([np.arange(*obs.slices[name]) for name in layout.STATE])
         differing = 0
         with ExitStack() as stack:
@@ -62,7 +62,7 @@ class FcnetExporter(Exporter):
                 advance(block.n_steps)
             meta = create("meta", len(selection))
             meta.write(np.ascontiguousarray(selection.lengths, "<i4").data)
-        return _carried(selection.store.schema, differing)
+        return _carried(selection.schema, differing)
 
     def as_read(
         self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray

@@ -58,14 +58,14 @@ class LerobotExporter(Exporter):
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
         self._name = destination.name
-        for each in selection.store.schema.fields:
+        for each in selection.schema.fields:
             if each.per == "step" and len(each.shape) > layout.MOST_AXES:
                 most = f"a LeRobot feature has at most {layout.MOST_AXES} axes"
                 raise DatasetError(f"field {each.name}: {most}, not {len(each.shape)}")
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""
-        schema, options = selection.store.schema, self._options
+        schema, options = selection.schema, self._options
         names, file_bytes = schema.names("step"), options.file_mb * 2**20
         frames = _Frames(selection)
         data = _FileSeries(temporary, layout.DATA_PATH, file_bytes)
@@ -115,10 +115,10 @@ class _Frames:
 
     def __init__(self, selection: Selection) -> None:
         table = selection.episodes()
-        descriptions = _task_descriptions(table, selection.store.schema.group_by)
+        descriptions = _task_descriptions(table, selection.schema.group_by)
         self.tasks = sorted(set(descriptions))
         codes = {task: code for code, task in enumerate(self.tasks)}
-        self.fps = layout.frames_per_second(selection.store.schema.control_dt_s)
+        self.fps = layout.frames_per_second(selection.schema.control_dt_s)
         self._selection = selection
         self._episodes = {
             "terminated": table.column("terminated").to_numpy().astype(bool),
@@ -250,7 +250,7 @@ def _write_tasks(path: Path, tasks: list[str]) -> None:
 
 
 def _info(selection: Selection, tasks: int, fps: float, file_mb: int) -> dict[str, Any]:
-    schema = selection.store.schema
+    schema = selection.schema
     return {
         "codebase_version": layout.VERSION,
         "robot_type": schema.robot,
@@ -275,13 +275,13 @@ def _write_json(path: Path, tree: Mapping[str, Any]) -> None:
 
 def _write_notes(root: Path, selection: Selection) -> None:
     """The notes: the schema; the catalog with the fields per episode."""
-    _write_json(root / layout.SCHEMA_NOTE, selection.store.schema.to_json())
+    _write_json(root / layout.SCHEMA_NOTE, selection.schema.to_json())
     catalog = selection.episodes().drop_columns(["part", "start"])
     path, writer = root / layout.EPISODES_NOTE, None
     with ExitStack() as stack:
         for block in blocks(selection):
             table = catalog.slice(block.unit.first, len(block.lengths))
-            for name, values in block.read(selection.store.schema.names("episode")).items():
+            for name, values in block.read(selection.schema.names("episode")).items():
                 table = table.append_column(f"{layout.NOTES_FIELD}{name}", to_arrow(values))
             if writer is None:
                 opened = pq.ParquetWriter(path, table.schema, compression="zstd")

@@ -62,7 +62,7 @@ class MinariExporter(Exporter):
         from minari.dataset.minari_dataset import DATASET_ID_RE
 
         check_fields(selection, "a Minari dataset", NEEDED)
-        schema, storage = selection.store.schema, self._options.storage
+        schema, storage = selection.schema, self._options.storage
         if not schema.field("obs").shape or not schema.field("action").shape:
             raise DatasetError("a Minari dataset needs obs and action of at least one number each")
         name = destination.name if "-v" in destination.name else f"{destination.name}-v0"
@@ -84,7 +84,7 @@ class MinariExporter(Exporter):
         import minari
         from minari.dataset.minari_storage import MinariStorage
 
-        schema, options = selection.store.schema, self._options
+        schema, options = selection.schema, self._options
         temporary.mkdir()
         storage = MinariStorage.new(
             temporary / "data",
@@ -161,7 +161,7 @@ class _Episodes:
         self.columns = pa.schema(
             [each for each in selection.catalog.schema if each.name not in STORE_COLUMNS]
         )
-        self.schema = schema = selection.store.schema
+        self.schema = schema = selection.schema
         self.infos = [name for name in schema.names("step") if name not in NEEDED]
         rows = {name: schema.field(name) for name in schema.names("step")}
         last_of = {"final_obs": "obs"} | {f"final_{name}": name for name in self.infos}

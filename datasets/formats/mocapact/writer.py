@@ -43,7 +43,7 @@ class MocapactExporter(Exporter):
     def check(self, selection: Selection, destination: Path) -> None:
         """See ``interface.Exporter``."""
         self._one_file = destination.suffix in keys.SUFFIXES
-        schema = selection.store.schema
+        schema = selection.schema
         check_fields(selection, "a MoCapAct file", tuple(_DIMENSIONS))
         for name, dimensions in _DIMENSIONS.items():
             each = schema.field(name)
@@ -57,7 +57,7 @@ class MocapactExporter(Exporter):
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See ``interface.Exporter``."""
-        content, plan = _Content(selection.store.schema), _Plan(selection)
+        content, plan = _Content(selection.schema), _Plan(selection)
         if not self._one_file:
             temporary.mkdir()
         with _Files(temporary, self._one_file, content, plan) as files:
@@ -173,7 +173,7 @@ def _snippets(
         for name in CLIP_COLUMNS
     }
     rows = list(zip(*columns.values(), strict=True))
-    skills = table.column(selection.store.schema.group_by[1]).to_pylist()
+    skills = table.column(selection.schema.group_by[1]).to_pylist()
     lengths = selection.lengths.tolist()
     unknown = [episode for episode, row in enumerate(rows) if None in row]
     longest: dict[str, int] = {}

@@ -81,7 +81,7 @@ def export_selection(
                 _remove(temporary)
     except OSError as error:
         raise DatasetError(f"cannot write {destination}: {_reason(error)}") from error
-    fields = selection.store.schema.fields
+    fields = selection.schema.fields
     per = {"step": selection.steps, "episode": len(selection)}
     size = sum(each.row_bytes * per[each.per] for each in fields)
     counts = len(selection), selection.steps, len(selection.rows_by_part()), size

@@ -81,7 +81,7 @@ def _selected(
     selection: Selection, fields: Mapping[str, Field], exporter: Exporter
 ) -> Iterator[tuple[Arrays, Arrays, np.ndarray]]:
     """The same of the selection, for the reader's fields whose dtype holds ours exactly."""
-    schema = selection.store.schema
+    schema = selection.schema
 
     def as_stored(arrays: Arrays) -> Arrays:
         return {
@@ -139,7 +139,7 @@ def _catalog_rows(episodes: Any, group_by: Sequence[str]) -> pa.Table:
 def _differing_columns(selection: Selection, tables: list[pa.Table]) -> list[str]:
     """Columns of the catalog that differ, whatever the order of the rows."""
     rows = selection.episodes().drop_columns(["part", "start"])
-    ours = _catalog_rows(rows, selection.store.schema.group_by)
+    ours = _catalog_rows(rows, selection.schema.group_by)
     theirs = pa.concat_tables(tables, promote_options="permissive")
     ours, theirs = (table.sort_by("episode") for table in (ours, theirs))
     names = dict.fromkeys([*ours.column_names, *theirs.column_names])

@@ -144,7 +144,7 @@ def run_comparison(
         "store": Path(store_path).name,
         "dataset": selection.store.info(),
         "selection": selection.hash,
-        "control_dt_s": selection.store.schema.control_dt_s,
+        "control_dt_s": selection.schema.control_dt_s,
         "trained_on": {"episodes": len(episodes.train), "steps": episodes.train.steps},
         "held_out": {
             "episodes": len(held_out),
@@ -160,7 +160,7 @@ def run_comparison(
 
 def _check_control(plan: ComparisonPlan, selection: Selection) -> None:
     """Refuse data that can be trained on but not evaluated on."""
-    schema = selection.store.schema
+    schema = selection.schema
     slices = schema.field("obs").slices
     if {name: tuple(each) for name, each in (slices or {}).items()} != POLICY_SLICES:
         raise ValueError(

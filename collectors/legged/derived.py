@@ -1,0 +1,111 @@
+"""Fields that a replay of stored episodes can add: known ones by name, and functions of the state.
+
+All are taken before a control step, when its observation is made, as `obs` is. As everywhere, feet
+and their contacts are those at the last substep's start (`PhysicsState`), 5 ms before.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from collectors.legged.data import StoredForm, legged_schema
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.observations import N_SCAN, PRIVILEGED_SLICES
+from collectors.legged.rollout import Measure
+from collectors.physics.interface import PhysicsState
+from collectors.policies import Observation
+from collectors.robots.robot import RobotCard
+from datasets import Field
+
+StateFunction = Callable[[PhysicsState], np.ndarray]
+"""function(state): (N, *shape) of N robots."""
+
+_SCAN = slice(*PRIVILEGED_SLICES["height_scan"])
+_WORLD = "in the order of the robot's legs, world frame (x, y, z up)"
+
+
+def _state(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
+    physics = env.physics.state
+    parts = [physics.base_pos, physics.base_quat, physics.joint_pos]
+    return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
+
+
+def _privileged(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
+    return observation.privileged
+
+
+def _height_scan(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
+    return observation.privileged[:, _SCAN]
+
+
+def _contact_forces(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
+    return env.physics.state.foot_force.astype(np.float32)
+
+
+def _foot_positions(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
+    return env.physics.state.foot_pos.astype(np.float32)
+
+
+_MEASURES: dict[str, Measure] = {
+    "height_scan": _height_scan,
+    "contact_forces": _contact_forces,
+    "privileged": _privileged,
+    "state": _state,
+    "foot_positions": _foot_positions,
+}
+DERIVABLE = tuple(_MEASURES)
+"""Names of the known fields."""
+
+
+def derived_field(name: str, robot: RobotCard) -> tuple[Field, Measure]:
+    """A known field of a robot, and what computes it.
+
+    height_scan (35,) m: the nominal height subtracted from the base's height above the ground at
+    7 x 5 points around it (`observations.SCAN_POINTS`, heading frame), clipped to 1 m.
+    contact_forces (4, 3) N: the ground's force on each foot, world frame.
+    privileged (P,) and state (19,): as collection stores them (`StoredForm`).
+    foot_positions (4, 3) m: of each foot's centre, world frame.
+
+    Raises:
+        ValueError: no such field.
+    """
+    if name not in _MEASURES:
+        raise ValueError(
+            f"unknown field '{name}'; allowed: {', '.join(DERIVABLE)}, and module:function"
+        )
+    if name in ("state", "privileged"):
+        form = StoredForm(state=True, privileged=True)
+        return legged_schema(robot, form).field(name), _MEASURES[name]
+    scan = (
+        "height of the base above the ground at 7 x 5 points of its heading frame "
+        "(x -0.4 to 0.8 m, y -0.3 to 0.3 m), minus the nominal height, clipped to 1 m"
+    )
+    fields = {
+        "height_scan": Field(name, (N_SCAN,), "float32", "m", scan),
+        "contact_forces": Field(
+            name, (4, 3), "float32", "N", f"force of the ground on each foot, {_WORLD}"
+        ),
+        "foot_positions": Field(
+            name, (4, 3), "float32", "m", f"position of each foot's centre, {_WORLD}"
+        ),
+    }
+    return fields[name], _MEASURES[name]
+
+
+def measured_by(function: StateFunction) -> Measure:
+    """What records a function of the state; doubles become float32.
+
+    Raises:
+        ValueError: at the first step, the function gave no array with a row for each robot.
+    """
+
+    def measure(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
+        values = np.asarray(function(env.physics.state))
+        if values.ndim == 0 or len(values) != env.num_robots:
+            raise ValueError(
+                f"the function must return an array of shape (robots, ...), {env.num_robots} rows, "
+                f"not {values.shape}"
+            )
+        return values.astype(np.float32) if values.dtype == np.float64 else values
+
+    return measure

@@ -1,0 +1,185 @@
+"""Stored episodes simulated again from their seeds and executed actions, every bit compared."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from collectors.legged.driving import driven_steps
+from collectors.legged.environment import MAX_ACTION, LeggedEnvironment
+from collectors.legged.episodes import EpisodeSpec, draw_episode
+from collectors.legged.observations import POLICY_SLICES
+from collectors.legged.rollout import EpisodeRecord, EpisodeResult, Measure, run_episodes
+from collectors.physics import is_exact
+from collectors.policies import Memoryless, Observation
+from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
+from collectors.scenarios.randomisation import DRAW_NAMES
+from datasets import Selection
+
+_LAST_ACTION = slice(*POLICY_SLICES["last_action"])
+
+
+@dataclass(frozen=True)
+class StoredEpisode:
+    """An episode of T steps as it was stored.
+
+    Attributes:
+        row: its catalog row; obs (T, 70), action (T, 12), reward (T,) and final_obs (70,): as in
+            `EpisodeRecord`.
+    """
+
+    row: Mapping[str, Any]
+    obs: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+    final_obs: np.ndarray
+
+    @cached_property
+    def executed(self) -> np.ndarray:
+        """(T, 12) float32: the action of each step as the next observation shows it, clipped."""
+        after = np.concatenate([self.obs[1:], self.final_obs[None]])
+        return after[:, _LAST_ACTION]
+
+    def spec(self, noise: bool) -> EpisodeSpec:
+        """What the episode is drawn from; its other draws are the same without action noise."""
+        names = ("episode", "terrain", "level", "skill", "seed")
+        std = self.row["action_noise"] if noise else 0.0
+        return EpisodeSpec(*(self.row[name] for name in names), action_noise=std)
+
+    def difference(self, again: EpisodeResult, robot: RobotCard) -> str:
+        """The first thing in which a replay differs from what is stored; empty if nothing does."""
+        assert again.record is not None, "a replay is recorded"
+        for name, value in zip(DRAW_NAMES, again.draws.draws, strict=True):
+            if float(value) != self.row[name]:
+                return f"the draw {name} is not what its seed gives"
+        found = self._differing_steps(again.record, robot)
+        if found:
+            name = min(found, key=lambda each: found[each])
+            return f"{name} of step {found[name]} differs from the stored one"
+        if again.length != self.row["length"] or again.terminated != self.row["terminated"]:
+            return "its end differs from the stored one"
+        return ""
+
+    def _differing_steps(self, again: EpisodeRecord, robot: RobotCard) -> dict[str, int]:
+        """What differs -> the first step where it does; the cause before what follows from it."""
+        noise = draw_episode(self.spec(True), robot).action_noise[: len(self.action)]
+        noisy = self.action + noise if self.row["action_noise"] > 0 else self.action
+        clipped = np.clip(noisy, -MAX_ACTION, MAX_ACTION)
+        pairs = {
+            "obs": (again.obs, self.obs),
+            "action": (np.where(self._driven[:, None], self.executed, clipped), self.executed),
+            "reward": (again.reward, self.reward),
+            "final_obs": (again.final_obs[None], self.final_obs[None]),
+        }
+        found = {}
+        for name, (got, stored) in pairs.items():
+            steps = min(len(got), len(stored))
+            unequal = (got[:steps] != stored[:steps]).reshape(steps, -1).any(axis=1)
+            if unequal.any():
+                found[name] = int(unequal.argmax()) + (len(self.obs) if name == "final_obs" else 0)
+        return found
+
+    @cached_property
+    def _driven(self) -> np.ndarray:
+        """(T,) whether another policy than the one of the stored actions drove."""
+        row = self.row
+        if row.get("policy_hash") in (None, row["expert_hash"]):
+            return np.zeros(row["length"], dtype=bool)
+        return driven_steps(row["seed"], row["policy_share"], row["policy_stretch"], row["length"])
+
+
+def replay_environment(
+    selection: Selection, robots: int, robot: str = "", threads: int = 2
+) -> LeggedEnvironment:
+    """The simulator that made the episodes of a selection, for a number of robots.
+
+    Args:
+        robot: a name or path; empty for the store's own.
+
+    Raises:
+        ValueError: not episodes of the legged task, half floats, several simulators or versions, a
+            simulator that does not repeat itself bit for bit, or another version than the one here.
+    """
+    schema, address = selection.store.schema, selection.store.address
+    if "obs" not in schema.names() or schema.field("obs").slices != POLICY_SLICES:
+        raise ValueError(f"{address} does not hold episodes of the legged task")
+    if schema.field("obs").dtype != "float32":
+        raise ValueError(f"{address} holds half floats, which no replay can equal bit for bit")
+    table = selection.episodes()
+    name, version = (_one(table, column) for column in ("simulator", "simulator_version"))
+    if not is_exact(name):
+        raise ValueError(f"{address} was made by {name}, which repeats no episode bit for bit")
+    card = load_robot(robot or schema.robot)
+    env = LeggedEnvironment(card, robots, threads, name)
+    if env.physics.version != version:
+        here = env.physics.version
+        env.close()
+        raise ValueError(
+            f"{address} was made by {name} {version}; version {here} cannot repeat it bit for bit"
+        )
+    return env
+
+
+def stored_episodes(selection: Selection) -> list[StoredEpisode]:
+    """The episodes of a selection, with what a replay compares, in memory."""
+    rows, fields = selection.episodes().to_pylist(), ("obs", "action", "reward", "final_obs")
+    obs, action, reward, final_obs = (selection.read(field) for field in fields)
+    stops = np.cumsum(selection.lengths)
+    steps = [slice(stop - row["length"], stop) for row, stop in zip(rows, stops, strict=True)]
+    return [
+        StoredEpisode(row, obs[own], action[own], reward[own], final_obs[k])
+        for k, (row, own) in enumerate(zip(rows, steps, strict=True))
+    ]
+
+
+def replayed(
+    env: LeggedEnvironment,
+    episodes: Sequence[StoredEpisode],
+    measures: Mapping[str, Measure] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[tuple[StoredEpisode, EpisodeResult, str]]:
+    """Simulate stored episodes again, N at a time; yields them as they end.
+
+    The last item is what differs from the stored episode (`StoredEpisode.difference`), empty if
+    every bit is the same. Episode ids must differ. `measures` and `progress` are as in
+    `run_episodes`.
+    """
+    stored = {each.row["episode"]: each for each in episodes}
+    policy, specs = _Executed(env, stored), [each.spec(noise=False) for each in episodes]
+    results = run_episodes(env, policy, specs, record=True, progress=progress, measures=measures)
+    for result in results:
+        episode = stored[result.spec.index]
+        yield episode, result, episode.difference(result, env.robot)
+
+
+class _Executed(Memoryless):
+    """The executed actions of each robot's stored episode."""
+
+    name = "replay"
+
+    def __init__(self, env: LeggedEnvironment, stored: Mapping[int, StoredEpisode]):
+        self._env, self._stored = env, stored
+        shape = (env.num_robots, env.episode_steps, N_JOINTS)
+        self._actions = np.zeros(shape, dtype=np.float32)
+        self._rows = np.arange(env.num_robots)
+
+    def reset(self, ids: np.ndarray) -> None:
+        for index in ids.tolist():
+            spec = self._env.specs[index]
+            assert spec is not None, "an episode was started"
+            executed = self._stored[spec.index].executed
+            self._actions[index] = 0.0
+            self._actions[index, : len(executed)] = executed
+
+    def act(self, observation: Observation) -> np.ndarray:
+        step = np.minimum(self._env.step_count, self._env.episode_steps - 1)
+        return self._actions[self._rows, step]
+
+
+def _one(table: Any, column: str) -> str:
+    values = sorted(set(table.column(column).to_pylist()))
+    if len(values) != 1:
+        raise ValueError(f"a replay needs one {column}; the store holds {', '.join(values) or '-'}")
+    return values[0]

@@ -1,0 +1,88 @@
+"""Fields added after the collection: arrays in a store below ``overlays/``, committed by an edit.
+
+The store of a field has the same parts, with the field's rows of the episodes as collected. It is
+written part by part; the edit comes last and names its parts' content hashes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datasets.catalog.catalog import AddedField
+from datasets.catalog.edits import Edit
+from datasets.edits.operations import REWARD, rows_of
+from datasets.errors import DatasetError, listed
+from datasets.schema import Field
+from datasets.selection.selection import Selection
+from datasets.storage.s3.bucket import is_bucket_url
+from datasets.storage.store import Store
+
+
+def check_new_field(store: Store, field: Field, folder: str) -> None:
+    """DatasetError if the store cannot get a field of this name, made in this overlay's folder.
+
+    A field ``reward`` takes the place of the present one, and ``return`` follows.
+    """
+    store.check_writable()
+    if is_bucket_url(store.address):
+        raise DatasetError(
+            f"{store.address} is on object storage and gets no fields there: add them to a local "
+            "copy and push that to a new address"
+        )
+    catalog = store.catalog()
+    added = catalog.fields.get(field.name)
+    taken = [*store.schema.names(), *catalog.fields]
+    if field.name == REWARD:
+        if field.shape or field.per != "step" or REWARD not in store.schema.names("step"):
+            raise DatasetError(f"a new {REWARD} needs the shape () per step, as that of the store")
+    elif field.name in taken and (added is None or added.folder != folder):
+        raise DatasetError(
+            f"{store.address} has a field {field.name!r} already; give another name than "
+            f"{listed(taken)}"
+        )
+
+
+def add_field(store: Store, folder: str, arguments: Mapping[str, Any] | None = None) -> Edit | None:
+    """Commit the field whose arrays are in ``overlays/<folder>``; None if it is committed.
+
+    ``arguments`` (JSON values) say in the edit's origin where the field comes from.
+
+    Raises:
+        DatasetError: parts are missing there or have other episodes, as ``check_new_field``, or the
+            disk cannot be written.
+    """
+    overlay = store.overlay(folder)
+    [field] = overlay.schema.fields
+    check_new_field(store, field, folder)
+    edits, catalog, made = store.edits(), store.catalog(), overlay.collected()
+    for part_id, manifest in catalog.manifests.items():
+        there = made.manifests.get(part_id)
+        if there is None or (there.steps, there.episodes) != (manifest.steps, manifest.episodes):
+            raise DatasetError(f"field {field.name}: part {part_id} is not made yet, or is another")
+    parts = {part_id: made.manifests[part_id].content_hash for part_id in catalog.manifests}
+    if catalog.fields.get(field.name) == AddedField(field, folder, parts):
+        return None
+    chosen, columns = np.zeros(0, np.int64), dict[str, pa.Array]()
+    if field.name == REWARD:
+        chosen = np.arange(catalog.num_rows)
+        columns["return"] = pa.array(_returns(Selection(store, catalog, chosen), overlay))
+    rows = rows_of(Selection(store, catalog, chosen), columns)
+    content = {"field": field.to_json(), "folder": folder, "parts": parts}
+    origin = {"command": "field", "arguments": dict(arguments or {}), "episodes": catalog.num_rows}
+    return store.edit("field", content, rows, origin, edits)
+
+
+def _returns(episodes: Selection, overlay: Store) -> np.ndarray:
+    """(E,) float64 sums of the new rewards over the steps that are left of each episode."""
+    found, made = [np.zeros(0)], overlay.collected()
+    for part_id, (first, stop) in episodes.catalog.part_bounds.items():
+        rewards = np.zeros(made.manifests[part_id].steps, np.float32)
+        with overlay.array_reader(made, part_id, REWARD) as reader:
+            reader.read_runs([(0, len(rewards))], rewards)
+        starts, lengths = episodes.starts[first:stop], episodes.lengths[first:stop]
+        bounds = np.stack([starts, starts + lengths], axis=1).reshape(-1)
+        padded = np.append(rewards.astype(np.float64), 0.0)  # the last end may be the array's
+        found.append(np.add.reduceat(padded, bounds)[::2])
+    return np.concatenate(found)

@@ -1,0 +1,126 @@
+"""A new field of stored legged episodes, by exact replay."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from collectors.legged.derived import DERIVABLE, derived_field, measured_by
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.replaying import replay_environment, replayed, stored_episodes
+from collectors.legged.rollout import Measure
+from collectors.robots.robot import load_robot
+from datasets import Field, Schema, Selection
+from flows.functions import called, function_key, named_function
+from flows.progress import Advance
+from flows.tasks.interface import PartData, Simulation
+from flows.tasks.legged import check_parallelism
+from flows.tasks.overlay import OverlayPlan, overlay_part
+
+
+@dataclass(frozen=True)
+class DerivePlan(OverlayPlan):
+    """What to derive, and from what.
+
+    Attributes:
+        of: one of `DERIVABLE`, or "module:function" (`measured_by`).
+        name: of the new field; empty for that of `of`.
+        unit: of a function's values.
+        robot: a name or path; empty for the store's own.
+        robots: most parallel robots of a simulator.
+    """
+
+    kind = work = "derive"
+
+    of: str = "state"
+    name: str = ""
+    unit: str = "1"
+    robot: str = ""
+    robots: int = 320
+
+    def __post_init__(self) -> None:
+        check_parallelism(self.robots, self.threads)
+        if ":" not in self.of and self.of not in DERIVABLE:
+            allowed = f"{', '.join(DERIVABLE)}, and module:function"
+            raise ValueError(f"unknown field '{self.of}'; allowed: {allowed}")
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """See `OverlayPlan.definition`."""
+        function = {"file": function_key(self.of), "unit": self.unit} if ":" in self.of else {}
+        return {"of": self.of, "robot": self.robot, **function}
+
+    @property
+    def field(self) -> Field:
+        """See `OverlayPlan.field`."""
+        return _field_and_measure(self)[0]
+
+    def environment(self, selection: Selection, threads: int) -> LeggedEnvironment:
+        """The simulator that made the episodes, in full waves of the longest part."""
+        longest = max(stop - first for first, stop in selection.catalog.part_bounds.values())
+        robots = ceil(longest / ceil(longest / self.robots))
+        return replay_environment(selection, robots, self.robot, threads)
+
+    def simulate(self, threads: int = 1) -> "Replay":
+        """See `CollectionPlan.simulate`."""
+        return Replay(self, threads)
+
+
+@cache
+def _field_and_measure(plan: DerivePlan) -> tuple[Field, Measure]:
+    episodes = plan.episodes()
+    if ":" not in plan.of:
+        robot = load_robot(plan.robot or episodes.store.schema.robot)
+        field, measure = derived_field(plan.of, robot)
+        return replace(field, name=plan.name or field.name), measure
+    function = named_function(plan.of)
+    measure = measured_by(partial(called, function, plan.of))
+    [first] = stored_episodes(episodes.with_rows(episodes.rows[:1]))
+    env = replay_environment(episodes, 1, plan.robot, threads=1)
+    try:
+        env.reset(np.arange(1), [first.spec(noise=False)])
+        values = measure(env, env.observe())
+    finally:
+        env.close()
+    text = " ".join((function.__doc__ or plan.of).strip().partition("\n\n")[0].split())
+    name = plan.name or plan.of.partition(":")[2]
+    return Field(name, values.shape[1:], str(values.dtype), plan.unit, text), measure
+
+
+class Replay(Simulation):
+    """Replays the episodes of one part after another; any difference ends it."""
+
+    def __init__(self, plan: DerivePlan, threads: int):
+        self._episodes = plan.episodes()
+        self._field, self._measure = _field_and_measure(plan)
+        self._env = plan.environment(self._episodes, threads)
+
+    def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
+        """See `Simulation.roll_out`.
+
+        Raises:
+            ValueError: an episode did not repeat bit for bit; it is named.
+        """
+        first, stop = self._episodes.catalog.part_bounds[part]
+        selection = self._episodes.with_rows(np.arange(first, stop))
+        stored = stored_episodes(selection)
+        values = np.empty((selection.steps, *self._field.shape), self._field.dtype)
+        starts = {each.row["episode"]: each.row["start"] for each in stored}
+        again = replayed(self._env, stored, {"": self._measure}, lambda n: advance(n, ""))
+        for episode, result, what in again:
+            if what:
+                raise ValueError(
+                    f"episode {episode.row['episode']} of part {part} does not repeat: {what}; "
+                    "nothing of this part is stored"
+                )
+            start = starts[episode.row["episode"]]
+            assert result.record is not None, "a replay is recorded"
+            values[start : start + result.length] = result.record.measured[""]
+        return overlay_part(selection, self._field, values)
+
+    def close(self) -> None:
+        """See `Simulation.close`."""
+        self._env.close()

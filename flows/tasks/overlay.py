@@ -1,0 +1,89 @@
+"""What plans share that add a field to the episodes of a store, part by part.
+
+The new arrays are a store of their own inside the first one (`datasets.edits.fields`), with
+the same parts, so that every runner, resume, status and verify work as for a collection.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from datasets import Field, Schema, Selection, open_store
+from datasets.catalog.catalog import required_columns
+from datasets.edits.fields import add_field
+from datasets.layout import OVERLAYS
+from flows.records.records import digest
+from flows.tasks.interface import CollectionPlan, PartData
+
+
+@dataclass(frozen=True)
+class OverlayPlan(CollectionPlan):
+    """A field to add.
+
+    Attributes:
+        source: address of the store.
+        threads: of a local run.
+    """
+
+    parallelism = "threads"
+
+    source: str
+    threads: int = 2
+
+    @property
+    @abstractmethod
+    def field(self) -> Field:
+        """The field, with its name, shape, unit and description."""
+
+    @property
+    @abstractmethod
+    def definition(self) -> Mapping[str, Any]:
+        """What the field's values follow from, beside the stored episodes."""
+
+    @property
+    def folder(self) -> str:
+        """The overlay's; it changes with the definition."""
+        return f"{self.field.name}-{digest(self.definition)[:8]}"
+
+    @property
+    def address(self) -> str:
+        """Where the field's arrays are collected."""
+        return f"{self.source.rstrip('/')}/{OVERLAYS}/{self.folder}"
+
+    def complete(self) -> None:
+        """Add the field to the store, unless it is added or parts are missing."""
+        store = open_store(self.source)
+        made = self.folder in store.overlay_folders()
+        if made and not store.overlay(self.folder).missing(store.parts()):
+            add_field(store, self.folder, self.definition)
+
+    def episodes(self) -> Selection:
+        """The store's episodes as they were collected, of which the field is made.
+
+        Raises:
+            ValueError: no store, or one without episodes.
+        """
+        episodes = open_store(self.source).as_collected()
+        if not len(episodes):
+            raise ValueError(f"{self.source} has no episodes")
+        return episodes
+
+    def expected_steps(self) -> dict[str, int]:
+        """See `CollectionPlan.expected_steps`: the parts that the store holds now."""
+        manifests = self.episodes().catalog.manifests
+        return {part: manifest.steps for part, manifest in manifests.items()}
+
+    def schema(self) -> Schema:
+        """See `CollectionPlan.schema`: the one field."""
+        of = open_store(self.source).schema
+        return Schema((self.field,), of.control_dt_s, of.robot, group_by=of.group_by)
+
+
+def overlay_part(selection: Selection, field: Field, values: np.ndarray) -> PartData:
+    """A part of an overlay: its field, and the episodes to which the values belong, in order."""
+    columns = required_columns(selection.schema.group_by)
+    table = selection.episodes().select(list(columns))
+    return PartData({field.name: values}, {}, {name: table[name].to_pylist() for name in columns})

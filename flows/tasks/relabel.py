@@ -1,0 +1,95 @@
+"""A new reward of a store, computed from its stored fields; nothing is simulated."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from datasets import Field, Schema, Selection
+from datasets.catalog.edits import added_field, edited
+from datasets.edits.operations import REWARD
+from flows.functions import called, function_key, named_function
+from flows.progress import Advance
+from flows.tasks.interface import PartData, Simulation
+from flows.tasks.overlay import OverlayPlan, overlay_part
+
+
+@dataclass(frozen=True)
+class RelabelPlan(OverlayPlan):
+    """A new reward.
+
+    Attributes:
+        reward: "module:function", called with the fields of one episode: name -> (T, *shape), or
+            (*shape) for a field per episode; it returns the T rewards. Its reward is always the
+            collected one, so that the same plan twice changes nothing.
+    """
+
+    kind = work = "relabel"
+
+    reward: str = ""
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """See `OverlayPlan.definition`."""
+        return {"of": self.reward, "file": function_key(self.reward)}
+
+    @property
+    def field(self) -> Field:
+        """See `OverlayPlan.field`."""
+        text = (named_function(self.reward).__doc__ or self.reward).strip().splitlines()[0]
+        return Field(REWARD, (), "float32", "1", f"{text} ({self.reward})")
+
+    def episodes(self) -> Selection:
+        """See `OverlayPlan.episodes`; with the fields that were added, but for newer rewards."""
+        collected = super().episodes()
+        edits = [edit for edit in collected.store.edits() if edit.kind == "field"]
+        others = [edit for edit in edits if added_field(edit).field.name != REWARD]
+        catalog = edited(collected.catalog, others)
+        return type(collected)(collected.store, catalog, np.arange(catalog.num_rows))
+
+    def simulate(self, threads: int = 1) -> "Relabelling":
+        """See `CollectionPlan.simulate`."""
+        return Relabelling(self)
+
+
+class Relabelling(Simulation):
+    """Calls a function for one episode after another."""
+
+    def __init__(self, plan: RelabelPlan):
+        self._plan, self._function = plan, named_function(plan.reward)
+        self._episodes, self._field = plan.episodes(), plan.field
+
+    def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
+        """See `Simulation.roll_out`.
+
+        Raises:
+            ValueError: the function failed, or returned no finite reward for each step.
+        """
+        first, stop = self._episodes.catalog.part_bounds[part]
+        selection = self._episodes.with_rows(np.arange(first, stop))
+        fields = {each.name: selection.read(each.name) for each in selection.schema.fields}
+        per_step = selection.schema.names("step")
+        rewards, name = np.empty(selection.steps, np.float32), self._plan.reward
+        ids = selection.episode_ids()
+        for k, (start, length) in enumerate(
+            zip(selection.starts.tolist(), selection.lengths.tolist(), strict=True)
+        ):
+            own = slice(start, start + length)
+            episode = {
+                n: values[own] if n in per_step else values[k] for n, values in fields.items()
+            }
+            made = np.asarray(called(self._function, name, episode))
+            if made.shape != (length,) or made.dtype.kind not in "fiub":
+                raise ValueError(
+                    f"{name} must return {length} rewards for episode {ids[k]}, not an array of "
+                    f"shape {made.shape} and type {made.dtype}"
+                )
+            if not np.isfinite(made).all():
+                raise ValueError(f"{name} returned a reward that is not finite in episode {ids[k]}")
+            rewards[own] = made
+            advance(length, "")
+        return overlay_part(selection, self._field, rewards)
+
+    def close(self) -> None:
+        """Nothing to free."""
