@@ -15,23 +15,29 @@ from datasets.errors import amount
 from pipeline.report import charts, pages
 from pipeline.report.bench_page import bench_panels
 from pipeline.report.expert_section import card_table, sheet_figures
-from pipeline.report.figures import MUTED, Panel, heat_colours
+from pipeline.report.figures import Panel
 from pipeline.report.run_files import EXPERT, Record, RunFiles, read_run
 
 REPORT_NAME = "report.html"
 
 
+DEEP = 0.72
+"""Share of the heat colours at which black and white text contrast equally, in either mode."""
 POLICY_NAMES = {EXPERT: "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)"}
 
 
 @dataclass(frozen=True)
 class HeatCell:
-    """A number and its interval as text on its colour; without a number, a dash on none."""
+    """A number and its interval as text, and its place from the lowest (0) to the highest (1)."""
 
     text: str
-    background: str
-    colour: str
+    share: float | None = None
     interval: str = ""
+
+    @property
+    def deep(self) -> bool:
+        """Whether the background is at the far end of the scale, which needs the other ink."""
+        return self.share is not None and self.share >= DEEP
 
 
 @dataclass(frozen=True)
@@ -212,9 +218,11 @@ def _heat_table(
 
 def _heat_cell(value: float | None, digits: int, limits: tuple[float, float], ci: Any) -> HeatCell:
     if not pages.is_number(value):
-        return HeatCell(pages.DASH, "#ffffff", MUTED)
+        return HeatCell(pages.DASH)
     shown = pages.interval(ci, 1 if abs(value) >= 2 else 2)  # at most 12 characters fit
-    return HeatCell(pages.fixed(value, digits), *heat_colours(value, *limits), shown)
+    low, high = limits
+    share = min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.5
+    return HeatCell(pages.fixed(value, digits), share, shown)
 
 
 def _dataset_charts(dataset: Record) -> list[Panel]:

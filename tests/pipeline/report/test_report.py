@@ -7,17 +7,18 @@ import re
 from base64 import b64decode
 from collections.abc import Callable
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipeline.report.figures import heat_colours
 from pipeline.report.pages import count, duration, fixed, size
-from pipeline.report.report import write_report
+from pipeline.report.report import HeatCell, write_report
 from tests.pipeline.report.run_folder import (
     POLICIES,
     SKILLS,
@@ -393,17 +394,24 @@ def test_numbers_read_well(shown: str, expected: str) -> None:
     assert shown == expected
 
 
-@given(st.floats(-1e6, 1e6), st.floats(-1e3, 1e3), st.floats(-1e3, 1e3))
-def test_heat_text_always_contrasts_with_its_background(
-    value: float, low: float, high: float
-) -> None:
-    background, text = heat_colours(value, min(low, high), max(low, high))
+@pytest.mark.parametrize("mode", ["light", "dark"])
+@given(share=st.floats(0.0, 1.0))
+def test_heat_text_always_contrasts_with_its_background(mode: str, share: float) -> None:
+    css = files("pipeline.report").joinpath("templates/report.css").read_text()
+    found = re.findall(r"--(heat-low|heat-high|on-low|on-high): #(\w{6})", css)
+    named = dict(found[:4] if mode == "light" else found[4:8])
+    low, high, on_low, on_high = (
+        np.array(list(bytes.fromhex(named[name])))
+        for name in ("heat-low", "heat-high", "on-low", "on-high")
+    )
+    background = low + share * (high - low)
+    text = on_high if HeatCell("", share).deep else on_low
     lighter, darker = sorted((_luminance(background), _luminance(text)), reverse=True)
     # WCAG 2.1, level AA for normal text
     assert (lighter + 0.05) / (darker + 0.05) >= 4.5
 
 
-def _luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def _luminance(colour: np.ndarray) -> float:
+    parts = colour / 255
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
