@@ -2,7 +2,8 @@
 
 The `<svg>` has no width and height, so that the page scales it; its natural size in CSS pixels is
 its viewBox. Text stays text and takes the page's font, which is narrower than the one that the
-layout is computed with. Colours are CSS variables with defaults, for the pages' dark mode. The same input gives the same bytes.
+layout is computed with. Colours are CSS variables with defaults, for the pages' dark mode. The same
+input gives the same bytes.
 """
 
 import io

@@ -1,7 +1,7 @@
 """Contact sheets and films of an expert, one typical episode per skill, and sheets of learners.
 
 The episode shown has the median return of a few held-out ones; the sheet says how many of these
-succeeded. Of a learner's evaluation two are run again: a typical one and the worst.
+succeeded. Of a learner's evaluation two are run again: a typical episode and a typical failure.
 """
 
 import os
@@ -30,6 +30,7 @@ from datasets.errors import amount
 from datasets.files import write_bytes_durably
 from flows.records.plans import plan_from_tree
 from flows.records.records import digest, read_record, write_record
+from flows.stages.comparison.legged import COMPARISON
 from flows.stages.evaluate import EvaluatePlan
 from flows.tasks.policies import PolicySource
 from pipeline.report.picture_files import FRAME_PX, SHEET_FRAMES, Heading, animation, contact_sheet
@@ -38,11 +39,13 @@ from pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
 FORMATS = ("png", "gif", "webp")
 FILM_FPS = 25
 STORED_FRAMES = 4
-_DRAWING = 2
+_DRAWING = 3
 """Version of the drawing: raise it to have existing sheets drawn again."""
 
 # Few rows round differently: returns are within 0.002 of the evaluation's, with 2 robots 0.05.
 _ROBOTS = 8
+_TRIED = 40
+"""Episodes of a cell that are run to find a failure."""
 Say = Callable[[str], None]
 
 
@@ -129,23 +132,33 @@ def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
 
 
 def learner_takes(run_dir: Path, source: PolicySource, plan: EvaluatePlan) -> list[Take]:
-    """Two episodes of an evaluation, run again; none of an old one, without episodes' returns."""
+    """Episodes of an evaluation, run again: a typical one, and a typical failure if there is one.
+
+    The first has the median return of the cell of median return. The failure is of the cell with
+    the fewest successes: of its episodes without success, the one of median return. An evaluation
+    of an old version, without the returns of its episodes, gives none.
+    """
     evaluation = read_record(run_dir / "evaluate" / f"{source.name}.json") or {}
     returns = np.array(evaluation.get("returns", []))
     if not returns.size:
         return []
     specs = sorted(plan.grid.specs(), key=lambda s: (s.terrain, s.skill, s.level, s.index))
-    cell, middle = np.argsort(returns.mean(axis=1))[len(returns) // 2], returns.shape[1] // 2
-    typical = specs[cell * returns.shape[1] + np.argsort(returns[cell])[middle]]
-    shown = {"median return": typical, "lowest return": specs[returns.argmin()]}
+    count = returns.shape[1]
+    cell = np.argsort(returns.mean(axis=1))[len(returns) // 2]
+    typical = specs[cell * count + np.argsort(returns[cell])[count // 2]]
+    worst = count * int(np.argmin([each["success"] for each in evaluation["cells"]]))
+    tried = specs[worst : worst + min(count, _TRIED)]
     policy, _, robot = source.load(_ROBOTS, plan.robot, plan.return_target)
     env = LeggedEnvironment(robot, _ROBOTS, plan.threads, plan.sim)
     try:
-        ran = {r.spec: r for r in run_episodes(env, policy, list(shown.values()), record=True)}
+        chosen = list(dict.fromkeys([typical, *tried]))
+        ran = {r.spec: r for r in run_episodes(env, policy, chosen, record=True)}
     finally:
         env.close()
+    failed = sorted((ran[s] for s in tried if not ran[s].success), key=lambda r: r.episode_return)
     tally = (round(evaluation["success"] * len(specs)), len(specs), source.name)
-    return [Take(ran[spec], *tally, kind) for kind, spec in shown.items()]
+    takes = [Take(ran[typical], *tally)]
+    return takes + [Take(r, *tally, "typical failure") for r in failed[len(failed) // 2 :][:1]]
 
 
 class _Playback:
@@ -264,29 +277,62 @@ def make_sheets(
     """
     plan, expert = plan or FilmPlan(), load_expert(expert_name or DEFAULT_EXPERT)
     key = digest([plan, expert.hash, _DRAWING, [[s.key(), on] for s, on in learners]])
-    known = read_record(folder / PICTURE_INDEX)
-    if (
-        known is not None
-        and known.get("key") == key
-        and all((folder / sheet["file"]).is_file() for sheet in known["sheets"])
-    ):
+    if _are_drawn(folder, key):
         return
     takes = record_takes(expert, plan)
     for source, evaluated_on in learners:
         takes += learner_takes(folder.parent, source, evaluated_on)
-    scenes = [scene_of(take.result, expert.policy.robot) for take in takes]
-    shots = [_sheet_shot(scene) for scene in scenes]
+    facts = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
+    _draw_sheets(folder, takes, expert.policy.robot, facts)
+
+
+def make_comparison_sheets(run_dir: Path, say: Say) -> None:
+    """Draw the sheets of a comparison's models, each one's of its first seed.
+
+    Where MuJoCo cannot draw, `say` gets the reason and the comparison has no pictures.
+
+    Raises:
+        ValueError: no finished comparison, or a folder that cannot be written.
+    """
+    record = read_record(run_dir / COMPARISON)
+    if record is None:
+        raise ValueError(f"no finished comparison in {run_dir}; `gaitforge compare` makes one")
+    plan, folder = plan_from_tree(EvaluatePlan, record["plan"]["evaluate"]), run_dir / PICTURES
+    first = {run["model"]: run["run"] for run in reversed(record["runs"])}
+    sources = [PolicySource(first[m["model"]], run_dir / "train" / first[m["model"]])
+               for m in record["models"]]  # fmt: skip
+    key = digest([_DRAWING, plan, [source.key() for source in sources]])
+    if _are_drawn(folder, key):
+        return
+    takes = [take for source in sources for take in learner_takes(run_dir, source, plan)]
+    robot = load_expert(record["plan"]["expert"]).policy.robot
+    try:
+        _draw_sheets(folder, takes, robot, {"key": key})
+    except RenderingError as error:
+        say(f"no pictures: {error}")
+
+
+def _are_drawn(folder: Path, key: str) -> bool:
+    known = read_record(folder / PICTURE_INDEX) or {}
+    return known.get("key") == key and all(
+        (folder / sheet["file"]).is_file() for sheet in known["sheets"]
+    )
+
+
+def _draw_sheets(
+    folder: Path, takes: Sequence[Take], robot: RobotCard, facts: dict[str, object]
+) -> None:
+    shots = [_sheet_shot(scene_of(take.result, robot)) for take in takes]
     pictures = draw(shots, *FRAME_PX)
     folder.mkdir(parents=True, exist_ok=True)
     sheets = []
     for take, shot, frames in zip(takes, shots, pictures, strict=True):
-        learned = f"{take.policy}-{take.kind.split()[0]}.png"
+        learned = f"{take.policy}-{take.kind.replace(' ', '-')}.png"
         name = f"{take.result.spec.skill}.png" if take.policy == EXPERT else learned
         sheet = contact_sheet(heading(take), frames, shot.steps * CONTROL_DT_S)
         write_bytes_durably(folder / name, sheet)
         sheets.append({"file": name, **_facts(take)})
-    record = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
-    write_record(folder / PICTURE_INDEX, {**record, "renderer": "mujoco", "sheets": sheets})
+    write_record(folder / PICTURE_INDEX, {**facts, "renderer": "mujoco", "sheets": sheets})
 
 
 def make_run_sheets(run_dir: Path, say: Say | None = None) -> None:
@@ -385,8 +431,8 @@ def _facts(take: Take) -> dict[str, object]:
         "succeeded": take.succeeded,
         "episodes": take.episodes,
         "policy": take.policy,
-        "caption": f"{take.kind} {result.episode_return:.2f}, {heading(take).outcome}: "
-        f"{spec.skill} on {spec.terrain}, level {spec.level}, seed {spec.seed}",
+        "caption": f"{take.kind}: {spec.skill} on {spec.terrain}, level {spec.level}; "
+        f"return {result.episode_return:.2f}, {heading(take).outcome}; seed {spec.seed}",
     }
 
 
