@@ -70,7 +70,10 @@ def comparison_page(
         abstract=_abstract(record),
         record=record,
         sheets=sheets,
-        table=comparison_rows(record),
+        table=[
+            {name: value.removesuffix(")").split(" (") for name, value in row.items()}
+            for row in comparison_rows(record)
+        ],
         loss_charts=charts.losses(
             ((run["model"], histories[run["run"]]) for run in record["runs"]),
             "optimiser steps",
