@@ -99,7 +99,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     option("--terrain", "terrains; a skill is shown on its hardest of them", names),
     option("--level", "terrain level, 0-9 (default: 4)", whole),
     option("--out", "output folder", Path, Path("runs/film")),
-    option("--format", "file formats: gif, png, webp (default: gif,png)", names),
+    option("--format", "file formats: gif, png, webp, mp4 (default: gif,png)", names),
 )
 def _film(arguments: argparse.Namespace) -> None:
     """Draw an expert's skills as contact sheets and animations."""

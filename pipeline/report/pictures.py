@@ -36,7 +36,7 @@ from flows.tasks.policies import PolicySource
 from pipeline.report.picture_files import FRAME_PX, SHEET_FRAMES, Heading, animation, contact_sheet
 from pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
 
-FORMATS = ("png", "gif", "webp")
+FORMATS = ("png", "gif", "webp", "mp4")
 FILM_FPS = 25
 STORED_FRAMES = 4
 _DRAWING = 3
@@ -367,7 +367,7 @@ def make_films(
     plan: FilmPlan,
     formats: Sequence[str] = ("gif", "png"),
 ) -> list[Path]:
-    """Draw every skill of the plan in every format: "png" sheets, "gif" and "webp" animations.
+    """Draw every skill of the plan in every format: "png" sheets, "gif", "webp", "mp4" animations.
 
     Raises:
         RenderingError: MuJoCo cannot draw here.
@@ -383,7 +383,7 @@ def make_films(
     for take in takes:
         scene = scene_of(take.result, expert.policy.robot)
         stills = sorted({name == "png" for name in formats})
-        shots = [_sheet_shot(scene) if still else _film_shot(scene) for still in stills]
+        shots = [_sheet_shot(scene) if still else film_shot(scene) for still in stills]
         drawn = dict(zip(stills, zip(shots, draw(shots, *FRAME_PX), strict=True), strict=True))
         for name in formats:
             shot, frames = drawn[name == "png"]
@@ -440,5 +440,6 @@ def _sheet_shot(scene: Scene) -> Shot:
     return Shot(scene, frame_steps(len(scene.state), SHEET_FRAMES))
 
 
-def _film_shot(scene: Scene) -> Shot:
+def film_shot(scene: Scene) -> Shot:
+    """The scene at `FILM_FPS`."""
     return Shot(scene, np.arange(0, len(scene.state), round(1.0 / (FILM_FPS * CONTROL_DT_S))))

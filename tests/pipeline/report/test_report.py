@@ -9,6 +9,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,7 @@ def test_intervals_and_what_a_return_is_out_of_are_said(run_dir: Path) -> None:
     assert row[2].endswith(" 0.900 to 0.950")
     assert row[3].endswith(" 0.71 to 0.82")
     assert "terrain level 3 of 0 to 9, 16 held-out episodes per cell" in text
-    assert "largest possible return of an episode is 12.29" in text
+    assert "largest possible return of an episode is 12.288" in text
     heat = text[text.index("<h3>Return</h3>") :]
     assert " ".join(first_table(heat)["flat"][0].split()) == "5.00 4.0 to 6.0"
 
@@ -215,6 +216,21 @@ def test_page_embeds_every_contact_sheet_whole(run_dir: Path) -> None:
     assert shown == contents
     assert "no success, 3 of 5 episodes succeed" in page
     assert "<code>pictures/crawl.png</code>" in page
+
+
+def test_stages_are_shown_with_the_policy_that_only_drove(run_dir: Path, page: str) -> None:
+    assert "The run’s stages" not in page, "of an old run, without their times"
+    copytree(run_dir / "train" / "fcnet", run_dir / "train" / "first")
+    stages = [("collect", 30.0), ("train first", 20.0), ("train fcnet", 70.5), ("collect", 5.0)]
+    write_json(run_dir / "wall.json", [{"stage": s, "seconds": t} for s, t in stages])
+    reader = PageReader(write_report(run_dir).read_text())
+    assert reader.row("collect")[-1] == "35 s", "of both runs of an interrupted stage"
+    assert reader.row("train FCNet, first stage")[-1] == "20 s"
+    assert reader.row("train FCNet")[-1] == "70 s"
+    assert reader.row("FCNet, first stage")[1] == "400"
+    write_json(run_dir / "wall.json", {"collect": 30.0})
+    with pytest.raises(ValueError, match=r"wall\.json must be a JSON list"):
+        write_report(run_dir)
 
 
 def test_a_run_without_pictures_says_so(page: str) -> None:
