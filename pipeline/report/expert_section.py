@@ -27,7 +27,7 @@ def sheet_figures(folder: Path, pictures: Record | None) -> list[SheetFigure]:
             f"{'success' if sheet['success'] else 'no success'}, "
             f"{sheet['succeeded']} of {amount(sheet['episodes'], 'episode')} succeed"
         )
-        uri = data_uri(run.root / PICTURES / sheet["file"])
+        uri = data_uri(folder / PICTURES / sheet["file"])
         caption = sheet.get("caption", sheet["skill"])
         figures.append(SheetFigure(sheet.get("policy", EXPERT), caption, uri, alt))
     return figures

@@ -5,8 +5,7 @@ succeeded. Of a learner's evaluation two are run again: a typical episode and a 
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -320,7 +319,7 @@ def _are_drawn(folder: Path, key: str) -> bool:
 
 
 def _draw_sheets(
-    folder: Path, takes: Sequence[Take], robot: RobotCard, facts: dict[str, object]
+    folder: Path, takes: Sequence[Take], robot: RobotCard, facts: Mapping[str, object]
 ) -> None:
     shots = [_sheet_shot(scene_of(take.result, robot)) for take in takes]
     pictures = draw(shots, *FRAME_PX)

@@ -227,7 +227,7 @@ def test_stages_are_shown_with_the_policy_that_only_drove(run_dir: Path, page: s
     assert reader.row("collect")[-1] == "35 s", "of both runs of an interrupted stage"
     assert reader.row("train FCNet, first stage")[-1] == "20 s"
     assert reader.row("train FCNet")[-1] == "70 s"
-    assert reader.row("FCNet, first stage")[1] == "400"
+    assert reader.row("FCNet, first stage")[1] == "3,000"
     write_json(run_dir / "wall.json", {"collect": 30.0})
     with pytest.raises(ValueError, match=r"wall\.json must be a JSON list"):
         write_report(run_dir)
