@@ -105,7 +105,7 @@ def write_card(
         folder: made if absent.
         filters: what made the selection, for people; empty for a whole store.
         channels: also read the arrays, for the statistics of every channel.
-        draw: writes pictures of typical episodes, as `pictures.draw_stored`; where it cannot, the
+        draw: writes pictures of typical episodes, as `stored.draw_stored`; where it cannot, the
             card says why.
 
     Returns:

@@ -6,25 +6,21 @@ succeeded. Of a learner's evaluation two are run again: a typical episode and a 
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from collectors.experts.expert import DEFAULT_EXPERT, Expert, load_expert
 from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec
 from collectors.legged.evaluation import EvaluationGrid
-from collectors.legged.observations import OBS_DIM
 from collectors.legged.rollout import EpisodeResult, run_episodes
-from collectors.policies import Observation
 from collectors.rendering.rendering import RenderingError, Shot, draw
 from collectors.rendering.scene import Scene, frame_steps, scene_of
-from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
+from collectors.robots.robot import RobotCard
 from collectors.scenarios.skills import SKILLS, check_skill
 from collectors.scenarios.terrains import TERRAINS, check_terrain
 from collectors.timing import CONTROL_DT_S
-from datasets import Schema, Selection
-from datasets.catalog.listing import episode_name
 from datasets.errors import amount
 from datasets.files import write_bytes_durably
 from flows.records.plans import plan_from_tree
@@ -37,7 +33,6 @@ from pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
 
 FORMATS = ("png", "gif", "webp", "mp4")
 FILM_FPS = 25
-STORED_FRAMES = 4
 _DRAWING = 3
 """Version of the drawing: raise it to have existing sheets drawn again."""
 
@@ -160,106 +155,6 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: EvaluatePlan) -> li
     return takes + [Take(r, *tally, "typical failure") for r in failed[len(failed) // 2 :][:1]]
 
 
-class _Playback:
-    """Plays the stored actions (T, 12) of one episode after the other on one robot."""
-
-    name = "playback"
-
-    def __init__(self, episodes: Sequence[np.ndarray]) -> None:
-        self._episodes = iter(episodes)
-        self._actions: Iterator[np.ndarray] = iter(())
-
-    def reset(self, ids: np.ndarray) -> None:
-        if len(ids):
-            self._actions = iter(next(self._episodes))
-
-    def act(self, observation: Observation) -> np.ndarray:
-        """(1, 12) the next stored action; zeros where an episode does not end as stored."""
-        return next(self._actions, np.zeros(N_JOINTS, np.float32))[None]
-
-
-def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
-    """A stored episode a skill, of median return, simulated again from seed and stored actions.
-
-    Raises:
-        RenderingError: not the legged task's own episodes, or they do not repeat here.
-    """
-    schema, there = selection.store.schema, selection.catalog.column_names
-    if not {"terrain", "skill", "action_noise"} <= {*there} or not _is_legged(schema):
-        raise RenderingError("only episodes that gaitforge collected with legged robots are drawn")
-    tallies, indices = _typical(selection)
-    rows = selection.catalog.rows(selection.rows[indices]).to_pylist()
-    stored = [selection.episode(index) for index in indices]
-    specs = [
-        EpisodeSpec(*(row[name] for name in _SPEC), action_noise=row["action_noise"])
-        for row in rows
-    ]
-    try:
-        robot = load_robot(schema.robot)
-        env = LeggedEnvironment(robot, 1, 1)
-    except ValueError as error:
-        raise RenderingError(f"the episodes cannot be simulated here: {error}") from None
-    try:
-        policy = _Playback([arrays["action"] for arrays in stored])
-        results = list(run_episodes(env, policy, specs, record=True))
-    finally:
-        env.close()
-    takes = []
-    for row, arrays, result, tally in zip(rows, stored, results, tallies, strict=True):
-        if result.record is None or not np.array_equal(result.record.obs, arrays["obs"]):
-            raise RenderingError("the episodes do not repeat here bit for bit")
-        judged = replace(result, success=row["success"])  # as it was when it was stored
-        takes.append(Take(judged, *tally, episode_name(row["episode"])))
-    return takes, robot
-
-
-_SPEC = ("episode", "terrain", "level", "skill", "seed")
-
-
-def _is_legged(schema: Schema) -> bool:
-    widths = {field.name: field.shape for field in schema.fields}
-    return widths.get("obs") == (OBS_DIM,) and widths.get("action") == (N_JOINTS,)
-
-
-def _typical(selection: Selection) -> tuple[list[tuple[int, int]], list[int]]:
-    """Per skill: (successes, episodes), and which episode of no other driver has median return."""
-    names = [name for name in ("policy_hash",) if name in selection.catalog.column_names]
-    columns = selection.catalog.rows(
-        selection.rows, ["skill", "return", "success", "expert_hash", *names]
-    )
-    rows = columns.to_pylist()
-    found: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        if row.get("policy_hash") in (None, row["expert_hash"]):
-            found.setdefault(row["skill"], []).append(i)
-    tallies, chosen = [], []
-    for _, mine in sorted(found.items()):
-        mine.sort(key=lambda i: rows[i]["return"])
-        tallies.append((sum(rows[i]["success"] for i in mine), len(mine)))
-        chosen.append(mine[len(mine) // 2])
-    return tallies, chosen
-
-
-def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
-    """Draw a sheet of a typical stored episode a skill; a record of each, with its file's name.
-
-    Raises:
-        RenderingError: see `stored_takes`, or MuJoCo cannot draw here.
-    """
-    takes, robot = stored_takes(selection)
-    scenes = [scene_of(take.result, robot) for take in takes]
-    shots = [Shot(scene, frame_steps(len(scene.state), STORED_FRAMES)) for scene in scenes]
-    pictures = draw(shots, *FRAME_PX)
-    folder.mkdir(parents=True, exist_ok=True)
-    sheets = []
-    for take, shot, frames in zip(takes, shots, pictures, strict=True):
-        name = f"{take.result.spec.skill}.png"
-        content = contact_sheet(heading(take), frames, shot.steps * CONTROL_DT_S)
-        write_bytes_durably(folder / name, content)
-        sheets.append({"file": name, "episode": take.policy, **_facts(take)})
-    return sheets
-
-
 def make_sheets(
     expert_name: str,
     folder: Path,
@@ -282,7 +177,7 @@ def make_sheets(
     for source, evaluated_on in learners:
         takes += learner_takes(folder.parent, source, evaluated_on)
     facts = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
-    _draw_sheets(folder, takes, expert.policy.robot, facts)
+    _draw_into(folder, takes, expert.policy.robot, facts)
 
 
 def make_comparison_sheets(run_dir: Path, say: Say) -> None:
@@ -306,7 +201,7 @@ def make_comparison_sheets(run_dir: Path, say: Say) -> None:
     takes = [take for source in sources for take in learner_takes(run_dir, source, plan)]
     robot = load_expert(record["plan"]["expert"]).policy.robot
     try:
-        _draw_sheets(folder, takes, robot, {"key": key})
+        _draw_into(folder, takes, robot, {"key": key})
     except RenderingError as error:
         say(f"no pictures: {error}")
 
@@ -318,19 +213,39 @@ def _are_drawn(folder: Path, key: str) -> bool:
     )
 
 
-def _draw_sheets(
-    folder: Path, takes: Sequence[Take], robot: RobotCard, facts: Mapping[str, object]
-) -> None:
-    shots = [_sheet_shot(scene_of(take.result, robot)) for take in takes]
+def draw_sheets(
+    folder: Path,
+    takes: Sequence[Take],
+    names: Sequence[str],
+    robot: RobotCard,
+    frames: int = SHEET_FRAMES,
+) -> list[dict[str, object]]:
+    """Draw a contact sheet a take into the named files of a folder; a record of each.
+
+    Raises:
+        RenderingError: MuJoCo cannot draw here.
+    """
+    scenes = [scene_of(take.result, robot) for take in takes]
+    shots = [Shot(scene, frame_steps(len(scene.state), frames)) for scene in scenes]
     pictures = draw(shots, *FRAME_PX)
     folder.mkdir(parents=True, exist_ok=True)
-    sheets = []
-    for take, shot, frames in zip(takes, shots, pictures, strict=True):
-        learned = f"{take.policy}-{take.kind.replace(' ', '-')}.png"
-        name = f"{take.result.spec.skill}.png" if take.policy == EXPERT else learned
-        sheet = contact_sheet(heading(take), frames, shot.steps * CONTROL_DT_S)
+    for name, take, shot, drawn in zip(names, takes, shots, pictures, strict=True):
+        sheet = contact_sheet(heading(take), drawn, shot.steps * CONTROL_DT_S)
         write_bytes_durably(folder / name, sheet)
-        sheets.append({"file": name, **_facts(take)})
+    return [{"file": name, **_facts(take)} for name, take in zip(names, takes, strict=True)]
+
+
+def _draw_into(
+    folder: Path, takes: Sequence[Take], robot: RobotCard, facts: Mapping[str, object]
+) -> None:
+    """Draw sheets, and then write their index."""
+    names = [
+        f"{take.result.spec.skill}.png"
+        if take.policy == EXPERT
+        else f"{take.policy}-{take.kind.replace(' ', '-')}.png"
+        for take in takes
+    ]
+    sheets = draw_sheets(folder, takes, names, robot)
     write_record(folder / PICTURE_INDEX, {**facts, "renderer": "mujoco", "sheets": sheets})
 
 

@@ -33,14 +33,13 @@ from pipeline.report.picture_files import (
 from pipeline.report.pictures import (
     FilmPlan,
     describe,
-    draw_stored,
     hardest_terrain,
     make_films,
     make_run_sheets,
     make_sheets,
     record_takes,
-    stored_takes,
 )
+from pipeline.report.stored import draw_stored, stored_takes
 from tests.pipeline.command_line import call
 from tests.pipeline.report.run_folder import write_json
 

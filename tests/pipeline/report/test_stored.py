@@ -12,7 +12,7 @@ from PIL import Image
 from datasets import Selection, open_store
 from flows.progress import Silent
 from flows.stages.collect import collect
-from pipeline.report.video import replayed, write_video
+from pipeline.report.stored import replayed, write_video
 from tests.flows.making import COLLECT
 from tests.pipeline.report.test_pictures import draw_blocks
 
@@ -26,7 +26,7 @@ def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
 
 @pytest.fixture(autouse=True)
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.report.video.draw", draw_blocks)
+    monkeypatch.setattr("pipeline.report.stored.draw", draw_blocks)
 
 
 def test_the_film_shows_the_stored_episode_at_25_frames_a_second(
@@ -34,9 +34,9 @@ def test_the_film_shows_the_stored_episode_at_25_frames_a_second(
 ) -> None:
     lengths = selection.episodes().column("length").to_pylist()
     noisy = selection.episodes().column("action_noise").to_pylist().index(0.5)
-    result = replayed(selection, noisy)
+    (result,), _ = replayed(selection, [noisy])
     assert result.record is not None
-    np.testing.assert_array_equal(result.record.obs, selection.episode(noisy)["obs"])
+    np.testing.assert_array_equal(result.record.reward, selection.episode(noisy)["reward"])
     write_video(selection, noisy, tmp_path / "new" / "film.webp", size_px=(80, 50))
     with Image.open(tmp_path / "new" / "film.webp") as film:
         assert film.size == (80, 80)
@@ -55,14 +55,13 @@ def test_what_cannot_be_filmed_is_one_clear_line(
     selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
-    for index, name, robot, size_px, said in (
-        (0, "film.avi", "", (80, 50), "allowed: webp, gif, mp4"),
-        (0, "film.webp", "", (81, 50), "two even numbers"),
-        (10_000, "film.webp", "", (80, 50), "no episode 10000 in a selection of"),
-        (0, "film.webp", "go1", (80, 50), "otherwise than stored"),
-        (0, "film.mp4", "", (80, 50), r"pip install 'gaitforge\[video\]'"),
+    for index, name, size_px, said in (
+        (0, "film.avi", (80, 50), "allowed: webp, gif, mp4"),
+        (0, "film.webp", (81, 50), "two even numbers"),
+        (10_000, "film.webp", (80, 50), "no episode 10000 in a selection of"),
+        (0, "film.mp4", (80, 50), r"pip install 'gaitforge\[video\]'"),
     ):
         with pytest.raises(ValueError, match=said) as caught:
-            write_video(selection, index, tmp_path / name, robot, size_px)
+            write_video(selection, index, tmp_path / name, size_px)
         assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
