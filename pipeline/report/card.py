@@ -23,6 +23,7 @@ from pipeline.report import charts
 from pipeline.report.figures import Panel
 from pipeline.report.pages import (
     DASH,
+    DEEP,
     Record,
     count,
     data_uri,
@@ -42,9 +43,6 @@ Draw = Callable[[Selection, Path], list[dict[str, object]]]
 """Writes pictures into a folder, and returns a record of each; RenderingError where it cannot."""
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-
-DEEP = 0.55
-"""Share of a heat colour from which its text is light on a light page."""
 
 
 @dataclass(frozen=True)

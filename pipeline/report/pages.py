@@ -16,6 +16,8 @@ from datasets.files import check_outside_stores, write_bytes_durably
 Record = Mapping[str, Any]
 
 DASH = "–"
+DEEP = 0.72
+"""Share of the heat colours at which black and white text contrast equally, in either mode."""
 POLICY_NAMES = {"expert": "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)",
                 "first": "FCNet, first stage"}  # fmt: skip
 

@@ -21,8 +21,6 @@ from pipeline.report.run_files import EXPERT, Record, RunFiles, read_run
 REPORT_NAME = "report.html"
 
 
-DEEP = 0.72
-"""Share of the heat colours at which black and white text contrast equally, in either mode."""
 _STAGES = {
     "collect": "The expert drives; its episodes are stored.",
     "train first": "A first learner, from the expert’s episodes alone.",
@@ -46,7 +44,7 @@ class HeatCell:
     @property
     def deep(self) -> bool:
         """Whether the background is at the far end of the scale, which needs the other ink."""
-        return self.share is not None and self.share >= DEEP
+        return self.share is not None and self.share >= pages.DEEP
 
 
 @dataclass(frozen=True)
