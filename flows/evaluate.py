@@ -33,7 +33,7 @@ def evaluate(
         run: folder of a training run; the result is its evaluation.json.
         terrains: empty for flat and rough.
         skills: empty for standing and running.
-        levels: of the terrain; empty for 2.
+        levels: of the terrain; empty for 4, the middle one.
         episodes: of a cell; 0 for 32.
         seed: of the held-out episodes.
         threads: that step the simulator.

@@ -37,6 +37,7 @@ LAZY = {
     "pydantic": "slow to import",
     "shtab": "only completion needs it",
     "zarr": "slow to import",
+    "av": "extra video",
     "dask_jobqueue": "extra slurm",
     "distributed": "extra dask",
     "gymnasium": "extra gym",

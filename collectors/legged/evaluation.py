@@ -14,15 +14,19 @@ from collectors.legged.episodes import EpisodeSpec
 from collectors.legged.rollout import EpisodeResult, run_episodes
 from collectors.policies import Policy
 from collectors.scenarios.skills import matching_cells
+from datasets.errors import amount
 
 
 @dataclass(frozen=True)
 class EvaluationGrid:
-    """The cells to evaluate: every level of every terrain and skill that go together."""
+    """The cells to evaluate: every level of every terrain and skill that go together.
+
+    Level 4 is the middle one, which the demo, the comparisons and `gaitforge view` show as well.
+    """
 
     terrains: tuple[str, ...] = ("flat", "rough")
     skills: tuple[str, ...] = ("stand", "run")
-    levels: tuple[int, ...] = (2,)
+    levels: tuple[int, ...] = (4,)
     episodes: int = 32
     seed: int = 1_000_003
 
@@ -32,6 +36,10 @@ class EvaluationGrid:
             raise ValueError(f"{self.episodes} episodes per cell; at least 1 is needed")
         if self.seed < 0:
             raise ValueError(f"the seed is {self.seed}; it has to be at least 0")
+
+    def __str__(self) -> str:
+        levels = ", ".join(map(str, self.levels))
+        return f"terrain level {levels} of 0 to 9, {amount(self.episodes, 'episode')} per cell"
 
     def specs(self) -> list[EpisodeSpec]:
         """The episodes, on held-out terrain tiles, with seeds that no collection uses."""

@@ -27,6 +27,8 @@ _ANGLES = {"none": (28.0, -13.0), "bar": (12.0, -9.0), "walls": (58.0, -27.0)}
 _SUN = (0.22, 0.16, -1.0)
 _FOG_M = (2.6, 7.0)
 _SHADOW_HALF_WIDTH_M = 3.0
+_LAST_SHOWN_GROUP = 2
+"""Of geoms, by the defaults of `mujoco.MjvOption`."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,10 @@ def draw_shot(robot: RobotCard, shot: Shot, width_px: int, height_px: int) -> np
 def _build(robot: RobotCard, shot: Shot, size: tuple[int, int]) -> mujoco.MjModel:
     """The robot's MJCF with the shot's ground, barriers, light and colours."""
     spec = mujoco.MjSpec.from_file(str(robot.mjcf_path))
-    for element in [*spec.sensors, *spec.actuators, *spec.keys]:
+    # The file's own lights come before ours, which `_place_sun` moves as the first.
+    for element in [*spec.sensors, *spec.actuators, *spec.keys, *spec.lights]:
         spec.delete(element)
+    _show_robot(spec)
     _colour_robot(spec, robot)
     _add_backdrop(spec)
     _add_ground(spec, shot)
@@ -95,9 +99,20 @@ def _build(robot: RobotCard, shot: Shot, size: tuple[int, int]) -> mujoco.MjMode
     return spec.compile()
 
 
+def _show_robot(spec: mujoco.MjSpec) -> None:
+    """Show the collision shapes of every body that has no others.
+
+    The renderer hides groups 3 to 5, where mujoco_menagerie keeps its collision shapes.
+    """
+    for body in spec.bodies:
+        if all(geom.group > _LAST_SHOWN_GROUP for geom in body.geoms):
+            for geom in body.geoms:
+                geom.group = 0
+
+
 def _colour_robot(spec: mujoco.MjSpec, robot: RobotCard) -> None:
     for geom in spec.geoms:
-        geom.rgba = [*_unit(TRUNK), 1.0]
+        geom.rgba, geom.material = [*_unit(TRUNK), 1.0], ""
     for leg in range(N_LEGS):
         thigh = spec.joint(robot.joint_names[JOINTS_PER_LEG * leg + 1]).parent
         colour = LEFT_LEGS if robot.leg_signs[leg, 1] > 0 else RIGHT_LEGS

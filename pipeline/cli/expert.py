@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.cli.parsing.parser import actions, command, given, option, planned, setting
 from pipeline.cli.parsing.values import names, positive, whole
-from pipeline.cli.train import show_evaluation
+from pipeline.cli.train import GRID, show_evaluation
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
 
@@ -79,7 +79,8 @@ def _train_gym(arguments: argparse.Namespace) -> None:
 
 @command(
     "gaitforge expert evaluate --terrain flat --skill run,stand --level 0-9",
-    "--expert SIMULATOR GRID",
+    "--expert SIMULATOR",
+    *GRID,
     setting("robots=64"),
     "--json",
 )
@@ -98,7 +99,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     option("--terrain", "terrains; a skill is shown on its hardest of them", names),
     option("--level", "terrain level, 0-9 (default: 4)", whole),
     option("--out", "output folder", Path, Path("runs/film")),
-    option("--format", "file formats: gif, png, webp (default: gif,png)", names),
+    option("--format", "file formats: gif, png, webp, mp4 (default: gif,png)", names),
 )
 def _film(arguments: argparse.Namespace) -> None:
     """Draw an expert's skills as contact sheets and animations."""

@@ -250,6 +250,6 @@ def drawing(arguments: argparse.Namespace) -> "Draw | None":
     """What draws a card's pictures, unless `--no-pictures` is given."""
     if arguments.no_pictures:
         return None
-    from pipeline.report.pictures import draw_stored
+    from pipeline.report.stored import draw_stored
 
     return draw_stored

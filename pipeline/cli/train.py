@@ -7,12 +7,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from datasets.errors import amount
 from flows.progress import Silent
 from flows.records.records import to_tree
 from flows.settings import with_chosen
 from learners.models.registry import describe_models
 from learners.training.config import TrainConfig
-from pipeline.cli.parsing.parser import CELL_FIELDS, command, given, option, planned, setting
+from pipeline.cli.parsing.parser import (
+    CELL_FIELDS,
+    Option,
+    command,
+    given,
+    option,
+    planned,
+    setting,
+)
 from pipeline.cli.parsing.runners import TRAINING_RUNNER, training_job_settings
 from pipeline.cli.parsing.values import names, numbers, positive
 from pipeline.cli.running import show_submitted
@@ -23,6 +32,12 @@ if TYPE_CHECKING:
     from flows.tasks.policies import PolicySource
 
 SELECTED = ("terrain", "skill", "level", "where")
+GRID: tuple[Option, ...] = (
+    "--terrain --skill",
+    option("--level", "terrain levels, e.g. 0,2,5-9 (default: 4, the middle one)", numbers),
+    "--episodes --seed --threads",
+)
+"""Options of `show_evaluation`."""
 TRAINED = ("objective", "steps", "batch_size", "device")
 """Arguments that are fields of a selection's plan, and of every training's config."""
 
@@ -62,7 +77,8 @@ def train_command(arguments: argparse.Namespace) -> None:
 @command(
     "gaitforge evaluate runs/fcnet --terrain flat,rough --skill run --episodes 64",
     option("policy_run", "folder of a training run or exported policy", Path, metavar="RUN"),
-    "--checkpoint --robot SIMULATOR GRID",
+    "--checkpoint --robot SIMULATOR",
+    *GRID,
     setting("robots=64"),
     "--json",
 )
@@ -75,14 +91,23 @@ def evaluate_command(arguments: argparse.Namespace) -> None:
 
 
 def show_evaluation(arguments: argparse.Namespace, source: PolicySource) -> None:
-    """Evaluate a policy on the chosen grid and print its cells."""
+    """Evaluate a policy on the chosen grid; print its cells, their means and the level."""
     from collectors.legged.evaluation import EvaluationGrid
+    from collectors.legged.rewards import LARGEST_RETURN
     from flows.stages.evaluate import EvaluatePlan, evaluate_policy
+    from pipeline.report.pages import fixed, interval
 
     grid = EvaluationGrid(**given(arguments, "episodes", "seed", **CELL_FIELDS))
     plan = planned(EvaluatePlan(grid=grid), arguments, "threads", "sim")
     evaluation = evaluate_policy(source, plan, TerminalReporter())
-    show(to_tree(evaluation.cells), arguments.json)
+    cells = to_tree(evaluation.cells)
+    means = (
+        f"\n{source.name}: return {fixed(evaluation.return_)} ({interval(evaluation.return_ci95)}) "
+        f"of at most {fixed(LARGEST_RETURN)}, success {fixed(evaluation.success)} "
+        f"({interval(evaluation.success_ci95)}); means over {amount(len(cells), 'cell')}, "
+        "in brackets 95 % intervals"
+    )
+    show_result(cells, cells, arguments.json, means, f"evaluated on {plan.grid}")
 
 
 @command("gaitforge models --json", "--json")
@@ -119,6 +144,7 @@ def compare_command(arguments: argparse.Namespace) -> None:
     )
     from flows.stages.train import SelectPlan
     from pipeline.report.comparison_page import comparison_rows, write_comparison
+    from pipeline.report.pictures import make_comparison_sheets
 
     select = SelectPlan(**given(arguments, *SELECTED, saved="selection"))
     grid = comparison_grid(select.select(arguments.store), arguments.episodes or GRID_EPISODES)
@@ -126,9 +152,12 @@ def compare_command(arguments: argparse.Namespace) -> None:
     config = replace(plan.config, **given(arguments, *TRAINED))
     plan = replace(plan, config=config, evaluate=replace(plan.evaluate, grid=grid))
     plan = planned(plan, arguments, "models", "seeds", "expert", "train_s")
-    record = run_comparison(plan, arguments.store, arguments.out, TerminalReporter())
+    reporter = TerminalReporter()
+    record = run_comparison(plan, arguments.store, arguments.out, reporter)
+    make_comparison_sheets(arguments.out, reporter.say)
     page = write_comparison(arguments.out)
-    show_result(record, comparison_rows(record), arguments.json, f"\npage: {page}")
+    lines = f"\nevaluated on {plan.evaluate.grid}", f"page: {page}"
+    show_result(record, comparison_rows(record), arguments.json, *lines)
 
 
 @command(

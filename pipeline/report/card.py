@@ -23,6 +23,7 @@ from pipeline.report import charts
 from pipeline.report.figures import Panel
 from pipeline.report.pages import (
     DASH,
+    DEEP,
     Record,
     count,
     data_uri,
@@ -42,9 +43,6 @@ Draw = Callable[[Selection, Path], list[dict[str, object]]]
 """Writes pictures into a folder, and returns a record of each; RenderingError where it cannot."""
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-
-DEEP = 0.55
-"""Share of a heat colour from which its text is light on a light page."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def write_card(
         folder: made if absent.
         filters: what made the selection, for people; empty for a whole store.
         channels: also read the arrays, for the statistics of every channel.
-        draw: writes pictures of typical episodes, as `pictures.draw_stored`; where it cannot, the
+        draw: writes pictures of typical episodes, as `stored.draw_stored`; where it cannot, the
             card says why.
 
     Returns:

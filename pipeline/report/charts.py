@@ -14,7 +14,7 @@ from pipeline.report.pages import count, fixed, is_number, short
 # Its yellow is left out, too pale for lines on white; the last three are darker than all others.
 SERIES_COLOURS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
-    *("#5b3a8c", "#6e4b1f", "#5f6b76"),
+    *(figures.VIOLET, figures.BROWN, figures.GREY),
 )
 SERIES_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
@@ -224,13 +224,13 @@ def latency(
                 end = max(end, row.p99_us)
             axes.annotate(
                 text, (end, place), xytext=(7, 0), textcoords="offset points", va="center",
-                bbox={"boxstyle": "square,pad=0.15", "fc": "white", "ec": "none"},
+                bbox={"boxstyle": "square,pad=0.15", "fc": figures.PAPER, "ec": "none"},
             )  # fmt: skip
         axes.axvline(budget_us, color=figures.SECOND, zorder=0, **_DASHED)
         axes.annotate(
             f"control period {budget_us / 1000:g} ms", (budget_us, 1), xytext=(0, 4),
             xycoords=axes.get_xaxis_transform(), textcoords="offset points", ha="right",
-            color="#a84600",
+            color=figures.LIMIT_TEXT,
         )  # fmt: skip
         # Room for the label of the longest bar.
         figures.label_rows(

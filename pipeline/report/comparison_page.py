@@ -11,6 +11,7 @@ from flows.records.records import read_record
 from flows.stages.comparison.legged import COMPARISON
 from learners.training.records.history import read_history
 from pipeline.report import charts
+from pipeline.report.expert_section import SheetFigure, sheet_figures
 from pipeline.report.figures import Panel
 from pipeline.report.pages import (
     DASH,
@@ -25,6 +26,7 @@ from pipeline.report.pages import (
     words,
     write_texts,
 )
+from pipeline.report.run_files import read_pictures
 
 PAGE_NAME = "comparison.html"
 MARKDOWN_NAME = "comparison.md"
@@ -45,9 +47,12 @@ def write_comparison(folder: Path) -> Path:
     if record is None:
         raise ValueError(f"no finished comparison in {folder}; `gaitforge compare` makes one")
     histories = {run["run"]: read_history(folder / "train" / run["run"]) for run in record["runs"]}
+    sheets = sheet_figures(folder, read_pictures(folder)[0])
     rows = comparison_rows(record)
     table = markdown_table(rows[0], [row.values() for row in rows]) + "\n"
-    write_texts(folder, {MARKDOWN_NAME: table, PAGE_NAME: comparison_page(record, histories)})
+    write_texts(
+        folder, {MARKDOWN_NAME: table, PAGE_NAME: comparison_page(record, histories, sheets)}
+    )
     return folder / PAGE_NAME
 
 
@@ -56,13 +61,19 @@ def comparison_rows(record: Record) -> list[dict[str, str]]:
     return [_model_row(model) for model in record["models"]] + [_expert_row(record["expert"])]
 
 
-def comparison_page(record: Record, histories: Histories) -> str:
+def comparison_page(
+    record: Record, histories: Histories, sheets: Sequence[SheetFigure] = ()
+) -> str:
     """The page of a comparison's record, as text; `histories` has the rows of each run."""
     return render(
         "comparison.html",
         abstract=_abstract(record),
         record=record,
-        table=comparison_rows(record),
+        sheets=sheets,
+        table=[
+            {name: value.removesuffix(")").split(" (") for name, value in row.items()}
+            for row in comparison_rows(record)
+        ],
         loss_charts=charts.losses(
             ((run["model"], histories[run["run"]]) for run in record["runs"]),
             "optimiser steps",
@@ -95,7 +106,11 @@ def _abstract(record: Record) -> str:
         reverse=True,
     )
     reached = [f"{m['model']} {spread(m['return_fraction'], 3)}" for m in ranked]
-    return f"{text} Of the expert’s return they reach: {', '.join(reached)}." if reached else text
+    if not reached:
+        return text
+    levels = sorted({str(cell["level"]) for cell in record["expert"]["cells"]})
+    text += f" Of the expert’s return they reach at terrain level {', '.join(levels)} of 0 to 9: "
+    return text + ", ".join(reached) + "."
 
 
 def _return_chart(models: Sequence[Record], grouping: str, kind: str) -> Panel:

@@ -1,6 +1,7 @@
 """The report's contact sheets, and the expert's card as a table."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from datasets.errors import amount
 from pipeline.report.pages import data_uri
@@ -17,17 +18,16 @@ class SheetFigure:
     alt: str
 
 
-def sheet_figures(run: RunFiles) -> list[SheetFigure]:
+def sheet_figures(folder: Path, pictures: Record | None) -> list[SheetFigure]:
     """A figure a sheet, in the order of `pictures.json`; none where nothing was drawn."""
-    sheets = run.pictures["sheets"] if run.pictures else []
     figures = []
-    for sheet in sheets:
+    for sheet in pictures["sheets"] if pictures else []:
         alt = (
             f"{sheet['skill']} on {sheet['terrain']}, level {sheet['level']}: {sheet['command']}; "
             f"{'success' if sheet['success'] else 'no success'}, "
             f"{sheet['succeeded']} of {amount(sheet['episodes'], 'episode')} succeed"
         )
-        uri = data_uri(run.root / PICTURES / sheet["file"])
+        uri = data_uri(folder / PICTURES / sheet["file"])
         caption = sheet.get("caption", sheet["skill"])
         figures.append(SheetFigure(sheet.get("policy", EXPERT), caption, uri, alt))
     return figures

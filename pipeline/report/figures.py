@@ -1,9 +1,9 @@
-"""Figures as inline SVG: their style, their axes and the colours of heat tables.
+"""Figures as inline SVG: their style and their axes.
 
 The `<svg>` has no width and height, so that the page scales it; its natural size in CSS pixels is
 its viewBox. Text stays text and takes the page's font, which is narrower than the one that the
-layout is computed with. Colours are CSS variables with defaults, so that a page may have a dark
-mode. The same input gives the same bytes.
+layout is computed with. Colours are CSS variables with defaults, for the pages' dark mode. The same
+input gives the same bytes.
 """
 
 import io
@@ -17,7 +17,6 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -30,8 +29,12 @@ EDGE = "#b8c2cc"
 ACCENT = "#0072b2"
 SECOND = "#d55e00"
 BAND = "#eef4f8"
+LIMIT_TEXT = "#a84600"
+PAPER = "#ffffff"
+VIOLET, BROWN, GREY = "#5b3a8c", "#6e4b1f", "#5f6b76"
 _VARIABLES = {INK: "ink", MUTED: "muted", GRID: "line", EDGE: "edge", ACCENT: "bar",
-              SECOND: "limit", BAND: "band"}  # fmt: skip
+              SECOND: "limit", BAND: "band", LIMIT_TEXT: "limit-text", PAPER: "paper",
+              VIOLET: "violet", BROWN: "brown", GREY: "grey"}  # fmt: skip
 """Colour -> the page's CSS variable that may replace it."""
 
 _STYLE: dict[Any, Any] = {
@@ -62,19 +65,6 @@ class Panel:
     title: str
     svg: str
     note: str = ""
-
-
-def heat_colours(value: float, low: float, high: float) -> tuple[str, str]:
-    """Background and text colour of `value` on a scale from pale (`low`) to dark blue (`high`)."""
-    span = high - low
-    share = min(max((value - low) / span, 0.0), 1.0) if span > 0 else 0.5
-    red, green, blue = mpl.colormaps["Blues"](0.06 + 0.84 * share)[:3]
-    # Relative luminance and the 0.179 at which black and white text contrast equally: WCAG 2.1.
-    luminance = sum(
-        weight * (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
-        for weight, part in ((0.2126, red), (0.7152, green), (0.0722, blue))
-    )
-    return to_hex((red, green, blue)), ("#000000" if luminance > 0.179 else "#ffffff")
 
 
 @contextmanager

@@ -16,6 +16,10 @@ from datasets.files import check_outside_stores, write_bytes_durably
 Record = Mapping[str, Any]
 
 DASH = "–"
+DEEP = 0.72
+"""Share of the heat colours at which black and white text contrast equally, in either mode."""
+POLICY_NAMES = {"expert": "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)",
+                "first": "FCNet, first stage"}  # fmt: skip
 
 
 def fixed(value: float | None, digits: int = 2) -> str:
@@ -55,6 +59,11 @@ def size(n_bytes: float | None) -> str:
 def words(name: object) -> str:
     """A name of the files as words."""
     return str(name).replace("_", " ")
+
+
+def policy(name: str) -> str:
+    """How pages call a policy."""
+    return POLICY_NAMES.get(name, name)
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -118,8 +127,8 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shared = (amount, count, duration, fixed, interval, size, words, short, spread, flattened)
-    for each in (*shared, cell, quoted):
+    shared = (amount, cell, count, duration, fixed, flattened, interval, policy, short, size)
+    for each in (*shared, spread, words, quoted):
         environment.filters[each.__name__] = each
     environment.filters.update(filters or {})
     return environment.get_template(template).render(**shown)

@@ -1,48 +1,45 @@
 """Contact sheets and films of an expert, one typical episode per skill, and sheets of learners.
 
 The episode shown has the median return of a few held-out ones; the sheet says how many of these
-succeeded. Of a learner's evaluation two are run again: a typical one and the worst.
+succeeded. Of a learner's evaluation two are run again: a typical episode and a typical failure.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from collectors.experts.expert import DEFAULT_EXPERT, Expert, load_expert
 from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec
 from collectors.legged.evaluation import EvaluationGrid
-from collectors.legged.observations import OBS_DIM
 from collectors.legged.rollout import EpisodeResult, run_episodes
-from collectors.policies import Observation
 from collectors.rendering.rendering import RenderingError, Shot, draw
 from collectors.rendering.scene import Scene, frame_steps, scene_of
-from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
+from collectors.robots.robot import RobotCard
 from collectors.scenarios.skills import SKILLS, check_skill
 from collectors.scenarios.terrains import TERRAINS, check_terrain
 from collectors.timing import CONTROL_DT_S
-from datasets import Schema, Selection
-from datasets.catalog.listing import episode_name
 from datasets.errors import amount
 from datasets.files import write_bytes_durably
 from flows.records.plans import plan_from_tree
 from flows.records.records import digest, read_record, write_record
+from flows.stages.comparison.legged import COMPARISON
 from flows.stages.evaluate import EvaluatePlan
 from flows.tasks.policies import PolicySource
 from pipeline.report.picture_files import FRAME_PX, SHEET_FRAMES, Heading, animation, contact_sheet
 from pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
 
-FORMATS = ("png", "gif", "webp")
+FORMATS = ("png", "gif", "webp", "mp4")
 FILM_FPS = 25
-STORED_FRAMES = 4
-_DRAWING = 2
+_DRAWING = 3
 """Version of the drawing: raise it to have existing sheets drawn again."""
 
 # Few rows round differently: returns are within 0.002 of the evaluation's, with 2 robots 0.05.
 _ROBOTS = 8
+_TRIED = 40
+"""Episodes of a cell that are run to find a failure."""
 Say = Callable[[str], None]
 
 
@@ -129,123 +126,33 @@ def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
 
 
 def learner_takes(run_dir: Path, source: PolicySource, plan: EvaluatePlan) -> list[Take]:
-    """Two episodes of an evaluation, run again; none of an old one, without episodes' returns."""
+    """Episodes of an evaluation, run again: a typical one, and a typical failure if there is one.
+
+    The first has the median return of the cell of median return. The failure is of the cell with
+    the fewest successes: of its episodes without success, the one of median return. An evaluation
+    of an old version, without the returns of its episodes, gives none.
+    """
     evaluation = read_record(run_dir / "evaluate" / f"{source.name}.json") or {}
     returns = np.array(evaluation.get("returns", []))
     if not returns.size:
         return []
     specs = sorted(plan.grid.specs(), key=lambda s: (s.terrain, s.skill, s.level, s.index))
-    cell, middle = np.argsort(returns.mean(axis=1))[len(returns) // 2], returns.shape[1] // 2
-    typical = specs[cell * returns.shape[1] + np.argsort(returns[cell])[middle]]
-    shown = {"median return": typical, "lowest return": specs[returns.argmin()]}
+    count = returns.shape[1]
+    cell = np.argsort(returns.mean(axis=1))[len(returns) // 2]
+    typical = specs[cell * count + np.argsort(returns[cell])[count // 2]]
+    worst = count * int(np.argmin([each["success"] for each in evaluation["cells"]]))
+    tried = specs[worst : worst + min(count, _TRIED)]
     policy, _, robot = source.load(_ROBOTS, plan.robot, plan.return_target)
     env = LeggedEnvironment(robot, _ROBOTS, plan.threads, plan.sim)
     try:
-        ran = {r.spec: r for r in run_episodes(env, policy, list(shown.values()), record=True)}
+        chosen = list(dict.fromkeys([typical, *tried]))
+        ran = {r.spec: r for r in run_episodes(env, policy, chosen, record=True)}
     finally:
         env.close()
+    failed = sorted((ran[s] for s in tried if not ran[s].success), key=lambda r: r.episode_return)
     tally = (round(evaluation["success"] * len(specs)), len(specs), source.name)
-    return [Take(ran[spec], *tally, kind) for kind, spec in shown.items()]
-
-
-class _Playback:
-    """Plays the stored actions (T, 12) of one episode after the other on one robot."""
-
-    name = "playback"
-
-    def __init__(self, episodes: Sequence[np.ndarray]) -> None:
-        self._episodes = iter(episodes)
-        self._actions: Iterator[np.ndarray] = iter(())
-
-    def reset(self, ids: np.ndarray) -> None:
-        if len(ids):
-            self._actions = iter(next(self._episodes))
-
-    def act(self, observation: Observation) -> np.ndarray:
-        """(1, 12) the next stored action; zeros where an episode does not end as stored."""
-        return next(self._actions, np.zeros(N_JOINTS, np.float32))[None]
-
-
-def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
-    """A stored episode a skill, of median return, simulated again from seed and stored actions.
-
-    Raises:
-        RenderingError: not the legged task's own episodes, or they do not repeat here.
-    """
-    schema, there = selection.store.schema, selection.catalog.column_names
-    if not {"terrain", "skill", "action_noise"} <= {*there} or not _is_legged(schema):
-        raise RenderingError("only episodes that gaitforge collected with legged robots are drawn")
-    tallies, indices = _typical(selection)
-    rows = selection.catalog.rows(selection.rows[indices]).to_pylist()
-    stored = [selection.episode(index) for index in indices]
-    specs = [
-        EpisodeSpec(*(row[name] for name in _SPEC), action_noise=row["action_noise"])
-        for row in rows
-    ]
-    try:
-        robot = load_robot(schema.robot)
-        env = LeggedEnvironment(robot, 1, 1)
-    except ValueError as error:
-        raise RenderingError(f"the episodes cannot be simulated here: {error}") from None
-    try:
-        policy = _Playback([arrays["action"] for arrays in stored])
-        results = list(run_episodes(env, policy, specs, record=True))
-    finally:
-        env.close()
-    takes = []
-    for row, arrays, result, tally in zip(rows, stored, results, tallies, strict=True):
-        if result.record is None or not np.array_equal(result.record.obs, arrays["obs"]):
-            raise RenderingError("the episodes do not repeat here bit for bit")
-        judged = replace(result, success=row["success"])  # as it was when it was stored
-        takes.append(Take(judged, *tally, episode_name(row["episode"])))
-    return takes, robot
-
-
-_SPEC = ("episode", "terrain", "level", "skill", "seed")
-
-
-def _is_legged(schema: Schema) -> bool:
-    widths = {field.name: field.shape for field in schema.fields}
-    return widths.get("obs") == (OBS_DIM,) and widths.get("action") == (N_JOINTS,)
-
-
-def _typical(selection: Selection) -> tuple[list[tuple[int, int]], list[int]]:
-    """Per skill: (successes, episodes), and which episode of no other driver has median return."""
-    names = [name for name in ("policy_hash",) if name in selection.catalog.column_names]
-    columns = selection.catalog.rows(
-        selection.rows, ["skill", "return", "success", "expert_hash", *names]
-    )
-    rows = columns.to_pylist()
-    found: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        if row.get("policy_hash") in (None, row["expert_hash"]):
-            found.setdefault(row["skill"], []).append(i)
-    tallies, chosen = [], []
-    for _, mine in sorted(found.items()):
-        mine.sort(key=lambda i: rows[i]["return"])
-        tallies.append((sum(rows[i]["success"] for i in mine), len(mine)))
-        chosen.append(mine[len(mine) // 2])
-    return tallies, chosen
-
-
-def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
-    """Draw a sheet of a typical stored episode a skill; a record of each, with its file's name.
-
-    Raises:
-        RenderingError: see `stored_takes`, or MuJoCo cannot draw here.
-    """
-    takes, robot = stored_takes(selection)
-    scenes = [scene_of(take.result, robot) for take in takes]
-    shots = [Shot(scene, frame_steps(len(scene.state), STORED_FRAMES)) for scene in scenes]
-    pictures = draw(shots, *FRAME_PX)
-    folder.mkdir(parents=True, exist_ok=True)
-    sheets = []
-    for take, shot, frames in zip(takes, shots, pictures, strict=True):
-        name = f"{take.result.spec.skill}.png"
-        content = contact_sheet(heading(take), frames, shot.steps * CONTROL_DT_S)
-        write_bytes_durably(folder / name, content)
-        sheets.append({"file": name, "episode": take.policy, **_facts(take)})
-    return sheets
+    takes = [Take(ran[typical], *tally)]
+    return takes + [Take(r, *tally, "typical failure") for r in failed[len(failed) // 2 :][:1]]
 
 
 def make_sheets(
@@ -264,29 +171,82 @@ def make_sheets(
     """
     plan, expert = plan or FilmPlan(), load_expert(expert_name or DEFAULT_EXPERT)
     key = digest([plan, expert.hash, _DRAWING, [[s.key(), on] for s, on in learners]])
-    known = read_record(folder / PICTURE_INDEX)
-    if (
-        known is not None
-        and known.get("key") == key
-        and all((folder / sheet["file"]).is_file() for sheet in known["sheets"])
-    ):
+    if _are_drawn(folder, key):
         return
     takes = record_takes(expert, plan)
     for source, evaluated_on in learners:
         takes += learner_takes(folder.parent, source, evaluated_on)
-    scenes = [scene_of(take.result, expert.policy.robot) for take in takes]
-    shots = [_sheet_shot(scene) for scene in scenes]
+    facts = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
+    _draw_into(folder, takes, expert.policy.robot, facts)
+
+
+def make_comparison_sheets(run_dir: Path, say: Say) -> None:
+    """Draw the sheets of a comparison's models, each one's of its first seed.
+
+    Where MuJoCo cannot draw, `say` gets the reason and the comparison has no pictures.
+
+    Raises:
+        ValueError: no finished comparison, or a folder that cannot be written.
+    """
+    record = read_record(run_dir / COMPARISON)
+    if record is None:
+        raise ValueError(f"no finished comparison in {run_dir}; `gaitforge compare` makes one")
+    plan, folder = plan_from_tree(EvaluatePlan, record["plan"]["evaluate"]), run_dir / PICTURES
+    first = {run["model"]: run["run"] for run in reversed(record["runs"])}
+    sources = [PolicySource(first[m["model"]], run_dir / "train" / first[m["model"]])
+               for m in record["models"]]  # fmt: skip
+    key = digest([_DRAWING, plan, [source.key() for source in sources]])
+    if _are_drawn(folder, key):
+        return
+    takes = [take for source in sources for take in learner_takes(run_dir, source, plan)]
+    robot = load_expert(record["plan"]["expert"]).policy.robot
+    try:
+        _draw_into(folder, takes, robot, {"key": key})
+    except RenderingError as error:
+        say(f"no pictures: {error}")
+
+
+def _are_drawn(folder: Path, key: str) -> bool:
+    known = read_record(folder / PICTURE_INDEX) or {}
+    return known.get("key") == key and all(
+        (folder / sheet["file"]).is_file() for sheet in known["sheets"]
+    )
+
+
+def draw_sheets(
+    folder: Path,
+    takes: Sequence[Take],
+    names: Sequence[str],
+    robot: RobotCard,
+    frames: int = SHEET_FRAMES,
+) -> list[dict[str, object]]:
+    """Draw a contact sheet a take into the named files of a folder; a record of each.
+
+    Raises:
+        RenderingError: MuJoCo cannot draw here.
+    """
+    scenes = [scene_of(take.result, robot) for take in takes]
+    shots = [Shot(scene, frame_steps(len(scene.state), frames)) for scene in scenes]
     pictures = draw(shots, *FRAME_PX)
     folder.mkdir(parents=True, exist_ok=True)
-    sheets = []
-    for take, shot, frames in zip(takes, shots, pictures, strict=True):
-        learned = f"{take.policy}-{take.kind.split()[0]}.png"
-        name = f"{take.result.spec.skill}.png" if take.policy == EXPERT else learned
-        sheet = contact_sheet(heading(take), frames, shot.steps * CONTROL_DT_S)
+    for name, take, shot, drawn in zip(names, takes, shots, pictures, strict=True):
+        sheet = contact_sheet(heading(take), drawn, shot.steps * CONTROL_DT_S)
         write_bytes_durably(folder / name, sheet)
-        sheets.append({"file": name, **_facts(take)})
-    record = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
-    write_record(folder / PICTURE_INDEX, {**record, "renderer": "mujoco", "sheets": sheets})
+    return [{"file": name, **_facts(take)} for name, take in zip(names, takes, strict=True)]
+
+
+def _draw_into(
+    folder: Path, takes: Sequence[Take], robot: RobotCard, facts: Mapping[str, object]
+) -> None:
+    """Draw sheets, and then write their index."""
+    names = [
+        f"{take.result.spec.skill}.png"
+        if take.policy == EXPERT
+        else f"{take.policy}-{take.kind.replace(' ', '-')}.png"
+        for take in takes
+    ]
+    sheets = draw_sheets(folder, takes, names, robot)
+    write_record(folder / PICTURE_INDEX, {**facts, "renderer": "mujoco", "sheets": sheets})
 
 
 def make_run_sheets(run_dir: Path, say: Say | None = None) -> None:
@@ -321,7 +281,7 @@ def make_films(
     plan: FilmPlan,
     formats: Sequence[str] = ("gif", "png"),
 ) -> list[Path]:
-    """Draw every skill of the plan in every format: "png" sheets, "gif" and "webp" animations.
+    """Draw every skill of the plan in every format: "png" sheets, "gif", "webp", "mp4" animations.
 
     Raises:
         RenderingError: MuJoCo cannot draw here.
@@ -337,7 +297,7 @@ def make_films(
     for take in takes:
         scene = scene_of(take.result, expert.policy.robot)
         stills = sorted({name == "png" for name in formats})
-        shots = [_sheet_shot(scene) if still else _film_shot(scene) for still in stills]
+        shots = [_sheet_shot(scene) if still else film_shot(scene) for still in stills]
         drawn = dict(zip(stills, zip(shots, draw(shots, *FRAME_PX), strict=True), strict=True))
         for name in formats:
             shot, frames = drawn[name == "png"]
@@ -385,8 +345,8 @@ def _facts(take: Take) -> dict[str, object]:
         "succeeded": take.succeeded,
         "episodes": take.episodes,
         "policy": take.policy,
-        "caption": f"{take.kind} {result.episode_return:.2f}, {heading(take).outcome}: "
-        f"{spec.skill} on {spec.terrain}, level {spec.level}, seed {spec.seed}",
+        "caption": f"{take.kind}: {spec.skill} on {spec.terrain}, level {spec.level}; "
+        f"return {result.episode_return:.2f}, {heading(take).outcome}; seed {spec.seed}",
     }
 
 
@@ -394,5 +354,6 @@ def _sheet_shot(scene: Scene) -> Shot:
     return Shot(scene, frame_steps(len(scene.state), SHEET_FRAMES))
 
 
-def _film_shot(scene: Scene) -> Shot:
+def film_shot(scene: Scene) -> Shot:
+    """The scene at `FILM_FPS`."""
     return Shot(scene, np.arange(0, len(scene.state), round(1.0 / (FILM_FPS * CONTROL_DT_S))))

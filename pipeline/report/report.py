@@ -15,23 +15,36 @@ from datasets.errors import amount
 from pipeline.report import charts, pages
 from pipeline.report.bench_page import bench_panels
 from pipeline.report.expert_section import card_table, sheet_figures
-from pipeline.report.figures import MUTED, Panel, heat_colours
+from pipeline.report.figures import Panel
 from pipeline.report.run_files import EXPERT, Record, RunFiles, read_run
 
 REPORT_NAME = "report.html"
 
 
-POLICY_NAMES = {EXPERT: "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)"}
+_STAGES = {
+    "collect": "The expert drives; its episodes are stored.",
+    "train first": "A first learner, from the expert’s episodes alone.",
+    "collect corrections": "The first learner drives in short stretches; what the expert would "
+    "have done is stored (DAgger).",
+    "describe": "Statistics of the dataset.",
+    "train": "From all episodes.",
+    "evaluate": "In closed loop, on the held-out episodes.",
+}
+"""What a stage does, by its name or its first word."""
 
 
 @dataclass(frozen=True)
 class HeatCell:
-    """A number and its interval as text on its colour; without a number, a dash on none."""
+    """A number and its interval as text, and its place from the lowest (0) to the highest (1)."""
 
     text: str
-    background: str
-    colour: str
+    share: float | None = None
     interval: str = ""
+
+    @property
+    def deep(self) -> bool:
+        """Whether the background is at the far end of the scale, which needs the other ink."""
+        return self.share is not None and self.share >= pages.DEEP
 
 
 @dataclass(frozen=True)
@@ -76,12 +89,7 @@ def write_report(run_dir: Path) -> Path:
 
 def render_report(run: RunFiles) -> str:
     """The page as text."""
-    return pages.render("report.html", {"policy": policy_name}, **_context(run))
-
-
-def policy_name(policy: str) -> str:
-    """How the page calls a policy."""
-    return POLICY_NAMES.get(policy, policy)
+    return pages.render("report.html", **_context(run))
 
 
 def _context(run: RunFiles) -> dict[str, object]:
@@ -92,7 +100,7 @@ def _context(run: RunFiles) -> dict[str, object]:
         "abstract": _abstract(summary),
         "summary": summary,
         "learned": [name for name in summary["policies"] if name != EXPERT],
-        "sheets": sheet_figures(run),
+        "sheets": sheet_figures(run.root, run.pictures),
         "card": card_table(run),
         "dataset": dataset,
         "dataset_heat": [
@@ -105,8 +113,9 @@ def _context(run: RunFiles) -> dict[str, object]:
         "spectra_charts": [_spectrum_chart(signal, cut) for signal in dataset["spectra"]],
         "training": run.training,
         "training_charts": charts.losses(
-            ((policy_name(each.policy), each.history) for each in run.training), "gradient steps"
+            ((pages.policy(each.policy), each.history) for each in run.training), "gradient steps"
         ),
+        "stages": _stages(run),
         "best_validation": {r.policy: _best_validation(r.history) for r in run.training},
         "success_heat": _evaluation_heat(summary, "success", (0.0, 1.0)),
         "return_heat": _evaluation_heat(summary, "return", None),
@@ -122,6 +131,16 @@ def _context(run: RunFiles) -> dict[str, object]:
     }
 
 
+def _stages(run: RunFiles) -> list[tuple[str, str, float]]:
+    """Name, what it does, and seconds of every stage, in their order."""
+    rows = []
+    for stage, seconds in run.stages.items():
+        kind, _, policy = stage.partition(" ")
+        shown = f"{kind} {pages.policy(policy)}" if policy in pages.POLICY_NAMES else stage
+        rows.append((shown, _STAGES.get(stage, _STAGES.get(kind, "")), seconds))
+    return rows
+
+
 def _abstract(summary: Record) -> str:
     """The result in one sentence, from what the summary has."""
     steps = pages.count(summary["dataset"].get("steps"))
@@ -134,11 +153,14 @@ def _abstract(summary: Record) -> str:
         return f"{steps} recorded control steps; no learned policy has been evaluated."
     name, best = max(learned, key=lambda item: item[1]["return_fraction"])
     sentence = (
-        f"Trained on {steps} recorded control steps, {policy_name(name)} reaches "
+        f"Trained on {steps} recorded control steps, {pages.policy(name)} reaches "
         f"{pages.fixed(best['return_fraction'], 3)} of the expert's return"
     )
     if pages.is_number(best["success"]):
         sentence += f" and succeeds in {pages.fixed(best['success'])} of the held-out episodes"
+    levels = sorted({str(cell["level"]) for cell in summary["cells"]})
+    if levels:
+        sentence += f" at terrain level {', '.join(levels)} of 0 to 9"
     if pages.is_number(best["latency_us_median"]):
         sentence += (
             f", with a median of {pages.count(best['latency_us_median'])} µs for a control step"
@@ -161,7 +183,7 @@ def _evaluation_heat(
     tables = {policy: _mean_over_levels(cells[policy], field) for policy in cells}
     limits = limits or _limits(value for table in tables.values() for value in table.values())
     return [
-        _heat_table(policy_name(policy), values, 2, limits, _intervals(cells[policy], field))
+        _heat_table(pages.policy(policy), values, 2, limits, _intervals(cells[policy], field))
         for policy, values in tables.items()
         if values
     ]
@@ -212,9 +234,11 @@ def _heat_table(
 
 def _heat_cell(value: float | None, digits: int, limits: tuple[float, float], ci: Any) -> HeatCell:
     if not pages.is_number(value):
-        return HeatCell(pages.DASH, "#ffffff", MUTED)
+        return HeatCell(pages.DASH)
     shown = pages.interval(ci, 1 if abs(value) >= 2 else 2)  # at most 12 characters fit
-    return HeatCell(pages.fixed(value, digits), *heat_colours(value, *limits), shown)
+    low, high = limits
+    share = min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.5
+    return HeatCell(pages.fixed(value, digits), share, shown)
 
 
 def _dataset_charts(dataset: Record) -> list[Panel]:
@@ -237,7 +261,7 @@ def _randomisation_chart(draw: Record) -> Panel:
 
 def _modes_cut(run: RunFiles) -> ModesCut | None:
     """From the first training configuration that says `n_modes` and `context_len`; else none."""
-    for training in run.training:
+    for training in (each for each in run.training if each.policy in run.summary["policies"]):
         leaves = {name.rpartition(".")[2]: leaf for name, leaf in pages.flattened(training.config)}
         n_modes, context_len = leaves.get("n_modes"), leaves.get("context_len")
         if isinstance(n_modes, int) and isinstance(context_len, int):
@@ -269,7 +293,7 @@ def _best_validation(history: Iterable[Record]) -> float | None:
 def _latency_chart(policies: Mapping[str, Record], control_dt_s: float) -> Panel | None:
     """None if no policy's latency was measured."""
     rows = [
-        charts.LatencyBar(policy_name(name), row["latency_us_median"], row["latency_us_p99"])
+        charts.LatencyBar(pages.policy(name), row["latency_us_median"], row["latency_us_p99"])
         for name, row in policies.items()
         if pages.is_number(row["latency_us_median"])
     ]

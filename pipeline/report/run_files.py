@@ -13,6 +13,7 @@ PICTURES = Path("pictures")
 PICTURE_INDEX = "pictures.json"
 EXPERT_CARD = Path("expert.json")
 BENCH = Path("bench_learners.json")
+WALL = Path("wall.json")
 
 _HISTORY = "step loss validation_loss lr steps_per_s elapsed_s"
 _CELL = "policy terrain skill level return success survival episodes"
@@ -54,7 +55,9 @@ class RunFiles:
     """All that a report is made from, as read; `paths` are the files, relative to `root`.
 
     `pictures` is None where none were drawn, `expert` where the run holds no card of its expert,
-    `bench` where the learners' speeds were not measured into its folder.
+    `bench` where the learners' speeds were not measured into its folder. `training` is in the order
+    of the stages; a policy that only drove is in it too. `stages` has the seconds of each stage,
+    nothing where they were not kept.
     """
 
     root: Path
@@ -65,6 +68,7 @@ class RunFiles:
     pictures: Record | None
     expert: Record | None
     bench: Record | None
+    stages: Mapping[str, float]
     paths: tuple[Path, ...]
 
 
@@ -78,22 +82,52 @@ def read_run(run_dir: Path) -> RunFiles:
         raise ValueError(f"no run folder at {run_dir}; `gaitforge demo --out DIR` makes one")
     paths = [Path("summary.json"), Path("dataset.json"), Path("plan.json")]
     summary, dataset, plan = (_read_object(run_dir, path) for path in paths)
-    learned = [name for name in summary["policies"] if name != EXPERT]
+    stages = _read_stages(run_dir)
+    trained = [stage.removeprefix("train ") for stage in stages if stage.startswith("train ")]
+    learned = [name for name in trained if (run_dir / _history_path(name)).is_file()]
+    learned += [name for name in summary["policies"] if name not in (EXPERT, *learned)]
     training = tuple(_read_training(run_dir, policy) for policy in learned)
     for policy in learned:
         paths += [_history_path(policy), _config_path(policy)]
+    pictures, drawn = read_pictures(run_dir)
+    paths += drawn[:1]
     extras: list[Record | None] = []
-    for path in (PICTURES / PICTURE_INDEX, EXPERT_CARD, BENCH):
+    for path in (EXPERT_CARD, BENCH):
         there = (run_dir / path).is_file()
         extras.append(_read_object(run_dir, path) if there else None)
         paths += [path] if there else []
-    pictures, expert, bench = extras
+    expert, bench = extras
     cells = (expert or {}).get("evaluation", {}).get("cells", [])
     _check_records(cells, _CELL, f"{EXPERT_CARD}: cells")
-    paths += _sheets(run_dir, pictures["sheets"] if pictures else [])
+    paths += drawn[1:]
+    paths += [WALL] if stages else []
     return RunFiles(
-        run_dir, summary, dataset, plan, training, pictures, expert, bench, tuple(paths)
+        run_dir, summary, dataset, plan, training, pictures, expert, bench, stages, tuple(paths)
     )
+
+
+def _read_stages(run_dir: Path) -> dict[str, float]:
+    """Seconds by stage, over all runs of an interrupted one; empty without the file."""
+    seconds: dict[str, float] = {}
+    if not (run_dir / WALL).is_file():
+        return seconds
+    entries = _parse(_read_text(run_dir, WALL), str(WALL), list)
+    _check_records(entries, "stage seconds", str(WALL))
+    for entry in entries:
+        seconds[entry["stage"]] = seconds.get(entry["stage"], 0.0) + entry["seconds"]
+    return seconds
+
+
+def read_pictures(folder: Path) -> tuple[Record | None, list[Path]]:
+    """The index of a folder's pictures, None where none were drawn, and its files, the index first.
+
+    Raises:
+        ValueError: a picture is missing, or the index is malformed.
+    """
+    if not (folder / PICTURES / PICTURE_INDEX).is_file():
+        return None, []
+    index = _read_object(folder, PICTURES / PICTURE_INDEX)
+    return index, [PICTURES / PICTURE_INDEX, *_sheets(folder, index["sheets"])]
 
 
 def _sheets(run_dir: Path, sheets: Iterable[Record]) -> list[Path]:
@@ -154,12 +188,17 @@ def _records(value: Any) -> Iterable[Record]:
 
 
 def _parse_object(text: str, where: str) -> Record:
+    return _parse(text, where, dict)
+
+
+def _parse(text: str, where: str, kind: type) -> Any:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{where} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} must be a JSON object, not a {type(value).__name__}")
+    if not isinstance(value, kind):
+        wanted = {dict: "object", list: "list"}[kind]
+        raise ValueError(f"{where} must be a JSON {wanted}, not a {type(value).__name__}")
     return value
 
 

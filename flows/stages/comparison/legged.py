@@ -15,6 +15,7 @@ import numpy as np
 from collectors.experts.expert import DEFAULT_EXPERT, load_expert
 from collectors.legged.evaluation import EvaluationGrid
 from collectors.legged.observations import POLICY_SLICES
+from collectors.legged.rewards import LARGEST_RETURN
 from collectors.robots.robot import load_robot
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
@@ -151,6 +152,7 @@ def run_comparison(
             "steps": held_out.steps,
             "selection": held_out.hash,
         },
+        "largest_return": LARGEST_RETURN,
         **summarise(plan.models, runs, expert),
         **provenance(),
     }

@@ -50,18 +50,28 @@ def _outcomes(evaluation: Row, expert: Row) -> Row:
     row["return_fraction"] = _fraction(evaluation["return"], expert["return"])
     row["return_fraction_ci95"] = ratio_interval(evaluation["returns"], expert["returns"])
     for name, by in GROUPINGS.items():
-        row[name] = _grouped(evaluation["cells"], expert["cells"], by)
+        row[name] = _grouped(evaluation, expert, by)
     return row
 
 
-def _grouped(cells: Sequence[Row], expert_cells: Sequence[Row], by: Sequence[str]) -> list[Row]:
+def _grouped(evaluation: Row, expert: Row, by: Sequence[str]) -> list[Row]:
+    """A row per group of cells; both evaluations have the same cells in the same order."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for k, cell in enumerate(evaluation["cells"]):
+        groups.setdefault(_key(cell, by), []).append(k)
+
+    def chosen(of: Row, field: str, group: list[int]) -> list[Any]:
+        return [of[field][k] for k in group if of[field]]  # old evaluations have no returns
+
     rows = []
-    for key in dict.fromkeys(_key(cell, by) for cell in cells):
-        own = [cell for cell in cells if _key(cell, by) == key]
+    for key, group in groups.items():
+        own = chosen(evaluation, "cells", group)
         row = dict(zip(by, key, strict=True)) | {"episodes": sum(cell["episodes"] for cell in own)}
         row |= {name: fmean(cell[name] for cell in own) for name in _OUTCOMES}
-        of_expert = fmean(cell["return"] for cell in expert_cells if _key(cell, by) == key)
-        rows.append(row | {"return_fraction": _fraction(row["return"], of_expert)})
+        of_expert = fmean(cell["return"] for cell in chosen(expert, "cells", group))
+        row["return_fraction"] = _fraction(row["return"], of_expert)
+        returns = (chosen(each, "returns", group) for each in (evaluation, expert))
+        rows.append(row | {"return_fraction_ci95": ratio_interval(*returns)})
     return rows
 
 
@@ -80,6 +90,7 @@ def _model_row(runs: Sequence[Row]) -> Row:
             dict(zip(by, _key(group[0], by), strict=True))
             | {"episodes": group[0]["episodes"]}
             | over_seeds(group, (*_OUTCOMES, "return_fraction"))
+            | {_INTERVALS[2]: _mean_limits([each[_INTERVALS[2]] for each in group])}
             for group in zip(*(run[name] for run in runs), strict=True)
         ]
     return row

@@ -173,7 +173,6 @@ CELL_FIELDS = {"terrains": "terrain", "skills": "skill", "levels": "level"}
 """Fields of the plans' grids -> arguments of the group CELLS, for `given`."""
 GROUPS = {
     "CELLS": "--terrain --skill --level",
-    "GRID": "--terrain --skill --level --episodes --seed --threads",
     "SIMULATOR": "--sim --isaacgym-python",
     "SIMULATION": "--robots --seed --threads",
 }

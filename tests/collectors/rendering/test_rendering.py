@@ -1,6 +1,7 @@
 """Pictures of recorded episodes: true to the record, and one clear line without OpenGL."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from collectors.rendering.rendering import (
     draw,
 )
 from collectors.rendering.scene import Scene, frame_steps, lay_out, scene_of
+from collectors.robots.robot import load_robot
 from collectors.scenarios.terrains import make_tile, tile_heights
 from tests.collectors.making import ROBOT, Constant
+from tests.collectors.robots.robot_folders import robot_folder
 
 STEPS = 12
 SIZE = (240, 150)
@@ -102,6 +105,23 @@ def test_mujoco_draws_robot_ground_and_barriers(
         assert (frames[0].max(axis=-1) < 110).sum() > 200, "trunk"
         yellow = ((red > 150) & (green > 110) & (blue < green - 50)).sum()
         assert (yellow > 300) == (skill != "run")
+
+
+def test_a_robot_like_menageries_is_seen(scenes: dict[str, Scene], tmp_path: Path) -> None:
+    """Its shapes are for collisions only, in group 3, and its file brings lights of its own."""
+    lights = '<worldbody><light pos="0 0 9" diffuse="0 0 0"/>'
+    edits = [("<worldbody>", lights), ('group="1"', 'group="3"'), ('group="2"', 'group="3"')]
+    mine = load_robot(str(robot_folder(tmp_path / "mine", mjcf=edits)))
+    plain = load_robot("go1")
+    try:
+        seen = [
+            draw([Shot(replace(scenes["run"], robot=robot), frame_steps(STEPS, 1))], *SIZE)[0]
+            for robot in (mine, plain)
+        ]
+    except RenderingError as error:
+        pytest.skip(f"no OpenGL by {' or '.join(OPENGL_BACKENDS)}: {error}")
+    assert (seen[1].max(axis=-1) < 110).sum() > 200, "trunk"
+    np.testing.assert_array_equal(seen[0], seen[1])
 
 
 def test_mujoco_draws_no_shots_without_a_process() -> None:

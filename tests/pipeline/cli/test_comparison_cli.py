@@ -17,6 +17,7 @@ from pipeline.report.comparison_page import (
     write_comparison,
 )
 from tests.flows.making import COLLECT
+from tests.pipeline.report.test_pictures import draw_blocks
 from tests.pipeline.report.test_report import PageReader
 
 OWN = {
@@ -56,7 +57,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compared(store: Path) -> Path:
     """The folder of a finished comparison."""
     out = store.parent / "out"
-    assert call("compare", store, *OPTIONS, "--out", out) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.report.pictures.draw", draw_blocks)
+        assert call("compare", store, *OPTIONS, "--out", out) == 0
     return out
 
 
@@ -82,6 +85,7 @@ def test_the_table_has_a_row_for_every_model_and_the_expert(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2:5]] == ["mlp", "history-mlp", "expert"]
     assert "\u00a0±\u00a0" in lines[2]
+    assert lines[-2] == "evaluated on terrain level 2 of 0 to 9, 1 episode per cell"
     assert lines[-1] == f"page: {compared / PAGE_NAME}"
 
 
@@ -92,7 +96,11 @@ def test_the_page_and_the_markdown_show_the_records_numbers(compared: Path) -> N
     assert page.loads == []
     assert page.unnamed_charts == 0
     assert page.tags.count("svg") == 5
-    assert page.ids == ["result", "loss", "return", "latency", "cells", "repeat"]
+    assert page.ids == ["result", "loss", "return", "latency", "cells", "pictures", "repeat"]
+    assert "at terrain level 2 of 0 to 9" in text
+    assert "12.288" in text
+    assert "mlp-seed-0<small>median return" in text
+    assert "mlp-seed-1<small>" not in text, "of the first seed only"
     markdown = (compared / MARKDOWN_NAME).read_text().splitlines()
     for model, row in zip(record["models"], markdown[2:], strict=False):
         shown = [model["model"], f"{model['parameters']:,}"]
@@ -116,6 +124,7 @@ def test_names_of_the_record_are_escaped_on_the_page(compared: Path) -> None:
     record["store"] = "<script>alert(1)</script>.zarr"
     histories = {run["run"]: [] for run in record["runs"]}
     text = comparison_page(record, histories)
+    assert "Pictures" not in text
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
 

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from flows.records.records import read_record
-from pipeline.report.gym_comparison_page import PAGE_NAME, gym_comparison_page, write_gym_comparison
-from pipeline.report.gym_published import PUBLISHED, published
+from pipeline.report.gym_comparison_page import (
+    PAGE_NAME,
+    PUBLISHED,
+    gym_comparison_page,
+    published,
+    write_gym_comparison,
+)
 from tests.collectors.gym.making import make_training
 from tests.flows.gym_stores import make_gym_store
 from tests.pipeline.command_line import Run, assert_refused, call

@@ -7,17 +7,19 @@ import re
 from base64 import b64decode
 from collections.abc import Callable
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipeline.report.figures import heat_colours
 from pipeline.report.pages import count, duration, fixed, size
-from pipeline.report.report import write_report
+from pipeline.report.report import HeatCell, write_report
 from tests.pipeline.report.run_folder import (
     POLICIES,
     SKILLS,
@@ -150,7 +152,7 @@ def test_intervals_and_what_a_return_is_out_of_are_said(run_dir: Path) -> None:
     assert row[2].endswith(" 0.900 to 0.950")
     assert row[3].endswith(" 0.71 to 0.82")
     assert "terrain level 3 of 0 to 9, 16 held-out episodes per cell" in text
-    assert "largest possible return of an episode is 12.29" in text
+    assert "largest possible return of an episode is 12.288" in text
     heat = text[text.index("<h3>Return</h3>") :]
     assert " ".join(first_table(heat)["flat"][0].split()) == "5.00 4.0 to 6.0"
 
@@ -214,6 +216,21 @@ def test_page_embeds_every_contact_sheet_whole(run_dir: Path) -> None:
     assert shown == contents
     assert "no success, 3 of 5 episodes succeed" in page
     assert "<code>pictures/crawl.png</code>" in page
+
+
+def test_stages_are_shown_with_the_policy_that_only_drove(run_dir: Path, page: str) -> None:
+    assert "The run’s stages" not in page, "of an old run, without their times"
+    copytree(run_dir / "train" / "fcnet", run_dir / "train" / "first")
+    stages = [("collect", 30.0), ("train first", 20.0), ("train fcnet", 70.5), ("collect", 5.0)]
+    write_json(run_dir / "wall.json", [{"stage": s, "seconds": t} for s, t in stages])
+    reader = PageReader(write_report(run_dir).read_text())
+    assert reader.row("collect")[-1] == "35 s", "of both runs of an interrupted stage"
+    assert reader.row("train FCNet, first stage")[-1] == "20 s"
+    assert reader.row("train FCNet")[-1] == "70 s"
+    assert reader.row("FCNet, first stage")[1] == "3,000"
+    write_json(run_dir / "wall.json", {"collect": 30.0})
+    with pytest.raises(ValueError, match=r"wall\.json must be a JSON list"):
+        write_report(run_dir)
 
 
 def test_a_run_without_pictures_says_so(page: str) -> None:
@@ -393,17 +410,24 @@ def test_numbers_read_well(shown: str, expected: str) -> None:
     assert shown == expected
 
 
-@given(st.floats(-1e6, 1e6), st.floats(-1e3, 1e3), st.floats(-1e3, 1e3))
-def test_heat_text_always_contrasts_with_its_background(
-    value: float, low: float, high: float
-) -> None:
-    background, text = heat_colours(value, min(low, high), max(low, high))
+@pytest.mark.parametrize("mode", ["light", "dark"])
+@given(share=st.floats(0.0, 1.0))
+def test_heat_text_always_contrasts_with_its_background(mode: str, share: float) -> None:
+    css = files("pipeline.report").joinpath("templates/report.css").read_text()
+    found = re.findall(r"--(heat-low|heat-high|on-low|on-high): #(\w{6})", css)
+    named = dict(found[:4] if mode == "light" else found[4:8])
+    low, high, on_low, on_high = (
+        np.array(list(bytes.fromhex(named[name])))
+        for name in ("heat-low", "heat-high", "on-low", "on-high")
+    )
+    background = low + share * (high - low)
+    text = on_high if HeatCell("", share).deep else on_low
     lighter, darker = sorted((_luminance(background), _luminance(text)), reverse=True)
     # WCAG 2.1, level AA for normal text
     assert (lighter + 0.05) / (darker + 0.05) >= 4.5
 
 
-def _luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def _luminance(colour: np.ndarray) -> float:
+    parts = colour / 255
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
