@@ -19,7 +19,8 @@ from datasets.files import check_outside_stores, files_under
 from datasets.formats.readme import README, fenced, front_matter, plain
 from datasets.storage.about import read_about
 from flows.records.records import read_record
-from pipeline.report import charts, explorer
+from pipeline.report import charts
+from pipeline.report.explorer import page as explorer
 from pipeline.report.figures import Panel
 from pipeline.report.pages import (
     DASH,

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from datasets import Selection, Store, open_store
 from pipeline.report.card import selected, write_card
-from pipeline.report.explorer import MOST_NAMES, RESERVED, Column, binned
+from pipeline.report.explorer.columns import MOST_NAMES, RESERVED, Column, binned
 from tests.datasets.making import part_input, small_schema
 from tests.pipeline.command_line import call
 
@@ -95,7 +95,8 @@ def test_rare_names_share_a_code() -> None:
 
 def test_reserved_words_are_those_of_duckdb() -> None:
     query = "select keyword_name from duckdb_keywords() where keyword_category = 'reserved'"
-    assert {name for (name,) in duckdb.sql(query).fetchall()} == RESERVED
+    with duckdb.connect() as connection:
+        assert {name for (name,) in connection.execute(query).fetchall()} == RESERVED
 
 
 @pytest.fixture(scope="module")
