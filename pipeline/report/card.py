@@ -158,7 +158,7 @@ def write_readme(
     else:
         more = f"\nMore: [{PAGE_NAME}]({PAGE_NAME}), [{MARKDOWN_NAME}]({MARKDOWN_NAME})\n"
         (folder / README).write_text(given.read_text() + more, encoding="utf-8")
-    kept = {page.name, README} | ({markdown.name} if given is not None else set())
+    kept = {page.name, EXPLORER_NAME, README} | ({markdown.name} if given is not None else set())
     names = [name for name in files_under(folder) if name in kept or "/" in name]
     return {name: folder / name for name in names}
 

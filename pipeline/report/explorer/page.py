@@ -6,7 +6,6 @@ keeps whole bins, so its counts are exact and its SQL condition selects the same
 
 import base64
 import gzip
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from datasets import Selection
+from datasets.catalog.glossary import Column as Described
+from datasets.catalog.glossary import glossary
 from pipeline.report.charts import SERIES_COLOURS
 from pipeline.report.explorer.columns import binned
 from pipeline.report.pages import render
@@ -41,27 +42,30 @@ def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
     """The page of a selection, as text, for a folder; `within` is the selection's condition."""
     store = selection.store
     address = store.full_address
-    place = address if "://" in address else os.path.relpath(address, folder.resolve())
+    place = address
+    if "://" not in address:  # no more of this machine's folders than a page beside the store needs
+        beside = Path(address).parent == folder.resolve().parent
+        place = f"{'../' if beside else ''}{Path(address).name}"
     about = {"store": PurePosixPath(address).name, "place": place, "within": within}
-    draws = store.schema.attributes.get("randomisation", {})
-    units = {name: draw.get("unit", "1") for name, draw in draws.items()}
-    return explorer_page(selection.episodes(), store.schema.group_by, about, units)
+    episodes = selection.episodes()
+    known = {each.name: each for each in glossary(store.schema, episodes.schema)}
+    return explorer_page(episodes, store.schema.group_by, about, known)
 
 
 def explorer_page(
     episodes: pa.Table,
     group_by: Sequence[str],
     about: Mapping[str, str],
-    units: Mapping[str, str],
+    known: Mapping[str, Described],
 ) -> str:
     """The page of a catalog's rows, as text.
 
     Args:
         episodes: columns as in a catalog.
         group_by: the two columns that lead.
-        about: `store` (its name), `place` (its address, or its path from the page's folder) and
-            `within` (the condition that the rows already meet, or nothing).
-        units: SI units of columns; "1" for a number without.
+        about: `store`, its name; `place`, its address, its path from the page's folder, or its name;
+            `within`, the condition that the rows already meet, or nothing.
+        known: what is known of the columns, by their names.
     """
     table = episodes.combine_chunks()
     arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
@@ -70,7 +74,8 @@ def explorer_page(
         {
             "name": each.name,
             "sql": each.sql,
-            "unit": units.get(each.name, ""),
+            "unit": known[each.name].unit,
+            "meaning": known[each.name].meaning,
             **{key: getattr(each, key) for key in ("edges", "values", "text", "others", "missing")},
         }
         for each in columns

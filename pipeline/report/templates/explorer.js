@@ -175,7 +175,7 @@ const shell = (text) =>
 function storePlace() {
   const { place, store } = catalog;
   if (place.includes("://")) return place;
-  if (location.protocol !== "file:") return store;
+  if (location.protocol !== "file:" || place === store) return store;
   const relative = place.split("/").map(encodeURIComponent).join("/");
   return decodeURIComponent(new URL(relative, location.href).pathname);
 }
@@ -207,7 +207,7 @@ class Chart {
       "aria-valuemin": 0, "aria-valuemax": column.size - 1,
     })) this.svg.setAttribute(key, value);
     this.figure = make("figure", { class: "chart" },
-      make("figcaption", {}, make("span", {}, words(column.name), " ", make("small", {}, unit)), this.clear),
+      make("figcaption", {}, make("span", { title: column.meaning }, words(column.name), " ", make("small", {}, unit)), this.clear),
       make("div", { class: "drawing" }, this.svg), this.told);
     this.listen();
   }
@@ -573,7 +573,7 @@ try {
     element("split").append(make("option", { value: column.name }, words(column.name)));
     const box = make("input", { type: "checkbox", value: column.index });
     box.onchange = () => choose(column, box.checked);
-    element("columns").append(make("label", {}, box, " ", words(column.name)));
+    element("columns").append(make("label", { title: column.meaning }, box, " ", words(column.name)));
   }
   element("split").onchange = (event) => splitBy(named(event.target.value));
   element("measure").onchange = later;

@@ -161,12 +161,13 @@ def queried(store: Store, command: list[str]) -> Selection:
     CHROMIUM is None, reason="no Chromium: the explorer was not opened in a browser"
 )
 def test_a_browser_counts_the_episodes_that_the_command_selects(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     selection, filters, condition = selected(store, {"level": [0, 2]}, "length > 1")
-    write_card(selection, tmp_path, filters=filters, condition=condition, channels=False)
+    beside = store.path.parent / "card"
+    write_card(selection, beside, filters=filters, condition=condition, channels=False)
     state = "split=skill&brush.terrain=0&brush.friction=3-9,12&brush.success=1&measure=return"
-    page, command = shown(tmp_path, state)
+    page, command = shown(beside, state)
     chosen = queried(store, command)
     assert 0 < len(chosen) < len(selection)
     assert f"<dd>{len(chosen):,}<small> of {len(selection):,} (" in page
