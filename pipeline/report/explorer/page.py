@@ -63,8 +63,8 @@ def explorer_page(
     Args:
         episodes: columns as in a catalog.
         group_by: the two columns that lead.
-        about: `store`, its name; `place`, its address, its path from the page's folder, or its name;
-            `within`, the condition that the rows already meet, or nothing.
+        about: `store`, its name; `place`, its address, or its path from the page's folder,
+            or its name again; `within`, the condition that the rows already meet, or nothing.
         known: what is known of the columns, by their names.
     """
     table = episodes.combine_chunks()
