@@ -221,7 +221,7 @@ def push_command(arguments: argparse.Namespace) -> None:
     ),
 )
 def card_command(arguments: argparse.Namespace) -> None:
-    """Write a dataset card: HTML, Markdown and JSON."""
+    """Write a dataset card (HTML, Markdown, JSON) and a page to explore its episodes."""
     from pipeline.report.card import selected, write_card
 
     store = datasets.open_store(arguments.store)
@@ -233,13 +233,15 @@ def card_command(arguments: argparse.Namespace) -> None:
         said["authors"] = [name for name in said["authors"] if name]
     if said:
         store.set_about(**said)
-    selection, filters = selected(store, given(arguments, *CELL_FIELDS.values()), arguments.where)
+    cells = given(arguments, *CELL_FIELDS.values())
+    selection, filters, condition = selected(store, cells, arguments.where)
     scheduler = arguments.scheduler
     with dask_client(DaskSettings(scheduler=scheduler)) if scheduler else nullcontext():
         written = write_card(
             selection,
             folder,
             filters=filters,
+            condition=condition,
             channels=not arguments.no_channels,
             draw=drawing(arguments),
         )

@@ -20,6 +20,7 @@ from datasets.formats.readme import README, fenced, front_matter, plain
 from datasets.storage.about import read_about
 from flows.records.records import read_record
 from pipeline.report import charts
+from pipeline.report.explorer import page as explorer
 from pipeline.report.figures import Panel
 from pipeline.report.pages import (
     DASH,
@@ -38,6 +39,7 @@ from pipeline.report.run_files import PICTURES
 PAGE_NAME = "card.html"
 MARKDOWN_NAME = "card.md"
 RECORD_NAME = "card.json"
+EXPLORER_NAME = "explorer.html"
 
 Draw = Callable[[Selection, Path], list[dict[str, object]]]
 """Writes pictures into a folder, and returns a record of each; RenderingError where it cannot."""
@@ -79,13 +81,14 @@ class Grid:
     rows: tuple[GridRow, ...]
 
 
-def selected(store: Store, cells: Record, where: str | None) -> tuple[Selection, str]:
-    """The episodes of some terrains, skills and levels (None for all), and in words which."""
+def selected(store: Store, cells: Record, where: str | None) -> tuple[Selection, str, str]:
+    """The episodes of some terrains, skills and levels (None for all); which, in words and SQL."""
     selection = store.select(**cells)
     if where is not None:
         selection = selection.where(where)
     given = [f"{name}={','.join(map(str, values))}" for name, values in cells.items() if values]
-    return selection, "; ".join([*given, *([where] if where else [])])
+    filters = "; ".join([*given, *([where] if where else [])])
+    return selection, filters, explorer.condition(cells, where)
 
 
 def write_card(
@@ -93,15 +96,17 @@ def write_card(
     folder: Path,
     *,
     filters: str = "",
+    condition: str = "",
     channels: bool = True,
     draw: Draw | None = None,
 ) -> tuple[Path, Path, Path]:
-    """Write `card.html`, `card.md` and the record behind them, `card.json`, into `folder`.
+    """Write `card.html`, `card.md`, the record behind them, `card.json`, and `explorer.html`.
 
     Args:
         selection: the episodes; `store.select()` for all of a store.
         folder: made if absent.
         filters: what made the selection, for people; empty for a whole store.
+        condition: the same in SQL, for the commands that the explorer shows.
         channels: also read the arrays, for the statistics of every channel.
         draw: writes pictures of typical episodes, as `stored.draw_stored`; where it cannot, the
             card says why.
@@ -124,6 +129,7 @@ def write_card(
             record["no_pictures"] = str(error)
     text = json.dumps(record, indent=1) + "\n"
     pages = {MARKDOWN_NAME: card_markdown(record), PAGE_NAME: card_page(record, folder)}
+    pages[EXPLORER_NAME] = explorer.explorer_of(selection, folder, condition)
     write_texts(folder, {RECORD_NAME: text, **pages})
     return folder / PAGE_NAME, folder / MARKDOWN_NAME, folder / RECORD_NAME
 
@@ -150,7 +156,7 @@ def write_readme(
     else:
         more = f"\nMore: [{PAGE_NAME}]({PAGE_NAME}), [{MARKDOWN_NAME}]({MARKDOWN_NAME})\n"
         (folder / README).write_text(given.read_text() + more, encoding="utf-8")
-    kept = {page.name, README} | ({markdown.name} if given is not None else set())
+    kept = {page.name, EXPLORER_NAME, README} | ({markdown.name} if given is not None else set())
     names = [name for name in files_under(folder) if name in kept or "/" in name]
     return {name: folder / name for name in names}
 

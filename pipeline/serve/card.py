@@ -17,8 +17,8 @@ def write_store_card(
     store: Path | str, folder: Path, cells: dict[str, Any], where: str, channels: bool
 ) -> tuple[Path, Path, Path]:
     """Write the card of a store's selection; returns its page, its Markdown and its record."""
-    selection, filters = selected(open_store(store), cells, where or None)
-    return write_card(selection, folder, filters=filters, channels=channels)
+    selection, filters, condition = selected(open_store(store), cells, where or None)
+    return write_card(selection, folder, filters=filters, condition=condition, channels=channels)
 
 
 @flow(name="card", flow_run_name=named_after("card of", "store"), persist_result=False)

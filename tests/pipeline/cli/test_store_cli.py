@@ -206,7 +206,8 @@ def test_a_card_is_written_beside_the_store_or_where_asked(
     run("card", store, "--no-channels", "--no-pictures")
     run("card", store, "--no-pictures", "--out", tmp_path / "card")
     for folder in (store.with_name("legged.zarr.card"), tmp_path / "card"):
-        assert {p.name for p in folder.iterdir()} == {"card.html", "card.md", "card.json"}
+        written = {p.name for p in folder.iterdir()}
+        assert written == {"card.html", "card.md", "card.json", "explorer.html"}
     assert "run" in (tmp_path / "card" / "card.md").read_text()
 
 

@@ -1,0 +1,1 @@
+"""The page to explore a catalog: its columns as codes, and the page that counts them."""

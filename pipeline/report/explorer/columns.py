@@ -1,0 +1,121 @@
+"""Catalog columns binned to one byte an episode, with the SQL condition of each bin."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+
+MOST_VALUES = 24
+"""A numeric column with up to so many distinct values has a code for each."""
+MOST_NAMES = 60
+"""The most frequent texts have a code each; the others share one."""
+MOST_BINS = 50
+RESERVED = frozenset(
+    """
+    all analyse analyze and any array as asc asymmetric both case cast check collate column
+    constraint create default deferrable desc describe distinct do else end except false fetch for
+    foreign from group having in initially intersect into lambda lateral leading limit not null
+    offset on only or order pivot pivot_longer pivot_wider placing primary qualify references
+    returning select show some summarize symmetric table then to trailing true union unique unpivot
+    using variadic when where window with
+    """.split()  # noqa: SIM905
+)
+"""Words that DuckDB takes for a column's name in quotes only."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as codes (uint8, one per episode): its bins or values, then others, then missing.
+
+    Attributes:
+        sql: its name in a condition.
+        edges: SQL numbers; bin i holds edges[i] <= value < edges[i + 1]. Empty without bins.
+        values: the values of the codes, as SQL numbers, or plain text if `text`.
+        others: whether there is a code for all other values.
+        missing: condition of the code for no value; empty if there is none.
+    """
+
+    name: str
+    sql: str
+    codes: np.ndarray
+    edges: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    text: bool = False
+    others: bool = False
+    missing: str = ""
+
+
+def binned(name: str, values: pa.Array) -> Column:
+    """The codes of a catalog column: text, true or false, whole or other numbers."""
+    sql = f'"{name}"' if name.lower() in RESERVED or name[0].isdecimal() else name
+    if pa.types.is_string(values.type):
+        return _named(name, sql, values)
+    missing = f"{sql} is null"
+    known = np.asarray(values.is_valid())
+    filled = np.asarray(values.fill_null(False if pa.types.is_boolean(values.type) else 0))
+    if pa.types.is_floating(values.type):
+        known = known & np.isfinite(filled)
+        missing = f"({missing} or not isfinite({sql}))"
+    numbers = filled[known]
+    distinct = np.unique(numbers)
+    few = len(distinct) <= MOST_VALUES
+    edges = np.zeros(0) if few else bin_edges(distinct[0].item(), distinct[-1].item())
+    found = (
+        np.searchsorted(distinct, numbers) if few else np.searchsorted(edges, numbers, "right") - 1
+    )
+    codes = np.full(len(values), len(distinct) if few else len(edges) - 1, np.uint8)
+    codes[known] = found
+    texts = tuple(_literal(each) for each in (distinct if few else edges).tolist())
+    bins, single = ((), texts) if few else (texts, ())
+    return Column(name, sql, codes, bins, single, missing="" if known.all() else missing)
+
+
+def _named(name: str, sql: str, values: pa.Array) -> Column:
+    coded = values.dictionary_encode()
+    names = coded.dictionary.to_pylist()
+    counts = np.bincount(np.asarray(coded.indices.drop_null()), minlength=len(names))
+    frequent = np.argsort(-counts, kind="stable")[:MOST_NAMES]
+    kept = sorted(names[index] for index in frequent)
+    others = len(kept) < len(names)
+    places = {each: code for code, each in enumerate(kept)}
+    of_name = [places.get(each, len(kept)) for each in names]
+    to_code = np.array([*of_name, len(kept) + others], np.uint8)
+    codes = to_code[np.asarray(coded.indices.fill_null(len(names)))]
+    missing = f"{sql} is null" if values.null_count else ""
+    return Column(name, sql, codes, (), tuple(kept), text=True, others=others, missing=missing)
+
+
+def bin_edges(low: float, high: float) -> np.ndarray:
+    """Edges of up to `MOST_BINS` equal bins with round limits, from `low` to above `high`.
+
+    The width is 1, 2 or 5 times a power of ten, and whole for whole numbers.
+    """
+    whole = isinstance(low, int)
+    first, last = Decimal(repr(low)), Decimal(repr(high))
+    width = Decimal(1).scaleb(((last - first) / MOST_BINS).adjusted())
+    width = max(width, Decimal(1)) if whole else width
+    steps = [width * factor for factor in (1, 2, 5, 10, 20)]
+    step = next(each for each in steps if _floor(last, each) - _floor(first, each) < MOST_BINS)
+    start, stop = _floor(first, step), _floor(last, step)
+    edges = [k * step for k in range(start - 1, stop + 3)]
+    if whole:
+        limits = np.iinfo(np.int64)
+        exact = np.array([min(max(int(each), limits.min), limits.max) for each in edges])
+    else:
+        exact = np.array([float(each) for each in edges])
+    exact = np.unique(exact)
+    place = np.searchsorted(exact, [low, high], "right")
+    return exact[place[0] - 1 : place[1] + 1]
+
+
+def _floor(value: Decimal, step: Decimal) -> int:
+    return int((value / step).to_integral_value("ROUND_FLOOR"))
+
+
+def _literal(value: float) -> str:
+    """A number in SQL, exact also where DuckDB would take many digits for a decimal."""
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    text = repr(value).removesuffix(".0")
+    return text if "e" in text or len(text) < 17 else f"{text}e0"

@@ -1,0 +1,102 @@
+"""The explorer: a page in which every column of a catalog is a chart that can be brushed.
+
+The page holds each column as one compressed byte an episode, and counts in the browser. A brush
+keeps whole bins, so its counts are exact and its SQL condition selects the same episodes.
+"""
+
+import base64
+import gzip
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datasets import Selection
+from datasets.catalog.glossary import Column as Described
+from datasets.catalog.glossary import glossary
+from pipeline.report.charts import SERIES_COLOURS
+from pipeline.report.explorer.columns import binned
+from pipeline.report.pages import render
+
+IDENTIFIERS = ("episode", "seed", "start")
+"""Columns that number episodes; they have no distribution worth a chart."""
+FIRST_SHOWN = ("level", "return", "success", "length", "action_noise", "friction")
+
+
+def condition(cells: Mapping[str, Any], where: str | None) -> str:
+    """The SQL condition of the episodes of some cells (column -> values, None for all)."""
+    terms = [] if where is None else [f"({where})"]
+    for name, values in cells.items():
+        if values:
+            terms.append(f"{name} in ({', '.join(map(_constant, values))})")
+    return " and ".join(reversed(terms))
+
+
+def _constant(value: object) -> str:
+    return str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
+
+
+def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
+    """The page of a selection, as text, for a folder; `within` is the selection's condition."""
+    store = selection.store
+    address = store.full_address
+    place = address
+    if "://" not in address:  # no more of this machine's folders than a page beside the store needs
+        beside = Path(address).parent == folder.resolve().parent
+        place = f"{'../' if beside else ''}{Path(address).name}"
+    about = {"store": PurePosixPath(address).name, "place": place, "within": within}
+    episodes = selection.episodes()
+    known = {each.name: each for each in glossary(store.schema, episodes.schema)}
+    return explorer_page(episodes, store.schema.group_by, about, known)
+
+
+def explorer_page(
+    episodes: pa.Table,
+    group_by: Sequence[str],
+    about: Mapping[str, str],
+    known: Mapping[str, Described],
+) -> str:
+    """The page of a catalog's rows, as text.
+
+    Args:
+        episodes: columns as in a catalog.
+        group_by: the two columns that lead.
+        about: `store`, its name; `place`, its address, or its path from the page's folder,
+            or its name again; `within`, the condition that the rows already meet, or nothing.
+        known: what is known of the columns, by their names.
+    """
+    table = episodes.combine_chunks()
+    arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
+    columns = [binned(*each) for each in arrays.items() if each[0] not in IDENTIFIERS]
+    described = [
+        {
+            "name": each.name,
+            "sql": each.sql,
+            "unit": known[each.name].unit,
+            "meaning": known[each.name].meaning,
+            **{key: getattr(each, key) for key in ("edges", "values", "text", "others", "missing")},
+        }
+        for each in columns
+    ]
+    varied = {each.name for each in columns if len(each.values) != 1 or each.others}
+    shown = [*group_by, *(name for name in FIRST_SHOWN if name in varied)]
+    ids = np.asarray(arrays["episode"])
+    returns = np.asarray(arrays["return"])
+    catalog = dict(about) | {"episodes": len(table), "cells": [*group_by, "level"]}
+    return render(
+        "explorer.html",
+        catalog=catalog | {"columns": described, "shown": shown},
+        blocks={
+            **{f"column-{k}": _packed(each.codes) for k, each in enumerate(columns)},
+            "ids": _packed(np.diff(ids, prepend=0).astype("<i8")),
+            "returns": _packed(returns.astype("<f4")),
+        },
+        colours=SERIES_COLOURS,
+        **{"store": about["store"], "abstract": ""},
+    )
+
+
+def _packed(values: np.ndarray) -> str:
+    return base64.b64encode(gzip.compress(values.tobytes(), 6, mtime=0)).decode()
