@@ -79,7 +79,10 @@ def stored_show(selection: Selection, reporter: Reporter, robot: str = "") -> Sh
 
 def _why_no_replay(selection: Selection, rows: Sequence[dict[str, Any]]) -> str:
     simulators = sorted({(row["simulator"], row["simulator_version"]) for row in rows})
-    if any(field.dtype == "float16" for field in selection.store.schema.fields):
+    fields = selection.store.schema.fields
+    if missing := {"obs", "action", "reward", "final_obs"} - {field.name for field in fields}:
+        return f"it has no field {min(missing)}"
+    if any(field.dtype == "float16" for field in fields):
         return "it holds half floats"
     if len(simulators) > 1:
         return "it was made by more than one simulator"
