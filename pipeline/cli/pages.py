@@ -143,13 +143,17 @@ def _run(arguments: argparse.Namespace) -> "Show":
     from collectors.scenarios.terrains import TERRAINS
     from flows.stages.evaluate import EvaluatePlan
     from flows.tasks.policies import run_source
-    from pipeline.view.policies import evaluation_file, evaluation_show, policy_show
+    from pipeline.view.policies import evaluation_files, evaluation_show, policy_show
 
     source = arguments.source
     if arguments.where is not None or arguments.episode is not None:
         raise ValueError(f"--where and --episode choose episodes of a store; {source} is none")
-    if evaluation_file(source):
+    files = evaluation_files(source)
+    if files == [source]:
         return evaluation_show(source, TerminalReporter())
+    if files:
+        one_of = ", ".join(file.relative_to(source).as_posix() for file in files)
+        raise ValueError(f"{source} holds several evaluations; give one of its files: {one_of}")
     if not source.is_dir():
         raise ValueError(f"no store, training run or evaluation at {source}")
     every = {"terrains": tuple(TERRAINS), "skills": tuple(SKILLS), "levels": (_LEVEL,)}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from collectors.experts.expert import DEFAULT_EXPERT
 from collectors.legged.data import part_catalog
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
@@ -52,9 +53,12 @@ def policy_show(
     return Show(f"policy {source.name}", card, recorded_charts(card), tuple(episodes))
 
 
-def evaluation_file(path: Path) -> bool:
-    """Whether a path may be an evaluation's file, which demo, compare and dagger leave."""
-    return path.suffix == ".json" and path.is_file()
+def evaluation_files(path: Path) -> list[Path]:
+    """The evaluations of a path: itself, or those that demo, compare and dagger leave in it."""
+    if path.suffix == ".json" and path.is_file():
+        return [path]
+    folder = path if path.name == "evaluate" else path / "evaluate"
+    return sorted(folder.rglob("*.json"))
 
 
 def evaluation_show(path: Path, reporter: Reporter) -> Show:
@@ -82,10 +86,11 @@ def evaluation_show(path: Path, reporter: Reporter) -> Show:
 
 
 def _evaluated(path: Path, weights: str | None) -> PolicySource:
-    """The policy of OUT/evaluate/NAME.json: the expert, or the run OUT/train/NAME."""
+    """The policy of OUT/evaluate/NAME.json: the run OUT/train/NAME, or the default expert."""
     run = path.parent.parent / "train" / path.stem
-    source = run_source(run) if run.is_dir() else PolicySource(path.stem)
-    if run.is_dir() and source.key() == weights:
+    expert = PolicySource(path.stem, expert=DEFAULT_EXPERT)
+    source = run_source(run) if run.is_dir() else expert
+    if source.key() == weights:
         return source
     raise ValueError(
         f"{path} keeps no episodes, and its policy is not at {run}; "

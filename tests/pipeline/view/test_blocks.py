@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from collectors.robots.robot import load_robot
 from collectors.rotations import rotate
 from pipeline.view import build
 from pipeline.view.blocks import decoded, encoded, encoded_poses, encoded_series
+from pipeline.view.robot_shapes import robot_shapes
 
 MATRICES = st.tuples(st.integers(1, 30), st.integers(1, 4)).flatmap(
     lambda shape: arrays(np.float64, shape, elements=st.floats(-1e3, 1e3))
@@ -118,3 +121,63 @@ def test_time_is_right_whatever_frames_are_dropped() -> None:
     """
     seen = json.loads(_node(program))
     assert seen == pytest.approx([0, 0.008, 0.458, 0.4585, 0.4585, 0.5085, 0.05, 4, 0])
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_the_page_puts_the_feet_where_mujoco_does(tmp_path: Path, changed: bool) -> None:
+    """Within a millimetre, through the rounding; also with joints off their bodies' origins."""
+    if not (build.PAGE / "node_modules").is_dir():
+        pytest.skip("three.js is not installed (python -m pipeline.view.build)")
+    robot = load_robot(str(_changed_robot(tmp_path)) if changed else "go1")
+    poses = _walk(30, 1.0, 0.1, 5)
+    model = mujoco.MjModel.from_xml_path(str(robot.mjcf_path))
+    data = mujoco.MjData(model)
+    expected = []
+    for pose in poses:
+        data.qpos[:7] = pose[:7]
+        for name, position in zip(robot.joint_names, pose[7:], strict=True):
+            data.joint(name).qpos[:] = position
+        mujoco.mj_kinematics(model, data)
+        expected.append([data.geom(name).xpos.tolist() for name in robot.foot_geoms])
+    task = {"robot": robot_shapes(robot), "poses": encoded_poses(poses)}
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    (tmp_path / "feet.ts").write_text(f"""
+        import {{ readFileSync }} from "node:fs";
+        import {{ Vector3 }} from "three";
+        import {{ decode }} from "{SOURCES / "blocks.ts"}";
+        import {{ RobotModel }} from "{SOURCES / "robot.ts"}";
+        const task = JSON.parse(readFileSync("{tmp_path / "task.json"}", "utf8"));
+        const poses = await decode(task.poses);
+        const model = new RobotModel(task.robot);
+        const found = [];
+        for (let row = 0; row < poses.rows; row++) {{
+          model.pose(poses, row, row, 0);
+          found.push(model.feet.map((foot) => foot.getWorldPosition(new Vector3()).toArray()));
+        }}
+        console.log(JSON.stringify(found));
+    """)
+    bundled = tmp_path / "feet.mjs"
+    esbuild = build.PAGE / "node_modules" / "esbuild" / "bin" / "esbuild"
+    arguments = [esbuild, tmp_path / "feet.ts", "--bundle", "--format=esm", "--platform=node"]
+    arguments += [f"--outfile={bundled}", "--log-level=error"]
+    bundling = f"""
+        import {{ execFileSync }} from "node:child_process";
+        const env = {{ NODE_PATH: {json.dumps(str(build.PAGE / "node_modules"))} }};
+        execFileSync(process.execPath, {json.dumps([str(each) for each in arguments])}, {{ env }});
+        await import({json.dumps(bundled.as_uri())});
+    """
+    found = json.loads(_node(bundling))
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def _changed_robot(folder: Path) -> Path:
+    """Aliengo with joints that turn about other points, and rest at other angles."""
+    source = load_robot("aliengo")
+    text = source.mjcf_path.read_text()
+    for axis, more in (("0 1 0", 'pos="0.01 0.02 -0.03" ref="0.2"'), ("1 0 0", 'pos="0 0.03 0"')):
+        assert f'<joint axis="{axis}"' in text
+        text = text.replace(f'<joint axis="{axis}"', f'<joint {more} axis="{axis}"')
+    (folder / "robot.xml").write_text(text)
+    card = json.loads(source.path.read_text()) | {"mjcf": "robot.xml", "name": "changed"}
+    (folder / "robot.json").write_text(json.dumps(card))
+    return folder
