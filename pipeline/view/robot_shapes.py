@@ -28,8 +28,9 @@ _FIRST_JOINT = 7
 def robot_shapes(robot: RobotCard) -> dict[str, Any]:
     """Bodies in the order of the MJCF, parents first, each with its joints and shapes; SI units.
 
-    Shapes that collide are drawn, or those that are only to be looked at where they are small
-    enough. A joint's `index` is its place in a pose of `collectors.legged.rollout.EpisodeRecord`.
+    Of a body, shapes that are only to be looked at are drawn, if it has any and all of them
+    together are small enough; else those that collide. A joint's `index` is its place in a pose of
+    `collectors.legged.rollout.EpisodeRecord`.
 
     Raises:
         ValueError: an MJCF that does not compile.
@@ -42,14 +43,13 @@ def robot_shapes(robot: RobotCard) -> dict[str, Any]:
     colours = _body_colours(model, robot)
     bodies: list[dict[str, Any]] = []
     for b in range(1, model.nbody):
-        geoms = [g for g in shown if model.geom_bodyid[g] == b]
         bodies.append(
             {
                 "parent": int(model.body_parentid[b]) - 1,
                 "pos": model.body_pos[b].tolist(),
                 "quat": model.body_quat[b].tolist(),
                 "joints": _joints(model, robot, b),
-                "shapes": [_shape(model, robot, g, colours[b]) for g in geoms],
+                "shapes": [_shape(model, robot, g, colours[b]) for g in shown[b]],
             }
         )
     feet = [model.geom(name) for name in robot.foot_geoms]
@@ -63,13 +63,22 @@ def robot_shapes(robot: RobotCard) -> dict[str, Any]:
     }
 
 
-def _shown(model: mujoco.MjModel) -> list[int]:
+def _shown(model: mujoco.MjModel) -> list[list[int]]:
+    """The geoms to draw of every body."""
     drawable = [g for g in range(model.ngeom) if int(model.geom_type[g]) in _KINDS]
     colliding = [g for g in drawable if model.geom_contype[g] or model.geom_conaffinity[g]]
-    looks = sorted(set(drawable) - set(colliding))
+    looks = [g for g in drawable if g not in colliding]
     meshes = [int(model.geom_dataid[g]) for g in looks if model.geom_dataid[g] >= 0]
-    few = sum(int(model.mesh_facenum[mesh]) for mesh in meshes) <= _MOST_FACES
-    return looks if looks and few else colliding
+    if sum(int(model.mesh_facenum[mesh]) for mesh in meshes) > _MOST_FACES:
+        looks = []
+    shown: list[list[int]] = [[] for _ in range(model.nbody)]
+    for g in looks:
+        shown[int(model.geom_bodyid[g])].append(g)
+    dressed = {body for body, geoms in enumerate(shown) if geoms}
+    for g in colliding:
+        if (body := int(model.geom_bodyid[g])) not in dressed:
+            shown[body].append(g)
+    return shown
 
 
 def _joints(model: mujoco.MjModel, robot: RobotCard, body: int) -> list[dict[str, Any]]:
