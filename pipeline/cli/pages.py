@@ -1,6 +1,7 @@
 """`gaitforge demo`, `report` and `view`: a small pipeline end to end, and pages to look at."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,11 @@ def _ids(text: str) -> tuple[int, ...]:
         f"of level {_LEVEL}, unless levels are given)",
         positive,
     ),
+    option(
+        "--against",
+        "another policy on the same starts and seeds, as a ghost: expert, or a run's folder",
+        metavar="RUN",
+    ),
     option("--robot", "a name or path, if not the store's or run's own robot", default=""),
     option("--out", "the page (default: SOURCE.view.html)", Path, metavar="FILE"),
     "--json",
@@ -104,7 +110,8 @@ def view_command(arguments: argparse.Namespace) -> None:
     is_store = isinstance(source, str) or (source / ROOT_FILE).is_file()
     beside = source.absolute().parent if isinstance(source, Path) else Path()
     path = check_outside_stores(arguments.out or beside / f"{Path(source).name}.view.html")
-    show = _stored(arguments) if is_store else _run(arguments)
+    make = _stored if is_store else _run
+    show = make(arguments) if arguments.against is None else _haunted(arguments, make)
     size = write_page(show, path)
     if show.note:
         TerminalReporter().say(show.note)
@@ -135,6 +142,13 @@ def _stored(arguments: argparse.Namespace) -> "Show":
             "--limit shows more"
         )
     return stored_show(chosen, TerminalReporter(), arguments.robot)
+
+
+def _haunted(arguments: argparse.Namespace, make: Callable[[argparse.Namespace], "Show"]) -> "Show":
+    from pipeline.view.policies import ghost_source, with_ghosts
+
+    source = ghost_source(arguments.against)  # before the work
+    return with_ghosts(make(arguments), source, TerminalReporter())
 
 
 def _run(arguments: argparse.Namespace) -> "Show":

@@ -65,6 +65,7 @@ def page(show: Show) -> str:
     index = {
         "title": show.title,
         "note": show.note,
+        "ghost": show.ghost,
         "dt": CONTROL_DT_S,
         "robot": robot_shapes(show.robot),
         "charts": [vars(chart) for chart in show.charts],
@@ -77,6 +78,11 @@ def page(show: Show) -> str:
         *((f"tile-{k}", _tile(viewed)) for k, viewed in enumerate(tiles.values())),
         *((f"poses-{k}", encoded_poses(v.recording.poses)) for k, v in enumerate(show.episodes)),
         *((f"series-{k}", encoded_series(v.recording.series)) for k, v in enumerate(show.episodes)),
+    ]
+    blocks += [
+        (f"ghost-{k}", encoded_poses(viewed.ghost.recording.poses))
+        for k, viewed in enumerate(show.episodes)
+        if viewed.ghost
     ]
     parts = {
         "TITLE": html.escape(show.title),
@@ -115,7 +121,7 @@ def _tile(viewed: Viewed) -> str:
 
 
 def _episode(viewed: Viewed, tile: int) -> dict[str, Any]:
-    row, recording = viewed.row, viewed.recording
+    row, recording, ghost = viewed.row, viewed.recording, viewed.ghost
     fell = bool(row["terminated"])
     shown = {name: _shown(value) for name, value in row.items() if name not in _LEFT_OUT}
     return {
@@ -126,6 +132,7 @@ def _episode(viewed: Viewed, tile: int) -> dict[str, Any]:
             {"centre": each.centre_m, "half": each.half_size_m, "yaw": each.yaw_rad}
             for each in viewed.barriers
         ],
+        "ghost": ghost and {"return": ghost.episode_return, "ended": ghost.recording.ended},
         "row": shown,
     }
 

@@ -18,7 +18,7 @@ from flows.records.records import read_record
 from flows.stages.evaluate import EvaluatePlan
 from flows.tasks.policies import PolicySource, run_source
 from pipeline.view.recording import record, recorded_charts
-from pipeline.view.show import MOST_PARALLEL, Show, viewed
+from pipeline.view.show import MOST_PARALLEL, Ghost, Show, spec_of, viewed
 
 
 def policy_show(
@@ -51,6 +51,33 @@ def policy_show(
         viewed(row, recording, card) for row, (_, recording) in zip(rows, pairs, strict=True)
     ]
     return Show(f"policy {source.name}", card, recorded_charts(card), tuple(episodes))
+
+
+def ghost_source(name: str) -> PolicySource:
+    """The default expert by "expert", or the policy of a run's or exported policy's folder.
+
+    Raises:
+        ValueError: no such folder.
+    """
+    is_expert = name == "expert"
+    return PolicySource(name, expert=DEFAULT_EXPERT) if is_expert else run_source(Path(name))
+
+
+def with_ghosts(show: Show, source: PolicySource, reporter: Reporter) -> Show:
+    """The same page with another policy on the same starts and seeds, without action noise.
+
+    Raises:
+        ValueError: the policy cannot be read.
+    """
+    rows = [each.row for each in show.episodes]
+    specs = [replace(spec_of(row), index=k, action_noise=0.0) for k, row in enumerate(rows)]
+    plan = EvaluatePlan(robot=str(show.robot.path))
+    others = policy_show(source, plan, specs, reporter).episodes
+    episodes = tuple(
+        replace(each, ghost=Ghost(ghost.recording, float(ghost.row["return"])))
+        for each, ghost in zip(show.episodes, others, strict=True)
+    )
+    return replace(show, episodes=episodes, ghost=source.name)
 
 
 def evaluation_files(path: Path) -> list[Path]:

@@ -15,6 +15,14 @@ MOST_PARALLEL = 64
 
 
 @dataclass(frozen=True)
+class Ghost:
+    """Another policy on the same start and seed: its recording and the episode's return."""
+
+    recording: Recording
+    episode_return: float
+
+
+@dataclass(frozen=True)
 class Viewed:
     """One episode: its row of the catalog, what to draw, and what stands around."""
 
@@ -22,6 +30,7 @@ class Viewed:
     recording: Recording
     tile: TerrainTile
     barriers: tuple[Barrier, ...]
+    ghost: Ghost | None = None
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,7 @@ class Show:
     Attributes:
         charts: the curves of every recording's `series`, in their order.
         note: what a viewer has to know of the episodes; "" for nothing.
+        ghost: name of the policy of the ghosts; "" without.
     """
 
     title: str
@@ -38,6 +48,7 @@ class Show:
     charts: tuple[Chart, ...]
     episodes: tuple[Viewed, ...]
     note: str = ""
+    ghost: str = ""
 
 
 def spec_of(row: Mapping[str, Any]) -> EpisodeSpec:

@@ -182,10 +182,26 @@ def test_an_evaluation_shows_its_extremes_as_it_scored_them(
     wanted = sorted(value for cell in found.returns for value in np.sort(cell)[[0, 2, 4]])
     assert shown == pytest.approx(wanted, abs=1e-3)
     assert "otherwise" not in index["note"]
+    _check_ghosts(run, path, trained, tmp_path / "page.html")
     (tmp_path / "train" / "net").unlink()
     assert_refused(
         run("view", path, "--out", tmp_path / "page.html"), "keeps no episodes", "train/net"
     )
+
+
+def _check_ghosts(run: Run, source: Path, policy: Path, out: Path) -> None:
+    """A policy's ghost is itself; the expert's is another, from the same start."""
+    for other, same in ((policy, True), ("expert", False)):
+        assert run("view", source, "--against", other, "--out", out).code == 0
+        text = out.read_text()
+        for k, episode in enumerate(_index(text)["episodes"]):
+            poses, ghost = _block(text, f"poses-{k}"), _block(text, f"ghost-{k}")
+            np.testing.assert_array_equal(poses[0], ghost[0])
+            assert (len(poses) == len(ghost) and np.allclose(poses, ghost, atol=1e-3)) is same
+            if same:
+                assert episode["ghost"]["return"] == pytest.approx(
+                    episode["row"]["return"], abs=1e-3
+                )
 
 
 def test_wrong_input_is_refused_in_one_line(
@@ -202,6 +218,7 @@ def test_wrong_input_is_refused_in_one_line(
         ((store, "--where", "return > 100"), "empty"),
         ((store, "--out", store / "page.html"), "inside the store"),
         ((trained, "--where", "return > 1"), "--where and --episode"),
+        ((store, "--against", tmp_path / "none"), "no training run"),
     ):
         out = () if "--out" in arguments else ("--out", tmp_path / "page.html")
         assert_refused(run("view", *arguments, *out), complaint)

@@ -7,7 +7,7 @@ const GROUPS: [string, (name: string) => boolean][] = [
   ["Passage and push", (name) => name.startsWith("passage") || name.startsWith("push_")],
   ["Made by", (name) => /^(seed|simulator|expert|policy|episode$)/.test(name)],
 ];
-const SAID = [...CELL, "success", "terminated"];
+const SAID = [...CELL, "success", "terminated", "fell"];
 
 export function text(value: Value): string {
   if (typeof value === "boolean") return value ? "yes" : "no";
@@ -36,6 +36,9 @@ export function showFacts({ episode, series }: Loaded): void {
   const groups = GROUPS.map(([title, belongs]) => [title, Object.keys(row).filter(belongs)] as const);
   const grouped = new Set([...SAID, ...groups.flatMap(([, names]) => names)]);
   const draws = Object.keys(row).filter((name) => !grouped.has(name));
+  if (episode.ghost) {
+    outcome.append(made("br"), `Ghost, ${index.ghost}: return ${text(episode.ghost.return)}, ${episode.ghost.ended}`);
+  }
   box.replaceChildren(outcome, table(row, CELL.filter((name) => name in row)));
   for (const [title, names] of [["Draws", draws] as const, ...groups]) {
     if (!names.length) continue;

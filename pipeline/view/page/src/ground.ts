@@ -15,15 +15,16 @@ function height(tile: Tile, column: number, row: number): number {
 }
 
 /** A height field with squares of one metre; theme says how dark. */
-export function groundMesh({ poses, tile }: Loaded, theme: "light" | "dark"): THREE.Mesh {
+export function groundMesh({ poses, ghost, tile }: Loaded, theme: "light" | "dark"): THREE.Mesh {
   const step = tile.resolution;
   const low = [Infinity, Infinity];
   const high = [-Infinity, -Infinity];
-  for (let r = 0; r < poses.rows; r++) {
-    for (const axis of [0, 1]) {
-      const place = poses.values[r * poses.columns + axis];
-      low[axis] = Math.min(low[axis], place);
-      high[axis] = Math.max(high[axis], place);
+  for (const { rows, columns, values } of ghost ? [poses, ghost] : [poses]) {
+    for (let r = 0; r < rows; r++) {
+      for (const axis of [0, 1]) {
+        low[axis] = Math.min(low[axis], values[r * columns + axis]);
+        high[axis] = Math.max(high[axis], values[r * columns + axis]);
+      }
     }
   }
   const first = low.map((value) => Math.floor((value - MARGIN_M) / step));

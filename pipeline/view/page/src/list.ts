@@ -4,7 +4,7 @@ import { element, type Episode, index, made } from "./page.ts";
 
 const numeric = (name: string) => index.episodes.some(({ row }) => typeof row[name] === "number");
 /** Columns that have filters of their own, or name an episode. */
-const SAID = ["episode", "seed", "level", "return"];
+const SAID = ["episode", "seed", "level", "return", "fell"];
 const columns = Object.keys(index.episodes[0].row);
 
 /** What is chosen of a column that has few values. */

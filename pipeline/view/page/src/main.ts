@@ -13,6 +13,8 @@ const scrub = element<HTMLInputElement>("scrub");
 const play = element<HTMLButtonElement>("play");
 const follow = element<HTMLInputElement>("follow");
 
+const ghost = element<HTMLInputElement>("ghost");
+
 const player = new Player();
 let loaded: Loaded | undefined;
 let stage: Stage | undefined;
@@ -120,6 +122,7 @@ const KEYS: Record<string, (event: KeyboardEvent) => void> = {
   "+": () => faster(1),
   "=": () => faster(1),
   f: () => setFollow(!follow.checked),
+  g: () => setGhost(!ghost.checked),
   r: () => loaded && (stage?.reset(loaded, player.time), draw()),
   n: () => loaded && void open(list.beside(loaded.number, 1)),
   p: () => loaded && void open(list.beside(loaded.number, -1)),
@@ -133,6 +136,12 @@ function step(steps: number): void {
 function faster(places: number): void {
   SPEEDS.selectedIndex = Math.min(Math.max(SPEEDS.selectedIndex + places, 0), SPEEDS.options.length - 1);
   player.speed = Number(SPEEDS.value);
+}
+
+function setGhost(on: boolean): void {
+  ghost.checked = on;
+  if (stage) stage.haunted = on;
+  draw();
 }
 
 function setFollow(on: boolean): void {
@@ -154,6 +163,8 @@ play.addEventListener("click", toggle);
 element("previous").addEventListener("click", (event) => KEYS.p(event as unknown as KeyboardEvent));
 element("next").addEventListener("click", (event) => KEYS.n(event as unknown as KeyboardEvent));
 SPEEDS.addEventListener("change", () => (player.speed = Number(SPEEDS.value)));
+ghost.addEventListener("change", () => setGhost(ghost.checked));
+(ghost.parentElement as HTMLElement).hidden = index.ghost === "";
 follow.addEventListener("change", () => setFollow(follow.checked));
 element<HTMLInputElement>("loop").addEventListener("change", (event) => {
   player.loop = (event.target as HTMLInputElement).checked;

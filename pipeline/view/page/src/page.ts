@@ -59,12 +59,16 @@ export interface Episode {
   tile: number;
   ended: string;
   barriers: Barrier[];
+  /** How another policy ended on the same start. */
+  ghost: { return: number; ended: string } | null;
   row: Record<string, Value>;
 }
 
 export interface Index {
   title: string;
   note: string;
+  /** The policy of the ghosts, or nothing. */
+  ghost: string;
   /** Seconds of a control step. */
   dt: number;
   robot: Robot;
@@ -89,6 +93,8 @@ export interface Loaded {
   /** (T, C): the curves of all charts. */
   series: Matrix;
   tile: Tile;
+  /** The other policy's poses. */
+  ghost?: Matrix;
   /** Seconds from the first pose to the last. */
   duration: number;
 }
@@ -113,13 +119,15 @@ const block = (id: string) => decode(element(id).textContent ?? "");
 /** Reads an episode's numbers. */
 export async function load(number: number): Promise<Loaded> {
   const episode = index.episodes[number];
-  const [poses, series, heights] = await Promise.all([
+  const [poses, series, heights, ghost] = await Promise.all([
     block(`poses-${number}`),
     block(`series-${number}`),
     block(`tile-${episode.tile}`),
+    episode.ghost ? block(`ghost-${number}`) : undefined,
   ]);
   const tile = { heights, ...index.tiles[episode.tile] };
-  return { episode, number, poses, series, tile, duration: (poses.rows - 1) * index.dt };
+  const frames = Math.max(poses.rows, ghost?.rows ?? 0);
+  return { episode, number, poses, series, tile, ghost, duration: (frames - 1) * index.dt };
 }
 
 /** The column of a chart's curve in a series; -1 if it was not recorded. */

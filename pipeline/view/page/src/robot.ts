@@ -3,6 +3,8 @@ import * as THREE from "three";
 import { decode, type Matrix } from "./blocks.ts";
 import type { Joint, Quat, Robot, Shape } from "./page.ts";
 
+const GHOST = [120, 170, 90];
+
 const quaternion = ([w, x, y, z]: Quat) => new THREE.Quaternion(x, y, z, w);
 
 interface Limb {
@@ -23,7 +25,8 @@ export class RobotModel {
   private readonly other = new THREE.Quaternion();
   private readonly moved = new THREE.Vector3();
 
-  constructor(private readonly robot: Robot) {
+  /** A ghost is drawn in one colour, and seen through. */
+  constructor(private readonly robot: Robot, ghost = false) {
     this.limbs = robot.bodies.map((body) => ({
       group: new THREE.Group(),
       pos: new THREE.Vector3(...body.pos),
@@ -37,7 +40,7 @@ export class RobotModel {
     robot.bodies.forEach((body, b) => {
       const { group } = this.limbs[b];
       (this.limbs[body.parent]?.group ?? this.group).add(group);
-      for (const shape of body.shapes) group.add(shapeMesh(shape));
+      for (const shape of body.shapes) group.add(shapeMesh(shape, ghost));
     });
     this.feet = robot.feet.map((foot) => {
       const mark = new THREE.Object3D();
@@ -85,14 +88,14 @@ export class RobotModel {
   }
 }
 
-function shapeMesh(shape: Shape): THREE.Mesh {
-  const [red, green, blue] = shape.colour;
-  const material = new THREE.MeshLambertMaterial();
+function shapeMesh(shape: Shape, ghost: boolean): THREE.Mesh {
+  const [red, green, blue] = ghost ? GHOST : shape.colour;
+  const material = new THREE.MeshLambertMaterial({ transparent: ghost, opacity: ghost ? 0.45 : 1 });
   material.color.setRGB(red / 255, green / 255, blue / 255, THREE.SRGBColorSpace);
   const mesh = new THREE.Mesh(geometryOf(shape), material);
   mesh.position.set(...shape.pos);
   mesh.quaternion.copy(quaternion(shape.quat));
-  mesh.castShadow = true;
+  mesh.castShadow = !ghost;
   if (shape.triangles) {
     void decode(shape.triangles).then(({ values }) => {
       mesh.geometry.setAttribute("position", new THREE.BufferAttribute(values, 3));

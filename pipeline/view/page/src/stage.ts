@@ -1,6 +1,7 @@
 /** The 3-D view: robot, ground, barriers, command, velocity and contacts. */
 import * as THREE from "three";
 import { OrbitControls } from "three/examples/jsm/controls/OrbitControls.js";
+import type { Matrix } from "./blocks.ts";
 import { groundMesh } from "./ground.ts";
 import { at, column, index, type Loaded } from "./page.ts";
 import { Quality } from "./quality.ts";
@@ -20,6 +21,14 @@ const SPEEDS = ["commanded x", "commanded y", "x", "y"].map((name) => column("ve
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+/** Poses a robot as it is at a time in s. */
+function poseAt(robot: RobotModel, poses: Matrix, time: number): void {
+  const frame = Math.min(Math.max(time / index.dt, 0), poses.rows - 1);
+  const first = Math.min(Math.floor(frame + 1e-6), poses.rows - 1);
+  const second = Math.min(first + 1, poses.rows - 1);
+  robot.pose(poses, first, second, Math.max(frame - first, 0));
+}
+
 /** A shaft with a tip, of length 1 along x. */
 function arrow(colour: number): THREE.Group {
   const material = new THREE.MeshBasicMaterial({ color: colour });
@@ -35,8 +44,11 @@ function arrow(colour: number): THREE.Group {
 
 export class Stage {
   readonly robot = new RobotModel(index.robot);
+  readonly ghost = new RobotModel(index.robot, true);
   readonly quality: Quality;
   follow = true;
+  /** Whether a ghost is shown. */
+  haunted = true;
   private readonly renderer: THREE.WebGLRenderer;
   private readonly scene = new THREE.Scene();
   private readonly camera = new THREE.PerspectiveCamera(35, 1, 0.05, 60);
@@ -62,7 +74,7 @@ export class Stage {
     this.sun.shadow.mapSize.set(1024, 1024);
     Object.assign(this.sun.shadow.camera, { left: -2, right: 2, top: 2, bottom: -2, far: 12 });
     this.scene.add(this.sun, this.sun.target, new THREE.HemisphereLight(0xffffff, 0x888888, 1.2));
-    this.scene.add(this.robot.group, this.command, this.velocity, this.surroundings);
+    this.scene.add(this.robot.group, this.ghost.group, this.command, this.velocity, this.surroundings);
     const look = new THREE.MeshBasicMaterial({ color: PRESSED });
     const radius = 1.5 * index.robot.footRadius;
     this.dots = this.robot.feet.map((foot) => {
@@ -154,16 +166,15 @@ export class Stage {
     return Math.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z));
   }
 
-  private pose({ poses }: Loaded, time: number): void {
-    const frame = Math.min(Math.max(time / index.dt, 0), poses.rows - 1);
-    const first = Math.min(Math.floor(frame + 1e-6), poses.rows - 1);
-    const second = Math.min(first + 1, poses.rows - 1);
-    this.robot.pose(poses, first, second, Math.max(frame - first, 0));
+  private pose({ poses, ghost }: Loaded, time: number): void {
+    this.ghost.group.visible = ghost !== undefined && this.haunted;
+    poseAt(this.robot, poses, time);
+    if (ghost) poseAt(this.ghost, ghost, time);
   }
 
   /** The mean of the base's positions around a time: what the camera follows. */
   private smooth({ poses }: Loaded, time: number, into: THREE.Vector3): void {
-    const middle = time / index.dt;
+    const middle = Math.min(time / index.dt, poses.rows - 1);
     into.set(0, 0, 0);
     let weights = 0;
     const half = SMOOTHING_FRAMES;
