@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 STAMP := .venv/.stamp
+PLAYER := pipeline/view/built/main.js
 DEV_STAMP := .venv/.stamp-dev
 UV := uv==0.13.9
 # Set PYTHON=/path/to/python3.11 to choose one; else the first of these that is a usable 3.11.
@@ -39,7 +40,7 @@ endef
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) ## build .venv from requirements.lock
+setup: $(STAMP) $(PLAYER) ## build .venv from requirements.lock, and the player's page
 
 # The stamp is removed first and written last. Without it .venv is rebuilt from nothing, since an
 # interrupted installation can leave half a package that it later takes for a whole one.
@@ -60,9 +61,13 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
+# Without Node or npm one line says so, and all but `gaitforge view` works.
+$(PLAYER): $(STAMP) $(wildcard pipeline/view/page/*.json pipeline/view/page/src/*)
+	@$(BIN)/python -m pipeline.view.build || true
+
 setup-dev: $(DEV_STAMP) ## add what tests, lint and docs need, from requirements-dev.lock
 
-$(DEV_STAMP): $(STAMP) requirements-dev.lock
+$(DEV_STAMP): $(STAMP) requirements-dev.lock | $(PLAYER)
 	$(call install_locked,requirements-dev.lock)
 	@touch $(DEV_STAMP)
 
@@ -79,10 +84,11 @@ test-fast: $(DEV_STAMP) ## the tests without the slow ones
 docs: $(DEV_STAMP) ## the documentation site: build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q -d build/site
 
-lint: $(DEV_STAMP) ## ruff, formatting, types
+lint: $(DEV_STAMP) ## ruff, formatting, types of Python and TypeScript
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	if [ -d pipeline/view/page/node_modules ]; then $(BIN)/python -m pipeline.view.build --check; fi
 
 format: $(DEV_STAMP) ## let ruff mend style and formatting
 	$(BIN)/ruff check --fix .
@@ -107,7 +113,7 @@ lock: $(STAMP) ## write both locks anew from pyproject.toml
 	mkdir -p build/lock
 	cat requirements.lock requirements-dev.lock > build/lock/all.lock
 	$(BIN)/$(COMPILE) --extra dev -o build/lock/all.lock > build/lock/log
-	$(BIN)/$(COMPILE) -c build/lock/all.lock -o build/lock/runtime.lock > build/lock/log
+	$(BIN)/$(COMPILE) --extra view -c build/lock/all.lock -o build/lock/runtime.lock > build/lock/log
 	for name in requirements requirements-dev; do grep '^#' $$name.lock > build/lock/$$name; done
 	awk '/^[a-z]/ { split($$1, a, "=="); keep = a[1] !~ /$(NOT_LOCKED)/ } keep' \
 		build/lock/runtime.lock >> build/lock/requirements

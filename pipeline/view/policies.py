@@ -1,0 +1,138 @@
+"""Episodes of a page from a policy: of a training run, or of an evaluation's file."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.experts.expert import DEFAULT_EXPERT
+from collectors.legged.data import part_catalog
+from collectors.legged.environment import LeggedEnvironment
+from collectors.legged.episodes import EpisodeSpec
+from datasets.errors import amount
+from flows.progress import Reporter
+from flows.records.plans import plan_from_tree
+from flows.records.records import read_record
+from flows.stages.evaluate import EvaluatePlan
+from flows.tasks.policies import PolicySource, run_source
+from pipeline.view.recording import record, recorded_charts
+from pipeline.view.show import MOST_PARALLEL, Ghost, Show, spec_of, viewed
+
+
+def policy_show(
+    source: PolicySource, plan: EvaluatePlan, specs: Sequence[EpisodeSpec], reporter: Reporter
+) -> Show:
+    """A policy on episodes, in their order; of the plan, simulator, robot and settings count.
+
+    Raises:
+        ValueError: no such policy, or no episodes.
+    """
+    if not specs:
+        raise ValueError("no episode to run")
+    robots = min(MOST_PARALLEL, len(specs))
+    policy, _, card = source.load(robots, plan.robot, plan.return_target, plan.reset_every)
+    env = LeggedEnvironment(card, robots, plan.threads, plan.sim)
+    try:
+        total = len(specs) * env.episode_steps
+        with reporter.step("run", total, "step") as advance:
+            pairs = list(record(env, policy, specs, lambda n: advance(n, source.name)))
+        simulator = env.physics.name, env.physics.version
+    finally:
+        env.close()
+    # As the catalog's rows are.
+    pairs.sort(key=lambda pair: pair[0].spec.index)
+    actor = source.name, source.weights_hash()
+    columns = part_catalog([result for result, _ in pairs], card, simulator, actor)
+    columns |= {"policy": columns.pop("expert"), "policy_hash": columns.pop("expert_hash")}
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    episodes = [
+        viewed(row, recording, card) for row, (_, recording) in zip(rows, pairs, strict=True)
+    ]
+    return Show(f"policy {source.name}", card, recorded_charts(card), tuple(episodes))
+
+
+def ghost_source(name: str) -> PolicySource:
+    """The default expert by "expert", or the policy of a run's or exported policy's folder.
+
+    Raises:
+        ValueError: no such folder.
+    """
+    is_expert = name == "expert"
+    return PolicySource(name, expert=DEFAULT_EXPERT) if is_expert else run_source(Path(name))
+
+
+def with_ghosts(show: Show, source: PolicySource, reporter: Reporter) -> Show:
+    """The same page with another policy on the same starts and seeds, without action noise.
+
+    Raises:
+        ValueError: the policy cannot be read.
+    """
+    rows = [each.row for each in show.episodes]
+    specs = [replace(spec_of(row), index=k, action_noise=0.0) for k, row in enumerate(rows)]
+    plan = EvaluatePlan(robot=str(show.robot.path))
+    others = policy_show(source, plan, specs, reporter).episodes
+    episodes = tuple(
+        replace(each, ghost=Ghost(ghost.recording, float(ghost.row["return"])))
+        for each, ghost in zip(show.episodes, others, strict=True)
+    )
+    return replace(show, episodes=episodes, ghost=source.name)
+
+
+def evaluation_files(path: Path) -> list[Path]:
+    """The evaluations of a path: itself, or those that demo, compare and dagger leave in it."""
+    if path.suffix == ".json" and path.is_file():
+        return [path]
+    folder = path if path.name == "evaluate" else path / "evaluate"
+    return sorted(folder.rglob("*.json"))
+
+
+def evaluation_show(path: Path, reporter: Reporter) -> Show:
+    """The worst, the median and the best episode of every cell of an evaluation, run again.
+
+    An evaluation keeps each episode's return, not its steps; an episode is a function of its seed
+    and the policy.
+
+    Raises:
+        ValueError: no evaluation of the legged task, or its policy is gone or was trained further.
+    """
+    tree = read_record(path)
+    if not isinstance(tree, dict) or not {"plan", "key", "returns", "cells"} <= tree.keys():
+        raise ValueError(f"{path} is no evaluation with its plan and returns")
+    plan = plan_from_tree(EvaluatePlan, tree["plan"])
+    source = _evaluated(path, tree["key"].get("weights"))
+    known = dict(_extremes(plan, tree))
+    chosen = [spec for spec in plan.grid.specs() if spec.index in known]
+    show = policy_show(source, plan, chosen, reporter)
+    apart = sum(abs(v.row["return"] - known[v.row["episode"]]) > 1e-3 for v in show.episodes)
+    note = "The worst, the median and the best episode of every cell, run again."
+    # A network's last bits depend on how many robots it drives at once.
+    note += f" {amount(apart, 'episode')} came out otherwise than evaluated." if apart else ""
+    return replace(show, title=f"evaluation {path.stem}", note=note)
+
+
+def _evaluated(path: Path, weights: str | None) -> PolicySource:
+    """The policy of OUT/evaluate/NAME.json: the run OUT/train/NAME, or the default expert."""
+    run = path.parent.parent / "train" / path.stem
+    expert = PolicySource(path.stem, expert=DEFAULT_EXPERT)
+    source = run_source(run) if run.is_dir() else expert
+    if source.key() == weights:
+        return source
+    raise ValueError(
+        f"{path} keeps no episodes, and its policy is not at {run}; "
+        "give the folder of its training run to view"
+    )
+
+
+def _extremes(plan: EvaluatePlan, tree: dict[str, Any]) -> list[tuple[int, float]]:
+    """Index and return of the worst, median and best episode of every cell."""
+    found = []
+    for cell, returns in zip(tree["cells"], tree["returns"], strict=True):
+        where = cell["terrain"], cell["skill"], cell["level"]
+        indices = [s.index for s in plan.grid.specs() if (s.terrain, s.skill, s.level) == where]
+        order = np.argsort(returns, kind="stable")
+        for rank in {0, len(order) // 2, len(order) - 1}:
+            k = int(order[rank])
+            found.append((indices[k], float(returns[k])))
+    return found

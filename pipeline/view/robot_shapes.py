@@ -1,0 +1,142 @@
+"""A robot's bodies and shapes as a page draws them, from its MJCF."""
+
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from collectors.rendering.colours import FEET, LEFT_LEGS, RIGHT_LEGS, TRUNK, Colour
+from collectors.robots.robot import JOINTS_PER_LEG, N_LEGS, RobotCard
+from pipeline.view.blocks import encoded
+
+_KINDS = {
+    mujoco.mjtGeom.mjGEOM_SPHERE: "sphere",
+    mujoco.mjtGeom.mjGEOM_CAPSULE: "capsule",
+    mujoco.mjtGeom.mjGEOM_ELLIPSOID: "ellipsoid",
+    mujoco.mjtGeom.mjGEOM_CYLINDER: "cylinder",
+    mujoco.mjtGeom.mjGEOM_BOX: "box",
+    mujoco.mjtGeom.mjGEOM_MESH: "mesh",
+}
+_JOINTS = {mujoco.mjtJoint.mjJNT_HINGE: "hinge", mujoco.mjtJoint.mjJNT_SLIDE: "slide"}
+_MOST_FACES = 20_000
+"""Of all meshes that are only to be looked at; with more, the collision shapes are drawn."""
+_MESH_UNIT_M = 1e-4
+_FIRST_JOINT = 7
+"""Joint positions follow the base's position and quaternion in a pose."""
+
+
+def robot_shapes(robot: RobotCard) -> dict[str, Any]:
+    """Bodies in the order of the MJCF, parents first, each with its joints and shapes; SI units.
+
+    Of a body, shapes that are only to be looked at are drawn, if it has any and all of them
+    together are small enough; else those that collide. A joint's `index` is its place in a pose of
+    `collectors.legged.rollout.EpisodeRecord`.
+
+    Raises:
+        ValueError: an MJCF that does not compile.
+    """
+    try:
+        model = mujoco.MjModel.from_xml_path(str(robot.mjcf_path))
+    except ValueError as error:
+        raise robot.wrong(f"{robot.mjcf_path.name}: {str(error).splitlines()[0]}") from None
+    shown = _shown(model)
+    colours = _body_colours(model, robot)
+    bodies: list[dict[str, Any]] = []
+    for b in range(1, model.nbody):
+        bodies.append(
+            {
+                "parent": int(model.body_parentid[b]) - 1,
+                "pos": model.body_pos[b].tolist(),
+                "quat": model.body_quat[b].tolist(),
+                "joints": _joints(model, robot, b),
+                "shapes": [_shape(model, robot, g, colours[b]) for g in shown[b]],
+            }
+        )
+    feet = [model.geom(name) for name in robot.foot_geoms]
+    return {
+        "name": robot.name,
+        "root": int(model.body(robot.trunk_body).id) - 1,
+        "legLength": robot.leg_length_m,
+        "bodies": bodies,
+        "feet": [{"body": int(f.bodyid[0]) - 1, "pos": f.pos.tolist()} for f in feet],
+        "footRadius": robot.foot_radius_m,
+    }
+
+
+def _shown(model: mujoco.MjModel) -> list[list[int]]:
+    """The geoms to draw of every body."""
+    drawable = [g for g in range(model.ngeom) if int(model.geom_type[g]) in _KINDS]
+    colliding = [g for g in drawable if model.geom_contype[g] or model.geom_conaffinity[g]]
+    looks = [g for g in drawable if g not in colliding]
+    meshes = [int(model.geom_dataid[g]) for g in looks if model.geom_dataid[g] >= 0]
+    if sum(int(model.mesh_facenum[mesh]) for mesh in meshes) > _MOST_FACES:
+        looks = []
+    shown: list[list[int]] = [[] for _ in range(model.nbody)]
+    for g in looks:
+        shown[int(model.geom_bodyid[g])].append(g)
+    dressed = {body for body, geoms in enumerate(shown) if geoms}
+    for g in colliding:
+        if (body := int(model.geom_bodyid[g])) not in dressed:
+            shown[body].append(g)
+    return shown
+
+
+def _joints(model: mujoco.MjModel, robot: RobotCard, body: int) -> list[dict[str, Any]]:
+    """The card's joints of a body; others are drawn at rest, the base's free joint by the root."""
+    first, count = int(model.body_jntadr[body]), int(model.body_jntnum[body])
+    joints = []
+    for j in range(first, first + count):
+        name = model.joint(j).name
+        if name in robot.joint_names and int(model.jnt_type[j]) in _JOINTS:
+            joints.append(
+                {
+                    "kind": _JOINTS[mujoco.mjtJoint(int(model.jnt_type[j]))],
+                    "axis": model.jnt_axis[j].tolist(),
+                    "pos": model.jnt_pos[j].tolist(),
+                    "rest": float(model.qpos0[model.jnt_qposadr[j]]),
+                    "index": _FIRST_JOINT + robot.joint_names.index(name),
+                }
+            )
+    return joints
+
+
+def _shape(
+    model: mujoco.MjModel, robot: RobotCard, geom: int, colour: Colour | None
+) -> dict[str, Any]:
+    kind = _KINDS[mujoco.mjtGeom(int(model.geom_type[geom]))]
+    material = int(model.geom_matid[geom])
+    rgba = model.mat_rgba[material] if material >= 0 else model.geom_rgba[geom]
+    if model.geom(geom).name in robot.foot_geoms:
+        colour = FEET
+    elif colour is None or material >= 0:
+        red, green, blue = (int(part) for part in np.rint(rgba[:3] * 255))
+        colour = red, green, blue
+    shape = {
+        "kind": kind,
+        "size": model.geom_size[geom].tolist(),
+        "pos": model.geom_pos[geom].tolist(),
+        "quat": model.geom_quat[geom].tolist(),
+        "colour": list(colour),
+    }
+    if kind == "mesh":
+        mesh = model.mesh(int(model.geom_dataid[geom]))
+        vertices = model.mesh_vert[int(mesh.vertadr[0]) :]
+        start = int(mesh.faceadr[0])
+        faces = model.mesh_face[start : start + int(mesh.facenum[0])]
+        shape["triangles"] = encoded(vertices[faces.ravel()], _MESH_UNIT_M)
+    return shape
+
+
+def _body_colours(model: mujoco.MjModel, robot: RobotCard) -> list[Colour | None]:
+    """Trunk and legs in the colours of our pictures; None for other bodies."""
+    colours: list[Colour | None] = [None] * model.nbody
+    trunk = model.body(robot.trunk_body).id
+    for leg in range(N_LEGS):
+        side = LEFT_LEGS if robot.leg_signs[leg, 1] > 0 else RIGHT_LEGS
+        thigh = robot.joint_names[JOINTS_PER_LEG * leg + 1]
+        colours[int(model.joint(thigh).bodyid[0])] = side
+    for b in range(1, model.nbody):
+        colours[b] = colours[b] or colours[model.body_parentid[b]] or None
+        if b == trunk:
+            colours[b] = TRUNK
+    return colours

@@ -1,0 +1,68 @@
+"""What a page shows: recorded episodes and their surroundings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from collectors.legged.episodes import HELD_OUT_VARIANTS, EpisodeSpec, draw_episode
+from collectors.robots.robot import RobotCard
+from collectors.scenarios.passages import Barrier, place_barriers
+from collectors.scenarios.terrains import TerrainTile, make_tile
+from pipeline.view.recording import Chart, Recording
+
+MOST_PARALLEL = 64
+"""Robots that a page's episodes run on."""
+
+
+@dataclass(frozen=True)
+class Ghost:
+    """Another policy on the same start and seed: its recording and the episode's return."""
+
+    recording: Recording
+    episode_return: float
+
+
+@dataclass(frozen=True)
+class Viewed:
+    """One episode: its row of the catalog, what to draw, and what stands around."""
+
+    row: Mapping[str, Any]
+    recording: Recording
+    tile: TerrainTile
+    barriers: tuple[Barrier, ...]
+    ghost: Ghost | None = None
+
+
+@dataclass(frozen=True)
+class Show:
+    """The episodes of a page.
+
+    Attributes:
+        charts: the curves of every recording's `series`, in their order.
+        note: what a viewer has to know of the episodes; "" for nothing.
+        ghost: name of the policy of the ghosts; "" without.
+    """
+
+    title: str
+    robot: RobotCard
+    charts: tuple[Chart, ...]
+    episodes: tuple[Viewed, ...]
+    note: str = ""
+    ghost: str = ""
+
+
+def spec_of(row: Mapping[str, Any]) -> EpisodeSpec:
+    """The specification of a catalog's row; its tile says whether it is held out."""
+    return EpisodeSpec(
+        *(row[name] for name in ("episode", "terrain", "level", "skill", "seed")),
+        held_out=HELD_OUT_VARIANTS[0] <= row["terrain_variant"] < HELD_OUT_VARIANTS[1],
+        action_noise=row.get("action_noise", 0.0),
+    )
+
+
+def viewed(row: Mapping[str, Any], recording: Recording, robot: RobotCard) -> Viewed:
+    """An episode with the ground and barriers that its row and seed give."""
+    tile = make_tile(row["terrain"], row["level"], row["terrain_variant"])
+    drawn = draw_episode(spec_of(row), robot)
+    barriers = place_barriers(drawn.passage, tile, drawn.offset_xy, drawn.yaw)
+    return Viewed(row, recording, tile, tuple(barriers))

@@ -1,0 +1,282 @@
+"""`gaitforge view`: a page shows what was stored, and loads nothing; wrong input is refused."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collectors.legged.data import CollectionGrid, StoredForm
+from datasets import open_store
+from flows.progress import Silent
+from flows.stages.collect import collect
+from flows.tasks.legged import LeggedPlan
+from pipeline.view import build
+from pipeline.view import page as page_module
+from pipeline.view.blocks import decoded
+from pipeline.view.page import page, write_page
+from pipeline.view.stored import spread_over_returns, stored_show
+from tests.pipeline.command_line import Run, assert_refused
+from tests.pipeline.view.browser import CHROMIUM, browser
+
+GRID = CollectionGrid(
+    terrains=("stairs", "rough"), skills=("tilt", "rush"), levels=(8,), parts=1, episodes_per_part=6
+)
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six episodes with their states, with action noise, on hard ground."""
+    path = tmp_path_factory.mktemp("view") / "walked.zarr"
+    collect(LeggedPlan(grid=GRID, form=StoredForm(state=True), robots=6), path, Silent())
+    return path
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle, where none is built."""
+    for name in ("main.js", "main.css"):
+        (tmp_path / name).write_text("/* </script> </style> */")
+    monkeypatch.setattr(page_module, "BUILT", tmp_path)
+
+
+def _index(text: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="index">(.*?)</script>', text, re.S)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def _block(text: str, name: str) -> np.ndarray:
+    found = re.search(rf'id="{name}">([^<]*)</script>', text)
+    assert found is not None
+    return decoded(found[1])
+
+
+def test_replayed_poses_and_curves_are_the_stored_ones(walked: Path, stub: None) -> None:
+    selection = open_store(walked).select()
+    show = stored_show(selection, Silent())
+    assert show.note == ""
+    text = page(show)
+    index = _index(text)
+    curves = [(chart["name"], curve) for chart in index["charts"] for curve in chart["curves"]]
+    rows = selection.episodes().to_pylist()
+    for k, row in enumerate(rows):
+        stored, poses = selection.episode(k), _block(text, f"poses-{k}")
+        assert np.abs(poses[:-1, :3] - stored["state"][:, :3]).max() <= 1e-3
+        assert np.abs(poses[:-1, 7:] - stored["state"][:, 7:]).max() <= 2e-3
+        assert len(poses) == row["length"] + 1
+        series = _block(text, f"series-{k}")
+        reward = series[:, curves.index(("reward of a step", "reward"))]
+        np.testing.assert_allclose(reward, stored["reward"], atol=1e-4)
+        first = curves.index(("reward terms of a step", "track linear velocity"))
+        np.testing.assert_allclose(series[:, first : first + 15].sum(axis=1), reward, atol=1e-3)
+        force = [curves.index(("contact force", leg)) for leg in ("FL", "FR", "RL", "RR")]
+        assert series[:, force].sum(axis=1).mean() > 50  # newtons: it stands
+        shown = index["episodes"][k]
+        assert shown["id"] == str(row["episode"])
+        assert shown["ended"].startswith("fell" if row["terminated"] else "time ran out")
+        assert len(shown["barriers"]) == {"none": 0, "bar": 1, "walls": 2}[row["passage"]]
+        assert shown["row"]["seed"] == str(row["seed"])
+        assert shown["row"]["friction"] == pytest.approx(row["friction"], rel=1e-5)
+
+
+def test_a_store_that_cannot_be_replayed_is_drawn_from_its_states(
+    walked: Path, store: Path, stub: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selection = open_store(walked).select()
+    replayed = stored_show(selection, Silent())
+    monkeypatch.setattr("pipeline.view.stored.is_exact", lambda name: False)
+    drawn = stored_show(selection, Silent())
+    assert "without torques" in drawn.note
+    for one, other in zip(replayed.episodes, drawn.episodes, strict=True):
+        np.testing.assert_array_equal(one.recording.poses[:-1], other.recording.poses)
+        # Mean speeds along the heading; those of the states are differences.
+        mean, again = (each.recording.series[5:-5, 1].mean() for each in (one, other))
+        assert mean == pytest.approx(again, abs=0.05)
+    with pytest.raises(ValueError, match="neither be simulated again"):
+        stored_show(open_store(store).select(), Silent())
+
+
+def test_a_large_selection_is_shown_from_the_worst_to_the_best(store: Path) -> None:
+    selection = open_store(store).select()
+    returns = sorted(selection.episodes()["return"].to_pylist())
+    some = sorted(spread_over_returns(selection, 2).episodes()["return"].to_pylist())
+    assert some == [returns[0], returns[-1]]
+    assert len(spread_over_returns(selection, 9)) == 4
+
+
+def test_the_page_loads_nothing_and_names_stay_text(
+    walked: Path, tmp_path: Path, stub: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show = stored_show(open_store(walked).select(), Silent())
+    bad = "</script><img src=//x.example onerror=alert(1)> @@SCRIPT@@"
+    hostile = [{**viewed.row, "expert": bad} for viewed in show.episodes]
+    episodes = tuple(
+        type(each)(row, each.recording, each.tile, each.barriers)
+        for each, row in zip(show.episodes, hostile, strict=True)
+    )
+    text = page(type(show)(bad, show.robot, show.charts, episodes, bad))
+    assert "<img" not in text
+    assert html.escape(bad) in text
+    index = _index(text)
+    assert index["note"] == bad
+    assert index["episodes"][0]["row"]["expert"] == bad
+    plain = page(show)
+    assert re.findall(r"""(?:src|href)\s*=|url\(|@import|https?://""", plain) == []
+    assert "default-src 'none'" in plain
+
+
+def test_the_command_writes_a_page_and_says_where(
+    store: Path, tmp_path: Path, stub: None, run: Run
+) -> None:
+    out = tmp_path / "page.html"
+    ids = open_store(store).select().episode_ids().tolist()
+    asked = ("view", store, "--episode", f"{ids[2]},{ids[0]}", "--out", out)
+    done = run(*asked)
+    assert (done.code, done.out.split()[0]) == (0, f"{out}#e={ids[2]}")
+    assert [each["id"] for each in _index(out.read_text())["episodes"]] == [
+        str(ids[0]),
+        str(ids[2]),
+    ]
+    told = json.loads(run(*asked, "--json").out)
+    assert told == {"page": str(out), "episodes": 2, "bytes": out.stat().st_size}
+
+
+def test_a_run_walks_on_held_out_episodes(
+    trained: Path, tmp_path: Path, stub: None, run: Run
+) -> None:
+    out = tmp_path / "run.html"
+    cells = ("--terrain", "flat", "--skill", "stand", "--level", "1", "--episodes", "2")
+    assert run("view", trained, *cells, "--out", out).code == 0
+    index = _index(out.read_text())
+    rows = [each["row"] for each in index["episodes"]]
+    assert [(row["terrain"], row["skill"], row["level"]) for row in rows] == [
+        ("flat", "stand", 1)
+    ] * 2
+    assert {row["terrain_variant"] // 1000 for row in rows} == {1}
+    assert {row["policy"] for row in rows} == {"run"}
+
+
+def test_an_evaluation_shows_its_extremes_as_it_scored_them(
+    trained: Path, tmp_path: Path, stub: None, run: Run
+) -> None:
+    from collectors.legged.evaluation import EvaluationGrid
+    from flows.stages.evaluate import EvaluatePlan, evaluate_policy
+    from flows.tasks.policies import run_source
+
+    (tmp_path / "train").mkdir()
+    (tmp_path / "evaluate").mkdir()
+    (tmp_path / "train" / "net").symlink_to(trained)
+    grid = EvaluationGrid(("flat",), ("stand", "run"), levels=(2,), episodes=5)
+    path = tmp_path / "evaluate" / "net.json"
+    found = evaluate_policy(run_source(trained), EvaluatePlan(grid, robots=10), Silent(), path)
+    assert run("view", path, "--out", tmp_path / "page.html").code == 0
+    index = _index((tmp_path / "page.html").read_text())
+    shown = sorted(each["row"]["return"] for each in index["episodes"])
+    wanted = sorted(value for cell in found.returns for value in np.sort(cell)[[0, 2, 4]])
+    assert shown == pytest.approx(wanted, abs=1e-3)
+    assert "otherwise" not in index["note"]
+    _check_ghosts(run, path, trained, tmp_path / "page.html")
+    (tmp_path / "train" / "net").unlink()
+    assert_refused(
+        run("view", path, "--out", tmp_path / "page.html"), "keeps no episodes", "train/net"
+    )
+
+
+def _check_ghosts(run: Run, source: Path, policy: Path, out: Path) -> None:
+    """A policy's ghost is itself; the expert's is another, from the same start."""
+    for other, same in ((policy, True), ("expert", False)):
+        assert run("view", source, "--against", other, "--out", out).code == 0
+        text = out.read_text()
+        for k, episode in enumerate(_index(text)["episodes"]):
+            poses, ghost = _block(text, f"poses-{k}"), _block(text, f"ghost-{k}")
+            np.testing.assert_array_equal(poses[0], ghost[0])
+            assert (len(poses) == len(ghost) and np.allclose(poses, ghost, atol=1e-3)) is same
+            if same:
+                assert episode["ghost"]["return"] == pytest.approx(
+                    episode["row"]["return"], abs=1e-3
+                )
+
+
+def test_wrong_input_is_refused_in_one_line(
+    store: Path, trained: Path, tmp_path: Path, stub: None, run: Run
+) -> None:
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    for arguments, complaint in (
+        ((tmp_path / "none",), "no store, training run or evaluation"),
+        ((tmp_path,), "no"),
+        ((other,), "no evaluation"),
+        ((store, "--episode", "7"), "no such episode 7"),
+        ((store, "--episode", "x"), "not a list of episode numbers"),
+        ((store, "--where", "return > 100"), "empty"),
+        ((store, "--out", store / "page.html"), "inside the store"),
+        ((trained, "--where", "return > 1"), "--where and --episode"),
+        ((store, "--against", tmp_path / "none"), "no training run"),
+    ):
+        out = () if "--out" in arguments else ("--out", tmp_path / "page.html")
+        assert_refused(run("view", *arguments, *out), complaint)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_without_its_script_one_line_says_how_to_build_it(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setattr(page_module, "BUILT", tmp_path / "none")
+    assert_refused(run("view", store), "make setup", "python -m pipeline.view.build")
+
+
+def test_the_lock_has_hashes_and_no_addresses() -> None:
+    lock = json.loads((build.PAGE / "package-lock.json").read_text())
+    packages = {name: each for name, each in lock["packages"].items() if name}
+    assert all("integrity" in each and "version" in each for each in packages.values())
+    assert "://" not in json.dumps(lock)
+
+
+def _skipped(why: str) -> None:
+    """A skip that stays visible in the summary."""
+    warnings.warn(f"the page is not tested in a browser: {why}", stacklevel=2)
+    pytest.skip(why)
+
+
+def test_a_browser_plays_the_page_from_disk(walked: Path, tmp_path: Path) -> None:
+    if CHROMIUM is None:
+        _skipped("no Chromium here (Debian: apt install chromium)")
+    if not (page_module.BUILT / "main.js").is_file():
+        _skipped("its script is not built (python -m pipeline.view.build)")
+    show = stored_show(open_store(walked).select(), Silent())
+    path = tmp_path / "page.html"
+    write_page(show, path)
+    number = 3
+    wanted, step = show.episodes[number], 50
+    with browser() as seen:
+        seen.open(f"{path.as_uri()}#e={wanted.row['episode']}&t={step * 0.02:.2f}")
+        place = "document.getElementById('readout').textContent"
+        seen.wait(f"{place}.includes('z')")
+        told = [float(each) for each in re.findall(r"[xyz] (-?[\d.]+)", seen.value(place))]
+        assert told == pytest.approx(wanted.recording.poses[step, :3].tolist(), abs=1e-3)
+        assert wanted.recording.ended in seen.value("document.getElementById('facts').textContent")
+        picture = "document.getElementById('canvas').toDataURL()"
+        seen.press("End")
+        seen.wait("document.getElementById('clock').textContent !== '1.00 s'")
+        seen.press("Home")
+        seen.wait("document.getElementById('clock').textContent === '0.00 s'")
+        seen.press(" ")
+        seen.wait("parseFloat(document.getElementById('clock').textContent) > 0.3")
+        seen.press(" ")
+        assert re.search(r"&t=0\.[3-9]|&t=[1-3]", seen.value("location.hash"))
+        assert len(seen.value(picture)) > 1000
+        choose = "const s = document.querySelector('#filters select'); s.value = 'stairs';"
+        seen.value(choose + " s.dispatchEvent(new Event('input', {bubbles: true}))")
+        stairs = sum(each.row["terrain"] == "stairs" for each in show.episodes)
+        assert seen.value("document.querySelectorAll('#rows tbody tr').length") == stairs
+        seen.size(400, 800)
+        assert seen.value("document.documentElement.scrollWidth") <= 400
+        assert seen.faults == []
+        assert {each.split(":")[0] for each in seen.requests} <= {"file", "blob", "data"}
