@@ -22,7 +22,8 @@ class EpisodeRecord:
 
     obs (T, 70) is what the policy saw, action (T, 12) what it chose. The executed action, a
     driver's where one drove, and with noise, is the next observation's `last_action`.
-    state (T, 19): base position, quaternion wxyz, joint positions before each step.
+    state (T, 19): base position, quaternion wxyz, joint positions before each step; (T, 0) if
+    left out.
     privileged (T, P): what the expert saw. final_obs (70,): the observation after the last step.
     """
 
@@ -95,18 +96,19 @@ def run_episodes(
     privileged: bool = False,
     progress: Callable[[int], None] | None = None,
     driver: Driver | None = None,
+    state: bool = True,
 ) -> Iterator[EpisodeResult]:
     """Run every episode of `specs` once; yields results as episodes end.
 
     An episode depends on its spec and the executed actions only, not on its neighbours.
 
     Args:
-        record, privileged: keep the episodes' arrays, and the privileged block.
+        record, privileged, state: keep the episodes' arrays, and of those the two that are named.
         progress: called with the number of robot steps after every control step.
         driver: drives in the policy's place at times; the policy's actions are recorded.
     """
     slots = _Slots(env, policy, specs, driver)
-    recorder = _Recorder(env, privileged) if record else None
+    recorder = _Recorder(env, privileged, state) if record else None
     returns = np.zeros(env.num_robots)
     slots.fill(np.arange(env.num_robots))
     observation = env.observe()
@@ -137,8 +139,9 @@ def run_episodes(
 class _Recorder:
     """Per-robot buffers of the running episodes."""
 
-    def __init__(self, env: LeggedEnvironment, privileged: bool):
-        widths = {"obs": (OBS_DIM,), "action": (N_JOINTS,), "reward": (), "state": (STATE_DIM,)}
+    def __init__(self, env: LeggedEnvironment, privileged: bool, state: bool):
+        widths = {"obs": (OBS_DIM,), "action": (N_JOINTS,), "reward": ()}
+        widths["state"] = (STATE_DIM if state else 0,)
         if privileged:
             widths["privileged"] = (PRIVILEGED_DIM,)
         shape = (env.num_robots, env.episode_steps)
@@ -150,11 +153,13 @@ class _Recorder:
         self._step = np.zeros(env.num_robots, dtype=np.int64)
 
     def before_step(self, observation: Observation, action: np.ndarray) -> None:
-        physics = self._env.physics.state
         # Idle robots run past the window; they overwrite their last column.
         self._step = np.minimum(self._env.step_count, self._env.episode_steps - 1)
-        state = np.concatenate([physics.base_pos, physics.base_quat, physics.joint_pos], axis=1)
-        self._write(obs=observation.policy, action=action, state=state)
+        self._write(obs=observation.policy, action=action)
+        if self._buffers["state"].size:
+            state = self._env.physics.state
+            poses = np.concatenate([state.base_pos, state.base_quat, state.joint_pos], axis=1)
+            self._write(state=poses)
         if "privileged" in self._buffers:
             self._write(privileged=observation.privileged)
 

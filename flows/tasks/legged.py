@@ -106,13 +106,14 @@ class LeggedSimulation(Simulation):
 
     def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
         """See `Simulation.roll_out`."""
-        policy, physics = self.policy, self.env.physics
+        policy, physics, form = self.policy, self.env.physics, self._plan.form
         episodes = run_episodes(
             self.env,
             policy,
             self._plan.grid.part_specs(part),
             record=True,
-            privileged=self._plan.form.privileged,
+            privileged=form.privileged,
+            state=form.state,
             progress=lambda n: advance(n, ""),
             driver=self.driver,
         )
