@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -28,7 +29,9 @@ def run_in_processes(work: Work, shares: Sequence[Sequence[str]], look: Callable
     """
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_run, args=(work, share), daemon=True) for share in shares]
-    # Processes start with Ctrl-C blocked: it interrupts this one, which ends them.
+    # Processes start with Ctrl-C blocked: it interrupts this one, which ends them. Starting the
+    # resource tracker would unblock it.
+    resource_tracker.ensure_running()
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         try:
@@ -71,6 +74,8 @@ def _run(work: Work, share: Sequence[str]) -> None:
         work(share, unless_orphaned)
     except (ValueError, OSError, Interrupted):
         sys.exit(1)  # the parent reports it in one line
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _stop(*_: object) -> None:
