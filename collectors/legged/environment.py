@@ -101,6 +101,7 @@ class LeggedEnvironment:
         self._push_step = np.full(num_robots, -1)
         self._push_velocity = np.zeros((num_robots, 2))
         self._last_action = np.zeros((num_robots, N_JOINTS))
+        self._command: np.ndarray | None = None
         self._reward = np.zeros(num_robots, dtype=np.float32)
         self.view: StepView | None = None
         self._signals = np.zeros((num_robots, episode_steps, N_SIGNALS), dtype=np.float32)
@@ -134,6 +135,7 @@ class LeggedEnvironment:
                 base_pos, joint_pos, quat, drawn.base_vel, tile, barriers, drawn.draws
             )
             self.physics.reset(index, start)
+        self._command = None
         self.step_count[ids] = 0
         self._last_action[ids] = 0.0
         self._reward[ids] = 0.0
@@ -156,7 +158,8 @@ class LeggedEnvironment:
         if not np.isfinite(action).all():
             raise ValueError("action holds a value that is not finite")
         action = np.clip(action.astype(np.float64), -MAX_ACTION, MAX_ACTION)
-        command = self.command()
+        # The one of the last observation, while nothing has changed since.
+        command = self.command() if self._command is None else self._command
         pushed = np.flatnonzero(self.step_count == self._push_step)
         if len(pushed):
             self.physics.push(pushed, self._push_velocity[pushed])
@@ -254,7 +257,8 @@ class LeggedEnvironment:
 
     def _observation(self, seen: _Seen) -> Observation:
         state = self.physics.state
-        command, clock = self._steered(seen.on_track), self.clock()
+        self._command = command = self._steered(seen.on_track)
+        clock = self.clock()
         noise = self._noise[self._rows, np.minimum(self.step_count, self.episode_steps)]
         policy = policy_observation(
             seen.geometry.gravity,

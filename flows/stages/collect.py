@@ -7,7 +7,6 @@ runners (`flows.runners`) give `collect_part` to their workers. Committed parts 
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -132,16 +131,19 @@ def collect(
 ) -> list[PartCollected]:
     """Collect the missing ones of the given parts (None for all) on this machine.
 
-    The runner "local", without settings: each of the plan's workers simulates a part of its own.
-    Interrupted, the run loses the parts in work alone. Returns what was collected now.
+    The runner "local", without settings: each of the plan's workers is a process that simulates a
+    part of its own, and one worker is this process. A script that gives several workers work needs
+    `if __name__ == "__main__":`. Interrupted, the run loses the parts in work alone. Returns what
+    was collected now.
     """
     collection = prepare(plan, store_path, parts)
-    workers = max(1, min(plan.workers, len(collection.missing)))
+    missing = collection.missing
+    workers = min(plan.workers, len(missing))
     with collection.progress(reporter) as advance:
-        if plan.parallelism == "processes" and workers > 1:
+        if workers > 1:
             made = _collect_in_processes(collection, workers, advance)
         else:
-            made = _collect_in_threads(collection, workers, advance)
+            made = _collect_share(plan, store_path, plan.workers, missing, advance)
     collection.finish()
     return made
 
@@ -215,31 +217,6 @@ def _collect_share(
         _last_simulation.close()
 
 
-def _collect_in_threads(
-    collection: Collection, workers: int, advance: Advance
-) -> list[PartCollected]:
-    plan, missing = collection.plan, collection.missing
-    lock, stopped = threading.Lock(), threading.Event()
-
-    def shared(n: int, note: str) -> None:
-        if stopped.is_set():
-            raise Interrupted
-        with lock:
-            advance(n, note)
-
-    work = partial(_collect_share, plan, collection.store, plan.workers // workers)
-    with ThreadPoolExecutor(workers) as pool:
-        shares = [pool.submit(work, missing[k::workers], shared) for k in range(workers)]
-        try:
-            # A worker that fails is reported at once, not after those before it have finished.
-            for share in wait(shares, return_when=FIRST_EXCEPTION).done:
-                share.result()
-            return [record for share in shares for record in share.result()]
-        except BaseException:
-            stopped.set()
-            raise
-
-
 def _collect_in_processes(
     collection: Collection, workers: int, advance: Advance
 ) -> list[PartCollected]:
@@ -252,7 +229,8 @@ def _collect_in_processes(
         follow(records)
 
     shares = [missing[k::workers] for k in range(workers)]
-    work = partial(_collect_share, collection.plan, collection.store, 1)
+    threads = collection.plan.workers // workers
+    work = partial(_collect_share, collection.plan, collection.store, threads)
     if not run_in_processes(work, shares, look):
         raise ValueError(_failure(collection, started))
     return records_of_commits(open_store(collection.store), collection.store, missing)
@@ -263,4 +241,7 @@ def _failure(collection: Collection, started: float) -> str:
     for failure in reversed(read_failures(records_folder(collection.store))):
         if failure.part in collection.missing and failure.time >= started:
             return f"part {failure.part} failed: {failure.error}"
-    return "a collecting process ended before its parts were made; see the machine's memory"
+    return (
+        "a collecting process ended before its parts were made: see the lines above, or the "
+        "machine's memory"
+    )

@@ -1,10 +1,11 @@
-"""Work shared by processes of this machine, for simulators that hold the interpreter's lock."""
+"""Work shared by processes of this machine, which do not wait for each other's interpreter lock."""
 
 import multiprocessing
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -28,9 +29,16 @@ def run_in_processes(work: Work, shares: Sequence[Sequence[str]], look: Callable
     """
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_run, args=(work, share), daemon=True) for share in shares]
+    # Processes start with Ctrl-C blocked: it interrupts this one, which ends them. Starting the
+    # resource tracker would unblock it.
+    resource_tracker.ensure_running()
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        for worker in workers:
-            worker.start()
+        try:
+            for worker in workers:
+                worker.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         running = list(workers)
         while running:
             wait([worker.sentinel for worker in running], POLL_S)
@@ -51,8 +59,7 @@ def run_in_processes(work: Work, shares: Sequence[Sequence[str]], look: Callable
 
 
 def _run(work: Work, share: Sequence[str]) -> None:
-    # Ctrl-C interrupts the parent too, which ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stop)  # an exception removes what a part in work has left
     parent = multiprocessing.parent_process()
     looked = time.monotonic()
 
@@ -67,3 +74,9 @@ def _run(work: Work, share: Sequence[str]) -> None:
         work(share, unless_orphaned)
     except (ValueError, OSError, Interrupted):
         sys.exit(1)  # the parent reports it in one line
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _stop(*_: object) -> None:
+    raise Interrupted

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 MAX_WORKERS = 512
-"""Of a local run, threads or processes."""
+"""Of a local run."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class CollectionPlan(ABC):
 
     Attributes:
         kind: the task's name in `flows.tasks.registry`.
-        parallelism: what makes several parts at once on one machine: threads where the simulator
-            releases the interpreter's lock, processes where it does not.
+        parallelism: the field that says how many parts a local run makes at once, each in a
+            process. Prefect tasks are threads where the simulator releases the interpreter's lock.
         work: a verb for the progress.
     """
 
@@ -70,7 +70,7 @@ class CollectionPlan(ABC):
 
     @property
     def workers(self) -> int:
-        """Threads or processes of a local run: the plan's field of that name."""
+        """Of a local run: the plan's field that `parallelism` names."""
         return getattr(self, self.parallelism)
 
     def with_workers(self, workers: int) -> Self:

@@ -6,9 +6,10 @@ those that collecting the same parts made in a first round, which is not measure
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import wraps
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -84,51 +85,51 @@ class StageClock:
 def measure_collection(
     plan: LeggedPlan, rounds: int, folder: Path, advance: Advance = no_progress
 ) -> dict[str, Any]:
-    """Collect every part of a plan, a simulator and a thread each, and repeat its physics alone.
+    """Collect every part of a plan, a simulator and a process each, and repeat its physics alone.
 
     Args:
-        plan: of the default back end, with a part for each thread; folder: for the stores.
+        plan: of the default back end, with a part for each process; folder: for the stores.
 
     Returns:
         ``threads``, ``robots`` (of a simulator), ``collect_steps_per_s`` and ``bare_steps_per_s``
-        (robots' control steps), ``ratio`` (median over the rounds) and ``ratios``; with one thread
-        also ``stages``, each one's share of the time.
+        (robots' control steps), ``ratio`` (median over the rounds) and ``ratios``; ``stages``, each
+        one's share of the first process's time.
     """
+    stores = [folder / f"{plan.grid.parts}-{k}.zarr" for k in range(rounds + 1)]
+    for store in stores:
+        prepare(plan, store)
+    left = iter(stores)
     with ExitStack() as stack:
-        workers = [stack.enter_context(closing(_Worker(plan, part))) for part in plan.part_ids()]
-        pool = stack.enter_context(ThreadPoolExecutor(len(workers)))
-        if len(workers) == 1:
-            stack.enter_context(_clocked(workers[0]))
-        stores = [folder / f"{len(workers)}-{k}.zarr" for k in range(rounds + 1)]
-        for store in stores:
-            prepare(plan, store)
-        left = iter(stores)
+        context = get_context("spawn")
+        processes = [
+            stack.enter_context(ProcessPoolExecutor(1, context, _open, (plan, part)))
+            for part in plan.part_ids()
+        ]
 
-        def collect() -> None:
-            store = next(left)
-            list(pool.map(lambda worker: worker.collect(store), workers))
+        def ask(name: str, *arguments: Any) -> list[Any]:
+            asked = [each.submit(_do, name, *arguments) for each in processes]
+            return [each.result() for each in asked]
 
         def end_round() -> None:
-            for worker in workers:
-                worker.end_first_round()
+            ask("end_first_round")
             advance(1, "")
 
-        works = {
-            "collect": collect,
-            "bare": lambda: list(pool.map(lambda worker: worker.pool.repeat(), workers)),
-        }
+        stack.callback(ask, "close")
+        works = {"collect": lambda: ask("collect", next(left)), "bare": lambda: ask("repeat")}
         seconds = in_turns(works, rounds, after_round=end_round)
-        ratios = (np.array(seconds["bare"]) / np.array(seconds["collect"])).tolist()
-        steps = sum(worker.pool.robot_steps for worker in workers)
-        found = {
-            "threads": len(workers),
-            "robots": workers[0].simulation.env.num_robots,
-            "collect_steps_per_s": steps / median(seconds["collect"]),
-            "bare_steps_per_s": steps / median(seconds["bare"]),
-            "ratio": median(ratios),
-            "ratios": ratios,
-        }
-        return found | ({"stages": workers[0].clock.shares()} if len(workers) == 1 else {})
+        made = ask("made")
+    ratios = (np.array(seconds["bare"]) / np.array(seconds["collect"])).tolist()
+    steps = sum(steps for _, steps, _ in made)
+    robots, _, stages = made[0]
+    return {
+        "threads": len(made),
+        "robots": robots,
+        "collect_steps_per_s": steps / median(seconds["collect"]),
+        "bare_steps_per_s": steps / median(seconds["bare"]),
+        "ratio": median(ratios),
+        "ratios": ratios,
+        "stages": stages,
+    }
 
 
 class _KeptCalls:
@@ -165,6 +166,7 @@ class _Worker:
             raise ValueError(f"only mujoco can be measured beside mujoco.rollout, not {plan.sim}")
         self.pool = _KeptCalls(physics.pool)
         physics.pool = self.pool
+        self._time_stages()
 
     def collect(self, store: Path) -> None:
         """Collect the part into a store that lacks it."""
@@ -180,35 +182,45 @@ class _Worker:
             self.pool.keep = False
             self.clock.clear()
 
+    def repeat(self) -> None:
+        """Repeat the part's physics alone."""
+        self.pool.repeat()
+
+    def made(self) -> tuple[int, int, dict[str, float]]:
+        """Parallel robots, control steps of a round, and the shares of the stages."""
+        return self.simulation.env.num_robots, self.pool.robot_steps, self.clock.shares()
+
     def close(self) -> None:
         self.simulation.close()
 
+    def _time_stages(self) -> None:
+        env, clock, policy = self.simulation.env, self.clock, self.simulation.policy
+        clock.wrap(env.physics, "step", BACKEND)
+        clock.wrap(env.physics, "push", BACKEND)
+        clock.wrap(self.pool, "rollout", ROLLOUT)
+        clock.wrap(env, "step", OBSERVATION)
+        clock.wrap(env, "observe", OBSERVATION)
+        clock.wrap(env, "reset", RESET)
+        clock.wrap(policy, "act", POLICY)
+        act = policy.act
 
-@contextmanager
-def _clocked(worker: _Worker) -> Iterator[None]:
-    """Time all stages of a worker with its clock."""
-    env, clock = worker.simulation.env, worker.clock
-    clock.wrap(env.physics, "step", BACKEND)
-    clock.wrap(env.physics, "push", BACKEND)
-    clock.wrap(worker.pool, "rollout", ROLLOUT)
-    clock.wrap(env, "step", OBSERVATION)
-    clock.wrap(env, "observe", OBSERVATION)
-    clock.wrap(env, "reset", RESET)
-    policy = worker.simulation.policy
-    clock.wrap(policy, "act", POLICY)
-    act = policy.act
+        def observed_act(observation: Observation) -> np.ndarray:
+            with clock.stage(OBSERVATION):
+                _ = observation.privileged  # computed when it is first read
+            return act(observation)
 
-    def observed_act(observation: Observation) -> np.ndarray:
-        with clock.stage(OBSERVATION):
-            _ = observation.privileged  # computed when it is first read
-        return act(observation)
-
-    policy.act = observed_act
-    rewards = {name: getattr(environment, name) for name in ("total_reward", "signals")}
-    try:
-        for name in rewards:
+        policy.act = observed_act
+        for name in ("total_reward", "signals"):
             clock.wrap(environment, name, REWARD)
-        yield
-    finally:
-        for name, work in rewards.items():
-            setattr(environment, name, work)
+
+
+_workers: list[_Worker] = []
+"""The one of this process."""
+
+
+def _open(plan: LeggedPlan, part_id: str) -> None:
+    _workers.append(_Worker(plan, part_id))
+
+
+def _do(name: str, *arguments: Any) -> Any:
+    return getattr(_workers[0], name)(*arguments)

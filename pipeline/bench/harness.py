@@ -84,8 +84,10 @@ class Bench:
             print(json.dumps(record, indent=1))
             return
         if self.tables is None:
-            beside = {"notes", "load_average", "config", *provenance()}
+            beside = {"notes", "load_average", "config", "bars", *provenance()}
             show_one({name: record[name] for name in record if name not in beside}, as_json=False)
+            if "bars" in record:
+                print(f"\nBars\n{table(record['bars'])}")
         else:
             for title, rows in self.tables(record):
                 print(f"{title}\n{table(rows)}\n")

@@ -18,7 +18,7 @@ from flows.tasks.legged import LeggedPlan
 from pipeline.bench.collection import measure_collection
 from pipeline.bench.harness import Bench, Figures, Rows, bar
 
-RATIO_BAR = 0.85
+RATIO_BAR = 0.90
 """Collection's speed over that of bare `mujoco.rollout`, at least."""
 IPC_BAR = 0.10
 """Share of a step spent on talking to another process, at most."""
@@ -56,10 +56,11 @@ def _measure(config: SimBenchConfig, folder: Path, reporter: Reporter) -> dict[s
         grids = [CollectionGrid(parts=n, episodes_per_part=config.episodes) for n in threads]
         plans = [LeggedPlan(grid=grid, threads=grid.parts) for grid in grids]
         collected = [measure_collection(plan, config.rounds, folder, advance) for plan in plans]
+    stages = [each.pop("stages") for each in collected]
     return {
         "backends": backends,
         "collection": collected,
-        "stages": collected[0].pop("stages"),
+        "stages": stages[0],
         "bars": _bars(backends, collected),
         "notes": notes,
     }

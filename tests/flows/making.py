@@ -25,7 +25,7 @@ GRID = CollectionGrid(
     parts=3,
     episodes_per_part=8,
 )
-COLLECT = LeggedPlan(grid=GRID, robots=8, threads=2)
+COLLECT = LeggedPlan(grid=GRID, robots=8, threads=1)
 
 
 def _training(model: str, objective: str) -> TrainPlan:
