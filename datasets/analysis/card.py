@@ -1,6 +1,6 @@
 """The content of a dataset card, as JSON values."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import product
 from pathlib import PurePosixPath
@@ -26,13 +26,18 @@ CHANNEL_QUANTILES = (0.01, 0.5, 0.99)
 
 
 def card_record(
-    selection: Selection, *, channels: bool = True, scheduler: Scheduler = None
+    selection: Selection,
+    *,
+    channels: bool = True,
+    scheduler: Scheduler = None,
+    read: Callable[[str], object] = str,
 ) -> dict[str, Any]:
     """Sizes, groups, distributions, provenance and channel statistics of a selection.
 
     Groups are as in ``Selection.describe``, ``store`` is ``Store.info``, and ``returns``,
-    ``lengths`` and ``draws`` are histograms. With ``channels=False`` no array is read. DatasetError
-    for an empty selection, or a damaged or missing object.
+    ``lengths`` and ``draws`` are histograms. With ``channels=False`` no array is read;
+    otherwise ``read`` is called with each field's name after its statistics. DatasetError for an
+    empty selection, or a damaged or missing object.
     """
     store, episodes = selection.store, selection.episodes()
     pairs = selection.describe()
@@ -58,7 +63,7 @@ def card_record(
         "noise": _noise(selection, episodes),
         "columns": [asdict(each) for each in glossary(store.schema, episodes.schema)],
         "parts": list(_parts(selection)),
-        "channels": list(_channels(selection, scheduler)) if channels else [],
+        "channels": list(_channels(selection, scheduler, read)) if channels else [],
     }
 
 
@@ -163,10 +168,13 @@ def _parts(selection: Selection) -> Iterator[dict[str, object]]:
         first = stop
 
 
-def _channels(selection: Selection, scheduler: Scheduler) -> Iterator[dict[str, object]]:
+def _channels(
+    selection: Selection, scheduler: Scheduler, read: Callable[[str], object]
+) -> Iterator[dict[str, object]]:
     for field in selection.schema.fields:
         found = channel_statistics(selection, field.name, scheduler)
         quantiles = channel_quantiles(selection, field.name, CHANNEL_QUANTILES, scheduler)
+        read(field.name)
         low, median, high = quantiles
         for name, place in _named_channels(field):
             yield {

@@ -67,7 +67,8 @@ def check_local(stores: Sequence[Store], out: str | os.PathLike[str]) -> Path:
             raise DatasetError(f"{store.address} was opened at a tag; open it without one")
         if odd := next((e for e in store.edits() if e.kind not in COPIED_KINDS), None):
             raise DatasetError(
-                f"{store.address} has an edit of kind {odd.kind!r}, which cannot be copied yet"
+                f"{store.address} has an edit of kind {odd.kind!r}, which a new store cannot take; "
+                "merge and split before fields are added"
             )
     if is_bucket_url(out):
         raise DatasetError(f"{out} is on object storage; give a local folder, then push that")

@@ -15,7 +15,7 @@ def check_counts(model: str, config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{model} {name} must be at least 1, got {value}")
+            raise ValueError(f"{model} {name} must be a whole number of at least 1, got {value}")
 
 
 def check_rotary_heads(model: str, hidden_dim: int, n_heads: int) -> None:

@@ -244,6 +244,7 @@ def card_command(arguments: argparse.Namespace) -> None:
             condition=condition,
             channels=not arguments.no_channels,
             draw=drawing(arguments),
+            reporter=TerminalReporter(),
         )
     print(*written, sep="\n")
 

@@ -18,6 +18,7 @@ from datasets.errors import amount
 from datasets.files import check_outside_stores, files_under
 from datasets.formats.readme import README, fenced, front_matter, plain
 from datasets.storage.about import read_about
+from flows.progress import Reporter, Silent
 from flows.records.records import read_record
 from pipeline.report import charts
 from pipeline.report.explorer import page as explorer
@@ -99,6 +100,7 @@ def write_card(
     condition: str = "",
     channels: bool = True,
     draw: Draw | None = None,
+    reporter: Reporter | None = None,
 ) -> tuple[Path, Path, Path]:
     """Write `card.html`, `card.md`, the record behind them, `card.json`, and `explorer.html`.
 
@@ -110,6 +112,7 @@ def write_card(
         channels: also read the arrays, for the statistics of every channel.
         draw: writes pictures of typical episodes, as `stored.draw_stored`; where it cannot, the
             card says why.
+        reporter: shows which field is read; None for silence.
 
     Returns:
         The paths of the page, of the Markdown and of the record.
@@ -119,7 +122,9 @@ def write_card(
     """
     if len(selection) == 0:
         raise ValueError("the selection is empty; select at least one episode")
-    record = card_record(selection, channels=channels)
+    fields = len(selection.schema.fields) if channels else 0
+    with (reporter or Silent()).step("card", fields, "field") as advance:
+        record = card_record(selection, channels=channels, read=lambda name: advance(1, name))
     record |= {"filters": filters, "origins": collection_origins(selection.store.path)}
     record |= {"program": version("gaitforge"), "pictures": [], "no_pictures": ""}
     if draw is not None:

@@ -32,7 +32,18 @@ from datasets.catalog.catalog import Catalog
 from datasets.catalog.edits import Edit, added_field
 from datasets.catalog.manifest import PartRecord
 from datasets.errors import DatasetError
-from datasets.layout import ABOUT, CATALOG, EDITS, OVERLAYS, PARTS, ROOT_FILE, SHARD_STEPS, TAGS
+from datasets.files import files_under
+from datasets.layout import (
+    ABOUT,
+    CATALOG,
+    EDITS,
+    IMPORTS,
+    OVERLAYS,
+    PARTS,
+    ROOT_FILE,
+    SHARD_STEPS,
+    TAGS,
+)
 from datasets.schema import Schema
 from datasets.storage.root import (
     EDITED_VERSION,
@@ -231,7 +242,7 @@ class RemoteStore(Store):
 
 
 def push_store(store: Store, url: str) -> list[str]:
-    """Copy a local store's parts, added fields and edits to the URL; what is there is not sent.
+    """Copy a local store to a URL, parts, fields, edits and records; what is there is not sent.
 
     All objects are sent before the first part is committed, so that readers see few intermediate
     states. Returns the stems of the catalog files committed now.
@@ -254,6 +265,8 @@ def push_store(store: Store, url: str) -> list[str]:
     about = store.path / ABOUT
     if about.is_file() and not target._bucket.create_equal(ABOUT, about.read_bytes()):
         raise DatasetError(f"{url} has another {ABOUT}; delete that object to send this store's")
+    for name in files_under(store.path / IMPORTS):
+        target._bucket.create(f"{IMPORTS}/{name}", (store.path / IMPORTS / name).read_bytes())
     for folder in sorted({added_field(e).folder for e in store.log.load() if e.kind == "field"}):
         push_store(store.overlay(folder), f"{target.url}/{OVERLAYS}/{folder}")
     for name in edits:

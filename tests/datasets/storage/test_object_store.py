@@ -203,12 +203,16 @@ def test_what_was_read_once_is_not_fetched_again(url: str, tmp_path: Path) -> No
 
 def test_a_local_store_is_pushed_once(url: str, tmp_path: Path) -> None:
     local = small_store(tmp_path / "local", [(5, 1, 9), (130, 64), (3,)])
+    kept = local.path / "imports/metadata/a.minari"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"kept")
     assert push_store(local, url) == ["part-000", "part-001", "part-002"]
     write_small_part(local, "part-003", (12,), 90)
     assert push_store(local, url) == ["part-003"]
     remote = open_store(url)
     assert isinstance(remote, RemoteStore)
     assert remote.info() == local.info()
+    assert Bucket(url).read("imports/metadata/a.minari") == b"kept"
     assert remote.verify() == []
 
 
