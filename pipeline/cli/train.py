@@ -143,8 +143,9 @@ def compare_command(arguments: argparse.Namespace) -> None:
         run_comparison,
     )
     from flows.stages.train import SelectPlan
-    from pipeline.report.comparison_page import comparison_rows, write_comparison
+    from pipeline.report.comparison_page import comparison_rows, first_runs, write_comparison
     from pipeline.report.pictures import make_comparison_sheets
+    from pipeline.view.run_pages import write_evaluation_pages
 
     select = SelectPlan(**given(arguments, *SELECTED, saved="selection"))
     grid = comparison_grid(select.select(arguments.store), arguments.episodes or GRID_EPISODES)
@@ -155,6 +156,7 @@ def compare_command(arguments: argparse.Namespace) -> None:
     reporter = TerminalReporter()
     record = run_comparison(plan, arguments.store, arguments.out, reporter)
     make_comparison_sheets(arguments.out, reporter.say)
+    write_evaluation_pages(arguments.out, first_runs(record), reporter)
     page = write_comparison(arguments.out)
     lines = f"\nevaluated on {plan.evaluate.grid}", f"page: {page}"
     show_result(record, comparison_rows(record), arguments.json, *lines)

@@ -27,6 +27,7 @@ from pipeline.report.pages import (
     write_texts,
 )
 from pipeline.report.run_files import read_pictures
+from pipeline.view.run_pages import page_of
 
 PAGE_NAME = "comparison.html"
 MARKDOWN_NAME = "comparison.md"
@@ -48,12 +49,20 @@ def write_comparison(folder: Path) -> Path:
         raise ValueError(f"no finished comparison in {folder}; `gaitforge compare` makes one")
     histories = {run["run"]: read_history(folder / "train" / run["run"]) for run in record["runs"]}
     sheets = sheet_figures(folder, read_pictures(folder)[0])
+    linked = [page_of(folder, run) for run in first_runs(record)]
     rows = comparison_rows(record)
     table = markdown_table(rows[0], [row.values() for row in rows]) + "\n"
     write_texts(
-        folder, {MARKDOWN_NAME: table, PAGE_NAME: comparison_page(record, histories, sheets)}
+        folder,
+        {MARKDOWN_NAME: table, PAGE_NAME: comparison_page(record, histories, sheets, linked)},
     )
     return folder / PAGE_NAME
+
+
+def first_runs(record: Record) -> list[str]:
+    """The name of each model's first run, in the order of a comparison's models."""
+    first = {run["model"]: run["run"] for run in reversed(record["runs"])}
+    return [first[each["model"]] for each in record["models"]]
 
 
 def comparison_rows(record: Record) -> list[dict[str, str]]:
@@ -62,14 +71,23 @@ def comparison_rows(record: Record) -> list[dict[str, str]]:
 
 
 def comparison_page(
-    record: Record, histories: Histories, sheets: Sequence[SheetFigure] = ()
+    record: Record,
+    histories: Histories,
+    sheets: Sequence[SheetFigure] = (),
+    linked: Sequence[str] = (),
 ) -> str:
-    """The page of a comparison's record, as text; `histories` has the rows of each run."""
+    """The page of a comparison's record, as text.
+
+    Args:
+        histories: the rows of each run.
+        linked: each model's page of episodes, "" for none.
+    """
     return render(
         "comparison.html",
         abstract=_abstract(record),
         record=record,
         sheets=sheets,
+        linked=linked or [""] * len(record["models"]),
         table=[
             {name: value.removesuffix(")").split(" (") for name, value in row.items()}
             for row in comparison_rows(record)

@@ -28,6 +28,7 @@ from flows.records.records import digest, read_record, write_record
 from flows.stages.comparison.legged import COMPARISON
 from flows.stages.evaluate import EvaluatePlan
 from flows.tasks.policies import PolicySource
+from pipeline.report.comparison_page import first_runs
 from pipeline.report.picture_files import FRAME_PX, SHEET_FRAMES, Heading, animation, contact_sheet
 from pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
 
@@ -192,9 +193,7 @@ def make_comparison_sheets(run_dir: Path, say: Say) -> None:
     if record is None:
         raise ValueError(f"no finished comparison in {run_dir}; `gaitforge compare` makes one")
     plan, folder = plan_from_tree(EvaluatePlan, record["plan"]["evaluate"]), run_dir / PICTURES
-    first = {run["model"]: run["run"] for run in reversed(record["runs"])}
-    sources = [PolicySource(first[m["model"]], run_dir / "train" / first[m["model"]])
-               for m in record["models"]]  # fmt: skip
+    sources = [PolicySource(run, run_dir / "train" / run) for run in first_runs(record)]
     key = digest([_DRAWING, plan, [source.key() for source in sources]])
     if _are_drawn(folder, key):
         return

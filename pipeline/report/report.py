@@ -6,7 +6,7 @@ same files give the same bytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,6 +17,7 @@ from pipeline.report.bench_page import bench_panels
 from pipeline.report.expert_section import card_table, sheet_figures
 from pipeline.report.figures import Panel
 from pipeline.report.run_files import EXPERT, Record, RunFiles, read_run
+from pipeline.view.run_pages import page_of
 
 REPORT_NAME = "report.html"
 
@@ -49,12 +50,13 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class HeatTable:
-    """`cells[row][column]` for terrains (rows) by skills (columns)."""
+    """`cells[row][column]` for terrains (rows) by skills (columns); `page` has their episodes."""
 
     title: str
     terrains: tuple[str, ...]
     skills: tuple[str, ...]
     cells: tuple[tuple[HeatCell, ...], ...]
+    page: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,9 @@ def _context(run: RunFiles) -> dict[str, object]:
     """What the template shows."""
     summary, dataset = run.summary, run.dataset
     cut = _modes_cut(run)
+    linked = {name: page for name in summary["policies"] if (page := page_of(run.root, name))}
     return {
+        "linked": linked,
         "abstract": _abstract(summary),
         "summary": summary,
         "learned": [name for name in summary["policies"] if name != EXPERT],
@@ -117,8 +121,8 @@ def _context(run: RunFiles) -> dict[str, object]:
         ),
         "stages": _stages(run),
         "best_validation": {r.policy: _best_validation(r.history) for r in run.training},
-        "success_heat": _evaluation_heat(summary, "success", (0.0, 1.0)),
-        "return_heat": _evaluation_heat(summary, "return", None),
+        "success_heat": _evaluation_heat(summary, "success", (0.0, 1.0), linked),
+        "return_heat": _evaluation_heat(summary, "return", None, linked),
         "latency_chart": _latency_chart(summary["policies"], dataset["control_dt_s"]),
         "bench": run.bench,
         "bench_charts": bench_panels(run.bench) if run.bench else [],
@@ -174,7 +178,7 @@ def _dataset_heat(groups: Iterable[Record], field: str, title: str, digits: int)
 
 
 def _evaluation_heat(
-    summary: Record, field: str, limits: tuple[float, float] | None
+    summary: Record, field: str, limits: tuple[float, float] | None, linked: Mapping[str, str]
 ) -> list[HeatTable]:
     """One table a policy: means over levels, weighted by episodes; colours on one common scale."""
     cells = {
@@ -182,10 +186,13 @@ def _evaluation_heat(
     }
     tables = {policy: _mean_over_levels(cells[policy], field) for policy in cells}
     limits = limits or _limits(value for table in tables.values() for value in table.values())
+    shown = {policy: values for policy, values in tables.items() if values}
     return [
-        _heat_table(pages.policy(policy), values, 2, limits, _intervals(cells[policy], field))
-        for policy, values in tables.items()
-        if values
+        replace(
+            _heat_table(pages.policy(policy), values, 2, limits, _intervals(cells[policy], field)),
+            page=linked.get(policy, ""),
+        )
+        for policy, values in shown.items()
     ]
 
 

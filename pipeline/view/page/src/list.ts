@@ -75,6 +75,12 @@ export class List {
     this.update();
   }
 
+  /** Sets the filters of the cells that an address names. */
+  choose(wanted: URLSearchParams): void {
+    for (const [name, select] of this.cells) if (wanted.has(name)) select.value = wanted.get(name) ?? "";
+    this.update();
+  }
+
   /** Marks the episode that is shown. */
   mark(number: number): void {
     this.rows.forEach((row, k) => (k === number ? row.setAttribute("aria-current", "true") : row.removeAttribute("aria-current")));

@@ -98,9 +98,10 @@ function seek(time: number): void {
   draw();
 }
 
-/** Opens what the address names: an episode, and a time in it. */
+/** Opens what the address names: an episode and a time in it, or the worst of a terrain, skill and level. */
 function fromAddress(): void {
   const wanted = new URLSearchParams(location.hash.slice(1));
+  list.choose(wanted);
   const number = index.episodes.findIndex(({ id }) => id === wanted.get("e"));
   const time = Number(wanted.get("t")) || 0;
   void open(number >= 0 ? number : list.shown[0] ?? 0, time, false);

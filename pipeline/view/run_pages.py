@@ -1,0 +1,48 @@
+"""Pages of a run's evaluations, which the cells of its report or comparison link to."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from datasets.files import sha256_file
+from flows.progress import Reporter
+from flows.records.records import read_record, write_record
+from pipeline.view.page import bundle, write_page
+from pipeline.view.policies import evaluation_show, ghost_source, with_ghosts
+
+PAGES = Path("episodes")
+_INDEX = "pages.json"
+_EXPERT = "expert"
+
+
+def write_evaluation_pages(run_dir: Path, names: Sequence[str], reporter: Reporter) -> None:
+    """Write `episodes/NAME.html` for evaluations of a demo or comparison, where none is newer.
+
+    Each plays the worst, the median and the best episode of every cell, beside the expert's on the
+    same start and seed as a ghost. Where pages cannot be made, the reporter says why.
+    """
+    folder = run_dir / PAGES
+    made = read_record(folder / _INDEX) or {}
+    try:
+        bundle()
+        for name in names:
+            evaluation = run_dir / "evaluate" / f"{name}.json"
+            digest = sha256_file(evaluation)
+            if made.get(name) == digest and (folder / f"{name}.html").is_file():
+                continue
+            show = evaluation_show(evaluation, reporter)
+            if name != _EXPERT:
+                show = with_ghosts(show, ghost_source(_EXPERT), reporter)
+            write_page(
+                replace(show, title=f"{name}: episodes of its evaluation"), folder / f"{name}.html"
+            )
+            made = {**made, name: digest}
+            write_record(folder / _INDEX, made)
+    except (ValueError, OSError) as error:
+        reporter.say(f"no pages of episodes: {error}")
+
+
+def page_of(run_dir: Path, name: str) -> str:
+    """Address of an evaluation's page, relative to the run's folder; "" where there is none."""
+    page = PAGES / f"{name}.html"
+    return page.as_posix() if (run_dir / page).is_file() else ""
