@@ -59,24 +59,27 @@ def run_in_processes(work: Work, shares: Sequence[Sequence[str]], look: Callable
 
 
 def _run(work: Work, share: Sequence[str]) -> None:
-    signal.signal(signal.SIGTERM, _stop)  # an exception removes what a part in work has left
+    # The work ends at its next step: an exception in the midst of a commit or of what removes a
+    # part's files would leave them behind.
+    stopped = False
     parent = multiprocessing.parent_process()
     looked = time.monotonic()
 
-    def unless_orphaned(n: int, note: str) -> None:
-        nonlocal looked
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
+
+    def unless_stopped(n: int, note: str) -> None:
+        nonlocal looked, stopped
         if time.monotonic() - looked > POLL_S:
             looked = time.monotonic()
             if parent is not None and not parent.is_alive():
-                raise Interrupted
+                stopped = True
+        if stopped:
+            raise Interrupted
 
+    signal.signal(signal.SIGTERM, stop)
     try:
-        work(share, unless_orphaned)
+        work(share, unless_stopped)
     except (ValueError, OSError, Interrupted):
         sys.exit(1)  # the parent reports it in one line
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _stop(*_: object) -> None:
-    raise Interrupted
