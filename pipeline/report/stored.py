@@ -1,4 +1,4 @@
-"""Stored legged episodes as contact sheets and films: simulated again from seed and actions."""
+"""Stored legged episodes as contact sheets: simulated again from seed and actions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,19 +11,13 @@ from collectors.legged.episodes import EpisodeSpec
 from collectors.legged.observations import OBS_DIM, POLICY_SLICES
 from collectors.legged.rollout import EpisodeResult, run_episodes
 from collectors.policies import Observation
-from collectors.rendering.rendering import RenderingError, draw
-from collectors.rendering.scene import scene_of
+from collectors.rendering.rendering import RenderingError
 from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
-from collectors.timing import CONTROL_DT_S
 from datasets import Schema, Selection
 from datasets.catalog.listing import episode_name
-from datasets.files import check_outside_stores, write_bytes_durably
-from pipeline.report.picture_files import Heading, animation
-from pipeline.report.pictures import FILM_FPS, Take, describe, draw_sheets, film_shot
+from pipeline.report.pictures import Take, draw_sheets
 
 STORED_FRAMES = 4
-VIDEO_FORMATS = ("webp", "gif", "mp4")
-VIDEO_PX = (640, 400)
 _SPEC = ("episode", "terrain", "level", "skill", "seed")
 _LAST_ACTION = slice(*POLICY_SLICES["last_action"])
 
@@ -130,38 +124,3 @@ def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
     names = [f"{take.result.spec.skill}.png" for take in takes]
     sheets = draw_sheets(folder, takes, names, robot, STORED_FRAMES)
     return [{**sheet, "episode": sheet["policy"]} for sheet in sheets]
-
-
-def write_video(
-    selection: Selection, index: int, path: Path, size_px: tuple[int, int] = VIDEO_PX
-) -> None:
-    """Write a film of a selection's episode, at 25 frames a second.
-
-    Args:
-        path: its ending says the format: webp, gif, or mp4, which needs the extra `video`.
-        size_px: width and height without the line above the picture; even numbers.
-
-    Raises:
-        RenderingError: see `replayed`, or MuJoCo cannot draw here.
-        ValueError: another format, no such episode, or a path that cannot be written.
-    """
-    kind = path.suffix.removeprefix(".").lower()
-    if kind not in VIDEO_FORMATS:
-        raise ValueError(f"unknown format '{kind}' of {path}; allowed: {', '.join(VIDEO_FORMATS)}")
-    if any(side % 2 or side < 2 for side in size_px):
-        raise ValueError(f"size_px has to be two even numbers, got {size_px}")
-    if not 0 <= index < len(selection):
-        raise ValueError(f"no episode {index} in a selection of {len(selection)}")
-    check_outside_stores(path)
-    (result,), robot = replayed(selection, [index])
-    spec = result.spec
-    where = f"{spec.terrain}, level {spec.level}"
-    heading = Heading(spec.skill, where, describe(result), "", result.success, "")
-    shot = film_shot(scene_of(result, robot))
-    (frames,) = draw([shot], *size_px)
-    film = animation(heading, frames, shot.steps * CONTROL_DT_S, FILM_FPS, kind)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes_durably(path, film)
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}") from None
