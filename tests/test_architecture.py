@@ -48,7 +48,6 @@ LAZY = {
     "minari": "extra minari",
     "obstore": "extra s3",
     "rerun": "extra rerun",
-    "rerun.blueprint": "extra rerun",
     "onnx": "extra onnx",
     "onnxruntime": "extra onnx",
     "onnxscript": "extra onnx",

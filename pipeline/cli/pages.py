@@ -127,8 +127,8 @@ def report_command(arguments: argparse.Namespace) -> None:
 def view_command(arguments: argparse.Namespace) -> None:
     """Write a page that plays episodes in 3-D, with their curves; it opens without a network."""
     page = _checked(arguments)
-    show = _episodes if arguments.against is None else _haunted
-    show = show(arguments, page is None)
+    make = _episodes if arguments.against is None else _haunted
+    show = make(arguments, page is None)
     if show.note:
         TerminalReporter().say(show.note)
     record: dict[str, Any] = {"episodes": len(show.episodes)}
@@ -156,16 +156,14 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
     if video:
         from pipeline.report.picture_files import check_animation
 
-        check_animation(video.suffix.removeprefix(".").lower())
-        check_outside_stores(video)
+        check_animation(check_outside_stores(video).suffix[1:].lower())
         if arguments.against is not None:
             raise ValueError("a film shows no ghost; --against is for the page and --rerun")
     if rerun:
         from pipeline.view.rerun_file import load_rerun
 
         load_rerun()
-        check_outside_stores(rerun)
-        if rerun.suffix != ".rrd":
+        if check_outside_stores(rerun).suffix != ".rrd":
             raise ValueError(f"{rerun} has to end in .rrd")
     if arguments.out is None and (video or rerun):
         return None
@@ -183,24 +181,21 @@ def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list
 
     chosen = show.chosen(arguments.episode or ()).episodes
     written: dict[str, list[Path]] = {}
-    for name, path in (("video", arguments.video), ("rerun", arguments.rerun)):
+    writers = {"video": write_film, "rerun": write_recording}
+    for name, write in writers.items():
+        path = getattr(arguments, name)
         for each in chosen if path else ():
-            file = path if len(chosen) == 1 else path.with_stem(f"{path.stem}-{each.name}")
-            if name == "video":
-                write_film(each, show.robot, file, TerminalReporter())
-            else:
-                write_recording(show, each, file)
+            file = path.with_stem(f"{path.stem}-{each.name}") if len(chosen) > 1 else path
+            write(show, each, file, TerminalReporter())
             written.setdefault(name, []).append(file)
     return written
 
 
 def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
     """The page's episodes; without a page, only those of its other files."""
-    source = arguments.source
+    source, limit = arguments.source, 1 if only_chosen else arguments.limit
     is_store = isinstance(source, str) or (source / ROOT_FILE).is_file()
-    show = (
-        _stored(arguments, 1 if only_chosen else arguments.limit) if is_store else _run(arguments)
-    )
+    show = _stored(arguments, limit) if is_store else _run(arguments)
     return show.chosen(arguments.episode or ()) if arguments.episode or only_chosen else show
 
 

@@ -1,92 +1,54 @@
 """Stored legged episodes as contact sheets: simulated again from seed and actions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec
-from collectors.legged.observations import OBS_DIM, POLICY_SLICES
-from collectors.legged.rollout import EpisodeResult, run_episodes
-from collectors.policies import Observation
+from collectors.legged.replaying import replay_environment, replayed, stored_episodes
+from collectors.legged.rollout import EpisodeResult
 from collectors.rendering.rendering import RenderingError
-from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
-from datasets import Schema, Selection
+from collectors.robots.robot import RobotCard
+from datasets import Selection
 from datasets.catalog.listing import episode_name
 from pipeline.report.pictures import Take, draw_sheets
 
 STORED_FRAMES = 4
-_SPEC = ("episode", "terrain", "level", "skill", "seed")
-_LAST_ACTION = slice(*POLICY_SLICES["last_action"])
 
 
-class _Playback:
-    """Plays the executed actions (T, 12) of one episode after the other on one robot."""
+def _replayed(
+    selection: Selection, indices: Sequence[int]
+) -> tuple[list[EpisodeResult], RobotCard]:
+    """Episodes of a selection simulated again and recorded, with the success that is stored."""
+    chosen = selection.with_rows(np.sort(selection.rows[list(indices)]))
+    try:
+        env = replay_environment(chosen, len(chosen))
+    except ValueError as error:
+        why = str(error).replace(selection.store.address, "the store")
+        raise RenderingError(f"the episodes cannot be simulated here: {why}") from None
+    found = {}
+    try:
+        for episode, result, difference in replayed(env, stored_episodes(chosen)):
+            if difference:
+                raise RenderingError("the episodes do not repeat here bit for bit")
+            row = episode.row
+            found[row["episode"]] = replace(result, success=row["success"])
+    finally:
+        env.close()
+    return [found[each] for each in selection.episode_ids()[list(indices)].tolist()], env.robot
 
-    name = "playback"
 
-    def __init__(self, episodes: Sequence[np.ndarray]) -> None:
-        self._episodes = iter(episodes)
-        self._actions: Iterator[np.ndarray] = iter(())
-
-    def reset(self, ids: np.ndarray) -> None:
-        if len(ids):
-            self._actions = iter(next(self._episodes))
-
-    def act(self, observation: Observation) -> np.ndarray:
-        """(1, 12) the next action; zeros where an episode does not end as stored."""
-        return next(self._actions, np.zeros(N_JOINTS, np.float32))[None]
-
-
-def replayed(selection: Selection, indices: Sequence[int]) -> tuple[list[EpisodeResult], RobotCard]:
-    """Episodes of a selection simulated again and recorded, with the success that is stored.
+def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
+    """A stored episode a skill, of median return.
 
     Raises:
         RenderingError: not the legged task's own episodes, or they do not repeat here.
     """
-    schema, there = selection.store.schema, selection.catalog.column_names
-    if not {"terrain", "skill", "action_noise"} <= {*there} or not _is_legged(schema):
-        raise RenderingError("only episodes that gaitforge collected with legged robots are drawn")
-    rows = selection.catalog.rows(selection.rows[list(indices)]).to_pylist()
-    stored = [selection.episode(index) for index in indices]
-    # Executed actions hold their noise and another driver's already.
-    specs = [EpisodeSpec(*(row[name] for name in _SPEC)) for row in rows]
-    try:
-        robot = load_robot(schema.robot)
-        env = LeggedEnvironment(robot, 1, 1)
-    except ValueError as error:
-        raise RenderingError(f"the episodes cannot be simulated here: {error}") from None
-    try:
-        policy = _Playback([_executed(arrays) for arrays in stored])
-        results = list(run_episodes(env, policy, specs, record=True))
-    finally:
-        env.close()
-    for arrays, result in zip(stored, results, strict=True):
-        if result.record is None or not np.array_equal(result.record.obs, arrays["obs"]):
-            raise RenderingError("the episodes do not repeat here bit for bit")
-    pairs = zip(results, rows, strict=True)
-    return [replace(result, success=row["success"]) for result, row in pairs], robot
-
-
-def _is_legged(schema: Schema) -> bool:
-    widths = {field.name: field.shape for field in schema.fields}
-    return widths.get("obs") == (OBS_DIM,) and widths.get("action") == (N_JOINTS,)
-
-
-def _executed(stored: dict[str, np.ndarray]) -> np.ndarray:
-    """(T, 12) the actions that the observation after each step reports."""
-    after = np.concatenate([stored["obs"][1:], stored["final_obs"][None]])
-    return after[:, _LAST_ACTION]
-
-
-def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
-    """A stored episode a skill, of median return; see `replayed`."""
     if "skill" not in selection.catalog.column_names:
         raise RenderingError("only episodes that gaitforge collected with legged robots are drawn")
     tallies, indices = _typical(selection)
-    results, robot = replayed(selection, indices)
+    results, robot = _replayed(selection, indices)
     ids = selection.episode_ids()
     takes = [
         Take(result, *tally, episode_name(int(ids[index])))
@@ -118,7 +80,7 @@ def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
     """Draw a sheet of a typical stored episode a skill; a record of each, with its file's name.
 
     Raises:
-        RenderingError: see `replayed`, or MuJoCo cannot draw here.
+        RenderingError: see `stored_takes`, or MuJoCo cannot draw here.
     """
     takes, robot = stored_takes(selection)
     names = [f"{take.result.spec.skill}.png" for take in takes]

@@ -7,23 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from collectors.legged.episodes import draw_episode
 from collectors.rendering.colours import BARRIER, Colour
-from collectors.rendering.scene import Scene, drawn_scene
+from collectors.rendering.scene import Scene
 from collectors.robots.robot import RobotCard
 from collectors.rotations import from_yaw, rotate, yaw_of
 from collectors.timing import CONTROL_DT_S
+from flows.progress import Reporter
 from pipeline.view.blocks import decoded
 from pipeline.view.recording import VELOCITY, Chart
 from pipeline.view.robot_shapes import body_poses, robot_shapes
-from pipeline.view.show import Show, Viewed, spec_of, write_file
+from pipeline.view.show import Show, Viewed, scene_of, write_file
 
 TIMELINE = "time"
 _ROBOT = "world/robot"
 _GROUND: Colour = (190, 197, 204)
 _COMMAND: Colour = (0, 158, 115)
 _GHOST: Colour = (150, 150, 150)
-_ARROW_M_PER_MS, _ARROW_ABOVE_M, _ARROW_RADIUS_M = 0.35, 0.3, 0.01
+_ARROW_M_PER_MS, _ARROW_RADIUS_M, _ARROW_ABOVE = 0.35, 0.01, (0.0, 0.0, 0.2)
+_EYE = (-2.0, -5.0, 2.0)
+"""From the trunk, in leg lengths: ahead, left, up."""
 _XYZW = [1, 2, 3, 0]
 
 
@@ -38,7 +40,7 @@ def load_rerun() -> Any:
     return rerun
 
 
-def write_recording(show: Show, viewed: Viewed, path: Path) -> None:
+def write_recording(show: Show, viewed: Viewed, path: Path, reporter: Reporter) -> None:
     """Write an episode of a page as an .rrd file.
 
     Time is in seconds from the start. `world` has the robot, its ghost, ground, barriers and the
@@ -49,38 +51,40 @@ def write_recording(show: Show, viewed: Viewed, path: Path) -> None:
     """
     rr = load_rerun()
     stream = rr.RecordingStream("gaitforge")
-    draws = draw_episode(spec_of(viewed.row), show.robot)
-    scene = drawn_scene(show.robot, viewed.recording.poses, viewed.tile, draws)
-    with tempfile.TemporaryDirectory(prefix="gaitforge-") as folder:
-        stream.save(Path(folder, "out.rrd"), default_blueprint=_blueprint(show))
+    with (
+        tempfile.TemporaryDirectory(prefix="gaitforge-") as folder,
+        reporter.step("record", 1, "episode") as advance,
+    ):
+        stream.save(Path(folder, "out.rrd"), default_blueprint=_blueprint(show, viewed))
         stream.send_recording_name(f"{show.title} {viewed.name}")
-        facts = {"ended": viewed.ended, **viewed.row}
-        text = "\n".join(f"{name}: {value}" for name, value in facts.items())
+        facts = [f"{name}: {value}" for name, value in viewed.row.items()]
+        text = "\n".join([viewed.ended, *facts])
         stream.log("episode", rr.TextDocument(text), static=True)
         stream.log("world", rr.ViewCoordinates.RIGHT_HAND_Z_UP, static=True)
-        _surroundings(stream, scene)
+        _surroundings(stream, scene_of(viewed, show.robot))
         _robot(stream, _ROBOT, show.robot, viewed.recording.poses)
         if viewed.ghost:
             _robot(stream, "world/ghost", show.robot, viewed.ghost.recording.poses, _GHOST)
         _curves(stream, show, viewed)
         stream.disconnect()
         write_file(path, Path(folder, "out.rrd").read_bytes())
+        advance(1, viewed.name)
 
 
-def _blueprint(show: Show) -> Any:
-    """The scene, which follows the robot, beside the charts."""
-    import rerun.blueprint as rrb  # pyright: ignore[reportMissingImports]
-
-    eye = rrb.EyeControls3D(tracking_entity=f"{_ROBOT}/{show.robot.trunk_body}")
+def _blueprint(show: Show, viewed: Viewed) -> Any:
+    """The scene, from behind the robot's right side and following it, beside the charts."""
+    rr = load_rerun()
+    rrb, base = rr.blueprint, viewed.recording.poses[0]
+    away = rotate(from_yaw(yaw_of(base[3:7])), show.robot.leg_length_m * np.array(_EYE))
+    trunk = rr.new_entity_path([*_ROBOT.split("/"), show.robot.trunk_body])
+    eye = rrb.EyeControls3D(position=base[:3] + away, look_target=base[:3], tracking_entity=trunk)
     charts = [
         rrb.TimeSeriesView(origin=_curve(chart), name=f"{chart.name} ({chart.unit})")
         for chart in show.charts
     ]
-    scene = rrb.Spatial3DView(origin="world", name="world", eye_controls=eye)
-    return rrb.Blueprint(
-        rrb.Horizontal(scene, rrb.Grid(*charts, grid_columns=2), column_shares=[3, 2]),
-        collapse_panels=True,
-    )
+    scene = rrb.Spatial3DView(origin="world", eye_controls=eye)
+    grid = rrb.Grid(*charts, grid_columns=2)
+    return rrb.Blueprint(rrb.Horizontal(scene, grid, column_shares=[3, 2]), collapse_panels=True)
 
 
 def _curve(chart: Chart) -> str:
@@ -92,11 +96,9 @@ def _surroundings(stream: Any, scene: Scene) -> None:
     rr = load_rerun()
     ground = scene.ground
     ny, nx = ground.heights.shape
-    x, y = (
-        low + np.arange(n) * ground.resolution_m
-        for low, n in zip(ground.low_m, (nx, ny), strict=True)
-    )
-    corners = np.stack([*np.meshgrid(x, y), ground.heights], axis=-1).reshape(-1, 3)
+    cells = np.stack(np.meshgrid(np.arange(nx), np.arange(ny)), axis=-1)
+    places = ground.low_m + ground.resolution_m * cells
+    corners = np.concatenate([places, ground.heights[..., None]], axis=-1).reshape(-1, 3)
     up, right = np.gradient(ground.heights, ground.resolution_m)
     normals = np.stack([-right, -up, np.ones_like(up)], axis=-1).reshape(-1, 3)
     at = np.arange(ny * nx).reshape(ny, nx)
@@ -115,6 +117,7 @@ def _surroundings(stream: Any, scene: Scene) -> None:
             half_sizes=[each.half_size_m for each in scene.barriers],
             quaternions=[from_yaw(np.array(b.yaw_rad))[_XYZW] for b in scene.barriers],
             colors=BARRIER,
+            fill_mode=rr.components.FillMode.TransparentFillMajorWireframe,
         )
         stream.log("world/barriers", boxes, static=True)
 
@@ -164,24 +167,21 @@ def _shape(shape: dict[str, Any], colour: Sequence[int]) -> Any:
 def _curves(stream: Any, show: Show, viewed: Viewed) -> None:
     """A chart's curves as one entity, and the commanded velocity as an arrow above the trunk."""
     rr = load_rerun()
-    series, poses, first = viewed.recording.series, viewed.recording.poses, 0
-    times = [_times(len(series))]
+    series, first = viewed.recording.series, 0
+    poses, times = viewed.recording.poses[: len(series)], [_times(len(series))]
     for chart in show.charts:
         columns = series[:, first : first + len(chart.curves)]
         first += len(chart.curves)
         stream.log(_curve(chart), rr.SeriesLines(names=chart.curves), static=True)
-        each = rr.Scalars.columns(scalars=columns.ravel()).partition(
-            [columns.shape[1]] * len(series)
-        )
-        stream.send_columns(_curve(chart), times, each)
+        values = rr.Scalars.columns(scalars=columns.ravel())
+        sizes = [columns.shape[1]] * len(series)
+        stream.send_columns(_curve(chart), times, values.partition(sizes))
         if chart == VELOCITY:
             ahead, left = columns[:, 0], columns[:, 2]
-            command = np.stack([ahead, left, np.zeros(len(series))], axis=1) * _ARROW_M_PER_MS
-            heading = from_yaw(yaw_of(poses[: len(series), 3:7]))
+            command = np.stack([ahead, left, np.zeros(len(series))], axis=1)
             arrows = rr.Arrows3D.columns(
-                vectors=rotate(heading, command),
-                origins=poses[: len(series), :3]
-                + [0.0, 0.0, _ARROW_ABOVE_M * show.robot.leg_length_m],
+                vectors=_ARROW_M_PER_MS * rotate(from_yaw(yaw_of(poses[:, 3:7])), command),
+                origins=poses[:, :3] + _ARROW_ABOVE,
             )
             look = rr.Arrows3D.from_fields(colors=_COMMAND, radii=_ARROW_RADIUS_M)
             stream.log("world/command", look, static=True)

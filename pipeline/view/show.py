@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.legged.episodes import HELD_OUT_VARIANTS, EpisodeSpec, draw_episode
+from collectors.rendering.scene import Scene, drawn_scene
 from collectors.robots.robot import RobotCard
 from collectors.scenarios.passages import Barrier, place_barriers
 from collectors.scenarios.terrains import TerrainTile, make_tile
@@ -98,6 +99,12 @@ def spec_of(row: Mapping[str, Any]) -> EpisodeSpec:
         held_out=HELD_OUT_VARIANTS[0] <= row["terrain_variant"] < HELD_OUT_VARIANTS[1],
         action_noise=row.get("action_noise", 0.0),
     )
+
+
+def scene_of(viewed: Viewed, robot: RobotCard) -> Scene:
+    """An episode as a scene to draw, under the whole path."""
+    draws = draw_episode(spec_of(viewed.row), robot)
+    return drawn_scene(robot, viewed.recording.poses, viewed.tile, draws)
 
 
 def viewed(row: Mapping[str, Any], recording: Recording, robot: RobotCard) -> Viewed:
