@@ -176,7 +176,7 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
 
 def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list[Path]]:
     """Write films and recordings, of several episodes a file each; their paths by option."""
-    from pipeline.view.film import write_film
+    from pipeline.report.stored import write_film
     from pipeline.view.rerun_file import write_recording
 
     chosen = show.chosen(arguments.episode or ()).episodes

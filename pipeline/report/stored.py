@@ -1,4 +1,4 @@
-"""Stored legged episodes as contact sheets: simulated again from seed and actions."""
+"""Stored legged episodes as contact sheets, and films of the episodes that `view` shows."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,13 +8,19 @@ import numpy as np
 
 from collectors.legged.replaying import replay_environment, replayed, stored_episodes
 from collectors.legged.rollout import EpisodeResult
-from collectors.rendering.rendering import RenderingError
+from collectors.rendering.rendering import RenderingError, Shot, draw
 from collectors.robots.robot import RobotCard
+from collectors.timing import CONTROL_DT_S
 from datasets import Selection
 from datasets.catalog.listing import episode_name
-from pipeline.report.pictures import Take, draw_sheets
+from flows.progress import Reporter
+from pipeline.report.picture_files import Heading, animation
+from pipeline.report.pictures import FILM_FPS, Take, draw_sheets, film_shot
+from pipeline.view.show import Show, Viewed, scene_of, write_file
 
 STORED_FRAMES = 4
+FILM_PX = (640, 400)
+_FRAMES_AT_ONCE = 50
 
 
 def _replayed(
@@ -86,3 +92,24 @@ def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
     names = [f"{take.result.spec.skill}.png" for take in takes]
     sheets = draw_sheets(folder, takes, names, robot, STORED_FRAMES)
     return [{**sheet, "episode": sheet["policy"]} for sheet in sheets]
+
+
+def write_film(show: Show, viewed: Viewed, path: Path, reporter: Reporter) -> None:
+    """Write an episode as a film at 25 frames a second; the path's ending is its format.
+
+    Raises:
+        RenderingError: MuJoCo cannot draw here.
+        ValueError: another format than `ANIMATIONS`, or a path that cannot be written.
+    """
+    shot, frames = film_shot(scene_of(viewed, show.robot)), []
+    with reporter.step("draw", len(shot.steps), "frame") as advance:
+        for first in range(0, len(shot.steps), _FRAMES_AT_ONCE):
+            steps = shot.steps[first : first + _FRAMES_AT_ONCE]
+            frames += draw([Shot(shot.scene, steps)], *FILM_PX)
+            advance(len(steps), viewed.name)
+    row = viewed.row
+    where = f"{row['terrain']}, level {row['level']}; episode {viewed.name}"
+    heading = Heading(row["skill"], where, "", "", bool(row["success"]), "")
+    times_s = shot.steps * CONTROL_DT_S
+    kind = path.suffix[1:].lower()
+    write_file(path, animation(heading, np.concatenate(frames), times_s, FILM_FPS, kind))

@@ -42,7 +42,9 @@ def test_every_action_depends_on_every_observation() -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="feedforward_dim must be a whole number of at least 1, got 0"):
+    with pytest.raises(
+        ValueError, match="feedforward_dim must be a whole number of at least 1, got 0"
+    ):
         BodyMLPConfig(feedforward_dim=0)
     with pytest.raises(ValueError, match="no body 'snake'"):
         BodyMLPConfig(body="snake")

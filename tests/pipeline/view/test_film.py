@@ -31,7 +31,7 @@ def shots(monkeypatch: pytest.MonkeyPatch) -> list[Shot]:
         drawn.extend(shots)
         return draw_blocks(shots, width_px, height_px)
 
-    monkeypatch.setattr("pipeline.view.film.draw", draw)
+    monkeypatch.setattr("pipeline.report.stored.draw", draw)
     return drawn
 
 
