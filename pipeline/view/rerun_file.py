@@ -21,7 +21,7 @@ from pipeline.view.show import Show, Viewed, scene_of, write_file
 TIMELINE = "time"
 _ROBOT = "world/robot"
 _GROUND: Colour = (190, 197, 204)
-_COMMAND: Colour = (0, 158, 115)
+_COMMAND: Colour = (204, 121, 167)
 _GHOST: Colour = (150, 150, 150)
 _ARROW_M_PER_MS, _ARROW_RADIUS_M, _ARROW_ABOVE = 0.35, 0.01, (0.0, 0.0, 0.2)
 _EYE = (-2.0, -5.0, 2.0)
