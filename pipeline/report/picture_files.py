@@ -4,6 +4,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ FRAME_PX = (400, 250)
 SHEET_FRAMES = 8
 MAX_SHEET_BYTES = 400_000
 MAX_ANIMATION_BYTES = 1_500_000
+ANIMATIONS = ("gif", "webp", "mp4")
 
 _COLUMNS = 4
 _GAP_PX = 6
@@ -65,6 +67,18 @@ def contact_sheet(heading: Heading, frames: np.ndarray, times_s: np.ndarray) -> 
     return _first_within(MAX_SHEET_BYTES, tries)
 
 
+def check_animation(kind: str) -> None:
+    """Refuse an animation that cannot be written here.
+
+    Raises:
+        ValueError: another format than `ANIMATIONS`, or an mp4 without PyAV.
+    """
+    if kind not in ANIMATIONS:
+        raise ValueError(f"unknown format '{kind}'; allowed: {', '.join(ANIMATIONS)}")
+    if kind == "mp4" and find_spec("av") is None:
+        raise ValueError("mp4 needs PyAV: pip install 'gaitforge[video]'; webp does not")
+
+
 def animation(
     heading: Heading, frames: np.ndarray, times_s: np.ndarray, fps: int, kind: str
 ) -> bytes:
@@ -73,8 +87,9 @@ def animation(
     Of a gif or webp, colours (or quality), then size, are reduced until it is small enough.
 
     Raises:
-        ValueError: an mp4 without PyAV.
+        ValueError: see `check_animation`.
     """
+    check_animation(kind)
     images = [_titled(frame, t, heading) for frame, t in zip(frames, times_s.tolist(), strict=True)]
     if kind == "mp4":
         return _mp4(images, fps)
@@ -148,10 +163,8 @@ def _webp(images: Sequence[Image.Image], quality: int, frame_ms: int) -> bytes:
 
 def _mp4(images: Sequence[Image.Image], fps: int) -> bytes:
     """H.264 that every browser and slide program plays."""
-    try:
-        import av  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ValueError("mp4 needs PyAV: pip install 'gaitforge[video]'; webp does not") from None
+    import av  # pyright: ignore[reportMissingImports]
+
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="mp4") as film:
         stream = film.add_stream("libx264", rate=fps, options={"crf": "20"})

@@ -1,98 +1,60 @@
-"""Stored legged episodes as contact sheets and films: simulated again from seed and actions."""
+"""Stored legged episodes as contact sheets, and films of the episodes that `view` shows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec
-from collectors.legged.observations import OBS_DIM, POLICY_SLICES
-from collectors.legged.rollout import EpisodeResult, run_episodes
-from collectors.policies import Observation
-from collectors.rendering.rendering import RenderingError, draw
-from collectors.rendering.scene import scene_of
-from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
+from collectors.legged.replaying import replay_environment, replayed, stored_episodes
+from collectors.legged.rollout import EpisodeResult
+from collectors.rendering.rendering import RenderingError, Shot, draw
+from collectors.robots.robot import RobotCard
 from collectors.timing import CONTROL_DT_S
-from datasets import Schema, Selection
+from datasets import Selection
 from datasets.catalog.listing import episode_name
-from datasets.files import check_outside_stores, write_bytes_durably
+from flows.progress import Reporter
 from pipeline.report.picture_files import Heading, animation
-from pipeline.report.pictures import FILM_FPS, Take, describe, draw_sheets, film_shot
+from pipeline.report.pictures import FILM_FPS, Take, draw_sheets, film_shot
+from pipeline.view.show import Show, Viewed, scene_of, write_file
 
 STORED_FRAMES = 4
-VIDEO_FORMATS = ("webp", "gif", "mp4")
-VIDEO_PX = (640, 400)
-_SPEC = ("episode", "terrain", "level", "skill", "seed")
-_LAST_ACTION = slice(*POLICY_SLICES["last_action"])
+FILM_PX = (640, 400)
+_FRAMES_AT_ONCE = 50
 
 
-class _Playback:
-    """Plays the executed actions (T, 12) of one episode after the other on one robot."""
+def _replayed(
+    selection: Selection, indices: Sequence[int]
+) -> tuple[list[EpisodeResult], RobotCard]:
+    """Episodes of a selection simulated again and recorded, with the success that is stored."""
+    chosen = selection.with_rows(np.sort(selection.rows[list(indices)]))
+    try:
+        env = replay_environment(chosen, len(chosen))
+    except ValueError as error:
+        why = str(error).replace(selection.store.address, "the store")
+        raise RenderingError(f"the episodes cannot be simulated here: {why}") from None
+    found = {}
+    try:
+        for episode, result, difference in replayed(env, stored_episodes(chosen)):
+            if difference:
+                raise RenderingError("the episodes do not repeat here bit for bit")
+            row = episode.row
+            found[row["episode"]] = replace(result, success=row["success"])
+    finally:
+        env.close()
+    return [found[each] for each in selection.episode_ids()[list(indices)].tolist()], env.robot
 
-    name = "playback"
 
-    def __init__(self, episodes: Sequence[np.ndarray]) -> None:
-        self._episodes = iter(episodes)
-        self._actions: Iterator[np.ndarray] = iter(())
-
-    def reset(self, ids: np.ndarray) -> None:
-        if len(ids):
-            self._actions = iter(next(self._episodes))
-
-    def act(self, observation: Observation) -> np.ndarray:
-        """(1, 12) the next action; zeros where an episode does not end as stored."""
-        return next(self._actions, np.zeros(N_JOINTS, np.float32))[None]
-
-
-def replayed(selection: Selection, indices: Sequence[int]) -> tuple[list[EpisodeResult], RobotCard]:
-    """Episodes of a selection simulated again and recorded, with the success that is stored.
+def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
+    """A stored episode a skill, of median return.
 
     Raises:
         RenderingError: not the legged task's own episodes, or they do not repeat here.
     """
-    schema, there = selection.store.schema, selection.catalog.column_names
-    if not {"terrain", "skill", "action_noise"} <= {*there} or not _is_legged(schema):
-        raise RenderingError("only episodes that gaitforge collected with legged robots are drawn")
-    rows = selection.catalog.rows(selection.rows[list(indices)]).to_pylist()
-    stored = [selection.episode(index) for index in indices]
-    # Executed actions hold their noise and another driver's already.
-    specs = [EpisodeSpec(*(row[name] for name in _SPEC)) for row in rows]
-    try:
-        robot = load_robot(schema.robot)
-        env = LeggedEnvironment(robot, 1, 1)
-    except ValueError as error:
-        raise RenderingError(f"the episodes cannot be simulated here: {error}") from None
-    try:
-        policy = _Playback([_executed(arrays) for arrays in stored])
-        results = list(run_episodes(env, policy, specs, record=True))
-    finally:
-        env.close()
-    for arrays, result in zip(stored, results, strict=True):
-        if result.record is None or not np.array_equal(result.record.obs, arrays["obs"]):
-            raise RenderingError("the episodes do not repeat here bit for bit")
-    pairs = zip(results, rows, strict=True)
-    return [replace(result, success=row["success"]) for result, row in pairs], robot
-
-
-def _is_legged(schema: Schema) -> bool:
-    widths = {field.name: field.shape for field in schema.fields}
-    return widths.get("obs") == (OBS_DIM,) and widths.get("action") == (N_JOINTS,)
-
-
-def _executed(stored: dict[str, np.ndarray]) -> np.ndarray:
-    """(T, 12) the actions that the observation after each step reports."""
-    after = np.concatenate([stored["obs"][1:], stored["final_obs"][None]])
-    return after[:, _LAST_ACTION]
-
-
-def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
-    """A stored episode a skill, of median return; see `replayed`."""
     if "skill" not in selection.catalog.column_names:
         raise RenderingError("only episodes that gaitforge collected with legged robots are drawn")
     tallies, indices = _typical(selection)
-    results, robot = replayed(selection, indices)
+    results, robot = _replayed(selection, indices)
     ids = selection.episode_ids()
     takes = [
         Take(result, *tally, episode_name(int(ids[index])))
@@ -124,7 +86,7 @@ def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
     """Draw a sheet of a typical stored episode a skill; a record of each, with its file's name.
 
     Raises:
-        RenderingError: see `replayed`, or MuJoCo cannot draw here.
+        RenderingError: see `stored_takes`, or MuJoCo cannot draw here.
     """
     takes, robot = stored_takes(selection)
     names = [f"{take.result.spec.skill}.png" for take in takes]
@@ -132,36 +94,22 @@ def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
     return [{**sheet, "episode": sheet["policy"]} for sheet in sheets]
 
 
-def write_video(
-    selection: Selection, index: int, path: Path, size_px: tuple[int, int] = VIDEO_PX
-) -> None:
-    """Write a film of a selection's episode, at 25 frames a second.
-
-    Args:
-        path: its ending says the format: webp, gif, or mp4, which needs the extra `video`.
-        size_px: width and height without the line above the picture; even numbers.
+def write_film(show: Show, viewed: Viewed, path: Path, reporter: Reporter) -> None:
+    """Write an episode as a film at 25 frames a second; the path's ending is its format.
 
     Raises:
-        RenderingError: see `replayed`, or MuJoCo cannot draw here.
-        ValueError: another format, no such episode, or a path that cannot be written.
+        RenderingError: MuJoCo cannot draw here.
+        ValueError: another format than `ANIMATIONS`, or a path that cannot be written.
     """
-    kind = path.suffix.removeprefix(".").lower()
-    if kind not in VIDEO_FORMATS:
-        raise ValueError(f"unknown format '{kind}' of {path}; allowed: {', '.join(VIDEO_FORMATS)}")
-    if any(side % 2 or side < 2 for side in size_px):
-        raise ValueError(f"size_px has to be two even numbers, got {size_px}")
-    if not 0 <= index < len(selection):
-        raise ValueError(f"no episode {index} in a selection of {len(selection)}")
-    check_outside_stores(path)
-    (result,), robot = replayed(selection, [index])
-    spec = result.spec
-    where = f"{spec.terrain}, level {spec.level}"
-    heading = Heading(spec.skill, where, describe(result), "", result.success, "")
-    shot = film_shot(scene_of(result, robot))
-    (frames,) = draw([shot], *size_px)
-    film = animation(heading, frames, shot.steps * CONTROL_DT_S, FILM_FPS, kind)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes_durably(path, film)
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+    shot, frames = film_shot(scene_of(viewed, show.robot)), []
+    with reporter.step("draw", len(shot.steps), "frame") as advance:
+        for first in range(0, len(shot.steps), _FRAMES_AT_ONCE):
+            steps = shot.steps[first : first + _FRAMES_AT_ONCE]
+            frames += draw([Shot(shot.scene, steps)], *FILM_PX)
+            advance(len(steps), viewed.name)
+    row = viewed.row
+    where = f"{row['terrain']}, level {row['level']}; episode {viewed.name}"
+    heading = Heading(row["skill"], where, "", "", bool(row["success"]), "")
+    times_s = shot.steps * CONTROL_DT_S
+    kind = path.suffix[1:].lower()
+    write_file(path, animation(heading, np.concatenate(frames), times_s, FILM_FPS, kind))

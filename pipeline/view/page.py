@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from collectors.timing import CONTROL_DT_S
-from datasets.files import check_outside_stores, write_bytes_durably
 from pipeline.view.blocks import encoded, encoded_poses, encoded_series
 from pipeline.view.robot_shapes import robot_shapes
-from pipeline.view.show import Show, Viewed
+from pipeline.view.show import Show, Viewed, write_file
 
 HERE = Path(__file__).parent
 BUILT = HERE / "built"
@@ -46,12 +45,7 @@ def write_page(show: Show, path: Path) -> int:
         ValueError: no bundle, or the page cannot be written.
     """
     text = page(show).encode()
-    check_outside_stores(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes_durably(path, text)
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+    write_file(path, text)
     return len(text)
 
 
@@ -121,13 +115,12 @@ def _tile(viewed: Viewed) -> str:
 
 
 def _episode(viewed: Viewed, tile: int) -> dict[str, Any]:
-    row, recording, ghost = viewed.row, viewed.recording, viewed.ghost
-    fell = bool(row["terminated"])
+    row, ghost = viewed.row, viewed.ghost
     shown = {name: _shown(value) for name, value in row.items() if name not in _LEFT_OUT}
     return {
         "id": str(row["episode"]),
         "tile": tile,
-        "ended": recording.ended or ("fell" if fell else "time ran out"),
+        "ended": viewed.ended,
         "barriers": [
             {"centre": each.centre_m, "half": each.half_size_m, "yaw": each.yaw_rad}
             for each in viewed.barriers

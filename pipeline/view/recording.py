@@ -1,6 +1,6 @@
 """Episodes as they run: poses, and the curves beside them, of any policy on the legged task."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from collectors.legged.rewards import REWARDS, StepView
 from collectors.legged.rollout import EpisodeResult, run_episodes
 from collectors.policies import Observation, Policy
 from collectors.robots.commands import C
-from collectors.robots.robot import LEGS, N_JOINTS, RobotCard
+from collectors.robots.robot import LEGS, RobotCard
 from collectors.rotations import lengths
 from collectors.timing import CONTROL_DT_S
 
@@ -75,26 +75,6 @@ def record(
     for result in run_episodes(env, watcher, specs, record=True, progress=progress):
         robot = next(i for i, spec in enumerate(env.specs) if spec is result.spec)
         yield result, watcher.recording(robot, result)
-
-
-class Playback:
-    """Plays the executed actions (T, 12) of stored episodes, by the index of the episode."""
-
-    name = "playback"
-
-    def __init__(self, env: LeggedEnvironment, executed: Mapping[int, np.ndarray]):
-        self._env, self._executed = env, executed
-
-    def reset(self, ids: np.ndarray) -> None:
-        """See `Policy.reset`."""
-
-    def act(self, observation: Observation) -> np.ndarray:
-        """See `Policy.act`."""
-        action = np.zeros((self._env.num_robots, N_JOINTS), dtype=np.float32)
-        for i, spec in enumerate(self._env.specs):
-            stored = self._executed[spec.index] if spec else action[i : i + 1]
-            action[i] = stored[min(int(self._env.step_count[i]), len(stored) - 1)]
-        return action
 
 
 class _Watcher:

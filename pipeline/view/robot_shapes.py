@@ -35,10 +35,7 @@ def robot_shapes(robot: RobotCard) -> dict[str, Any]:
     Raises:
         ValueError: an MJCF that does not compile.
     """
-    try:
-        model = mujoco.MjModel.from_xml_path(str(robot.mjcf_path))
-    except ValueError as error:
-        raise robot.wrong(f"{robot.mjcf_path.name}: {str(error).splitlines()[0]}") from None
+    model = _compiled(robot)
     shown = _shown(model)
     colours = _body_colours(model, robot)
     bodies: list[dict[str, Any]] = []
@@ -61,6 +58,31 @@ def robot_shapes(robot: RobotCard) -> dict[str, Any]:
         "feet": [{"body": int(f.bodyid[0]) - 1, "pos": f.pos.tolist()} for f in feet],
         "footRadius": robot.foot_radius_m,
     }
+
+
+def body_poses(robot: RobotCard, poses: np.ndarray) -> dict[str, np.ndarray]:
+    """Position in m and quaternion wxyz (T, 7) of every body of `robot_shapes`, in its order.
+
+    Args:
+        poses: (T, 7 + J) as in `Recording`; world frame.
+    """
+    model = _compiled(robot)
+    data = mujoco.MjData(model)
+    joints = [int(model.joint(name).qposadr[0]) for name in robot.joint_names]
+    found = np.empty((len(poses), model.nbody, 7))
+    for pose, into in zip(poses, found, strict=True):
+        data.qpos[:_FIRST_JOINT] = pose[:_FIRST_JOINT]
+        data.qpos[joints] = pose[_FIRST_JOINT:]
+        mujoco.mj_kinematics(model, data)
+        into[:, :3], into[:, 3:] = data.xpos, data.xquat
+    return {model.body(b).name or f"body {b}": found[:, b] for b in range(1, model.nbody)}
+
+
+def _compiled(robot: RobotCard) -> mujoco.MjModel:
+    try:
+        return mujoco.MjModel.from_xml_path(str(robot.mjcf_path))
+    except ValueError as error:
+        raise robot.wrong(f"{robot.mjcf_path.name}: {str(error).splitlines()[0]}") from None
 
 
 def _shown(model: mujoco.MjModel) -> list[list[int]]:

@@ -1,13 +1,17 @@
 """What a page shows: recorded episodes and their surroundings."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from collectors.legged.episodes import HELD_OUT_VARIANTS, EpisodeSpec, draw_episode
+from collectors.rendering.scene import Scene, drawn_scene
 from collectors.robots.robot import RobotCard
 from collectors.scenarios.passages import Barrier, place_barriers
 from collectors.scenarios.terrains import TerrainTile, make_tile
+from datasets.catalog.listing import episode_id, episode_name
+from datasets.files import check_outside_stores, write_bytes_durably
 from pipeline.view.recording import Chart, Recording
 
 MOST_PARALLEL = 64
@@ -32,6 +36,16 @@ class Viewed:
     barriers: tuple[Barrier, ...]
     ghost: Ghost | None = None
 
+    @property
+    def name(self) -> str:
+        """The episode's name, as `gaitforge query --list` prints it."""
+        return episode_name(int(self.row["episode"]))
+
+    @property
+    def ended(self) -> str:
+        """Why the episode ended, in words."""
+        return self.recording.ended or ("fell" if self.row["terminated"] else "time ran out")
+
 
 @dataclass(frozen=True)
 class Show:
@@ -50,6 +64,33 @@ class Show:
     note: str = ""
     ghost: str = ""
 
+    def chosen(self, names: Sequence[str]) -> "Show":
+        """The same with these episodes only, by name or id; without names the first of the list.
+
+        The list of a page begins with the lowest return.
+
+        Raises:
+            ValueError: no such episode.
+        """
+        found = {int(each.row["episode"]): each for each in self.episodes}
+        wanted = [episode_id(name) for name in names]
+        if missing := [name for name, i in zip(names, wanted, strict=True) if i not in found]:
+            least, most = (episode_name(i) for i in (min(found), max(found)))
+            raise ValueError(f"no episode {missing[0]} in {self.title}; they are {least} to {most}")
+        first = min(self.episodes, key=lambda each: each.row["return"])
+        episodes = [found[i] for i in dict.fromkeys(wanted)] or [first]
+        return replace(self, episodes=tuple(episodes))
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file outside of stores, and the folders above it; ValueError where that fails."""
+    check_outside_stores(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes_durably(path, content)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+
 
 def spec_of(row: Mapping[str, Any]) -> EpisodeSpec:
     """The specification of a catalog's row; its tile says whether it is held out."""
@@ -58,6 +99,12 @@ def spec_of(row: Mapping[str, Any]) -> EpisodeSpec:
         held_out=HELD_OUT_VARIANTS[0] <= row["terrain_variant"] < HELD_OUT_VARIANTS[1],
         action_noise=row.get("action_noise", 0.0),
     )
+
+
+def scene_of(viewed: Viewed, robot: RobotCard) -> Scene:
+    """An episode as a scene to draw, under the whole path."""
+    draws = draw_episode(spec_of(viewed.row), robot)
+    return drawn_scene(robot, viewed.recording.poses, viewed.tile, draws)
 
 
 def viewed(row: Mapping[str, Any], recording: Recording, robot: RobotCard) -> Viewed:

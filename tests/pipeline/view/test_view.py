@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectors.legged.data import CollectionGrid, StoredForm
 from datasets import open_store
+from datasets.catalog.listing import episode_name
 from flows.progress import Silent
-from flows.stages.collect import collect
-from flows.tasks.legged import LeggedPlan
 from pipeline.view import build
 from pipeline.view import page as page_module
 from pipeline.view.blocks import decoded
@@ -25,17 +23,7 @@ from pipeline.view.stored import spread_over_returns, stored_show
 from tests.pipeline.command_line import Run, assert_refused
 from tests.pipeline.view.browser import CHROMIUM, browser
 
-GRID = CollectionGrid(
-    terrains=("stairs", "rough"), skills=("tilt", "rush"), levels=(8,), parts=1, episodes_per_part=6
-)
-
-
-@pytest.fixture(scope="module")
-def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six episodes with their states, with action noise, on hard ground."""
-    path = tmp_path_factory.mktemp("view") / "walked.zarr"
-    collect(LeggedPlan(grid=GRID, form=StoredForm(state=True), robots=6), path, Silent())
-    return path
+CELL = ("--terrain", "flat", "--skill", "stand", "--level", "1", "--episodes", "2")
 
 
 @pytest.fixture
@@ -91,7 +79,7 @@ def test_a_store_that_cannot_be_replayed_is_drawn_from_its_states(
 ) -> None:
     selection = open_store(walked).select()
     replayed = stored_show(selection, Silent())
-    monkeypatch.setattr("pipeline.view.stored.is_exact", lambda name: False)
+    monkeypatch.setattr("collectors.legged.replaying.is_exact", lambda name: False)
     drawn = stored_show(selection, Silent())
     assert "without torques" in drawn.note
     for one, other in zip(replayed.episodes, drawn.episodes, strict=True):
@@ -133,17 +121,15 @@ def test_the_page_loads_nothing_and_names_stay_text(
 
 
 def test_the_command_writes_a_page_and_says_where(
-    store: Path, tmp_path: Path, stub: None, run: Run
+    walked: Path, tmp_path: Path, stub: None, run: Run
 ) -> None:
     out = tmp_path / "page.html"
-    ids = open_store(store).select().episode_ids().tolist()
-    asked = ("view", store, "--episode", f"{ids[2]},{ids[0]}", "--out", out)
+    ids = open_store(walked).select().episode_ids().tolist()
+    asked = ("view", walked, "--episode", f"{episode_name(ids[2])},{ids[0]}", "--out", out)
     done = run(*asked)
     assert (done.code, done.out.split()[0]) == (0, f"{out}#e={ids[2]}")
-    assert [each["id"] for each in _index(out.read_text())["episodes"]] == [
-        str(ids[0]),
-        str(ids[2]),
-    ]
+    shown = [each["id"] for each in _index(out.read_text())["episodes"]]
+    assert shown == [str(ids[2]), str(ids[0])]
     told = json.loads(run(*asked, "--json").out)
     assert told == {"page": str(out), "episodes": 2, "bytes": out.stat().st_size}
 
@@ -152,8 +138,10 @@ def test_a_run_walks_on_held_out_episodes(
     trained: Path, tmp_path: Path, stub: None, run: Run
 ) -> None:
     out = tmp_path / "run.html"
-    cells = ("--terrain", "flat", "--skill", "stand", "--level", "1", "--episodes", "2")
-    assert run("view", trained, *cells, "--out", out).code == 0
+    assert run("view", trained, *CELL, "--out", out).code == 0
+    unknown = run("view", trained, *CELL, "--episode", "c5e734-00017", "--out", out)
+    assert unknown.code == 2
+    assert unknown.err.endswith("no episode c5e734-00017 in policy run; they are 0 to 1\n")
     index = _index(out.read_text())
     rows = [each["row"] for each in index["episodes"]]
     assert [(row["terrain"], row["skill"], row["level"]) for row in rows] == [
@@ -209,19 +197,22 @@ def test_wrong_input_is_refused_in_one_line(
 ) -> None:
     other = tmp_path / "other.json"
     other.write_text("{}")
-    for arguments, complaint in (
+    for arguments, *complaints in (
         ((tmp_path / "none",), "no store, training run or evaluation"),
         ((tmp_path,), "no"),
         ((other,), "no evaluation"),
-        ((store, "--episode", "7"), "no such episode 7"),
-        ((store, "--episode", "x"), "not a list of episode numbers"),
+        ((store, "--episode", "7"), "no episode 7 in"),
+        ((store, "--episode", "x"), "'x' is no episode", "such as a293cb-00017"),
+        ((store, "--video", tmp_path / "film.avi"), "allowed: gif, webp, mp4"),
+        ((store, "--video", store / "film.gif"), "inside the store"),
+        ((store, "--video", tmp_path / "film.gif", "--against", "expert"), "no ghost"),
         ((store, "--where", "return > 100"), "empty"),
         ((store, "--out", store / "page.html"), "inside the store"),
-        ((trained, "--where", "return > 1"), "--where and --episode"),
+        ((trained, "--where", "return > 1"), "--where chooses episodes of a store"),
         ((store, "--against", tmp_path / "none"), "no training run"),
     ):
         out = () if "--out" in arguments else ("--out", tmp_path / "page.html")
-        assert_refused(run("view", *arguments, *out), complaint)
+        assert_refused(run("view", *arguments, *out), *complaints)
     assert not (tmp_path / "page.html").exists()
 
 

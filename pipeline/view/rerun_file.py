@@ -1,0 +1,192 @@
+"""An episode as a recording for Rerun's viewer (https://rerun.io), by the extra `rerun`."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.rendering.colours import BARRIER, Colour
+from collectors.rendering.scene import Scene
+from collectors.robots.robot import RobotCard
+from collectors.rotations import from_yaw, rotate, yaw_of
+from collectors.timing import CONTROL_DT_S
+from flows.progress import Reporter
+from pipeline.view.blocks import decoded
+from pipeline.view.recording import VELOCITY, Chart
+from pipeline.view.robot_shapes import body_poses, robot_shapes
+from pipeline.view.show import Show, Viewed, scene_of, write_file
+
+TIMELINE = "time"
+_ROBOT = "world/robot"
+_GROUND: Colour = (190, 197, 204)
+_COMMAND: Colour = (204, 121, 167)
+_GHOST: Colour = (150, 150, 150)
+_ARROW_M_PER_MS, _ARROW_RADIUS_M, _ARROW_ABOVE = 0.35, 0.01, (0.0, 0.0, 0.2)
+_EYE = (-2.0, -5.0, 2.0)
+"""From the trunk, in leg lengths: ahead, left, up."""
+_XYZW = [1, 2, 3, 0]
+
+
+def load_rerun() -> Any:
+    """The package `rerun`; ValueError, with the command to install it, where it is missing."""
+    try:
+        import rerun  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ValueError(
+            "--rerun needs rerun-sdk, which is not installed: pip install 'gaitforge[rerun]'"
+        ) from None
+    return rerun
+
+
+def write_recording(show: Show, viewed: Viewed, path: Path, reporter: Reporter) -> None:
+    """Write an episode of a page as an .rrd file.
+
+    Time is in seconds from the start. `world` has the robot, its ghost, ground, barriers and the
+    commanded velocity (m, z up); `curves` a chart an entity; `episode` the catalog's row.
+
+    Raises:
+        ValueError: no rerun-sdk, or a path that cannot be written.
+    """
+    rr = load_rerun()
+    stream = rr.RecordingStream("gaitforge")
+    with (
+        tempfile.TemporaryDirectory(prefix="gaitforge-") as folder,
+        reporter.step("record", 1, "episode") as advance,
+    ):
+        stream.save(Path(folder, "out.rrd"), default_blueprint=_blueprint(show, viewed))
+        stream.send_recording_name(f"{show.title} {viewed.name}")
+        facts = [f"{name}: {value}" for name, value in viewed.row.items()]
+        text = "\n".join([viewed.ended, *facts])
+        stream.log("episode", rr.TextDocument(text), static=True)
+        stream.log("world", rr.ViewCoordinates.RIGHT_HAND_Z_UP, static=True)
+        _surroundings(stream, scene_of(viewed, show.robot))
+        _robot(stream, _ROBOT, show.robot, viewed.recording.poses)
+        if viewed.ghost:
+            _robot(stream, "world/ghost", show.robot, viewed.ghost.recording.poses, _GHOST)
+        _curves(stream, show, viewed)
+        stream.disconnect()
+        write_file(path, Path(folder, "out.rrd").read_bytes())
+        advance(1, viewed.name)
+
+
+def _blueprint(show: Show, viewed: Viewed) -> Any:
+    """The scene, from behind the robot's right side and following it, beside the charts."""
+    rr = load_rerun()
+    rrb, base = rr.blueprint, viewed.recording.poses[0]
+    away = rotate(from_yaw(yaw_of(base[3:7])), show.robot.leg_length_m * np.array(_EYE))
+    trunk = rr.new_entity_path([*_ROBOT.split("/"), show.robot.trunk_body])
+    eye = rrb.EyeControls3D(position=base[:3] + away, look_target=base[:3], tracking_entity=trunk)
+    charts = [
+        rrb.TimeSeriesView(origin=_curve(chart), name=f"{chart.name} ({chart.unit})")
+        for chart in show.charts
+    ]
+    scene = rrb.Spatial3DView(origin="world", eye_controls=eye)
+    grid = rrb.Grid(*charts, grid_columns=2)
+    return rrb.Blueprint(rrb.Horizontal(scene, grid, column_shares=[3, 2]), collapse_panels=True)
+
+
+def _curve(chart: Chart) -> str:
+    return f"curves/{chart.name.replace(' ', '_')}"
+
+
+def _surroundings(stream: Any, scene: Scene) -> None:
+    """The ground as a mesh, and the barriers."""
+    rr = load_rerun()
+    ground = scene.ground
+    ny, nx = ground.heights.shape
+    cells = np.stack(np.meshgrid(np.arange(nx), np.arange(ny)), axis=-1)
+    places = ground.low_m + ground.resolution_m * cells
+    corners = np.concatenate([places, ground.heights[..., None]], axis=-1).reshape(-1, 3)
+    up, right = np.gradient(ground.heights, ground.resolution_m)
+    normals = np.stack([-right, -up, np.ones_like(up)], axis=-1).reshape(-1, 3)
+    at = np.arange(ny * nx).reshape(ny, nx)
+    a, b, c, d = (each.ravel() for each in (at[:-1, :-1], at[:-1, 1:], at[1:, 1:], at[1:, :-1]))
+    triangles = np.concatenate([np.stack([a, b, c], axis=1), np.stack([a, c, d], axis=1)])
+    mesh = rr.Mesh3D(
+        vertex_positions=corners,
+        triangle_indices=triangles,
+        vertex_normals=normals / np.linalg.norm(normals, axis=1, keepdims=True),
+        albedo_factor=_GROUND,
+    )
+    stream.log("world/ground", mesh, static=True)
+    if scene.barriers:
+        boxes = rr.Boxes3D(
+            centers=[each.centre_m for each in scene.barriers],
+            half_sizes=[each.half_size_m for each in scene.barriers],
+            quaternions=[from_yaw(np.array(b.yaw_rad))[_XYZW] for b in scene.barriers],
+            colors=BARRIER,
+            fill_mode=rr.components.FillMode.TransparentFillMajorWireframe,
+        )
+        stream.log("world/barriers", boxes, static=True)
+
+
+def _robot(
+    stream: Any, path: str, robot: RobotCard, poses: np.ndarray, colour: Colour | None = None
+) -> None:
+    """The shapes of every body, static, and the bodies' poses over time.
+
+    Args:
+        colour: of all shapes; without, their own.
+    """
+    rr = load_rerun()
+    bodies = robot_shapes(robot)["bodies"]
+    for body, (name, moved) in zip(bodies, body_poses(robot, poses).items(), strict=True):
+        place = rr.new_entity_path([*path.split("/"), name])
+        placed = rr.Transform3D.columns(translation=moved[:, :3], quaternion=moved[:, 3:][:, _XYZW])
+        stream.send_columns(place, [_times(len(moved))], placed)
+        for k, shape in enumerate(body["shapes"]):
+            quat = np.array(shape["quat"])[_XYZW]
+            own = rr.Transform3D(translation=shape["pos"], quaternion=quat)
+            drawn = _shape(shape, colour or shape["colour"])
+            stream.log(f"{place}/{k}", own, drawn, static=True)
+
+
+def _shape(shape: dict[str, Any], colour: Sequence[int]) -> Any:
+    """A shape of `robot_shapes` about its own centre; sizes as MuJoCo's."""
+    rr = load_rerun()
+    kind, size = shape["kind"], shape["size"]
+    if kind == "mesh":
+        corners = decoded(shape["triangles"])
+        a, b, c = corners.reshape(-1, 3, 3).swapaxes(0, 1)
+        turned = np.cross(b - a, c - a).repeat(3, axis=0)
+        normals = turned / np.maximum(np.linalg.norm(turned, axis=1, keepdims=True), 1e-12)
+        return rr.Mesh3D(vertex_positions=corners, vertex_normals=normals, albedo_factor=colour)
+    look = {"colors": colour, "fill_mode": rr.components.FillMode.Solid}
+    if kind == "box":
+        return rr.Boxes3D(half_sizes=size, **look)
+    if kind == "capsule":
+        low = [0.0, 0.0, -size[1]]
+        return rr.Capsules3D(radii=size[0], lengths=2 * size[1], translations=low, **look)
+    if kind == "cylinder":
+        return rr.Cylinders3D(radii=size[0], lengths=2 * size[1], **look)
+    return rr.Ellipsoids3D(half_sizes=size if kind == "ellipsoid" else size[:1] * 3, **look)
+
+
+def _curves(stream: Any, show: Show, viewed: Viewed) -> None:
+    """A chart's curves as one entity, and the commanded velocity as an arrow above the trunk."""
+    rr = load_rerun()
+    series, first = viewed.recording.series, 0
+    poses, times = viewed.recording.poses[: len(series)], [_times(len(series))]
+    for chart in show.charts:
+        columns = series[:, first : first + len(chart.curves)]
+        first += len(chart.curves)
+        stream.log(_curve(chart), rr.SeriesLines(names=chart.curves), static=True)
+        values = rr.Scalars.columns(scalars=columns.ravel())
+        sizes = [columns.shape[1]] * len(series)
+        stream.send_columns(_curve(chart), times, values.partition(sizes))
+        if chart == VELOCITY:
+            ahead, left = columns[:, 0], columns[:, 2]
+            command = np.stack([ahead, left, np.zeros(len(series))], axis=1)
+            arrows = rr.Arrows3D.columns(
+                vectors=_ARROW_M_PER_MS * rotate(from_yaw(yaw_of(poses[:, 3:7])), command),
+                origins=poses[:, :3] + _ARROW_ABOVE,
+            )
+            look = rr.Arrows3D.from_fields(colors=_COMMAND, radii=_ARROW_RADIUS_M)
+            stream.log("world/command", look, static=True)
+            stream.send_columns("world/command", times, arrows)
+
+
+def _times(count: int) -> Any:
+    return load_rerun().TimeColumn(TIMELINE, duration=np.arange(count) * CONTROL_DT_S)

@@ -1,0 +1,24 @@
+"""The store that the tests of this folder look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from collectors.legged.data import CollectionGrid, StoredForm
+from flows.progress import Silent
+from flows.stages.collect import collect
+from flows.tasks.legged import LeggedPlan
+
+GRID = CollectionGrid(
+    terrains=("stairs", "rough"), skills=("tilt", "rush"), levels=(8,), parts=1, episodes_per_part=6
+)
+
+
+@pytest.fixture(scope="session")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six episodes with their states, with action noise, on hard ground."""
+    path = tmp_path_factory.mktemp("view") / "walked.zarr"
+    collect(LeggedPlan(grid=GRID, form=StoredForm(state=True), robots=6), path, Silent())
+    return path

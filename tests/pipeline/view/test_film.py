@@ -1,0 +1,130 @@
+"""Films and Rerun recordings of what `gaitforge view` shows: the episode itself, or one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from collectors.rendering.rendering import Shot
+from collectors.robots.robot import load_robot
+from collectors.rotations import from_yaw, rotate, yaw_of
+from datasets import open_store
+from datasets.catalog.listing import episode_name
+from tests.pipeline.command_line import Run, assert_refused
+from tests.pipeline.report.test_pictures import draw_blocks
+
+CELL = ("--terrain", "flat", "--skill", "stand", "--level", "1", "--episodes", "2")
+
+
+@pytest.fixture(autouse=True)
+def shots(monkeypatch: pytest.MonkeyPatch) -> list[Shot]:
+    """What was drawn, by a stand-in for MuJoCo's renderer, which needs OpenGL."""
+    drawn: list[Shot] = []
+
+    def draw(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarray]:
+        drawn.extend(shots)
+        return draw_blocks(shots, width_px, height_px)
+
+    monkeypatch.setattr("pipeline.report.stored.draw", draw)
+    return drawn
+
+
+def test_a_film_shows_the_stored_states_at_25_frames_a_second(
+    walked: Path, tmp_path: Path, run: Run, shots: list[Shot]
+) -> None:
+    selection, index = open_store(walked).select(), 2
+    name = episode_name(int(selection.episode_ids()[index]))
+    stored = selection.episode(index)["state"]
+    film = tmp_path / "new" / "film.webp"
+    done = run("view", walked, "--episode", name, "--video", film)
+    assert (done.code, done.out.split()[0]) == (0, str(film))
+    drawn = np.concatenate([shot.scene.state[shot.steps] for shot in shots])
+    frames = len(stored) // 2 + 1  # with the state after the last step
+    assert len(drawn) == frames
+    np.testing.assert_array_equal(drawn[: -(-len(stored) // 2)], stored[::2])
+    with Image.open(film) as written:
+        assert (written.size, getattr(written, "n_frames", 1)) == ((640, 430), frames)
+    assert [*film.parent.iterdir()] == [film]
+
+
+def test_the_first_of_the_list_or_the_chosen_ones_are_filmed(
+    walked: Path, trained: Path, tmp_path: Path, run: Run, shots: list[Shot]
+) -> None:
+    film = tmp_path / "film.gif"
+    told = json.loads(run("view", walked, "--video", film, "--json").out)
+    assert told == {"episodes": 1, "video": [str(film)]}
+    selection = open_store(walked).select()
+    worst = int(np.argmin(selection.episodes()["return"].to_numpy()))
+    np.testing.assert_array_equal(
+        shots[0].scene.state[:-1], selection.episode(worst)["state"].astype(np.float64)
+    )
+    told = json.loads(run("view", trained, *CELL, "--video", film, "--json").out)
+    assert told == {"episodes": 1, "video": [str(film)]}
+    told = json.loads(
+        run("view", trained, *CELL, "--episode", "1,0", "--video", film, "--json").out
+    )
+    assert told["video"] == [str(tmp_path / f"film-{k}.gif") for k in (1, 0)]
+    assert all(Path(each).is_file() for each in told["video"])
+
+
+def test_mp4_has_all_frames(walked: Path, tmp_path: Path, run: Run, shots: list[Shot]) -> None:
+    av = pytest.importorskip("av", reason="the extra video is not installed")
+    assert run("view", walked, "--video", tmp_path / "film.mp4").code == 0
+    with av.open(str(tmp_path / "film.mp4")) as film:
+        assert len(list(film.decode(video=0))) == sum(len(shot.steps) for shot in shots)
+
+
+def test_a_missing_extra_is_one_line_before_the_work(
+    walked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    for option, name, package, extra in (
+        ("--video", "out.mp4", "av", "video"),
+        ("--rerun", "out.rrd", "rerun", "rerun"),
+    ):
+        monkeypatch.setitem(sys.modules, package, None)
+        monkeypatch.setattr("pipeline.view.stored.stored_show", None)
+        outcome = run("view", walked, option, tmp_path / name)
+        assert_refused(outcome, f"pip install 'gaitforge[{extra}]'")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rerun_recording_holds_the_stored_states_and_curves(
+    walked: Path, tmp_path: Path, run: Run
+) -> None:
+    pytest.importorskip("rerun", reason="the extra rerun is not installed")
+    from rerun.chunk import RrdReader  # pyright: ignore[reportMissingImports]
+
+    selection, index, robot = open_store(walked).select(), 1, load_robot("aliengo")
+    name = episode_name(int(selection.episode_ids()[index]))
+    stored, path = selection.episode(index), tmp_path / "out.rrd"
+    assert_refused(run("view", walked, "--rerun", tmp_path / "out.txt"), "has to end in .rrd")
+    asked = ("view", walked, "--episode", name, "--against", "expert", "--rerun", path)
+    assert run(*asked).code == 0
+    chunks = {}
+    for chunk in RrdReader(path).stream():
+        chunks.setdefault(chunk.entity_path, []).append(chunk.to_record_batch().to_pydict())
+
+    def column(entity: str, field: str) -> np.ndarray:
+        parts = [part for part in chunks[entity] if field in part]
+        return np.array([value for part in parts for value in part[field]], dtype=object)
+
+    trunk = f"/world/robot/{robot.trunk_body}"
+    times = np.array([each / np.timedelta64(1, "s") for each in column(trunk, "time")])
+    np.testing.assert_allclose(times, 0.02 * np.arange(len(stored["state"]) + 1), atol=1e-6)
+    places = np.array(column(trunk, "Transform3D:translation").tolist(), float)[:, 0]
+    np.testing.assert_allclose(places[:-1], stored["state"][:, :3], atol=1e-5)
+    rewards = np.array(column("/curves/reward_of_a_step", "Scalars:scalars").tolist(), float)
+    np.testing.assert_allclose(rewards[:, 0], stored["reward"], atol=1e-5)
+    speeds = np.array(column("/curves/velocity", "Scalars:scalars").tolist(), float)
+    arrows = np.array(column("/world/command", "Arrows3D:vectors").tolist(), float)[:, 0]
+    wanted = np.stack([speeds[:, 0], speeds[:, 2], np.zeros(len(speeds))], axis=1)
+    heading = from_yaw(yaw_of(stored["state"][:, 3:7].astype(float)))
+    np.testing.assert_allclose(arrows, 0.35 * rotate(heading, wanted), atol=1e-5)
+    assert {"/world/ground", "/episode", f"/world/ghost/{robot.trunk_body}"} <= chunks.keys()
+    assert {f"{trunk}/0", "/world/robot/FL_calf/0"} <= chunks.keys()
