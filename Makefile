@@ -71,7 +71,7 @@ $(DEV_STAMP): $(STAMP) requirements-dev.lock | $(PLAYER)
 	$(call install_locked,requirements-dev.lock)
 	@touch $(DEV_STAMP)
 
-demo: $(STAMP) ## collect, train, evaluate and report, small: runs/demo/report.html
+demo: $(STAMP) $(PLAYER) ## collect, train, evaluate and report, small: runs/demo/report.html
 	$(BIN)/gaitforge demo --out runs/demo
 
 # A third worker for the times in which tests wait for servers and clusters; tests/conftest.py orders the files.

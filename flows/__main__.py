@@ -17,7 +17,6 @@ from flows.records.plans import plan_from_tree
 from flows.records.records import read_record, to_tree
 from flows.runners.registry import RUNNERS, find_runner
 from flows.stages.comparison.legged import ComparisonPlan, run_comparison
-from flows.stages.demo import DemoPlan, run_demo
 from flows.stages.evaluate import EvaluatePlan, evaluate_policy
 from flows.stages.export import ExportPlan, run_export
 from flows.stages.importing import ImportPlan, run_import
@@ -117,7 +116,6 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
     "export": (run_export, ExportPlan, ("run", "plan", "out")),
     "import": (run_import, ImportPlan, ("source", "store", "plan")),
     "compare": (run_comparison, ComparisonPlan, ("store", "plan", "out")),
-    "demo": (run_demo, DemoPlan, ("plan", "out")),
 }
 """Name -> the stage, its plan's class (None: it reads the plan itself), and its arguments."""
 

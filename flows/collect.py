@@ -20,8 +20,13 @@ from collectors.experts.expert import DEFAULT_EXPERT
 from datasets.errors import amount
 from flows import forms
 from flows.progress import Interrupted, Reporter
-from flows.records.part_records import PartCollected, collection_rate, store_address
-from flows.records.records import to_tree
+from flows.records.part_records import (
+    PartCollected,
+    collection_rate,
+    records_folder,
+    store_address,
+)
+from flows.records.records import held_lock, to_tree
 from flows.retrying import Retry
 from flows.runners.dask import make_part, run_parts
 from flows.runners.dask_clusters import DaskSettings, dask_client
@@ -32,15 +37,20 @@ from flows.runners.prefect import (
     retried_task,
     run_from_a_program,
     show_table,
+    show_view,
     shown_progress,
 )
+from flows.settings import override_form
 from flows.stages import collect as stage
 from flows.tasks.interface import CollectionPlan
-from flows.tasks.legged import legged_plan
+from flows.tasks.legged import LeggedPlan, legged_plan
 from flows.tasks.registry import collection_plan
 
 QUEUED_A_WORKER = 2
 """Tasks for every Dask worker: one in work, and the next one."""
+
+LOCK = "collecting.lock"
+"""Among a store's records; whoever holds it collects as a flow."""
 
 
 @retried_task("collect", "collect {part}")
@@ -76,17 +86,29 @@ def collect_parts(
     """Collect the missing parts, each as a task of the calling flow; returns their records.
 
     A part that fails for good, or an interrupt, stops the others; parts in work commit nothing.
+    Another flow that collects into the store is waited for.
 
     Args:
         parts: None for all.
         dask: the cluster that makes them; None for threads of this process, or for a local cluster
             where the plan needs processes.
     """
-    collection = stage.prepare(plan, store_address(store), parts)
+    address, reporter = store_address(store), shown_progress()
+    # Prefect's slots would stay taken for good where a server dies with its leases, and another
+    # server does not know them.
+    waiting = f"another run collects into {address}; this one waits for its end"
+    with held_lock(records_folder(address) / LOCK, reporter, waiting):
+        return _collect_missing(stage.prepare(plan, address, parts), dask, reporter)
+
+
+def _collect_missing(
+    collection: stage.Collection, dask: DaskSettings | None, reporter: Reporter
+) -> list[PartCollected]:
+    plan = collection.plan
     if dask is None and plan.parallelism == "processes" and plan.workers > 1:
         dask = DaskSettings(workers=plan.workers)
     missing = len(collection.missing)
-    with collection.progress(shown_progress()) as advance:
+    with collection.progress(reporter) as advance:
         if not missing:
             return []
         follow = collection.followed(advance)
@@ -161,9 +183,13 @@ def collect(  # noqa: PLR0913, the fields of a form
     day = int(flow_run.scheduled_start_time.strftime("%Y%m%d")) if new_every_day else seed
     sizes = {"parts": parts, "episodes_per_part": episodes_per_part, "seed": day}
     grid = forms.grid_values(terrains, skills, levels, **sizes)
-    plan = legged_plan(preset, grid, {"expert": expert, "threads": threads}, settings)
+    top = {"expert": expert, "threads": threads}
+    chosen = {f"grid.{name}": value for name, value in grid.items()} | top
+    if not day:
+        del chosen["grid.seed"]  # 0 is what the form has unless something is chosen
+    plan = override_form(legged_plan(preset, grid, top, []), settings, chosen)
     made = collect_parts(plan, store)
-    _show(store, made)
+    _show(store, made, plan.kind)
     there = plan.grid.parts - len(made)
     return Completed(message=f"{amount(len(made), 'part')} collected, {there} already stored")
 
@@ -186,7 +212,7 @@ def collect_plan(
         dask: the cluster that makes the parts; none for this machine.
     """
     made = collect_parts(collection_plan(task, plan), store, parts, dask)
-    _show(store, made)
+    _show(store, made, task)
     return made
 
 
@@ -212,7 +238,7 @@ def run_prefect(
         return collect_plan(str(store_path), plan.kind, to_tree(plan), wanted, settings)
 
 
-def _show(store: str, made: Sequence[PartCollected]) -> None:
+def _show(store: str, made: Sequence[PartCollected], task: str) -> None:
     rows = [
         {"part": r.part, "episodes": r.episodes, "steps": r.steps, "seconds": r.ended - r.started}
         for r in made
@@ -220,3 +246,5 @@ def _show(store: str, made: Sequence[PartCollected]) -> None:
     if rows:
         rate = f"{collection_rate(made):,.0f} steps/s"
         show_table(f"collected {last_name(store)}", rows, f"parts collected now, at {rate}")
+    if task == LeggedPlan.kind:
+        show_view(store_address(store))

@@ -7,7 +7,7 @@ from prefect import flow
 from flows import forms
 from flows.records.part_records import store_address
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
-from flows.settings import override, with_chosen
+from flows.settings import override_form, with_chosen
 from flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
 from flows.stages.evaluate import EvaluatePlan
 from flows.stages.train import SelectPlan
@@ -45,7 +45,8 @@ def compare(  # noqa: PLR0913, the fields of a form
     grid = EvaluatePlan(grid=comparison_grid(select.select(address)))
     chosen = {"models": tuple(models) or None, "seeds": tuple(seeds) or None}
     plan = with_chosen(ComparisonPlan(select=select, evaluate=grid), chosen)
-    record = compare_models(override(plan, settings), address, Path(out), shown_progress())
+    plan = override_form(plan, settings, chosen)
+    record = compare_models(plan, address, Path(out), shown_progress())
     names = ("model", "return", "success", "survival", "test_mse", "train_s")
     rows = [
         {name: row[name]["mean"] if isinstance(row[name], dict) else row[name] for name in names}

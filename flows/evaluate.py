@@ -7,8 +7,8 @@ from prefect import flow
 from collectors.legged.evaluation import EvaluationGrid
 from flows import forms
 from flows.records.records import to_tree
-from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
-from flows.settings import override, with_chosen
+from flows.runners.prefect import named_after, retried_task, show_table, show_view, shown_progress
+from flows.settings import override_form, with_chosen
 from flows.stages import evaluate as stage
 from flows.stages.evaluate import EvaluatePlan
 from flows.tasks.policies import run_source
@@ -41,7 +41,10 @@ def evaluate(
     """
     grid = forms.grid_values(terrains, skills, levels, episodes=episodes, seed=seed)
     plan = EvaluatePlan(grid=with_chosen(EvaluationGrid(), grid), threads=threads)
-    plan = override(plan, settings)
+    chosen = {f"grid.{name}": value for name, value in grid.items()} | {"threads": threads}
+    plan = override_form(plan, settings, chosen)
     source = run_source(Path(run))
-    evaluation = evaluate_policy(source, plan, shown_progress(), Path(run) / "evaluation.json")
+    path = Path(run) / "evaluation.json"
+    evaluation = evaluate_policy(source, plan, shown_progress(), path)
     show_table(f"evaluation {source.name}", to_tree(evaluation.cells), "closed-loop evaluation")
+    show_view(path)

@@ -1,7 +1,9 @@
 """Changes to a plan by name: the command line's `--set` and the field `settings` of a form."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from operator import attrgetter
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -18,7 +20,8 @@ _WANTED = {
 def override(plan: Any, settings: Sequence[str]) -> Any:
     """A copy of a frozen dataclass tree with `path.to.field=value` settings applied.
 
-    Values are read by the field's type: tuples as comma-separated lists, mappings as JSON.
+    Values are read by the field's type: tuples as comma-separated lists, mappings as JSON. Entries
+    of mappings are set by `path.to.field.entry=value`, as JSON or else as text.
 
     Raises:
         ValueError: an unknown field, or a value that does not fit it; it says what is allowed.
@@ -29,6 +32,26 @@ def override(plan: Any, settings: Sequence[str]) -> Any:
             raise ValueError(f"--set needs NAME=VALUE, not '{setting}'")
         plan = _replaced(plan, path.split("."), text, path)
     return plan
+
+
+def override_form(plan: Any, settings: Sequence[str], chosen: Mapping[str, Any]) -> Any:
+    """`override` of a plan by a form's settings, which must not contradict the form's own fields.
+
+    Args:
+        chosen: path.to.field -> the value that the form gave it; None where it gave none.
+
+    Raises:
+        ValueError: as `override`, or a field has one value in the form and another in the settings.
+    """
+    changed = override(plan, settings)
+    for path, value in chosen.items():
+        other = attrgetter(path)(changed)
+        if value is not None and other != value:
+            name = path.rpartition(".")[2]
+            raise ValueError(
+                f"'{name}' is {value} and the setting '{path}' is {other}: give only one of them"
+            )
+    return changed
 
 
 def with_chosen(plan: Any, chosen: Mapping[str, Any]) -> Any:
@@ -53,13 +76,31 @@ def _replaced(plan: Any, path: Sequence[str], text: str, whole: str) -> Any:
         raise ValueError(f"unknown setting '{whole}'; allowed: {', '.join(sorted(names))}")
     current = getattr(plan, head)
     if rest:
+        if isinstance(current, Mapping):
+            return replace(plan, **{head: _with_entry(current, rest, text, whole)})
         if not is_dataclass(current):
             raise ValueError(f"setting '{whole}': '{head}' has no settings of its own")
         return replace(plan, **{head: _replaced(current, rest, text, whole)})
-    if is_dataclass(current):
+    kind = get_type_hints(type(plan))[head]
+    if is_dataclass(current) and not (text.lower() == "none" and NoneType in get_args(kind)):
         parts = ", ".join(f"{head}.{field.name}" for field in fields(current))
         raise ValueError(f"'{whole}' is a group of settings: {parts}")
-    return replace(plan, **{head: _parsed(text, get_type_hints(type(plan))[head], whole)})
+    return replace(plan, **{head: _parsed(text, kind, whole)})
+
+
+def _with_entry(
+    values: Mapping[str, Any], path: Sequence[str], text: str, whole: str
+) -> dict[str, Any]:
+    head, rest = path[0], path[1:]
+    if not rest:
+        try:
+            return {**values, head: json.loads(text)}
+        except ValueError:
+            return {**values, head: text}
+    inner = values.get(head, {})
+    if not isinstance(inner, Mapping):
+        raise ValueError(f"setting '{whole}': '{head}' has no settings of its own")
+    return {**values, head: _with_entry(inner, rest, text, whole)}
 
 
 def _parsed(text: str, kind: Any, name: str) -> Any:

@@ -7,7 +7,7 @@ from prefect import flow
 from flows import forms
 from flows.records.part_records import store_address
 from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
-from flows.settings import override
+from flows.settings import override_form
 from flows.stages.train import SelectPlan, TrainPlan, run_training
 from learners.training.config import TrainConfig
 
@@ -44,8 +44,10 @@ def train(  # noqa: PLR0913, the fields of a form
         settings: any other settings of the plan, NAME=VALUE.
     """
     select = SelectPlan(tuple(terrains), tuple(skills), tuple(levels), where)
-    config = TrainConfig.recommended(model, objective=objective, steps=steps, seed=seed)
-    plan = override(TrainPlan(select, config), settings)
+    given = {"objective": objective, "steps": steps, "seed": seed}
+    config = TrainConfig.recommended(model, **given)
+    chosen = {f"config.{name}": value for name, value in {"model": model, **given}.items()}
+    plan = override_form(TrainPlan(select, config), settings, chosen)
     run = Path(out)
     result = train_run(plan, store_address(store), run, shown_progress())
     row = {"run": str(run), "model": model, "steps": steps, "train_s": result.train_s}

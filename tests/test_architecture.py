@@ -295,8 +295,8 @@ def test_folders_hold_few_files() -> None:
         (TORCH_IN_DATASETS, "from learners.models import fcnet"),
         ("collectors.policies", "from learners.models import fcnet"),
         ("learners.control", "import importlib\nimportlib.import_module('collectors.policies')"),
-        ("flows.demo", "from pipeline.settings import override"),
-        ("flows.stages.demo", "from ...pipeline import settings"),
+        ("flows.train", "from pipeline.settings import override"),
+        ("flows.stages.train", "from ...pipeline import settings"),
         ("pipeline.cli.main", "from tests import conftest"),
         ("pipeline.cli.main", "import pickle"),
         ("collectors.physics.isaacgym.backend", "from isaacgym import gymapi"),
@@ -313,8 +313,8 @@ def test_the_check_sees_each_forbidden_arrow(module: str, source: str) -> None:
         ("collectors.policies", "from datasets import Store\nimport torch"),
         (f"{ISAACGYM_WORKER}.world", "from isaacgym import gymapi"),
         ("learners.training.trainer", "from . import config\nfrom datasets import open_store"),
-        ("flows.demo", "from collectors import policies\nfrom learners import checkpoint"),
-        ("pipeline.cli.main", "from flows import demo\nfrom collectors import policies"),
+        ("flows.train", "from collectors import policies\nfrom learners import checkpoint"),
+        ("pipeline.cli.main", "from flows import train\nfrom collectors import policies"),
     ],
 )
 def test_the_check_lets_allowed_arrows_pass(module: str, source: str) -> None:

@@ -130,6 +130,15 @@ def read_active(records: Path) -> list[Heartbeat]:
     return [Heartbeat(**tree) for tree in _trees(records / ACTIVE)]
 
 
+def forget_stale(records: Path) -> None:
+    """Remove the heartbeats of dead processes, whose parts are made anew."""
+    now = time.time()
+    for beat in read_active(records):
+        if beat.is_stale(now):
+            with suppress(OSError):
+                (records / ACTIVE / f"{beat.part}.json").unlink(missing_ok=True)
+
+
 def read_failures(records: Path) -> list[Failure]:
     """The failed attempts, oldest first."""
     return sorted((Failure(**tree) for tree in _trees(records / FAILED)), key=lambda f: f.time)

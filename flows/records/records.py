@@ -3,13 +3,15 @@
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from datasets.files import check_outside_stores, write_bytes_durably
+from datasets.files import check_outside_stores, exclusive_lock, write_bytes_durably
+from flows.progress import Reporter
 from flows.records.plans import record_from_tree
 from learners.revision import git_revision
 
@@ -61,6 +63,25 @@ def prepare_folder(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"cannot write into {out}: {error.strerror}") from None
+
+
+@contextmanager
+def held_lock(lock: Path, reporter: Reporter, waiting: str) -> Iterator[None]:
+    """Hold a lock file, in a folder that is made; says `waiting` where another process holds it.
+
+    The kernel releases the lock when the process dies.
+
+    Raises:
+        ValueError: the folder cannot be made.
+    """
+    prepare_folder(lock.parent)
+    with exclusive_lock(lock, wait=False) as held:
+        if held:
+            yield
+            return
+    reporter.say(waiting)
+    with exclusive_lock(lock):
+        yield
 
 
 def read_record(path: Path) -> Any | None:

@@ -84,7 +84,7 @@ def run_parts(
     try:
         return gather(futures, _result, look)
     finally:
-        # Parts in work see it (`_UntilCancelled`) and stop without a commit.
+        # Parts in work see it (`UntilCancelled`) and stop without a commit.
         left = [future for future in futures if not future.done()]
         if left and client.status == "running":
             client.cancel(left, force=True)
@@ -108,10 +108,10 @@ def _result(future: "Future[Any]", part: str) -> Any:
 
 def make_part(plan: CollectionPlan, address: str, part: str) -> PartCollected:
     """One part, in a worker of a cluster; ends early once its task is cancelled."""
-    return collect_part(plan, address, part, _UntilCancelled())
+    return collect_part(plan, address, part, UntilCancelled())
 
 
-class _UntilCancelled:
+class UntilCancelled:
     """An `Advance` in a worker that raises once its task was cancelled or its client is gone."""
 
     def __init__(self) -> None:
@@ -122,6 +122,7 @@ class _UntilCancelled:
         self._checked = time.monotonic()
 
     def __call__(self, n: int, note: str) -> None:
+        """Look once a second whether the task goes on."""
         if time.monotonic() - self._checked < CANCEL_CHECK_S:
             return
         self._checked = time.monotonic()

@@ -25,6 +25,7 @@ from prefect.tasks import exponential_backoff
 from flows.progress import Advance, Reporter, no_progress
 from flows.records.logs import redacted
 from flows.retrying import is_passing
+from flows.runners.shown_pages import file_address, view_address
 
 RETRIES = 2
 FIRST_RETRY_S = 5
@@ -211,13 +212,28 @@ def show_markdown(key: str, text: str, description: str) -> None:
 
 
 def show_file(key: str, path: Path, description: str) -> None:
-    """A link to a file; browsers follow it on the machine where the file is."""
+    """A link to a file; see `shown_pages.file_address`."""
     artifacts.create_link_artifact(
-        path.absolute().as_uri(),
+        file_address(path),
         link_text=str(path),
         key=artifact_key(key),
         description=description,
     )
+
+
+def show_view(source: Path | str) -> None:
+    """A link to a page that plays a store's or an evaluation's episodes, or else its command."""
+    # An evaluation.json is named after its run.
+    name = last_name(str(source))
+    name = Path(source).parent.name if name.endswith(".json") else name
+    key, description = artifact_key(f"episodes {name}"), "episodes to play in the browser"
+    address = view_address(source)
+    if address is None:
+        show_markdown(key, f"`gaitforge view {source}`", description)
+    else:
+        artifacts.create_link_artifact(
+            address, link_text=f"play episodes of {name}", key=key, description=description
+        )
 
 
 def _rounded(value: Any) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from datasets import DatasetError, Store, create_store, open_store
 from flows.progress import Advance, Interrupted, Reporter, no_progress
-from flows.records.activity import PartActivity, last_line, read_failures
+from flows.records.activity import PartActivity, forget_stale, last_line, read_failures
 from flows.records.following import FollowedParts
 from flows.records.logs import log_event
 from flows.records.part_records import (
@@ -84,6 +84,7 @@ def prepare(
     store = create_store(store_path, plan.schema(), to_tree(plan))
     write_plan_record(store_path, plan.kind, plan, planned)
     missing = store.missing(wanted)
+    forget_stale(records_folder(store_path))
     counts = {"plan": digest(plan), "parts": len(wanted), "missing": len(missing)}
     log_event(records_folder(store_path), "info", "plan prepared", **counts)
     return Collection(plan, store_path, planned, wanted, missing)

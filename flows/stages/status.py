@@ -17,6 +17,7 @@ from flows.records.part_records import (
     plan_records,
     records_folder,
 )
+from flows.records.plans import PLAN
 from flows.records.records import read_record, to_tree
 from flows.tasks.registry import recorded_plan
 from learners.training.records.history import HISTORY, read_history
@@ -26,6 +27,9 @@ RECENT_PARTS = 10
 
 QUIET_S = 60.0
 """A training run that wrote nothing for this long, or for five history rows, has stopped."""
+
+PIPELINE = "pipeline"
+"""In a pipeline's plan.json, what it is the plan of."""
 
 RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
 
@@ -127,11 +131,17 @@ def status(place: Path | str) -> CollectionStatus | TrainingStatus:
     if any((folder / name).exists() for name in (RUN_CONFIG, HISTORY, RUN_CHECKPOINT)):
         return training_status(folder)
     if not folder.exists():
-        raise ValueError(f"nothing is at {folder}; give a store or the folder of a training run")
+        raise ValueError(f"nothing is at {folder}; give a store, a training run or a pipeline")
     raise ValueError(
         f"{folder} is neither a store ({ROOT_FILE}) nor a training run ({RUN_CONFIG}); give one "
         "of those inside it"
     )
+
+
+def is_pipeline(place: Path | str) -> bool:
+    """Whether a folder is a pipeline's."""
+    record = None if is_bucket_url(place) else read_record(Path(place) / PLAN)
+    return isinstance(record, dict) and record.get("kind") == PIPELINE
 
 
 def as_tree(found: CollectionStatus | TrainingStatus) -> dict[str, object]:

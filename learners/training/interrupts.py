@@ -68,7 +68,8 @@ def raised_once(number: int, error: BaseException, exit_code: int) -> Iterator[N
 
     What follows is ignored for two seconds, then ends the process at once: an exception that breaks
     into the joining of a thread makes Python end while that thread works (bpo-45274), and a
-    simulator's thread crashes then. After the block an interrupted process ignores the signal.
+    simulator's thread crashes then. After the block an interrupted process ignores the signal. An
+    exception that was lost is raised at the block's end.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -86,5 +87,7 @@ def raised_once(number: int, error: BaseException, exit_code: int) -> Iterator[N
     previous = signal.signal(number, handle)
     try:
         yield
+        if first:  # Python drops what is raised in a destructor or a callback
+            raise error
     finally:
         signal.signal(number, signal.SIG_IGN if first else previous)

@@ -18,7 +18,8 @@ from learners.training.interrupts import INTERRUPTED, Stopped, raised_once
 from pipeline.cli.parsing.parser import WRONG_INPUT, Command, Parser, add_command, command, option
 
 COMMANDS = {
-    "demo": ("pages", "run a small pipeline end to end: collect, train, evaluate, report"),
+    "demo": ("pipelines", "run a small pipeline end to end: collect, train, evaluate, report"),
+    "pipeline": ("pipelines", "collect, train, evaluate, compare and report by one plan"),
     "collect": ("collect", "collect the missing parts of a plan into a store"),
     "derive": ("collect", "add a field to stored episodes by exact replay"),
     "query": ("store", "describe the episodes that match a condition, or list them"),
@@ -40,7 +41,7 @@ COMMANDS = {
     "serve": ("running", "serve the flows to Prefect, with forms and a schedule, until Ctrl-C"),
     "train": ("train", "train a model on a selection of a store, or resume a run"),
     "evaluate": ("train", "run a trained policy in closed loop on held-out episodes"),
-    "report": ("pages", "write report.html from a run's files"),
+    "report": ("pipelines", "write report.html from a run's files"),
     "models": ("train", "list the models and their sizes"),
     "compare": ("train", "train models with equal budgets on the same episodes, and evaluate"),
     "dagger": ("train", "train in rounds, with an expert's corrections on the policy's own states"),
@@ -89,6 +90,11 @@ def build_parser(argv: Sequence[str] | None = None) -> Parser:
     return program
 
 
+def parsed(words: list[str]) -> argparse.Namespace:
+    """The arguments of a command line; `words` are the line itself, `run` does the work."""
+    return build_parser(words).parse_args(words, argparse.Namespace(words=words))
+
+
 @command(
     "source <(gaitforge completion bash)",
     option("shell", "your shell", choices=("bash", "zsh", "tcsh")),
@@ -104,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault(name, value)
     try:
         _check_packages()
-        arguments = build_parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
+        arguments = parsed(sys.argv[1:] if argv is None else list(argv))
         with raised_once(signal.SIGINT, KeyboardInterrupt(), INTERRUPTED):
             return arguments.run(arguments) or 0
     except ValueError as error:

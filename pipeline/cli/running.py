@@ -7,17 +7,31 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from datasets.errors import amount
-from flows.progress import Silent
-from flows.records.records import to_tree
+from flows.progress import Reporter, Silent
+from flows.records.records import read_record, to_tree
 from flows.runners.slurm import jobs as slurm
-from flows.stages.status import ActivePart, CollectionStatus, TrainingStatus, as_tree, status
+from flows.stages.status import (
+    ActivePart,
+    CollectionStatus,
+    TrainingStatus,
+    as_tree,
+    is_pipeline,
+    status,
+)
 from learners.training.interrupts import STOPPED, raised_once
 from pipeline.cli.parsing.parser import actions, command, flag, group, option, setting
+from pipeline.cli.parsing.runners import (
+    run_here,
+)
 from pipeline.cli.parsing.values import port, positive, store_address, whole
 from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show, show_one, table
+
+if TYPE_CHECKING:
+    pass
 
 _WATCH_S = 2.0
 _MOST_FAILED = 5
@@ -28,26 +42,51 @@ _CLEAR = "\x1b[H\x1b[J"
 
 @command(
     "gaitforge status data/legged.zarr --watch",
-    option("place", "a store, or the folder of a training run", store_address, metavar="STORE|RUN"),
+    option(
+        "place",
+        "a store, or the folder of a training run or pipeline",
+        store_address,
+        metavar="STORE|RUN|PIPELINE",
+    ),
     flag("--watch", "repeat every two seconds until the work has ended"),
     "--json",
 )
 def status_command(arguments: argparse.Namespace) -> None:
-    """Show the progress of a collection or a training run, from its files."""
+    """Show the progress of a collection, a training run or a pipeline, from its files."""
+    look = _look_at_pipeline if is_pipeline(arguments.place) else _look
     while True:
-        found = status(arguments.place)
+        tree, lines, ended = look(arguments.place)
         if arguments.json:
-            indent = None if arguments.watch else 1
-            print(json.dumps(as_tree(found), indent=indent), flush=True)
+            print(json.dumps(tree, indent=None if arguments.watch else 1), flush=True)
         else:
             start = _CLEAR if arguments.watch and sys.stdout.isatty() else ""
-            collection = isinstance(found, CollectionStatus)
-            lines = _collection_lines(found) if collection else _training_lines(found)
             print(start + "\n".join(lines), flush=True)
-        ended = found.state == "complete" or (found.state == "stopped" and not _jobs_of(found))
         if not arguments.watch or ended:
             return
         time.sleep(_WATCH_S)
+
+
+def _look(place: Path | str) -> tuple[dict[str, object], list[str], bool]:
+    """A store's or run's status as JSON values and as lines, and whether nothing works on it."""
+    found = status(place)
+    collection = isinstance(found, CollectionStatus)
+    lines = _collection_lines(found) if collection else _training_lines(found)
+    ended = found.state == "complete" or (found.state == "stopped" and not _jobs_of(found))
+    return as_tree(found), lines, ended
+
+
+def _look_at_pipeline(place: Path | str) -> tuple[dict[str, object], list[str], bool]:
+    from flows.runners.slurm.stages import stage_rows
+    from flows.stages.pipeline.stages import recorded_plan
+    from pipeline.report.pipeline import stages_of
+
+    out = Path(place)
+    rows = stage_rows(out, stages_of(recorded_plan(out), out))
+    states = {row["state"] for row in rows}
+    works = states & {"working", *_LIVE}
+    state = "complete" if states == {"done"} else "working" if works else "stopped"
+    tree = {"kind": "pipeline", "pipeline": str(out), "state": state, "stages": rows}
+    return tree, [f"{out}: {state}", "", table(rows)], not works
 
 
 def duration(seconds: float | None) -> str:
@@ -164,11 +203,11 @@ def _list(arguments: argparse.Namespace) -> None:
     if arguments.json:
         show([_record(job, tasks) for job, tasks in seen], as_json=True)
     elif len(seen) == 1:
-        show_one(_row(*seen[0]), as_json=False)
+        show_one(job_row(*seen[0]), as_json=False)
         print()
         show([_task_row(task) for task in seen[0][1]], as_json=False)
     else:
-        show([_row(job, tasks) for job, tasks in seen], as_json=False)
+        show([job_row(job, tasks) for job, tasks in seen], as_json=False)
 
 
 @command("gaitforge jobs follow 1234", option("job", _JOB, metavar="FOLDER|JOB"))
@@ -194,7 +233,7 @@ def _cancel(arguments: argparse.Namespace) -> None:
     ):
         time.sleep(0.2)
     tasks = slurm.task_states(job)
-    show_one(_record(job, tasks) if arguments.json else _row(job, tasks), arguments.json)
+    show_one(_record(job, tasks) if arguments.json else job_row(job, tasks), arguments.json)
 
 
 @command(
@@ -202,16 +241,27 @@ def _cancel(arguments: argparse.Namespace) -> None:
     option("folder", "folder of the job", Path),
     option("--task", "array task", whole, 0),
 )
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> int | None:
     """Do a job's work in this process, as its script does."""
     from flows.runners.slurm.runner import run_task
+    from flows.runners.slurm.stages import WORDS
+    from pipeline.cli.main import parsed
 
-    # Of several processes of one training, the first speaks.
-    reporter = TerminalReporter() if os.environ.get("RANK", "0") == "0" else Silent()
+    words = (read_record(arguments.folder / slurm.PLAN) or {}).get(WORDS)
     # An exception lets a part that is being written clean up. The trainer sets its own handler
     # while it trains.
     with raised_once(signal.SIGTERM, SystemExit(STOPPED), STOPPED):
-        run_task(arguments.folder, arguments.task, reporter)
+        if words is None:
+            run_task(arguments.folder, arguments.task, own_reporter())
+            return None
+        asked = parsed(words)
+        run_here(asked)
+        return asked.run(asked)
+
+
+def own_reporter() -> Reporter:
+    """The terminal's; of several processes of one training, the first speaks."""
+    return TerminalReporter() if os.environ.get("RANK", "0") == "0" else Silent()
 
 
 def show_submitted(job: slurm.Job | str, as_json: bool) -> None:
@@ -222,10 +272,11 @@ def show_submitted(job: slurm.Job | str, as_json: bool) -> None:
     waiting = [
         slurm.TaskStatus(task, "waiting", parts=parts) for task, parts in enumerate(job.tasks)
     ]
-    show_one(_record(job, waiting) if as_json else _row(job, waiting), as_json)
+    show_one(_record(job, waiting) if as_json else job_row(job, waiting), as_json)
 
 
-def _row(job: slurm.Job, tasks: list[slurm.TaskStatus]) -> dict[str, object]:
+def job_row(job: slurm.Job, tasks: list[slurm.TaskStatus]) -> dict[str, object]:
+    """A job as a row of a table."""
     states = [task.state for task in tasks]
     return {
         "job": job.id,
@@ -241,8 +292,8 @@ def _row(job: slurm.Job, tasks: list[slurm.TaskStatus]) -> dict[str, object]:
 def _task_row(task: slurm.TaskStatus) -> dict[str, object]:
     row = fields_of(task, "task", "state", "why", "code", "restarts", "host")
     seconds = None
-    if task.ended is not None and task.started is not None:
-        seconds = task.ended - task.started
+    if task.started is not None and (task.ended is not None or task.state == "running"):
+        seconds = (task.ended or round(time.time())) - task.started
     return row | {"seconds": seconds, "parts": " ".join(task.parts)}
 
 

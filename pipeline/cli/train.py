@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from datasets.errors import amount
 from flows.progress import Silent
-from flows.records.records import to_tree
+from flows.records.part_records import store_address
+from flows.records.records import read_record, to_tree
+from flows.runners.slurm.script import SlurmSettings
 from flows.settings import with_chosen
 from learners.models.registry import describe_models
 from learners.training.config import TrainConfig
@@ -22,8 +24,15 @@ from pipeline.cli.parsing.parser import (
     planned,
     setting,
 )
-from pipeline.cli.parsing.runners import TRAINING_RUNNER, training_job_settings
+from pipeline.cli.parsing.runners import (
+    JOB_RUNNER,
+    STAGES_RUNNER,
+    TRAINING_RUNNER,
+    TRAINING_RUNNERS,
+    runner_settings,
+)
 from pipeline.cli.parsing.values import names, numbers, positive
+from pipeline.cli.pipelines import do_stages, submitted
 from pipeline.cli.running import show_submitted
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one, show_result
@@ -60,8 +69,8 @@ def train_command(arguments: argparse.Namespace) -> None:
     select = SelectPlan(**given(arguments, *SELECTED, saved="selection"))
     config = TrainConfig.recommended(**given(arguments, *TRAINED, "model", "optimiser", "seed"))
     plan = planned(TrainPlan(select, config), arguments)
-    job_settings = training_job_settings(arguments)
-    if job_settings is not None:
+    job_settings = runner_settings(arguments, TRAINING_RUNNERS)
+    if isinstance(job_settings, SlurmSettings):
         from flows.runners.slurm.runner import run_training_on_slurm
 
         job = run_training_on_slurm(plan, arguments.store, arguments.out, job_settings)
@@ -79,6 +88,14 @@ def train_command(arguments: argparse.Namespace) -> None:
     option("policy_run", "folder of a training run or exported policy", Path, metavar="RUN"),
     "--checkpoint --robot SIMULATOR",
     *GRID,
+    option(
+        "--out",
+        "keep the result in this file, and do nothing where it is that already (default with "
+        "--runner slurm: RUN/evaluation.json)",
+        Path,
+        metavar="FILE",
+    ),
+    *JOB_RUNNER,
     setting("robots=64"),
     "--json",
 )
@@ -86,11 +103,16 @@ def evaluate_command(arguments: argparse.Namespace) -> None:
     """Run a trained policy in closed loop on held-out episodes."""
     from flows.tasks.policies import run_source
 
-    source = replace(run_source(arguments.policy_run), which=arguments.checkpoint)
-    show_evaluation(arguments, source)
+    run = arguments.policy_run
+    source = replace(run_source(run), which=arguments.checkpoint)
+    words = [] if arguments.out else ["--out", str(run / "evaluation.json")]
+    if not submitted(arguments, "evaluate", run, words):
+        show_evaluation(arguments, source, arguments.out)
 
 
-def show_evaluation(arguments: argparse.Namespace, source: PolicySource) -> None:
+def show_evaluation(
+    arguments: argparse.Namespace, source: PolicySource, path: Path | None = None
+) -> None:
     """Evaluate a policy on the chosen grid; print its cells, their means and the level."""
     from collectors.legged.evaluation import EvaluationGrid
     from collectors.legged.rewards import LARGEST_RETURN
@@ -99,7 +121,7 @@ def show_evaluation(arguments: argparse.Namespace, source: PolicySource) -> None
 
     grid = EvaluationGrid(**given(arguments, "episodes", "seed", **CELL_FIELDS))
     plan = planned(EvaluatePlan(grid=grid), arguments, "threads", "sim")
-    evaluation = evaluate_policy(source, plan, TerminalReporter())
+    evaluation = evaluate_policy(source, plan, TerminalReporter(), path)
     cells = to_tree(evaluation.cells)
     means = (
         f"\n{source.name}: return {fixed(evaluation.return_)} ({interval(evaluation.return_ci95)}) "
@@ -131,17 +153,19 @@ def models_command(arguments: argparse.Namespace) -> None:
     ),
     option("--episodes", "episodes to evaluate per terrain and skill (default: 20)", positive),
     "--expert",
+    *STAGES_RUNNER,
     setting('\'own={"transformer":{"peak_lr":0.001}}\''),
     "--json",
 )
-def compare_command(arguments: argparse.Namespace) -> None:
+def compare_command(arguments: argparse.Namespace) -> int | None:
     """Train models with equal budgets on the same episodes, and evaluate."""
     from flows.stages.comparison.legged import (
+        COMPARISON,
         GRID_EPISODES,
         ComparisonPlan,
         comparison_grid,
-        run_comparison,
     )
+    from flows.stages.comparison.stages import comparison_stages
     from flows.stages.train import SelectPlan
     from pipeline.report.comparison_page import comparison_rows, first_runs, write_comparison
     from pipeline.report.pictures import make_comparison_sheets
@@ -153,13 +177,18 @@ def compare_command(arguments: argparse.Namespace) -> None:
     config = replace(plan.config, **given(arguments, *TRAINED))
     plan = replace(plan, config=config, evaluate=replace(plan.evaluate, grid=grid))
     plan = planned(plan, arguments, "models", "seeds", "expert", "train_s")
-    reporter = TerminalReporter()
-    record = run_comparison(plan, arguments.store, arguments.out, reporter)
-    make_comparison_sheets(arguments.out, reporter.say)
-    write_evaluation_pages(arguments.out, first_runs(record), reporter)
-    page = write_comparison(arguments.out)
+    out, reporter = arguments.out, TerminalReporter()
+    stages = comparison_stages(plan, store_address(arguments.store), out)
+    code = do_stages(arguments, out, stages, arguments.words)
+    if code is not None:
+        return code
+    record = read_record(out / COMPARISON) or {}
+    make_comparison_sheets(out, reporter.say)
+    write_evaluation_pages(out, first_runs(record), reporter)
+    page = write_comparison(out)
     lines = f"\nevaluated on {plan.evaluate.grid}", f"page: {page}"
     show_result(record, comparison_rows(record), arguments.json, *lines)
+    return None
 
 
 @command(
@@ -171,6 +200,7 @@ def compare_command(arguments: argparse.Namespace) -> None:
     option("--parts", "to collect in a round (default: 4)", positive),
     option("--plain", "learn from the expert alone, too", action=argparse.BooleanOptionalAction),
     "CELLS --where --episodes --threads",
+    *JOB_RUNNER,
     setting("config.window_len=192"),
     "--json",
 )
@@ -193,4 +223,6 @@ def dagger_command(arguments: argparse.Namespace) -> None:
     collect = with_chosen(plan.collect, chosen)
     evaluate = with_chosen(plan.evaluate, {"grid": grid, "threads": arguments.threads})
     plan = planned(replace(plan, collect=collect, evaluate=evaluate), arguments)
+    if submitted(arguments, "dagger", arguments.out):
+        return
     show(run_dagger(plan, arguments.store, arguments.out, TerminalReporter()), arguments.json)

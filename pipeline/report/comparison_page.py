@@ -70,6 +70,13 @@ def comparison_rows(record: Record) -> list[dict[str, str]]:
     return [_model_row(model) for model in record["models"]] + [_expert_row(record["expert"])]
 
 
+def table_cells(rows: Sequence[Mapping[str, str]]) -> list[dict[str, list[str]]]:
+    """Rows for a page's table: each value apart from its interval."""
+    return [
+        {name: value.removesuffix(")").split(" (") for name, value in row.items()} for row in rows
+    ]
+
+
 def comparison_page(
     record: Record,
     histories: Histories,
@@ -88,10 +95,7 @@ def comparison_page(
         record=record,
         sheets=sheets,
         linked=linked or [""] * len(record["models"]),
-        table=[
-            {name: value.removesuffix(")").split(" (") for name, value in row.items()}
-            for row in comparison_rows(record)
-        ],
+        table=table_cells(comparison_rows(record)),
         loss_charts=charts.losses(
             ((run["model"], histories[run["run"]]) for run in record["runs"]),
             "optimiser steps",

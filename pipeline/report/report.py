@@ -14,6 +14,7 @@ from typing import Any
 from datasets.errors import amount
 from pipeline.report import charts, pages
 from pipeline.report.bench_page import bench_panels
+from pipeline.report.comparison_page import comparison_rows, table_cells
 from pipeline.report.expert_section import card_table, sheet_figures
 from pipeline.report.figures import Panel
 from pipeline.report.run_files import EXPERT, Record, RunFiles, read_run
@@ -103,6 +104,7 @@ def _context(run: RunFiles) -> dict[str, object]:
         "linked": linked,
         "abstract": _abstract(summary),
         "summary": summary,
+        "models": _models(summary),
         "learned": [name for name in summary["policies"] if name != EXPERT],
         "sheets": sheet_figures(run.root, run.pictures),
         "card": card_table(run),
@@ -133,6 +135,14 @@ def _context(run: RunFiles) -> dict[str, object]:
         "info": list(pages.flattened(dataset["info"])),
         "files": [(path.as_posix(), (run.root / path).stat().st_size) for path in run.paths],
     }
+
+
+def _models(summary: Record) -> list[dict[str, list[str]]]:
+    """A row per model and the expert's; none of a run with one seed."""
+    if not summary.get("models"):
+        return []
+    rows = {"models": summary["models"], "expert": summary["policies"][EXPERT]}
+    return table_cells(comparison_rows(rows))
 
 
 def _stages(run: RunFiles) -> list[tuple[str, str, float]]:

@@ -30,12 +30,16 @@ START_LIMIT_S = 180.0
 
 STOP_LIMIT_S = 15.0
 
+_LEASES = "prefect.server.concurrency.lease_storage"
+
 _ENVIRONMENT = {
     "PREFECT_CLI_PROMPT": "false",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     # Else the page looks for the API at port 4200 of the browser's machine, wherever it came from.
     "PREFECT_SERVER_UI_API_URL": "/api",
+    # Else a server that is killed leaves the slots of its runs taken, and later runs wait for ever.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": f"{_LEASES}.filesystem",
 }
 
 _EVERY_ADDRESS = {"0.0.0.0": LOOPBACK, "::": "::1"}

@@ -1,7 +1,9 @@
 """Serve the deployed flows: a Prefect server, their forms and a schedule, until Ctrl-C."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,19 @@ from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
 from datasets.storage.s3.bucket import is_bucket_url
-from flows.tasks.legged import legged_plan
+from flows.records.records import to_tree
+from flows.runners.shown_pages import PAGES_URL
+from flows.tasks.legged import LeggedPlan, legged_plan
 from pipeline.serve.deployments import FLOWS
+from pipeline.serve.pages import serving_pages
 from pipeline.serve.prefect_server import check_host, prefect_api
 from pipeline.tables import fields_of
 
 NAME = "gaitforge"
 """Of every deployment: Prefect calls them by flow and name, as collect/gaitforge."""
+
+_OF_GRID = ("terrains", "skills", "levels", "parts", "episodes_per_part", "seed")
+"""Fields of collect/gaitforge's form that are fields of the plan's grid."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +64,14 @@ def serve_flows(plan: ServePlan) -> None:
     check_host(plan.host, plan.expose)
     collecting = _collecting(plan)
     schedule = _schedule(plan)
-    with prefect_api(plan.host, plan.port) as url:
+    pages_port = plan.port + 1 if plan.port else 0
+    with serving_pages(pages_port) as pages, prefect_api(plan.host, plan.port) as url:
+        os.environ[PAGES_URL] = pages
         deployments = [
             _deployment(name, collecting if name == "collect" else {}, schedule) for name in FLOWS
         ]
         print(f"Prefect: {url.removesuffix('/api')}")
+        print(f"pages of reports and episodes: {pages}, as the runs' artifacts link them")
         print(f"serving {', '.join(f'{name}/{NAME}' for name in FLOWS)}")
         if schedule is not None:
             into = collecting["store"]
@@ -72,11 +83,26 @@ def serve_flows(plan: ServePlan) -> None:
 def _collecting(plan: ServePlan) -> dict[str, object]:
     """The default parameters of collect/gaitforge; wrong values are refused here."""
     values: dict[str, object] = fields_of(plan, "preset", "threads", "settings", "new_every_day")
-    legged_plan(plan.preset, {}, {"threads": plan.threads}, plan.settings)
+    made = legged_plan(plan.preset, {}, {"threads": plan.threads}, plan.settings)
+    values |= form_fields(made, plan.settings)
+    if plan.new_every_day and "seed" in values:
+        raise ValueError("with --new-every-day the day is the seed: drop --set grid.seed")
     if plan.store is None:
         return values
     store = str(plan.store)
     return values | {"store": store if is_bucket_url(store) else os.path.abspath(store)}
+
+
+def form_fields(made: LeggedPlan, settings: Sequence[str]) -> dict[str, object]:
+    """The settings that have a field of their own in the form, as its values; and the others.
+
+    So a run with another value in that field contradicts no setting.
+    """
+    paths = {f"grid.{name}": name for name in _OF_GRID} | {"threads": "threads", "expert": "expert"}
+    names = [setting.partition("=")[0] for setting in settings]
+    shown = {paths[name]: to_tree(attrgetter(name)(made)) for name in names if name in paths}
+    others = [each for each, name in zip(settings, names, strict=True) if name not in paths]
+    return {**shown, "settings": others}
 
 
 def _schedule(plan: ServePlan) -> Schedule | None:
@@ -102,7 +128,7 @@ def _deployment(name: str, parameters: dict[str, object], schedule: Schedule | N
         NAME,
         parameters=parameters,
         schedule=schedule if name == "collect" else None,
-        concurrency_limit=limit if name in ("collect", "demo") else None,
+        concurrency_limit=limit if name in ("collect", "pipeline") else None,
         tags=[NAME],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )

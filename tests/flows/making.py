@@ -1,4 +1,4 @@
-"""A demo small enough for tests, and reporters that count or interrupt."""
+"""A pipeline small enough for tests, and reporters that count or interrupt."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from typing import Any
 
 from collectors.legged.data import CollectionGrid
 from collectors.legged.evaluation import EvaluationGrid
-from flows.progress import Advance, Silent
-from flows.stages.demo import DemoPlan
+from datasets import open_store
+from flows.progress import Advance, Reporter, Silent
+from flows.records.records import read_record
 from flows.stages.evaluate import EvaluatePlan
+from flows.stages.pipeline.plan import CorrectionsPlan, PipelinePlan
+from flows.stages.pipeline.stages import claim
+from flows.stages.staging import run_stages
 from flows.stages.train import SelectPlan, TrainPlan, run_training
 from flows.tasks.legged import LeggedPlan
 from learners.training.config import TrainConfig
+from pipeline.report.pipeline import stages_of
 from tests.learners.making import SMALL, make_selection
 
 GRID = CollectionGrid(
@@ -28,30 +33,34 @@ GRID = CollectionGrid(
 COLLECT = LeggedPlan(grid=GRID, robots=8, threads=1)
 
 
-def _training(model: str, objective: str) -> TrainPlan:
-    config = TrainConfig(
-        model=model,
-        model_overrides=SMALL[model],
-        objective=objective,
-        steps=3,
-        batch_size=4,
-        window_len=8,
-        held_out_fraction=0.5,
-        history_every=1,
-        validation_every=2,
-        validation_batches=1,
-        checkpoint_every=2,
-    )
-    return TrainPlan(SelectPlan(), config)
+def _settings(model: str, objective: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "model_overrides": SMALL[model],
+        "objective": objective,
+        "steps": 3,
+        "batch_size": 4,
+        "window_len": 8,
+        "held_out_fraction": 0.5,
+        "history_every": 1,
+        "validation_every": 2,
+        "validation_batches": 1,
+        "checkpoint_every": 2,
+        "threads": 1,
+    }
 
 
-DEMO = DemoPlan(
+TRAINING = TrainPlan(SelectPlan(), TrainConfig(**_settings("fcnet", "bc")))
+DEMO = PipelinePlan(
     collect=replace(COLLECT, grid=replace(GRID, parts=2)),
-    first=_training("fcnet", "bc"),
-    corrections=replace(COLLECT, grid=replace(GRID, parts=1, seed=1000)),
-    fcnet=_training("fcnet", "bc"),
-    bot=_training("bot", "bc"),
-    fcnet_rc=_training("fcnet", "return"),
+    corrections=CorrectionsPlan(
+        TRAINING.config, replace(COLLECT, grid=replace(GRID, parts=1, seed=1000))
+    ),
+    models={
+        "fcnet": _settings("fcnet", "bc"),
+        "bot": _settings("bot", "bc"),
+        "fcnet_rc": _settings("fcnet", "return"),
+    },
     evaluate=EvaluatePlan(
         grid=EvaluationGrid(("flat",), ("stand", "run"), levels=(2,), episodes=2), robots=4
     ),
@@ -61,9 +70,23 @@ DEMO = DemoPlan(
 def small_run(folder: Path) -> Path:
     """A few steps of training of a small return-conditioned FCNet."""
     make_selection(folder / "walks.zarr")
-    plan = _training("fcnet", "return")
+    plan = TrainPlan(SelectPlan(), TrainConfig(**_settings("fcnet", "return")))
     run_training(plan, folder / "walks.zarr", folder / "run", Silent())
     return folder / "run"
+
+
+def run_pipeline(plan: PipelinePlan, out: Path, reporter: Reporter) -> dict[str, Any]:
+    """Run or resume a pipeline in this process; its summary."""
+    claim(plan, out)
+    run_stages(out, stages_of(plan, out), reporter)
+    return read_record(out / "summary.json") or {}
+
+
+def results(out: Path) -> tuple[str, dict[str, Any]]:
+    """What every run of a pipeline's plan must give: the dataset's hash, all episodes' returns."""
+    files = sorted((out / "evaluate").glob("*.json"))
+    returns = {path.stem: (read_record(path) or {})["returns"] for path in files}
+    return open_store(out / "legged.zarr").info().hash, returns
 
 
 @dataclass

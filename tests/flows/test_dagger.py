@@ -17,7 +17,7 @@ from flows.stages.collect import collect
 from flows.stages.dagger import DaggerPlan, run_dagger
 from flows.stages.evaluate import EvaluatePlan
 from flows.stages.train import SelectPlan
-from tests.flows.making import COLLECT, DEMO, GRID, Counting
+from tests.flows.making import COLLECT, GRID, TRAINING, Counting
 from tests.flows.processes import part_in_work, soon
 
 SMALL = replace(GRID, terrains=("flat",), parts=1, episodes_per_part=4)
@@ -26,7 +26,7 @@ PLAN = DaggerPlan(
     rounds=2,
     collect=replace(BASE, grid=replace(SMALL, seed=50), form=StoredForm()),
     select=SelectPlan(where="success OR NOT success"),
-    config=replace(DEMO.fcnet.config, model="mlp", model_overrides={}),
+    config=replace(TRAINING.config, model="mlp", model_overrides={}),
     evaluate=EvaluatePlan(EvaluationGrid(("flat",), ("run",), (2,), episodes=1)),
 )
 

@@ -16,7 +16,7 @@ from flows.__main__ import PROGRAMS, main, read_plan
 from flows.records.records import write_record
 from flows.stages.train import TrainPlan
 from flows.tasks.legged import LeggedPlan
-from tests.flows.making import COLLECT, DEMO, GRID
+from tests.flows.making import COLLECT, DEMO, GRID, TRAINING
 from tests.flows.processes import ROOT
 
 PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4), threads=1)
@@ -59,8 +59,8 @@ def test_the_record_that_a_run_leaves_is_a_plan(
     assert json.loads(capsys.readouterr().out) == []
 
     training, run = tmp_path / "training.json", tmp_path / "run"
-    write_record(training, {"plan": asdict(DEMO.fcnet)})
-    assert read_plan(TrainPlan, str(training)) == DEMO.fcnet
+    write_record(training, {"plan": asdict(TRAINING)})
+    assert read_plan(TrainPlan, str(training)) == TRAINING
     assert main(["train", store, str(training), str(run)]) == 0
     evaluation = tmp_path / "evaluation.json"
     write_record(evaluation, {"plan": asdict(DEMO.evaluate)})
@@ -77,7 +77,6 @@ def test_the_record_that_a_run_leaves_is_a_plan(
         (["collect", "store", "PLAN", "--runner", "ray"], "unknown runner 'ray'"),
         (["train", "store", "PLAN", "run"], "TrainPlan has no 'expert'"),
         (["evaluate", "absent", "PLAN", "out.json"], "no training run at absent"),
-        (["demo", "PLAN", "out"], "DemoPlan has no 'expert'"),
     ],
 )
 def test_what_is_wrong_is_one_line(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -26,11 +27,11 @@ from flows.runners.dask_clusters import DaskSettings
 from flows.runners.prefect import artifact_key
 from flows.stages import collect as stage
 from flows.stages.collect import collect
-from flows.stages.demo import run_demo
 from pipeline.cli.main import main
-from pipeline.serve.deployments import demo_report
+from pipeline.report.pipeline import stages_of
+from pipeline.serve.pipeline import pipeline
 from pipeline.serve.prefect_server import prefect_api, server_log
-from tests.flows.making import COLLECT, DEMO, GRID, Counting, Interrupting
+from tests.flows.making import COLLECT, DEMO, GRID, Counting, Interrupting, results, run_pipeline
 from tests.flows.making import Stop as Interrupt
 from tests.flows.prefect_runs import Server
 from tests.flows.processes import descendants, gaitforge, part_in_work, soon
@@ -158,20 +159,28 @@ def test_320_tasks_in_one_run_are_all_recorded(
     print(f"{MANY} tasks in {took:.1f} s")
 
 
-def test_the_demos_flow_gives_the_results_of_the_plain_demo(
+def test_a_pipelines_flow_gives_the_results_of_the_plain_one_and_runs_each_stage_once(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cannot_draw(*_: Any) -> None:
         raise RenderingError("pictures are the report's own tests'")
 
     monkeypatch.setattr("pipeline.report.pictures.draw", cannot_draw)
-    plain = run_demo(DEMO, tmp_path / "plain", Silent())
-    summary, report = demo_report(str(tmp_path / "flow"), [], to_tree(DEMO))
-    assert report.is_file()
-    assert summary.dataset.hash == plain.dataset.hash
-    assert [cell.return_ for cell in summary.cells] == [cell.return_ for cell in plain.cells]
-    [run] = server.runs("demo")
-    assert run["state_type"] == "COMPLETED"
+    plain, out = tmp_path / "plain", tmp_path / "flow"
+    run_pipeline(DEMO, plain, Silent())
+    monkeypatch.setattr(stage, "collect_part", Mock(side_effect=ValueError("no such luck")))
+    with pytest.raises(ValueError, match="collect: no such luck"):
+        pipeline(str(out), plan=to_tree(DEMO))
+    monkeypatch.undo()
+    monkeypatch.setattr("pipeline.report.pictures.draw", cannot_draw)
+    pipeline(str(out), plan=to_tree(DEMO))
+    assert (out / "report.html").is_file()
+    assert results(out) == results(plain)
+    stages = [run["name"] for run in reversed(server.runs("stage"))]
+    assert stages == ["collect", *(each.name for each in stages_of(DEMO, out))]
+    assert [run["state_type"] for run in server.runs("pipeline")] == ["COMPLETED", "FAILED"]
+    pipeline(str(out), plan=to_tree(DEMO))
+    assert len(server.runs("stage")) == len(stages)
 
 
 def test_a_killed_flow_process_loses_the_parts_in_work_alone(
@@ -210,6 +219,20 @@ def test_a_killed_server_is_one_line_and_the_command_goes_on(
     [line] = [line for line in said.splitlines() if "gaitforge: error:" in line]
     assert "was lost" in line
     assert_completes(words, store, parts=2, capfd=capfd)
+
+
+def test_one_flow_at_a_time_collects_into_a_store(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", server.url)
+    store = tmp_path / "both.zarr"
+    first, second = (gaitforge(*command(store, parts=3)) for _ in range(2))
+    said = [process.communicate(timeout=240) for process in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0], said
+    assert sum("another run collects into" in "".join(each) for each in said) == 1
+    tasks = [server.tasks(run["id"]) for run in server.runs("collect-plan")[:2]]
+    assert sorted(map(len, tasks)) == [0, 3]
+    assert open_store(store).verify() == []
 
 
 def command(store: Path, parts: int) -> list[str | Path]:

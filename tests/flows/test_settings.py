@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.settings import override, setting_names
-from flows.stages.demo import DemoPlan
+from flows.settings import override, override_form, setting_names
+from flows.stages.pipeline.plan import pipeline_plan
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,32 @@ def test_what_does_not_fit_is_refused_in_one_line(setting: str, complaint: str) 
 
 def test_names_are_those_that_override_accepts() -> None:
     assert setting_names(Outer())[-1] == "seed"
-    names = setting_names(DemoPlan())
-    assert {"collect.grid.parts", "fcnet.config.steps", "evaluate.grid.episodes"} <= set(names)
+    names = setting_names(pipeline_plan())
+    assert {
+        "collect.grid.parts",
+        "corrections.config.steps",
+        "models",
+        "evaluate.grid.episodes",
+    } <= set(names)
     for name in names:
-        value = reduce(getattr, name.split("."), DemoPlan())
-        assert override(DemoPlan(), [f"{name}={as_text(value)}"]) == DemoPlan(), name
+        value = reduce(getattr, name.split("."), pipeline_plan())
+        assert override(pipeline_plan(), [f"{name}={as_text(value)}"]) == pipeline_plan(), name
+
+
+def test_entries_of_mappings_and_whole_groups_can_be_set() -> None:
+    plan = override(
+        pipeline_plan(),
+        ["models.bot.steps=7", "models.bot.model_overrides.n_layers=1", "corrections=none"],
+    )
+    assert plan.models["bot"] == {"steps": 7, "model_overrides": {"n_layers": 1}}
+    assert plan.models["fcnet"] == pipeline_plan().models["fcnet"]
+    assert plan.corrections is None
+    assert plan.runs()["bot"].steps == 7
+    assert list(override(plan, ["models.mlp.steps=7"]).models)[-1] == "mlp"
+    with pytest.raises(ValueError, match="no model 'fcnett'"):
+        override(plan, ["models.fcnett.steps=7"])
+    with pytest.raises(ValueError, match="'steps' has no settings of its own"):
+        override(plan, ["models.bot.steps.more=7"])
 
 
 def as_text(value: Any) -> str:
@@ -136,3 +157,18 @@ def as_text(value: Any) -> str:
 def test_numbers_come_back_as_they_were_written(whole: int, number: float) -> None:
     plan = override(Outer(), [f"seed={whole}", f"inner.rate={number!r}"])
     assert (plan.seed, plan.inner.rate) == (whole, number)
+
+
+@given(st.none() | st.integers(0, 3), st.none() | st.integers(0, 3))
+def test_a_setting_and_a_field_of_the_form_never_beat_each_other(
+    field: int | None, setting: int | None
+) -> None:
+    plan = Outer() if field is None else Outer(Inner(count=field))
+    settings = [] if setting is None else [f"inner.count={setting}"]
+    if None not in (field, setting) and field != setting:
+        with pytest.raises(ValueError, match=f"'count' is {field} and the setting 'inner.count'"):
+            override_form(plan, settings, {"inner.count": field})
+    else:
+        made = override_form(plan, settings, {"inner.count": field})
+        given = [value for value in (field, setting) if value is not None]
+        assert made.inner.count == (given[0] if given else Inner.count)

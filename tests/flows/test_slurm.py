@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from flows.records.activity import read_active
 from flows.records.part_records import records_folder
 from flows.runners.slurm.jobs import Job, find_jobs, job_state, task_states
 from pipeline.cli.main import main
-from tests.flows.processes import read_log
+from tests.flows.processes import ROOT, read_log
 from tests.flows.slurm_cluster import PARTITION, SlurmCluster, slurm
 from tests.learners.making import make_selection
 
@@ -143,6 +144,61 @@ def test_a_killed_part_is_queued_again_and_every_part_is_committed_once(
     # Nothing is left to do, and nothing is submitted.
     assert collect(store, 3) == 0
     assert only_job(store).id == job.id
+
+
+APPTAINER = """#!/bin/sh
+echo "apptainer $* by $LAB with $TOKEN"
+while [ "$1" != python ]; do shift; done
+shift
+PYTHONPATH={root} exec {python} "$@"
+"""
+
+
+@pytest.mark.slow
+def test_a_task_runs_in_the_environment_that_was_asked_for(
+    cluster: SlurmCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    program = tmp_path / "bin" / "apptainer"  # a stand-in for the real one, which is not here
+    program.parent.mkdir()
+    program.write_text(APPTAINER.format(root=ROOT, python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    secret = tmp_path / "lab.env"
+    secret.write_text("TOKEN='of the lab'\n")
+    store, run = tmp_path / "legged.zarr", tmp_path / "run"
+    words = ["--setup", "export LAB=arm", "--env-file", str(secret), "--mail", "me@lab.example"]
+    assert collect(store, 1, *words, "--container", "apptainer:lab.sif") == 0
+    job = only_job(store)
+    after = ["--runner", "slurm", "--after", str(store), "--setup", "echo no; false"]
+    assert train(store, run, *after) == 0, "its data are still to be collected"
+    assert task_states(only_job(run))[0].why == "Dependency"
+
+    until(lambda: states(job) == ["running"], "it runs", job)
+    capfd.readouterr()
+    assert gaitforge("jobs", "list", store, "--json") == 0
+    [record] = json.loads(capfd.readouterr().out)
+    assert record["tasks"][0]["host"]
+    assert time.time() - record["tasks"][0]["started"] < PATIENCE_S
+    finish(cluster, job)
+    log = (job.folder / "task-0.log").read_text()
+    assert f"apptainer exec --bind {tmp_path} lab.sif python -m pipeline.cli" in log
+    assert "by arm with of the lab" in log
+    assert "of the lab" not in written(job.folder).replace(log, "")
+    assert states(job) == ["done"]
+    assert "mail-user=me@lab.example" in (job.folder / "script.sh").read_text()
+
+    failed = only_job(run)
+    finish(cluster, failed)
+    assert gaitforge("jobs", "cancel", run) == 0
+    [task] = task_states(failed)
+    assert (task.state, task.code) == ("failed", 1), "a cancel later changes nothing"
+    assert "--setup failed" in (failed.folder / "task-0.log").read_text()
+    capfd.readouterr()
+    assert train(store, tmp_path / "next", "--runner", "slurm", "--after", str(run)) == 2
+    assert "its last job is failed" in capfd.readouterr().err
 
 
 def log_lines(store: Path) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from flows.runners.slurm.jobs import (
 )
 from flows.runners.slurm.runner import run_slurm, run_task
 from flows.runners.slurm.script import SlurmSettings, Work, batch_script, limit_s
-from flows.stages.demo import DemoPlan
+from flows.stages.pipeline.plan import PipelinePlan, pipeline_plan
 from flows.stages.train import TrainPlan
 from flows.tasks.legged import LeggedPlan
 from pipeline.cli.main import build_parser, main
@@ -58,8 +58,8 @@ def job_in(folder: Path, tasks: int = 2, number: str = "7", kind: str = "collect
     return job
 
 
-@pytest.mark.parametrize("plan", [LeggedPlan(), TrainPlan(), DemoPlan(), PLAN])
-def test_a_plan_comes_back_from_its_json(plan: LeggedPlan | TrainPlan | DemoPlan) -> None:
+@pytest.mark.parametrize("plan", [LeggedPlan(), TrainPlan(), pipeline_plan(), PLAN])
+def test_a_plan_comes_back_from_its_json(plan: LeggedPlan | TrainPlan | PipelinePlan) -> None:
     assert plan_from_tree(type(plan), json.loads(json.dumps(to_tree(plan)))) == plan
 
 
@@ -98,13 +98,16 @@ def test_a_time_limit_is_read_as_sbatch_reads_it(text: str, seconds: int) -> Non
     [
         ({"time": "an hour"}, "a time limit looks like"),
         ({"time": "1", "grace_s": 60}, "leaves nothing before the 60 s"),
-        ({"partition": "a b"}, "cannot be a partition's name"),
+        ({"partition": "a b"}, "cannot be the value of partition"),
         ({"memory": "8 gigabytes"}, "memory needs a number"),
         ({"cpus": 0}, "both must be at least 1"),
         ({"requeues": -1}, "requeues must not be negative"),
         ({"options": ("account=a b",)}, "is not allowed"),
         ({"options": ("comment=x\n#SBATCH --uid=0",)}, "is not allowed"),
         ({"options": ("export=ALL",)}, "is not allowed"),
+        ({"account": "a b"}, "cannot be the value of account"),
+        ({"mail": "me"}, "no mail address"),
+        ({"container": "lab.sif"}, "apptainer:IMAGE or pyxis:IMAGE"),
     ],
 )
 def test_settings_that_sbatch_could_not_take_are_refused(changes: dict, complaint: str) -> None:
@@ -117,13 +120,23 @@ def test_settings_that_sbatch_could_not_take_are_refused(changes: dict, complain
     nodes=st.integers(1, 3),
     gpus=st.integers(0, 2),
     array=st.booleans(),
+    setup=st.lists(st.sampled_from(["module load cuda", "# a comment", "a && b", "x='a b'"])),
+    container=st.sampled_from(["", "apptainer:lab.sif", "pyxis:reg#lab/x"]),
+    env_file=st.sampled_from(["", "/a b/it's.env"]),
 )
 def test_every_script_is_bash_and_knows_its_folder(
-    name: str, nodes: int, gpus: int, array: bool
+    name: str,
+    nodes: int,
+    gpus: int,
+    array: bool,
+    setup: list[str],
+    container: str,
+    env_file: str,
 ) -> None:
     folder = Path("/jobs") / name
     work = Work("work", 3, array, retry_errors=array, requeues=2)
-    text = batch_script(folder, work, SlurmSettings(nodes=nodes, gpus=gpus))
+    where = {"setup": tuple(setup), "container": container, "env_file": env_file}
+    text = batch_script(folder, work, SlurmSettings(nodes=nodes, gpus=gpus, **where))
     directives = [line for line in text.split("\n") if line.startswith("#SBATCH")]
     assert ("#SBATCH --array=0-2" in directives) == array
     assert f"#SBATCH --nodes={nodes}" in directives
@@ -276,7 +289,7 @@ def test_states_come_from_exit_records_where_slurm_is_not(tmp_path: Path) -> Non
     assert tasks[0].restarts == 1
     assert job_state(tasks) == "unknown"
     write_record(job.folder / "cancelled.json", {"time": 1.0})
-    assert [task.state for task in task_states(job)] == ["done", "cancelled", "cancelled"]
+    assert [task.state for task in task_states(job)] == ["done", "failed", "cancelled"]
 
 
 @pytest.mark.usefixtures("no_slurm")

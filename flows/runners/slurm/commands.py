@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 TIMEOUT_S = 120.0
@@ -35,12 +36,15 @@ class QueueEntry:
     Attributes:
         job: the id that sbatch gave; task: index in the array, 0 for a job that is none.
         state: Slurm's word, e.g. RUNNING; reason: why it waits.
+        host: its first node; started: seconds since the epoch; of a task that runs.
     """
 
     job: str
     task: int
     state: str
     reason: str
+    host: str = ""
+    started: int | None = None
 
     @property
     def live(self) -> bool:
@@ -66,15 +70,18 @@ def job_environment(names: Sequence[str] = (), **values: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in wanted} | values
 
 
-def submit_command(script: Path, output: Path) -> list[str]:
+def submit_command(script: Path, output: Path, after: Sequence[str] = ()) -> list[str]:
     """The command that submits a script.
 
     Args:
         output: file of what it prints; its name may hold %a, the task's index in the array.
+        after: ids of jobs; it waits until all have succeeded, and is cancelled once one failed.
     """
     # In the folder's path a % stands for itself.
     log = output.with_name("x").as_posix().replace("%", "%%")[:-1] + output.name
     options = ["--parsable", "--export=ALL", f"--chdir={Path.cwd()}", f"--output={log}"]
+    if after:
+        options += [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
     return ["sbatch", *options, str(script)]
 
 
@@ -103,16 +110,18 @@ def queue(jobs: Iterable[str]) -> list[QueueEntry]:
         return []
     words = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}"]
     try:
-        lines = _call([*words, "--format=%F|%K|%T|%r"]).splitlines()
+        lines = _call([*words, "--format=%F|%K|%T|%B|%S|%r"]).splitlines()
     except ValueError as error:
         if "Invalid job id" in str(error):  # said of a single job; of several they are left out
             return []
         raise
     found = []
     for line in lines:
-        job, index, state, reason = line.split("|", 3)
+        job, index, state, host, start, reason = line.split("|", 5)
         task = int(index) if index.isdigit() else 0
-        found.append(QueueEntry(job, task, state, "" if reason == "None" else reason))
+        reason = "" if reason == "None" else reason
+        started = int(datetime.fromisoformat(start).timestamp()) if start[:1].isdigit() else None
+        found.append(QueueEntry(job, task, state, reason, "" if host == "n/a" else host, started))
     return found
 
 

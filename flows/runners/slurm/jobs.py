@@ -28,6 +28,7 @@ POLL_S = 0.5
 _QUEUE_PERIOD_S = 2.0
 _SEARCH_DEPTH = 4
 
+LIVE = ("waiting", "running")
 ENDED = ("done", "failed", "cancelled", "lost")
 """Final task states. "lost": unknown to Slurm and without an exit record; "unknown": the same where
 there is no Slurm."""
@@ -207,9 +208,13 @@ def _task_state(job: Job, task: int, entry: QueueEntry | None) -> TaskStatus:
     if entry is not None and entry.live:
         waits = slurms in ("PENDING", "CONFIGURING") or slurms.startswith("REQUEUE")
         state, why = ("waiting", entry.reason) if waits else ("running", slurms)
-        return replace(status, state=state, why=why)
+        now = {"host": entry.host, "started": entry.started, "ended": None}
+        return replace(status, state=state, why=why, **({} if waits else now))
     if ended is not None and ended["code"] == 0:
         return replace(status, state="done")
+    # What failed before it was told to end has failed, whatever was cancelled later.
+    if ended is not None and not ended.get("told"):
+        return replace(status, state="failed")
     if slurms == "CANCELLED" or (job.folder / CANCELLED).exists():
         return replace(status, state="cancelled")
     if ended is not None or entry is not None:  # without a record, its script was killed
@@ -244,7 +249,7 @@ def parts_in_work(place: Path) -> set[str]:
     if not place.is_dir():
         return set()
     tasks = [task for states in states_of(find_jobs(place)) for task in states]
-    return {part for task in tasks if task.state in ("waiting", "running") for part in task.parts}
+    return {part for task in tasks if task.state in LIVE for part in task.parts}
 
 
 def follow(job: Job) -> Iterator[tuple[int, str]]:

@@ -68,7 +68,8 @@ def run_slurm(
     plan = plan.with_workers(settings.cpus)
     work = Work("gaitforge-collect", len(tasks), True, True, COLLECT_REQUEUES)
     draft = jobs.Job(place, "", "collect", str(store), 0.0, settings.partition, (), tasks)
-    return _submit(draft, plan, store, work, settings, lambda: prepare(plan, store, wanted))
+    record = {"task": plan.kind, "store": str(store), "plan": to_tree(plan)}
+    return submit_work(draft, record, work, settings, lambda: prepare(plan, store, wanted))
 
 
 def run_training_on_slurm(
@@ -85,13 +86,14 @@ def run_training_on_slurm(
     """
     settings = settings or SlurmSettings()
     store = store_address(store_path)
-    plan.select.select(store)
+    if not settings.after:  # which may collect what is to be selected
+        plan.select.select(store)
     place = out.absolute() / "jobs"
-    if not settings.dry_run and _is_live(place):
-        raise ValueError(f"a job that trains {out} is queued or running; see gaitforge jobs list")
+    if not settings.dry_run:
+        check_idle(place, "train", f"trains {out}")
     work = Work("gaitforge-train", 1, False, False, TRAIN_REQUEUES)
     draft = jobs.Job(place, "", "train", str(out.absolute()), 0.0, settings.partition, (), ((),))
-    return _submit(draft, plan, store, work, settings, lambda: None)
+    return submit_work(draft, {"store": str(store), "plan": to_tree(plan)}, work, settings)
 
 
 def run_task(folder: Path, task: int, reporter: Reporter) -> None:
@@ -123,43 +125,42 @@ def _missing(
     return create_store(store_path, plan.schema()).missing(wanted)
 
 
-def _submit(
+def submit_work(
     draft: jobs.Job,
-    plan: CollectionPlan | TrainPlan,
-    store: Path | str,
+    record: dict[str, Any],
     work: Work,
     settings: SlurmSettings,
-    afterwards: Callable[[], Any],
+    afterwards: Callable[[], Any] = lambda: None,
+    after: Sequence[str] = (),
 ) -> jobs.Job | str:
     """Write a job's folder, submit its script, write its record; on failure nothing is left.
 
     Args:
         draft: the job without an id; its folder is that of all jobs of the store or run.
+        record: what the job's plan.json holds beside kind, target and tasks.
+        afterwards: called once it is submitted; after: ids of the jobs that must succeed first.
     """
     place = draft.folder
     if settings.dry_run:
         return batch_script(place / draft.kind, work, settings)
     root = str(Path(flows.__file__).resolve().parent.parent)  # for the job to run the same program
     values = {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).strip(":")}
-    if draft.kind == "train":
+    if not draft.is_array:
         # torch would use all cores of the node, not only the job's.
         values["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(settings.cpus))
     environment = job_environment(settings.pass_env, **values)
+    after = [*after, *_awaited(settings.after)]
+    if settings.env_file:
+        settings = replace(settings, env_file=str(Path(settings.env_file).absolute()))
+        if not Path(settings.env_file).is_file():
+            raise ValueError(f"no file {settings.env_file}")
     made = [folder for folder in (place, *place.parents) if not folder.exists()]
-    folder = jobs.new_folder(place, draft.kind)
-    command = submit_command(
-        folder / jobs.SCRIPT, folder / jobs.log_name("%a" if work.array else 0)
-    )
+    folder = jobs.new_folder(place, draft.kind.replace(" ", "-"))
+    log = folder / jobs.log_name("%a" if work.array else 0)
+    command = submit_command(folder / jobs.SCRIPT, log, after)
     try:
-        record = {
-            "kind": draft.kind,
-            **({"task": plan.kind} if isinstance(plan, CollectionPlan) else {}),
-            "target": draft.target,
-            "store": str(store),
-            "plan": to_tree(plan),
-            "tasks": draft.tasks,
-        }
-        write_record(folder / jobs.PLAN, record | provenance())
+        whole = {"kind": draft.kind, "target": draft.target, "tasks": draft.tasks, **record}
+        write_record(folder / jobs.PLAN, whole | provenance())
         (folder / jobs.SCRIPT).write_text(batch_script(folder, work, settings))
         started = time.time()
         number = submit(command, environment)
@@ -179,6 +180,26 @@ def _submit(
     return job
 
 
-def _is_live(place: Path) -> bool:
-    found = jobs.find_jobs(place) if place.is_dir() else []
-    return any(jobs.job_state(tasks) in ("waiting", "running") for tasks in jobs.states_of(found))
+def _awaited(names: Sequence[str]) -> list[str]:
+    """The ids of those jobs of ids, stores and runs that have not ended; the others succeeded.
+
+    Raises:
+        ValueError: no such job, or none is left and the last one did not succeed.
+    """
+    ids = []
+    for name in names:
+        found = [jobs.find_job(name)] if name.isdigit() else jobs.find_jobs(Path(name))
+        states = [jobs.job_state(tasks) for tasks in jobs.states_of(found)]
+        live = [job.id for job, state in zip(found, states, strict=True) if state in jobs.LIVE]
+        if not live and states[-1:] != ["done"]:
+            last = f"its last job is {states[-1]}" if states else "it has no job"
+            raise ValueError(f"cannot wait for {name}: {last}")
+        ids += live
+    return ids
+
+
+def check_idle(place: Path, kind: str, what: str) -> None:
+    """Raise ValueError if a job of a kind in a folder of jobs has not ended."""
+    found = [job for job in jobs.find_jobs(place) if job.kind == kind] if place.is_dir() else []
+    if any(jobs.job_state(tasks) in jobs.LIVE for tasks in jobs.states_of(found)):
+        raise ValueError(f"a job that {what} is queued or running; see gaitforge jobs list")

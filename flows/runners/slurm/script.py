@@ -21,6 +21,8 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _NAMES = re.compile(r"[\w.,+-]*")
 _MEMORY = re.compile(r"(\d+[KMGT]?)?")
 _OPTION = re.compile(r"[a-z][a-z-]*(=[^\s#\"'\\]+)?")
+_MAIL = re.compile(r"([^\s#\"'\\,@]+@[^\s#\"'\\,@]+)?")
+_CONTAINER = re.compile(r"((apptainer|pyxis):\S+)?")
 _OURS = frozenset(
     {"array", "chdir", "error", "export", "open-mode", "output", "parsable", "signal", "wrap"}
 )
@@ -39,6 +41,13 @@ class SlurmSettings:
         max_parallel: parallel tasks of an array; 0 for as many as fit.
         parts_per_task: parts of one task, `cpus` at a time; 0 for as many as `cpus`.
         requeues: maximum per task; None for 3 for parts and 100 for training.
+        account, qos: whom Slurm charges, and the quality of service; empty for the user's own.
+        mail: address that Slurm writes to when the job ends, fails or is queued again.
+        setup: shell commands before the work, e.g. "module load cuda"; a failure fails the job.
+        env_file: file of NAME=VALUE lines in the shell's syntax, read by the job as it starts.
+        container: "apptainer:IMAGE" or "pyxis:IMAGE", in which the work runs; its `python` has
+            gaitforge. The folder of the store or run and the present one are mounted.
+        after: jobs that must succeed first, as `gaitforge jobs list` takes them: ids, stores, runs.
         options: further options of sbatch, "name=value" or "name".
         pass_env: names of further environment variables for the job; never written to a file.
         dry_run: show the script and submit nothing.
@@ -54,6 +63,13 @@ class SlurmSettings:
     max_parallel: int = 0
     parts_per_task: int = 0
     requeues: int | None = None
+    account: str = ""
+    qos: str = ""
+    mail: str = ""
+    setup: tuple[str, ...] = ()
+    env_file: str = ""
+    container: str = ""
+    after: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     pass_env: tuple[str, ...] = ()
     dry_run: bool = False
@@ -65,8 +81,15 @@ class SlurmSettings:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} must not be negative, got {value}")
-        if not _NAMES.fullmatch(self.partition):
-            raise ValueError(f"'{self.partition}' cannot be a partition's name")
+        for name in ("partition", "account", "qos"):
+            if not _NAMES.fullmatch(value := getattr(self, name)):
+                raise ValueError(f"'{value}' cannot be the value of {name}")
+        if not _MAIL.fullmatch(self.mail):
+            raise ValueError(f"'{self.mail}' is no mail address")
+        if not _CONTAINER.fullmatch(self.container):
+            raise ValueError(
+                f"a container is apptainer:IMAGE or pyxis:IMAGE, not '{self.container}'"
+            )
         if not _MEMORY.fullmatch(self.memory):
             raise ValueError(f"memory needs a number with K, M, G or T, not '{self.memory}'")
         if limit_s(self.time) <= self.grace_s:
@@ -134,10 +157,12 @@ def batch_script(folder: Path, work: Work, settings: SlurmSettings) -> str:
             *(f"#SBATCH --{option}" for option in _directives(work, settings)),
             "",
             f"folder={shlex.quote(str(folder))}",
+            'place="${folder%/*}"; place="${place%/*}"',
             f"max_restarts={allowed}",
             f"retry_errors={'yes' if work.retry_errors else 'no'}",
             f'stop_codes=" {" ".join(map(str, stopped))} "',
             "",
+            *_prepare(settings),
             *_start(settings),
             _BODY,
         ]
@@ -165,11 +190,23 @@ def _directives(work: Work, settings: SlurmSettings) -> list[str]:
         options.append(f"array=0-{work.tasks - 1}{at_once}")
     if settings.gpus:
         options.append(f"gpus-per-node={settings.gpus}")
-    if settings.partition:
-        options.append(f"partition={settings.partition}")
+    for name in ("partition", "account", "qos"):
+        if value := getattr(settings, name):
+            options.append(f"{name}={value}")
     if settings.memory:
         options.append(f"mem={settings.memory}")
+    if settings.mail:
+        options += [f"mail-user={settings.mail}", "mail-type=END,FAIL,REQUEUE"]
     return [*options, *settings.options]
+
+
+def _prepare(settings: SlurmSettings) -> list[str]:
+    """The shell function that makes the work's environment."""
+    file = f"set -a; . {shlex.quote(settings.env_file)}; local code=$?; set +a; return $code"
+    lines = [f"environment() {{ {file}; }}"] if settings.env_file else []
+    commands = ["environment"] * bool(settings.env_file) + [*settings.setup]
+    steps = [line for each in commands for line in (f"    {{ :; {each}", "    } &&")]
+    return [*lines, "prepare() {", *steps, "    true", "}"]
 
 
 def _start(settings: SlurmSettings) -> list[str]:
@@ -177,23 +214,35 @@ def _start(settings: SlurmSettings) -> list[str]:
 
     One process needs no torchrun, which would open a port and hide the exit code. On several nodes
     srun starts a torchrun each; on SIGTERM srun would kill them within seconds, so their step is
-    signalled instead.
+    signalled instead. The same holds for a container of Pyxis, which is an option of srun.
     """
-    python = shlex.quote(sys.executable)
+    form, _, image = settings.container.partition(":")
+    python = "python" if form else shlex.quote(sys.executable)
+    srun, inside = "srun", ""
+    if form == "apptainer":
+        cuda = " --nv" if settings.gpus else ""
+        inside = f'apptainer exec{cuda} --bind "$place" {shlex.quote(image)} '
+    elif form == "pyxis":
+        srun += f" --container-image={shlex.quote(image)} \\\n"
+        srun += '        --container-mounts="$place:$place,$PWD:$PWD" --container-workdir="$PWD"'
+        inside = "" if settings.nodes > 1 else f"{srun} --ntasks=1 "
     module = '-m pipeline.cli jobs run "$folder" --task "$task"'
     torchrun = f"{python} -m torch.distributed.run --nproc-per-node={max(1, settings.gpus)}"
     stop = 'kill -TERM "$child" 2>/dev/null'
-    if _processes(settings) == 1:
-        words = [f"exec {python} {module}"]
-    elif settings.nodes == 1:
-        words = [f"exec {torchrun} --standalone \\", f"    {module}"]
-    else:
+    if settings.nodes > 1 or form == "pyxis":
         stop = 'persist scancel --signal=TERM "$SLURM_JOB_ID.0"'
-        words = [
+    # The image's gaitforge runs, not the submitter's.
+    words = ["unset PYTHONPATH"] if form else []
+    if _processes(settings) == 1:
+        words += [f"exec {inside}{python} {module}"]
+    elif settings.nodes == 1:
+        words += [f"exec {inside}{torchrun} --standalone \\", f"    {module}"]
+    else:
+        words += [
             'local first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
             'local address="$(scontrol -o show node "$first" | grep -o "NodeAddr=[^ ]*")"',
             'local place="${address#NodeAddr=}:$((20000 + SLURM_JOB_ID % 20000))"',
-            f"exec srun --wait={_STRAGGLER_S} {torchrun} --nnodes={settings.nodes} \\",
+            f"exec {srun} --wait={_STRAGGLER_S} {inside}{torchrun} --nnodes={settings.nodes} \\",
             '    --rdzv-backend=c10d --rdzv-endpoint="$place" \\',
             '    --rdzv-id="$SLURM_JOB_ID-$restarts" \\',
             f"    {module}",
@@ -246,6 +295,12 @@ record() {
 }
 
 mkdir -p "$folder/exit" && rm -f "$folder/exit/$task.json"
+if ! prepare; then
+    echo "gaitforge: --env-file or --setup failed"
+    code=1
+    record "$task"
+    exit "$code"
+fi
 work &
 child=$!
 [ -z "$told" ] || stop

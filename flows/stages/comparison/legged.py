@@ -5,7 +5,7 @@ adds models and seeds to a finished one.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from flows.stages.comparison.runs import (
     train_once,
 )
 from flows.stages.comparison.summary import summarise
-from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from flows.stages.evaluate import EvaluatePlan, PolicyEvaluation, PolicySource, evaluate_policy
 from flows.stages.train import SelectPlan
 from learners.checkpoint import load_policy
 from learners.models.registry import PRESETS
@@ -126,20 +126,16 @@ def run_comparison(
         ValueError: no store or nothing selected, data that this program's simulator does not fit,
             or an `out` that cannot be written or holds runs with other settings.
     """
-    selection = plan.select.select(store_path)
-    _check_control(plan, selection)
+    selection = selected(plan, store_path)
     prepare_folder(out)
     episodes = split_episodes(plan.config, selection)
     held_out = episodes.held_out
     assert held_out is not None, "a plan holds some episodes out"
     # First: it takes no training, and shows whatever is wrong with the evaluation.
-    expert_source, path = PolicySource("expert", expert=plan.expert), out / "evaluate/expert.json"
-    expert = to_tree(evaluate_policy(expert_source, plan.evaluate, reporter, path))
-    fixed = {model: _fixed(model, plan, selection, out, reporter) for model in plan.models}
-    runs = []
-    for run in plan.runs():
-        config = plan.train_config(run.model, run.seed, **fixed[run.model])
-        runs.append(_run(run, config, plan, store_path, held_out, out, reporter))
+    expert = to_tree(evaluate_expert(plan, out, reporter))
+    for model in plan.models if plan.train_s is not None else ():
+        measure_pace(model, plan, store_path, out, reporter)
+    runs = [compared_run(run, plan, store_path, out, reporter) for run in plan.runs()]
     record = {
         "plan": plan,
         "store": Path(store_path).name,
@@ -160,8 +156,13 @@ def run_comparison(
     return to_tree(record)
 
 
-def _check_control(plan: ComparisonPlan, selection: Selection) -> None:
-    """Refuse data that can be trained on but not evaluated on."""
+def selected(plan: ComparisonPlan, store_path: Path | str) -> Selection:
+    """The episodes that are learned from and tested on.
+
+    Raises:
+        ValueError: no store, nothing selected, or data that cannot be evaluated on.
+    """
+    selection = plan.select.select(store_path)
     schema = selection.schema
     slices = schema.field("obs").slices
     if {name: tuple(each) for name, each in (slices or {}).items()} != POLICY_SLICES:
@@ -176,14 +177,26 @@ def _check_control(plan: ComparisonPlan, selection: Selection) -> None:
             f"expert {plan.expert} drives {driven.name}, but the models drive {robot.name}; give "
             "an expert of that robot"
         )
+    return selection
 
 
-def _fixed(
-    model: str, plan: ComparisonPlan, selection: Selection, out: Path, reporter: Reporter
-) -> dict[str, int]:
-    """The settings of a model's training that follow from the plan's time, if it has one."""
-    if plan.train_s is None:
-        return {}
+def evaluate_expert(plan: ComparisonPlan, out: Path, reporter: Reporter) -> PolicyEvaluation:
+    """The expert's evaluation, unless it is there."""
+    source, path = PolicySource("expert", expert=plan.expert), out / "evaluate/expert.json"
+    return evaluate_policy(source, plan.evaluate, reporter, path)
+
+
+def pace_file(out: Path, model: str) -> Path:
+    """Where a model's measured speed is kept."""
+    return out / "pace" / f"{model}.json"
+
+
+def measure_pace(
+    model: str, plan: ComparisonPlan, store_path: Path | str, out: Path, reporter: Reporter
+) -> Pace:
+    """The speed of a model's training, unless it is known, and the steps that fit into train_s."""
+    assert plan.train_s is not None, "the plan gives steps instead"
+    selection = plan.select.select(store_path)
     config, seconds = plan.train_config(model, 0), plan.train_s
 
     def make() -> Pace:
@@ -192,19 +205,19 @@ def _fixed(
         return Pace(rate, max(1, round(rate * seconds)))
 
     key = {"train_s": seconds, "config": config.to_json(), "selection": selection.hash}
-    return {"steps": kept_record(out / "pace" / f"{model}.json", key, Pace, make).steps}
+    return kept_record(pace_file(out, model), key, Pace, make)
 
 
-def _run(
-    run: ComparedRun,
-    config: TrainConfig,
-    plan: ComparisonPlan,
-    store_path: Path | str,
-    held_out: Selection,
-    out: Path,
-    reporter: Reporter,
+def compared_run(
+    run: ComparedRun, plan: ComparisonPlan, store_path: Path | str, out: Path, reporter: Reporter
 ) -> Row:
     """Train, test and evaluate one run, as far as that is not done yet."""
+    config = plan.train_config(run.model, run.seed)
+    if plan.train_s is not None:
+        pace = measure_pace(run.model, plan, store_path, out, reporter)
+        config = replace(config, steps=pace.steps)
+    held_out = split_episodes(plan.config, plan.select.select(store_path)).held_out
+    assert held_out is not None, "a plan holds some episodes out"
     row = train_once(run, config, plan.select, store_path, out, reporter)
     source = PolicySource(run.name, run.folder(out))
     tested = _test_once(source, held_out, run.record(out, "test"), reporter)

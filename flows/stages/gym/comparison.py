@@ -5,8 +5,7 @@ work in one folder: a lock gives each run to one of them.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
@@ -14,10 +13,9 @@ from typing import Any
 
 from collectors.gym.tasks import find_task, package_version
 from datasets import StoreInfo, open_store
-from datasets.files import exclusive_lock
 from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from flows.progress import Reporter
-from flows.records.records import digest, provenance, read_record, to_tree, write_record
+from flows.records.records import digest, held_lock, provenance, read_record, to_tree, write_record
 from flows.stages.comparison.runs import (
     COMPARISON,
     ComparedModels,
@@ -174,7 +172,10 @@ def run_gym_comparison(
     data = _open(plan, store_path)
     key = digest([plan.shared(), data.dataset.hash, data.references, data.simulation])
     for run in plan.runs():
-        with _alone(run, out, reporter):
+        lock = run.folder(out).with_name(f".{run.name}.lock")
+        with held_lock(
+            lock, reporter, f"{run.name}: waiting for another process, which works on it"
+        ):
             row = _run(run, plan, data, out, reporter)
             record = to_tree({"key": key, "data": data.quality[run.set_name], **row})
             path = out / RUNS / f"{run.name}.json"
@@ -183,23 +184,6 @@ def run_gym_comparison(
         if changed:
             _gather(plan, data, key, out)
     return _gather(plan, data, key, out)
-
-
-@contextmanager
-def _alone(run: ComparedRun, out: Path, reporter: Reporter) -> Iterator[None]:
-    """Hold the lock of a run's files; reports when another process holds it."""
-    lock = run.folder(out).with_name(f".{run.name}.lock")
-    try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"cannot write {lock.parent}: {error.strerror}") from None
-    with exclusive_lock(lock, wait=False) as held:
-        if held:
-            yield
-            return
-    reporter.say(f"{run.name}: waiting for another process, which works on it")
-    with exclusive_lock(lock):
-        yield
 
 
 def _open(plan: GymComparisonPlan, store_path: Path | str) -> _Data:

@@ -1,6 +1,7 @@
 """The options that say who does the work (this process, Dask, Slurm, Prefect), as settings."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from flows.runners.dask_clusters import QUEUES, DaskSettings
@@ -9,7 +10,7 @@ from flows.runners.slurm.script import SlurmSettings
 from pipeline.cli.parsing.parser import SHARED, details, given, group, option
 from pipeline.cli.parsing.values import names, positive, whole
 
-TRAINING_RUNNERS = ("local", "slurm")
+TRAINING_RUNNERS, STAGE_RUNNERS = ("local", "slurm"), ("local", "dask", "slurm")
 
 Options = dict[str, dict[str, Any]]
 _ON = {"action": "store_const", "const": True}
@@ -32,6 +33,19 @@ _SLURM: Options = {
         dest="grace_s",
     ),
     "--requeues": details("how often Slurm may restart it (default: 3; training: 100)", whole),
+    "--account": details("whom Slurm charges", metavar="NAME"),
+    "--qos": details("quality of service", metavar="NAME"),
+    "--mail": details("whom Slurm writes to when it ends or fails", metavar="ADDRESS"),
+    "--setup": details(
+        'a command before the work, e.g. "module load cuda"; may be repeated',
+        action="append",
+        metavar="COMMAND",
+    ),
+    "--env-file": details("file of NAME=VALUE lines that the job reads as it starts"),
+    "--container": details("run it in apptainer:IMAGE or pyxis:IMAGE", metavar="IMAGE"),
+    "--after": details(
+        "start once the jobs of these ids, stores or runs have succeeded", names, metavar="JOB,JOB"
+    ),
     "--sbatch": details(
         "any other option of sbatch, e.g. account=lab; may be repeated",
         action="append",
@@ -49,6 +63,13 @@ _SLURM_TRAINING: Options = {
     "--nodes": details("nodes (default: 1)", positive),
     "--gpus": details("GPUs per node, one process each (default: 0)", whole),
 }
+_FOLLOW: Options = {
+    "--follow": details(
+        "show the stages' states until all jobs have ended; exit 1 if one failed", **_ON
+    ),
+    "--cancel": details("cancel the jobs of all stages", **_ON),
+}
+_SLURM_OPTIONS = _SLURM_COLLECTION | _SLURM_TRAINING | _SLURM | _FOLLOW
 
 
 RUNNER = (
@@ -71,50 +92,73 @@ TRAINING_RUNNER = (
 )
 """The options of a command that trains."""
 
+JOB_RUNNER = (
+    option("--runner", "local, or slurm for one job", str, "local", metavar="NAME"),
+    group("with --runner slurm", _SLURM),
+)
+"""The options of a command that can be one job."""
 
-def runner_settings(arguments: argparse.Namespace) -> DaskSettings | SlurmSettings | None:
+STAGES_RUNNER = (
+    option("--runner", "who does the stages: local, dask, slurm", default="local", metavar="NAME"),
+    option("--stage", "do only this stage", metavar="NAME"),
+    group("with --runner dask", _DASK),
+    group("with --runner slurm", _SLURM, _FOLLOW),
+)
+"""The options of a command whose work has stages."""
+
+PIPELINE_RUNNER = (
+    option(
+        "--runner", f"who does the stages: {', '.join(RUNNERS)}", default="local", metavar="NAME"
+    ),
+    option("--stage", 'do only this stage, e.g. "train fcnet"', metavar="NAME"),
+    group("with --runner dask", _DASK),
+    group("with --runner slurm", _SLURM_COLLECTION | _SLURM_TRAINING | _SLURM, _FOLLOW),
+)
+"""The options of a pipeline."""
+
+
+def runner_settings(
+    arguments: argparse.Namespace, runners: Sequence[str] = tuple(RUNNERS)
+) -> DaskSettings | SlurmSettings | None:
     """The chosen runner's settings; None for one that has none.
 
     Raises:
-        ValueError: options of another runner, or values that the runner refuses.
+        ValueError: no such runner, options of another one, or values that the runner refuses.
     """
     runner = arguments.runner
+    if runner not in runners:
+        raise ValueError(f"unknown runner '{runner}'; allowed: {', '.join(runners)}")
     if runner not in ("dask", "prefect"):
         _refuse(arguments, _DASK, "dask or prefect")
     if runner == "slurm":
-        return _slurm_settings(arguments)
-    _refuse(arguments, _SLURM_COLLECTION | _SLURM, "slurm")
+        fields = SlurmSettings.__dataclass_fields__
+        chosen = given(arguments, *(name for name in fields if name in arguments))
+        chosen = {k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()}
+        return SlurmSettings(**chosen)
+    _refuse(arguments, _SLURM_OPTIONS, "slurm")
     if runner == "dask" or (runner == "prefect" and _given(arguments, _DASK)):
         chosen = given(arguments, "workers", "scheduler", "dashboard", jobqueue="dask_jobqueue")
         return DaskSettings(**chosen)
     return None
 
 
-def training_job_settings(arguments: argparse.Namespace) -> SlurmSettings | None:
-    """What to ask Slurm for; None for a training in this process.
-
-    Raises:
-        ValueError: no such runner, Slurm's options beside another one, or values it refuses.
-    """
-    if arguments.runner not in TRAINING_RUNNERS:
-        known = ", ".join(TRAINING_RUNNERS)
-        raise ValueError(f"unknown runner '{arguments.runner}'; allowed: {known}")
-    if arguments.runner == "slurm":
-        return _slurm_settings(arguments)
-    _refuse(arguments, _SLURM_TRAINING | _SLURM, "slurm")
-    return None
-
-
-def _slurm_settings(arguments: argparse.Namespace) -> SlurmSettings:
-    chosen = given(arguments, *(n for n in SlurmSettings.__dataclass_fields__ if n in arguments))
-    chosen = {k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()}
-    return SlurmSettings(**chosen)
+def run_here(arguments: argparse.Namespace) -> None:
+    """Set the arguments of a command line as if it had asked for this process."""
+    arguments.runner = "local"
+    for name in _dests(_DASK | _SLURM_OPTIONS).values():
+        if name in arguments:
+            setattr(arguments, name, None)
 
 
 def _given(arguments: argparse.Namespace, options: Options) -> list[str]:
     """Those of the options that were given."""
-    dests = {each: d.get("dest", each[2:].replace("-", "_")) for each, d in options.items()}
-    return [each for each, dest in dests.items() if getattr(arguments, dest) is not None]
+    dests = _dests(options)
+    return [each for each, dest in dests.items() if getattr(arguments, dest, None) is not None]
+
+
+def _dests(options: Options) -> dict[str, str]:
+    """Option -> the argument's name."""
+    return {each: d.get("dest", each[2:].replace("-", "_")) for each, d in options.items()}
 
 
 def _refuse(arguments: argparse.Namespace, options: Options, runners: str) -> None:

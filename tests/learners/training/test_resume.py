@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -243,3 +245,19 @@ def test_how_a_run_is_carried_out_may_change(
     assert train(other, selection, tmp_path).resumed_from == 7
     found, expected = numbers(tmp_path), numbers(whole.run_dir)
     assert [row[1] for row in found] == pytest.approx([row[1] for row in expected], rel=1e-4)
+
+
+def test_an_interrupt_that_a_destructor_lost_is_raised_at_the_end() -> None:
+    program = (
+        "import os, signal\n"
+        "from learners.training.interrupts import raised_once\n"
+        "class Dying:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "with raised_once(signal.SIGTERM, SystemExit(143), 143):\n"
+        "    Dying()\n"
+        "    print('went on', flush=True)\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("went on\n", 143)

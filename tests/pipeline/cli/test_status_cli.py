@@ -34,8 +34,8 @@ def store(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("squeue", "said"),
     [
-        ("echo '7|0|PENDING|Priority'", "job 7 waits"),
-        ("echo '7|0|RUNNING|None'", "job 7 starts"),
+        ("echo '7|0|PENDING|n/a|N/A|Priority'", "job 7 waits"),
+        ("echo '7|0|RUNNING|n0|2026-01-31T12:00:00|None'", "job 7 starts"),
         ("echo 'slurm_load_jobs error: no answer' >&2; exit 1", "its jobs are unknown: squeue"),
         ("", "job 7 was submitted; no Slurm here to ask"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,7 +26,10 @@ from flows.progress import Silent
 from flows.records.activity import read_active
 from flows.records.part_records import records_folder
 from flows.stages.collect import collect
+from flows.tasks.legged import legged_plan
 from pipeline.cli.main import main
+from pipeline.serve.serving import form_fields
+from pipeline.view.page import BUILT
 from tests.flows.making import COLLECT
 from tests.flows.prefect_runs import Server
 from tests.flows.processes import ROOT, descendants, gaitforge, is_running, listening, soon
@@ -46,6 +50,7 @@ SIZES = ["--set", "grid.parts=2", "--set", "grid.episodes_per_part=10"]
         (["--preset", "huge"], "unknown preset 'huge'"),
         (["--set", "grid.parts=0"], "both must be at least 1"),
         (["--set", "grid.part=2"], "unknown setting 'grid.part'"),
+        (["--new-every-day", "--set", "grid.seed=3"], "the day is the seed"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(
@@ -54,6 +59,13 @@ def test_what_cannot_be_served_is_one_line(
     assert main(["serve", *words]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert complaint in line
+
+
+def test_settings_with_a_field_in_the_form_are_its_values() -> None:
+    settings = ["grid.parts=3", "grid.terrains=flat", "robots=40"]
+    made = legged_plan("demo", {}, {}, settings)
+    shown = form_fields(made, settings)
+    assert shown == {"parts": 3, "terrains": ["flat"], "settings": ["robots=40"]}
 
 
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +137,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         assert first.startswith("Prefect: http://127.0.0.1:"), process.communicate()
         soon(lambda: "Ctrl-C stops" in process.stdout.readline())  # type: ignore[union-attr]
         url = first.split()[1] + "/api"
-        soon(lambda: httpx.get(f"{url}/deployments/name/demo/gaitforge").is_success)
+        soon(lambda: httpx.get(f"{url}/deployments/name/export/gaitforge").is_success)
         # Whoever lets the pipes fill up stops the server.
         reader = threading.Thread(target=process.communicate)
         reader.start()
@@ -260,3 +272,14 @@ def test_the_schedule_fires_and_nothing_is_done_twice(served: Served) -> None:
     store = open_store(served.store)
     assert len(store.parts()) == 2
     assert store.verify() == []
+    link = served.server.artifacts(again)["episodes-legged-zarr"]["data"]
+    address = re.search(r"http://127[^)]*/view/[^)]*", link)
+    assert address is not None
+    page = soon(lambda: text if 'equiv="refresh' not in (text := get_text(address[0])) else None)
+    assert ('id="canvas"' if (BUILT / "main.js").is_file() else "not built") in page
+
+
+def get_text(address: str) -> str:
+    """A page of the server of pages."""
+    time.sleep(POLL_S)
+    return httpx.get(address).raise_for_status().text

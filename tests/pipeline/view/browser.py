@@ -79,9 +79,10 @@ class Page:
         data = self.call("Page.captureScreenshot", format="png")["data"]
         path.write_bytes(base64.b64decode(data))
 
-    def open(self, address: str) -> None:
+    def open(self, address: str, ready: bool = True) -> None:
         self.call("Page.navigate", url=address)
-        self.wait("document.body?.dataset.state === 'ready'")
+        if ready:
+            self.wait("document.body?.dataset.state === 'ready'")
 
     def _hear(self, method: str, params: dict[str, Any]) -> None:
         if method == "Runtime.exceptionThrown":

@@ -267,6 +267,11 @@ def test_a_browser_plays_the_page_from_disk(walked: Path, tmp_path: Path) -> Non
         seen.value(choose + " s.dispatchEvent(new Event('input', {bubbles: true}))")
         stairs = sum(each.row["terrain"] == "stairs" for each in show.episodes)
         assert seen.value("document.querySelectorAll('#rows tbody tr').length") == stairs
+        seen.open("about:blank", ready=False)
+        seen.open(f"{path.as_uri()}#terrain=rough&skill=tilt&level=8")  # as a report's cells link
+        cell = [(each.row["terrain"], each.row["skill"]) for each in show.episodes]
+        rows = seen.value("document.querySelectorAll('#rows tbody tr').length")
+        assert rows == cell.count(("rough", "tilt")) < len(cell)
         seen.size(400, 800)
         assert seen.value("document.documentElement.scrollWidth") <= 400
         assert seen.faults == []

@@ -35,7 +35,7 @@ function labelled(name: string, ...inputs: HTMLElement[]): HTMLElement {
 
 export function outcome({ row, ended }: Episode): string {
   if (row.success === true) return "success";
-  return row.terminated === true || ended.startsWith("fell") ? "fell" : "missed";
+  return row.terminated === true || ended.startsWith("fell") ? "fell" : "no success";
 }
 
 export class List {
@@ -52,7 +52,7 @@ export class List {
 
   /** open is called with the number of an episode. */
   constructor(open: (number: number) => void) {
-    for (const name of ["all", "success", "missed", "fell"]) this.outcome.append(new Option(name, name));
+    for (const name of ["all", "success", "no success", "fell"]) this.outcome.append(new Option(name, name));
     for (const name of columns.filter((name) => numeric(name) && !SAID.includes(name))) this.other.append(new Option(name.replaceAll("_", " "), name));
     const form = element<HTMLFormElement>("filters");
     form.append(

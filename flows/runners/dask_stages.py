@@ -1,0 +1,57 @@
+"""Stages on the workers of a Dask cluster: those that wait for no other one run in parallel."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from flows.progress import Advance, Reporter
+from flows.runners.dask import UntilCancelled, run_dask, run_parts
+from flows.runners.dask_clusters import DaskSettings, dask_client
+from flows.stages.staging import Stage, is_done, run_stage
+
+
+def run_stages_on_dask(
+    out: Path, stages: Sequence[Stage], reporter: Reporter, settings: DaskSettings | None = None
+) -> None:
+    """Do what is left of all stages; parts, trainings and evaluations run on the workers.
+
+    Raises:
+        ValueError: as `run_dask`, and what a stage raises.
+    """
+    settings, out = settings or DaskSettings(), out.absolute()
+    collector = partial(run_dask, settings=settings)
+    left = [stage for stage in stages if not is_done(out, stage)]
+    while left:
+        names = {stage.name for stage in left}
+        ready = {stage.name: stage for stage in left if names.isdisjoint(stage.after)}
+        others = [name for name, stage in ready.items() if stage.collection is None]
+        for stage in ready.values():
+            if stage.collection is not None:
+                run_stage(out, stage, reporter, collector)
+        if others:
+            work = partial(_make, out, ready)
+            title = others[0] if len(others) == 1 else f"{len(others)} stages"
+            with (
+                dask_client(settings, len(others)) as client,
+                reporter.step(title, len(others), "stage") as advance,
+            ):
+                run_parts(client, work, others, lambda made: advance(len(made), " ".join(made)))
+        left = [stage for stage in left if stage.name not in ready]
+
+
+def _make(out: Path, stages: Mapping[str, Stage], name: str) -> str:
+    run_stage(out, stages[name], _Worker())
+    return name
+
+
+class _Worker:
+    """A reporter in a worker: shows nothing, and ends the work once its task is cancelled."""
+
+    @contextmanager
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """See `flows.progress.Reporter.step`."""
+        yield UntilCancelled()
+
+    def say(self, text: str) -> None:
+        """See `flows.progress.Reporter.say`."""

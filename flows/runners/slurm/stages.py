@@ -1,0 +1,238 @@
+"""Stages as Slurm jobs that wait for each other, and commands as jobs.
+
+A stage that collects is an array over its parts where these can be named already; any other stage
+is one job, which runs the command line that does it. A failed job's successors are cancelled;
+submitting again submits what is neither done nor in a live job.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flows.progress import Silent
+from flows.runners.slurm import jobs
+from flows.runners.slurm.commands import has_slurm
+from flows.runners.slurm.runner import TRAIN_REQUEUES, run_slurm, submit_work
+from flows.runners.slurm.script import SlurmSettings, Work
+from flows.stages.staging import Stage, is_done
+from flows.stages.status import TrainingStatus, status
+
+POLL_S = 2.0
+WORDS = "words"
+"""In the plan.json of a job that runs a command: the command line."""
+_TAIL_LINES = 20
+_LIVE = ("waiting", "running", "unknown")
+
+
+@dataclass(frozen=True)
+class StageState:
+    """How far a stage is.
+
+    Attributes:
+        state: "done"; that of its last job; "working" where it trains or collects without one; or
+            "missing".
+        job: its last one.
+    """
+
+    stage: Stage
+    state: str
+    job: jobs.Job | None = None
+
+
+def run_command_on_slurm(
+    words: Sequence[str],
+    name: str,
+    out: Path,
+    settings: SlurmSettings,
+    after: Sequence[str] = (),
+) -> jobs.Job | str:
+    """Submit a command line of gaitforge; returns the job, or with `dry_run` its script.
+
+    Args:
+        name: of the work; out: folder of its results, whose folder `jobs` gets the job's.
+        after: ids of the jobs that must succeed first.
+
+    Raises:
+        ValueError: no Slurm, or its reason to refuse; nothing is left behind.
+    """
+    work = Work(f"gaitforge-{name.replace(' ', '-')}", 1, False, False, TRAIN_REQUEUES)
+    place, target = out.absolute() / "jobs", str(out.absolute())
+    draft = jobs.Job(place, "", name, target, 0.0, settings.partition, (), ((),))
+    return submit_work(draft, {WORDS: list(words)}, work, settings, after=after)
+
+
+def submit_stages(
+    out: Path, stages: Sequence[Stage], words: Sequence[str], settings: SlurmSettings
+) -> list[jobs.Job | str]:
+    """Submit what is neither done nor in a live job, each stage after those that it needs.
+
+    Args:
+        words: the command line of the stages; with `--stage NAME` it does one.
+
+    Returns:
+        The new jobs, or with `dry_run` their scripts.
+
+    Raises:
+        ValueError: no Slurm, or its reason to refuse; then no new job is left.
+    """
+    made: list[jobs.Job | str] = []
+    ids: dict[str, list[str]] = {}  # of the jobs of each stage that is not done
+    known = {} if settings.dry_run else _live_jobs(out, stages)
+    try:
+        for stage in stages:
+            if is_done(out, stage):
+                continue
+            live = known.get(stage.name, [])
+            waits = not ids.keys().isdisjoint(stage.after)
+            if stage.collection is not None and not waits:
+                new = _array(stage, live, settings)
+            elif live:
+                new = []
+            else:
+                after = sorted({number for name in stage.after for number in ids.get(name, ())})
+                line = [*words, "--stage", stage.name]
+                mine = settings if stage.trains else replace(settings, nodes=1, gpus=0)
+                new = [run_command_on_slurm(line, stage.name, out, mine, after)]
+            made += new
+            ids[stage.name] = [job.id for job in [*live, *new] if isinstance(job, jobs.Job)]
+    except BaseException:
+        for job in made:
+            if isinstance(job, jobs.Job):
+                jobs.cancel_job(job)
+        raise
+    return made
+
+
+def _array(stage: Stage, live: Sequence[jobs.Job], settings: SlurmSettings) -> list[jobs.Job | str]:
+    """An array over the parts of a stage that no live job makes."""
+    assert stage.collection is not None
+    assert stage.place is not None
+    if not all(job.is_array for job in live):
+        return []  # one job makes all of them
+    one_node = replace(settings, nodes=1, gpus=0)
+    made = run_slurm(stage.collection(), stage.place, Silent(), None, one_node)
+    return [] if isinstance(made, list) else [made]
+
+
+def _jobs_of(out: Path, stage: Stage) -> list[jobs.Job]:
+    """A stage's jobs, oldest first: those that run its command, and arrays of its parts."""
+    found = [job for job in _jobs_in(out / "jobs") if job.kind == stage.name]
+    if stage.collection is None or stage.place is None:
+        return found
+    try:
+        parts = set(stage.collection().part_ids())
+    except ValueError:  # the policy that drives is missing, so no part has a name
+        return found
+    arrays = _jobs_in(jobs.jobs_folder(stage.place))
+    found += [job for job in arrays if parts & {part for task in job.tasks for part in task}]
+    return sorted(found, key=lambda job: job.submitted)
+
+
+def _jobs_in(place: Path) -> list[jobs.Job]:
+    return jobs.find_jobs(place) if place.is_dir() else []
+
+
+def _live_jobs(out: Path, stages: Sequence[Stage]) -> dict[str, list[jobs.Job]]:
+    """The live jobs of every stage, with one call of Slurm."""
+    known = {stage.name: _jobs_of(out, stage) for stage in stages}
+    every = [job for found in known.values() for job in found]
+    states = (jobs.job_state(tasks) for tasks in jobs.states_of(every))
+    live = {job.id for job, state in zip(every, states, strict=True) if state in _LIVE}
+    return {name: [job for job in found if job.id in live] for name, found in known.items()}
+
+
+def stage_states(out: Path, stages: Sequence[Stage]) -> list[StageState]:
+    """How far every stage is, with one call of Slurm where there are jobs."""
+    by_stage = [_jobs_of(out, stage) for stage in stages]
+    known = [job for found in by_stage for job in found]
+    try:
+        states = {
+            job.id: jobs.job_state(tasks)
+            for job, tasks in zip(known, jobs.states_of(known), strict=True)
+        }
+    except ValueError:  # the controller does not answer just now
+        states = {job.id: "unknown" for job in known}
+    return [_stage_state(out, *each, states) for each in zip(stages, by_stage, strict=True)]
+
+
+def _stage_state(
+    out: Path, stage: Stage, found: Sequence[jobs.Job], states: Mapping[str, str]
+) -> StageState:
+    live = [job for job in found if states[job.id] in _LIVE]
+    job = (live or found or [None])[-1]
+    if is_done(out, stage):
+        return StageState(stage, "done", job)
+    state = states[job.id] if job else "missing"
+    if job and state == "lost" and not any(job.folder.glob("*.log")):
+        state = "cancelled"  # a job before it failed, and Slurm has forgotten both
+    if live or stage.place is None or not stage.place.exists():
+        return StageState(stage, "missing" if state == "done" else state, job)
+    works = status(stage.place).state == "working"
+    return StageState(stage, "working" if works else "missing" if state == "done" else state, job)
+
+
+def stage_rows(out: Path, stages: Sequence[Stage]) -> list[dict[str, str]]:
+    """{"stage", "state", "job", "progress"} of every stage; empty where there is nothing to say."""
+    return [
+        {
+            "stage": each.stage.name,
+            "state": each.state,
+            "job": each.job.id if each.job else "",
+            "progress": "" if each.state == "done" else _progress(each.stage),
+        }
+        for each in stage_states(out, stages)
+    ]
+
+
+def _progress(stage: Stage) -> str:
+    """Parts or optimiser steps done, where the stage has begun."""
+    if stage.place is None or not stage.place.exists():
+        return ""
+    found = status(stage.place)
+    if isinstance(found, TrainingStatus):
+        return f"{found.step:,} of {found.steps:,} steps"
+    return f"{found.done:,} of {found.planned:,} parts"
+
+
+def cancel_stages(out: Path, stages: Sequence[Stage]) -> list[jobs.Job]:
+    """Cancel the live jobs of all stages, the last stages first; returns them.
+
+    Raises:
+        ValueError: no Slurm, or its reason.
+    """
+    known = _live_jobs(out, stages)
+    live = [job for stage in reversed(stages) for job in known[stage.name]]
+    for job in live:
+        jobs.cancel_job(job)
+    return live
+
+
+def follow_stages(out: Path, stages: Sequence[Stage], say: Callable[[str], object]) -> bool:
+    """Tell every change of a stage's state until no job is live; whether all stages are done.
+
+    Of a failed stage the end of its log is told.
+    """
+    told: dict[str, str] = {}
+    while True:
+        states = stage_states(out, stages)
+        for each in states:
+            text = f"{each.stage.name}: {each.state}" + (f", job {each.job.id}" if each.job else "")
+            if told.get(each.stage.name) != text:
+                told[each.stage.name] = text
+                say(text)
+                if each.job is not None and each.state in ("failed", "lost"):
+                    for line in _tail(each.job):
+                        say(f"  {line}")
+        if not any(each.state in _LIVE for each in states) or not has_slurm():
+            return all(each.state == "done" for each in states)
+        time.sleep(POLL_S)
+
+
+def _tail(job: jobs.Job) -> list[str]:
+    """The last lines of the log of a job's first task that did not end well."""
+    states = jobs.task_states(job)
+    failed = [task.task for task in states if task.state in ("failed", "lost")] or [0]
+    log = job.folder / jobs.log_name(failed[0])
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return [f"{log}:", *lines[-_TAIL_LINES:]]

@@ -1,0 +1,1 @@
+"""A whole pipeline: collect, describe, train, evaluate, compare, report."""

@@ -1,0 +1,152 @@
+"""The stages of a pipeline, and the claim of its folder.
+
+plan.json, stages/, legged.zarr, dataset.json, expert.json, legged.card/
+train/<run>/, evaluate/<run>.json, summary.json, wall.json, report.html
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from collectors.experts.expert import load_expert
+from flows.progress import Reporter
+from flows.records.plans import PLAN, plan_from_tree
+from flows.records.records import digest, provenance, read_record, to_tree, write_record
+from flows.stages.dagger import of_parts
+from flows.stages.evaluate import PolicySource, evaluate_policy
+from flows.stages.overview import dataset_overview
+from flows.stages.pipeline.plan import PipelinePlan
+from flows.stages.pipeline.summary import EXPERT_CARD, STORE, SUMMARY, write_summary
+from flows.stages.staging import Stage
+from flows.stages.status import PIPELINE
+from flows.stages.train import SelectPlan, TrainPlan, run_training
+from flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
+
+_FIRST = "first"
+
+
+@dataclass(frozen=True)
+class Pages:
+    """What writes a pipeline's pages.
+
+    Attributes:
+        card: card(store, reporter) writes `card_of(store)`; report: report(out, reporter) writes
+            report.html.
+    """
+
+    card: Callable[[Path, Reporter], Any]
+    report: Callable[[Path, Reporter], Any]
+
+
+def claim(plan: PipelinePlan, out: Path) -> None:
+    """Write the plan, or check that the one in the folder is this one.
+
+    Raises:
+        ValueError: `out` cannot be written, or holds a pipeline of another plan.
+    """
+    if not (out / PLAN).exists():
+        write_record(out / PLAN, {"kind": PIPELINE, "plan": plan, **provenance()})
+    elif to_tree(recorded_plan(out)) != to_tree(plan):
+        raise ValueError(
+            f"{out} holds a pipeline with other settings; choose another folder or remove it"
+        )
+
+
+def recorded_plan(path: Path) -> PipelinePlan:
+    """The plan of a pipeline's folder, or of its plan's file.
+
+    Raises:
+        ValueError: there is none.
+    """
+    path = path / PLAN if path.is_dir() else path
+    record = read_record(path)
+    if record is None:
+        raise ValueError(f"no plan at {path}")
+    # Absent settings are those that an older version did not have.
+    try:
+        return plan_from_tree(PipelinePlan, record.get("plan", record))
+    except (AttributeError, ValueError) as error:
+        raise ValueError(f"{path} is not the plan of a pipeline: {error}") from None
+
+
+def pipeline_stages(plan: PipelinePlan, out: Path, pages: Pages) -> list[Stage]:
+    """The stages of a pipeline, each after those whose results it reads."""
+    stage, store = partial(Stage, key=digest(plan)), out / STORE
+    stages = [stage("collect", collection=lambda: plan.collect, place=store)]
+    if plan.corrections is not None:
+        run = out / "train" / _FIRST
+        first = partial(_train, _first, plan, store, run)
+        stages.append(_training(stage, _FIRST, run, first, "collect"))
+        driven = partial(_corrections, plan, run)
+        name, after = "collect corrections", (f"train {_FIRST}",)
+        stages.append(stage(name, after=after, collection=driven, place=store))
+    data = stages[-1].name
+    described = (out / "dataset.json", out / EXPERT_CARD, card_of(store))
+    describing = partial(_describe, plan, out, pages)
+    stages.append(stage("describe", run=describing, outputs=described, after=(data,)))
+    for name in plan.runs():
+        run = out / "train" / name
+        stages.append(_training(stage, name, run, partial(_train, _final, plan, store, run), data))
+    evaluations = []
+    for name in ("expert", *plan.runs()):
+        path = out / "evaluate" / f"{name}.json"
+        trained = name != "expert"
+        source = PolicySource(name, out / "train" / name if trained else None, plan.collect.expert)
+        work = partial(_evaluate, source, plan, path)
+        after = (f"train {name}",) if trained else ()
+        evaluations.append(stage(f"evaluate {name}", run=work, outputs=(path,), after=after))
+    stages += evaluations
+    names = tuple(each.name for each in evaluations)
+    compare = partial(write_summary, plan, out, tuple(stages))
+    stages.append(stage("compare", run=compare, outputs=(out / SUMMARY,), after=names))
+    report, after = partial(pages.report, out), ("compare", "describe")
+    return [*stages, stage("report", run=report, outputs=(out / "report.html",), after=after)]
+
+
+def card_of(store: Path) -> Path:
+    """The page of a store's card."""
+    return store.with_name(f"{store.name}.card") / "card.html"
+
+
+def _training(stage: Any, name: str, run: Path, work: Any, after: str) -> Stage:
+    done = (run / "checkpoint.json",)
+    return stage(f"train {name}", run=work, outputs=done, after=(after,), place=run, trains=True)
+
+
+def _corrections(plan: PipelinePlan, first: Path) -> LeggedPolicyPlan:
+    assert plan.corrections is not None
+    collect = plan.corrections.collect
+    return driven_by(collect, str(first), collect.expert)
+
+
+def _first(plan: PipelinePlan, name: str) -> TrainPlan:
+    """The policy that drives learns from the expert's episodes alone."""
+    assert plan.corrections is not None
+    where = of_parts(plan.collect.part_ids())
+    return TrainPlan(SelectPlan(where=where), plan.corrections.config)
+
+
+def _final(plan: PipelinePlan, name: str) -> TrainPlan:
+    return TrainPlan(plan.select, plan.runs()[name])
+
+
+def _train(
+    training: Callable[[PipelinePlan, str], TrainPlan],
+    plan: PipelinePlan,
+    store: Path,
+    run: Path,
+    reporter: Reporter,
+) -> None:
+    run_training(training(plan, run.name), store, run, reporter)
+
+
+def _describe(plan: PipelinePlan, out: Path, pages: Pages, reporter: Reporter) -> None:
+    write_record(out / EXPERT_CARD, load_expert(plan.collect.expert).card)
+    write_record(out / "dataset.json", dataset_overview(out / STORE))
+    pages.card(out / STORE, reporter)
+
+
+def _evaluate(source: PolicySource, plan: PipelinePlan, path: Path, reporter: Reporter) -> None:
+    evaluate_policy(source, plan.evaluate, reporter, path)

@@ -1,0 +1,137 @@
+"""Work in stages: each is skipped when its files say that it is done.
+
+A stage that collects is done when no part of its plan is missing. Any other leaves a record,
+
+    <out>/stages/<name>.json   the key of the plan that it was done for, the seconds of every run
+
+and is done when the record names the present key and the stage's outputs exist.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import open_store
+from datasets.layout import ROOT_FILE
+from flows.progress import Reporter
+from flows.records.records import read_record, write_record
+from flows.stages.collect import collect
+from flows.tasks.interface import CollectionPlan
+from learners.training.distributed import process_rank
+
+Collector = Callable[[CollectionPlan, Path, Reporter], Any]
+"""Collects the missing parts of a plan into a store."""
+
+
+def no_work(reporter: Reporter) -> None:
+    """Of a stage that collects."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A piece of work that may be a process of its own.
+
+    Attributes:
+        name: e.g. "train fcnet"; key: changes with the plan that it is done for.
+        run: does what is left of it; outputs: the files that exist when it is done.
+        after: the stages whose results it reads.
+        place: the store or training run that it makes.
+        collection: of a stage that collects into the store `place`, its plan; raises ValueError
+            while the policy that drives is missing.
+        trains: whether the processes of torchrun can share it.
+    """
+
+    name: str
+    key: str
+    run: Callable[[Reporter], Any] = no_work
+    outputs: tuple[Path, ...] = ()
+    after: tuple[str, ...] = ()
+    place: Path | None = None
+    collection: Callable[[], CollectionPlan] | None = None
+    trains: bool = False
+
+    @property
+    def file_name(self) -> str:
+        """The name for files and folders."""
+        return self.name.replace(" ", "-")
+
+    def collected(self) -> bool:
+        """Whether it collects, and no part of its plan is missing."""
+        if self.collection is None or self.place is None or not (self.place / ROOT_FILE).exists():
+            return False
+        try:
+            parts = self.collection().part_ids()
+        except ValueError:  # the policy that drives is missing
+            return False
+        return not open_store(self.place).missing(parts)
+
+
+def is_done(out: Path, stage: Stage) -> bool:
+    """Whether the files say that a stage is done."""
+    if stage.collection is not None:
+        return stage.collected()
+    done_for = (read_record(_record(out, stage)) or {}).get("key")
+    return done_for == stage.key and all(path.exists() for path in stage.outputs)
+
+
+def find_stage(stages: Sequence[Stage], name: str) -> Stage:
+    """The stage of a name. Raises ValueError if there is none."""
+    for stage in stages:
+        if stage.name == name:
+            return stage
+    raise ValueError(f"no stage '{name}'; there are {', '.join(stage.name for stage in stages)}")
+
+
+def run_stage(out: Path, stage: Stage, reporter: Reporter, collector: Collector = collect) -> None:
+    """Do what is left of a stage, and record that; nothing where it is done.
+
+    Raises:
+        ValueError: what the work raised, with the stage's name.
+    """
+    if is_done(out, stage):
+        return
+    with _recorded(out, stage):
+        try:
+            if stage.collection is not None and stage.place is not None:
+                collector(stage.collection(), stage.place, reporter)
+            else:
+                stage.run(reporter)
+        except ValueError as error:
+            raise ValueError(f"{stage.name}: {error}") from error
+
+
+def run_stages(
+    out: Path, stages: Sequence[Stage], reporter: Reporter, collector: Collector = collect
+) -> None:
+    """Do what is left of all stages, in their order, in this process."""
+    for stage in stages:
+        run_stage(out, stage, reporter, collector)
+
+
+def stage_seconds(out: Path, stages: Sequence[Stage]) -> list[dict[str, Any]]:
+    """{"stage", "seconds"} of every run of every stage, interrupted ones included."""
+    return [
+        {"stage": stage.name, "seconds": seconds}
+        for stage in stages
+        for seconds in (read_record(_record(out, stage)) or {}).get("seconds", [])
+    ]
+
+
+def _record(out: Path, stage: Stage) -> Path:
+    return out / "stages" / f"{stage.file_name}.json"
+
+
+@contextmanager
+def _recorded(out: Path, stage: Stage) -> Iterator[None]:
+    started, path, done = time.perf_counter(), _record(out, stage), False
+    try:
+        yield
+        done = True
+    finally:
+        if process_rank() == 0:  # of the processes that torchrun may have started
+            seconds = (read_record(path) or {}).get("seconds", [])
+            seconds.append(round(time.perf_counter() - started, 3))
+            write_record(path, {"key": stage.key if done else None, "seconds": seconds})

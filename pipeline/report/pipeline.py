@@ -1,0 +1,32 @@
+"""The pages of a pipeline: its store's card, pictures, episodes, and the report."""
+
+from pathlib import Path
+
+from datasets import open_store
+from flows.progress import Reporter
+from flows.records.records import read_record
+from flows.stages.pipeline.plan import PipelinePlan
+from flows.stages.pipeline.stages import Pages, card_of, pipeline_stages
+from flows.stages.staging import Stage
+from pipeline.report.card import write_card
+from pipeline.report.pictures import make_run_sheets
+from pipeline.report.report import write_report
+from pipeline.view.run_pages import write_evaluation_pages
+
+
+def write_store_card(store: Path, reporter: Reporter) -> None:
+    """Write the card of a pipeline's store, without pictures."""
+    write_card(open_store(store).select(), card_of(store).parent, reporter=reporter)
+
+
+def write_run_report(out: Path, reporter: Reporter) -> Path:
+    """Draw the sheets, write the pages of episodes and the report of a pipeline's folder."""
+    make_run_sheets(out, reporter.say)
+    policies = (read_record(out / "summary.json") or {}).get("policies", {})
+    write_evaluation_pages(out, [*policies], reporter)
+    return write_report(out)
+
+
+def stages_of(plan: PipelinePlan, out: Path) -> list[Stage]:
+    """A pipeline's stages, with its pages."""
+    return pipeline_stages(plan, out, Pages(write_store_card, write_run_report))

@@ -1,0 +1,193 @@
+"""The server of pages of `gaitforge serve`: what flows have registered, on loopback, read only.
+
+/folder/<id>/report.html    a file of a registered folder
+/view/<id>                  a page that plays episodes, made when it is first opened
+"""
+
+import base64
+import secrets
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_SERVER_API_AUTH_STRING
+
+from flows.records.records import read_record
+from flows.runners.shown_pages import VIEW, pages_folder
+
+LOOPBACK = "127.0.0.1"
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".webp": "image/webp",
+    ".gif": "image/gif",
+    ".mp4": "video/mp4",
+}
+"""Files that are shown; nothing else of a registered folder is."""
+
+VIEW_EPISODES = 60
+
+_BUSY = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2">
+<title>Episodes</title><p>Replaying up to {count} episodes of {source} for this page…</p>"""
+_FAILED = """<!doctype html><meta charset="utf-8"><title>Episodes</title><p>{error}</p>"""
+
+
+class _Refused(Exception):
+    """A request that gets a status and one line."""
+
+    def __init__(self, status: HTTPStatus, why: str):
+        super().__init__(why)
+        self.status = status
+
+
+@contextmanager
+def serving_pages(port: int) -> Iterator[str]:
+    """Serve pages on loopback for the time of a block; yields the server's address.
+
+    Args:
+        port: 0 for any free one.
+
+    Raises:
+        ValueError: the port is taken.
+    """
+    try:
+        server = _Server(port)
+    except OSError as error:
+        raise ValueError(
+            f"cannot listen at {LOOPBACK}:{port}, for pages: {error.strerror}; choose another "
+            "--port, whose next one is free too"
+        ) from None
+    threading.Thread(target=server.serve_forever, name="pages", daemon=True).start()
+    try:
+        yield f"http://{LOOPBACK}:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        server.views.stop()
+
+
+class _Server(ThreadingHTTPServer):
+    """Knows the folder of what is registered and the password of Prefect's server.
+
+    Both are read here, since threads do not see settings that hold for a block.
+    """
+
+    def __init__(self, port: int):
+        self.folder = pages_folder()
+        self.views = _Views(self.folder)
+        self.password = PREFECT_SERVER_API_AUTH_STRING.value() or PREFECT_API_AUTH_STRING.value()
+        super().__init__((LOOPBACK, port), _Handler)
+
+    def content(self, path: str) -> tuple[bytes, str]:
+        """What a request's path names, and its type."""
+        kind, number, *rest = [*path.strip("/").split("/"), ""]
+        record = read_record(self.folder / f"{number}.json") if number.isalnum() else None
+        place = (record or {}).get(kind)
+        if place is None:
+            raise _Refused(HTTPStatus.NOT_FOUND, "no such page; open it from a run's artifacts")
+        if kind == VIEW:
+            return self.views.page(number, place).encode(), TYPES[".html"]
+        folder = Path(place).resolve()
+        file = folder.joinpath(*rest).resolve()
+        if not file.is_relative_to(folder) or file.suffix not in TYPES or not file.is_file():
+            raise _Refused(HTTPStatus.NOT_FOUND, "no such file")
+        return file.read_bytes(), TYPES[file.suffix]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET; asks for the password of Prefect's server, if it has one."""
+
+    @property
+    def _site(self) -> _Server:
+        assert isinstance(self.server, _Server)
+        return self.server
+
+    def do_GET(self) -> None:
+        """Send a page, or say in one line why not."""
+        try:
+            self._check()
+            content, kind = self._site.content(unquote(urlsplit(self.path).path))
+            self._send(HTTPStatus.OK, content, kind)
+        except _Refused as refused:
+            self._send(refused.status, f"{refused}\n".encode(), "text/plain; charset=utf-8")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not logged."""
+
+    def _check(self) -> None:
+        # Another site's name that leads to loopback must not read pages (DNS rebinding).
+        if self.headers.get("Host", "").rsplit(":", 1)[0] not in (LOOPBACK, "localhost"):
+            raise _Refused(HTTPStatus.FORBIDDEN, "pages are for this machine")
+        password = self._site.password
+        if password is None:
+            return
+        wanted = "Basic " + base64.b64encode(password.encode()).decode()
+        if not secrets.compare_digest(self.headers.get("Authorization", ""), wanted):
+            raise _Refused(HTTPStatus.UNAUTHORIZED, "the user and password of Prefect's server")
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        if status == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", 'Basic realm="gaitforge"')
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(content)
+
+
+class _Views:
+    """Pages that play episodes, each made by a process of its own when it is first asked for."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._makers: dict[str, subprocess.Popen[str]] = {}
+
+    def page(self, number: str, source: str) -> str:
+        """The page of a source's episodes, or one that waits for it or says why there is none.
+
+        It is made anew once a later run has registered the source again.
+        """
+        page = self._folder / f"{number}.html"
+        with self._lock:
+            maker = self._makers.get(number)
+            if maker is None:
+                registered = (self._folder / f"{number}.json").stat().st_mtime
+                if page.is_file() and page.stat().st_mtime >= registered:
+                    return page.read_text()
+                self._makers[number] = _making(source, page)
+            elif maker.poll() is not None:
+                del self._makers[number]
+                if maker.returncode == 0:
+                    return page.read_text()
+                said = maker.communicate()[1].strip().splitlines() or ["it said nothing"]
+                return _FAILED.format(error=escape(said[-1]))
+        return _BUSY.format(count=VIEW_EPISODES, source=escape(source))
+
+    def stop(self) -> None:
+        """End what is being made."""
+        for maker in self._makers.values():
+            maker.terminate()
+            maker.wait()
+
+
+def _making(source: str, page: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "pipeline.cli", "view", source, "--out", str(page)]
+    return subprocess.Popen(
+        [*command, "--limit", str(VIEW_EPISODES)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

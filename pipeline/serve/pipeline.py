@@ -1,0 +1,88 @@
+"""A pipeline as a Prefect flow; every stage is a flow of its own, and every part a task."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows import forms
+from flows.collect import collect_parts
+from flows.records.plans import plan_from_tree
+from flows.records.records import read_record
+from flows.runners.prefect import (
+    last_name,
+    named_after,
+    retried_task,
+    show_file,
+    show_table,
+    shown_progress,
+)
+from flows.settings import override_form
+from flows.stages.pipeline.plan import PipelinePlan, pipeline_plan, with_choices
+from flows.stages.pipeline.stages import claim, recorded_plan
+from flows.stages.pipeline.summary import SUMMARY
+from flows.stages.staging import find_stage, is_done, run_stage
+from pipeline.report.pipeline import stages_of
+
+stage_task = retried_task("stage", "{stage.name}")(run_stage)
+
+
+@flow(name="stage", flow_run_name="{stage}", persist_result=False)
+def pipeline_stage(out: forms.Place, stage: str) -> None:
+    """Do what is left of a pipeline's stage; parts are tasks, anything else is one.
+
+    Args:
+        out: folder of the pipeline; stage: name.
+    """
+    folder = Path(out)
+    found = find_stage(stages_of(recorded_plan(folder), folder), stage)
+    if found.collection is not None:
+        run_stage(
+            folder, found, shown_progress(), lambda plan, store, _: collect_parts(plan, store)
+        )
+    else:
+        stage_task(folder, found, shown_progress())
+
+
+@flow(name="pipeline", flow_run_name=named_after("pipeline in", "out"), persist_result=False)
+def pipeline(  # noqa: PLR0913, the fields of a form
+    out: forms.Place,
+    preset: forms.Preset = "demo",
+    terrains: forms.Terrains = forms.NONE,
+    skills: forms.Skills = forms.NONE,
+    levels: forms.Levels = forms.NONE,
+    parts: forms.Parts = 0,
+    models: forms.Models = forms.NONE,
+    seeds: list[forms.Seed] = forms.NONE,
+    settings: forms.Settings = forms.NONE,
+    plan: dict[str, Any] | None = None,
+) -> None:
+    """Collect, describe, train, evaluate, compare and report; stages that are done are skipped.
+
+    Args:
+        out: folder of the pipeline; one that died is resumed.
+        preset: demo, or the size of another collection.
+        terrains: of the collection and the evaluation; empty for the preset's.
+        skills: empty for the preset's.
+        levels: of the collection; the evaluation is at the middle one. Empty for the preset's.
+        parts: of the collection; 0 for the preset's.
+        models: empty for the preset's.
+        seeds: of the trainings, a run each; empty for the preset's.
+        settings: any other settings of the plan, NAME=VALUE.
+        plan: as a pipeline's plan.json has it, in place of the preset.
+    """
+    folder = Path(out)
+    start = pipeline_plan(preset) if plan is None else plan_from_tree(PipelinePlan, plan)
+    cells = forms.grid_values(terrains, skills, levels, parts=parts)
+    given = {"seeds": tuple(seeds) or None}
+    chosen = with_choices(start, cells, given, {}, models)
+    of_grid = {f"collect.grid.{name}": value for name, value in cells.items()}
+    chosen = override_form(chosen, settings, of_grid | given)
+    claim(chosen, folder)
+    for stage in stages_of(chosen, folder):
+        if not is_done(folder, stage):
+            pipeline_stage(out, stage.name)
+    summary = read_record(folder / SUMMARY) or {}
+    rows = [{"policy": name, **row} for name, row in summary["policies"].items()]
+    show_table(f"policies {last_name(out)}", rows, "closed-loop evaluation")
+    show_file(f"report {last_name(out)}", folder / "report.html", "the report of the pipeline")

@@ -1,0 +1,335 @@
+"""A pipeline on a tiny plan: what it leaves, what it does not do twice, and what kills cost."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collectors.rendering.rendering import Shot
+from datasets import open_store
+from flows.progress import Silent
+from flows.records.records import digest, read_record, to_tree, write_record
+from flows.stages.evaluate import EvaluatePlan
+from flows.stages.pipeline.plan import PipelinePlan, pipeline_plan, with_choices
+from pipeline.cli.main import main
+from pipeline.report.pipeline import stages_of, write_run_report
+from pipeline.report.report import write_report
+from tests.flows.making import (
+    DEMO,
+    Counting,
+    Interrupting,
+    Stop,
+    results,
+    run_pipeline,
+)
+from tests.flows.processes import gaitforge, soon
+
+ROOT = Path(__file__).resolve().parents[2]
+POLICIES = {"expert", "fcnet", "bot", "fcnet_rc"}
+POLICY_KEYS = {
+    "return",
+    "return_ci95",
+    "return_fraction",
+    "return_fraction_ci95",
+    "success",
+    "success_ci95",
+    "survival",
+    "parameters",
+    "train_s",
+    "latency_us_median",
+    "latency_us_p99",
+}
+CELL_KEYS = {"policy", "terrain", "skill", "level", "return", "success", "survival", "episodes"}
+FILES = [
+    "dataset.json",
+    "legged.zarr.card/card.html",
+    "legged.zarr/zarr.json",
+    "plan.json",
+    "summary.json",
+    *(f"evaluate/{name}.json" for name in POLICIES),
+    *(f"train/{name}/config.json" for name in POLICIES - {"expert"}),
+]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A pipeline's folder and summary: interrupted in its collection, then run to its end."""
+    out = tmp_path_factory.mktemp("demo") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.report.pictures.draw", grey)
+        with pytest.raises(Stop):
+            run_pipeline(DEMO, out, Interrupting(after=500))
+        assert not (out / "summary.json").exists()
+        return out, run_pipeline(DEMO, out, Silent())
+
+
+def grey(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarray]:
+    """Frames without OpenGL."""
+    return [np.full((len(s.steps), height_px, width_px, 3), 128, np.uint8) for s in shots]
+
+
+def assert_documented(summary: dict[str, Any]) -> None:
+    """The keys that other programs rely on."""
+    assert {"dataset", "collect", "policies", "cells", "wall_s"} <= set(summary)
+    assert {"steps", "episodes", "parts"} <= set(summary["dataset"])
+    assert set(summary["collect"]) == {"steps_per_s", "terrain_steps_per_s"}
+    assert set(summary["policies"]) == POLICIES
+    for record in summary["policies"].values():
+        assert set(record) == POLICY_KEYS
+    for cell in summary["cells"]:
+        assert set(cell) >= CELL_KEYS
+    found = {(c["policy"], c["terrain"], c["skill"], c["level"]) for c in summary["cells"]}
+    assert found == {(p, "flat", skill, 2) for p in POLICIES for skill in ("stand", "run")}
+
+
+def test_the_summary_has_the_documented_keys_and_is_the_file(
+    demo: tuple[Path, dict[str, Any]],
+) -> None:
+    out, summary = demo
+    assert_documented(summary)
+    assert json.loads((out / "summary.json").read_text()) == summary
+
+
+def test_the_summarys_numbers_are_those_of_the_files_beside_it(
+    demo: tuple[Path, dict[str, Any]],
+) -> None:
+    out, summary = demo
+    for name in FILES:
+        assert (out / name).is_file(), name
+    info = open_store(out / "legged.zarr").info()
+    assert summary["dataset"] == asdict(info)
+    assert info.episodes == 24, "two parts, and one of corrections"
+    assert summary["collect"]["steps_per_s"] > 0
+    for name, record in summary["policies"].items():
+        measured = json.loads((out / "evaluate" / f"{name}.json").read_text())
+        assert record["return"] == measured["return"]
+        assert record["latency_us_median"] <= record["latency_us_p99"]
+    expert = summary["policies"]["expert"]
+    assert expert["return_fraction"] == 1.0
+    for record in summary["policies"].values():
+        assert record["return_fraction"] == pytest.approx(record["return"] / expert["return"])
+    wall = json.loads((out / "wall.json").read_text())
+    assert summary["wall_s"] == pytest.approx(sum(entry["seconds"] for entry in wall))
+    assert [entry["stage"] for entry in wall].count("collect") == 2, "the interrupted run counts"
+
+
+def test_a_second_call_does_no_work_and_finds_the_same_numbers(
+    demo: tuple[Path, dict[str, Any]],
+) -> None:
+    out, summary = demo
+    record = json.loads((out / "plan.json").read_text())
+    record["plan"]["evaluate"].pop("reset_every")  # as an older version wrote it
+    write_record(out / "plan.json", record)
+    files = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    counting = Counting()
+    assert run_pipeline(DEMO, out, counting) == summary
+    assert counting.units == {}
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+
+
+def test_a_stage_whose_output_is_gone_is_done_again_alone(
+    demo: tuple[Path, dict[str, Any]],
+) -> None:
+    out, summary = demo
+    (out / "evaluate" / "bot.json").unlink()
+    counting = Counting()
+    assert run_pipeline(DEMO, out, counting) == summary
+    assert list(counting.units) == ["evaluate bot"]
+
+
+def test_another_plan_in_the_folder_is_refused(demo: tuple[Path, dict[str, Any]]) -> None:
+    out, _ = demo
+    before = (out / "summary.json").read_bytes()
+    other = replace(DEMO, evaluate=replace(DEMO.evaluate, robots=2))
+    with pytest.raises(ValueError, match="holds a pipeline with other settings") as refusal:
+        run_pipeline(other, out, Silent())
+    assert "\n" not in str(refusal.value)
+    assert (out / "summary.json").read_bytes() == before
+
+
+def test_the_report_can_be_written_from_what_the_demo_leaves(
+    demo: tuple[Path, dict[str, Any]],
+) -> None:
+    out, _ = demo
+    report = write_report(out)
+    assert report == out / "report.html"
+    page = report.read_text()
+    assert all(name in page for name in POLICIES)
+
+
+def test_learners_are_drawn_with_a_typical_episode_and_a_typical_failure(
+    demo: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.report.pictures.draw", grey)
+    out, _ = demo
+    page = write_run_report(out, Silent()).read_text()
+    index = out / "pictures" / "pictures.json"
+    sheets = {sheet["file"]: sheet for sheet in json.loads(index.read_text())["sheets"]}
+    drawn = {"stand.png", "run.png"}
+    for name in POLICIES - {"expert"}:
+        measured = json.loads((out / "evaluate" / f"{name}.json").read_text())
+        middle = max(measured["returns"], key=np.mean)  # the upper of two cells and episodes
+        drawn.add(f"{name}-median-return.png")
+        assert sheets[f"{name}-median-return.png"]["return"] == pytest.approx(max(middle), abs=0.05)
+        worst = min(measured["cells"], key=lambda cell: cell["success"])
+        if worst["success"] < 1.0:
+            drawn.add(f"{name}-typical-failure.png")
+            failure = sheets[f"{name}-typical-failure.png"]
+            assert not failure["success"]
+            assert failure["skill"] == worst["skill"]
+    assert set(sheets) == drawn
+    assert any("failure" in file for file in drawn)
+    for sheet in sheets.values():
+        assert "level 2;" in sheet["caption"]
+        assert sheet["caption"].endswith(f"seed {sheet['seed']}")
+        assert sheet["caption"] in page
+    before = index.stat().st_mtime_ns
+    write_run_report(out, Silent())
+    assert index.stat().st_mtime_ns == before, "drawn once"
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ValueError, match=r"cannot write .* Not a directory") as refusal:
+        run_pipeline(DEMO, tmp_path / "file" / "run", Silent())
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_shipped_plan_holds_at_least_400_000_steps_in_several_parts() -> None:
+    grid = pipeline_plan().collect.grid
+    assert grid.parts > 1
+    assert grid.parts * grid.episodes_per_part * 192 >= 400_000
+
+
+def test_records_are_read_back_and_digests_follow_the_content(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "record.json"
+    assert read_record(path) is None
+    write_record(path, EvaluatePlan())
+    assert read_record(path) == to_tree(EvaluatePlan())
+    assert digest(EvaluatePlan()) == digest(EvaluatePlan())
+    assert digest(EvaluatePlan()) != digest(EvaluatePlan(robots=1))
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    path.write_text("{")
+    with pytest.raises(ValueError, match="cannot be read as JSON"):
+        read_record(path)
+
+
+def test_choices_by_terrain_and_skill_reach_every_stage() -> None:
+    cells = {"terrains": ("flat",), "skills": ("run",), "levels": (1, 2, 5), "parts": 3}
+    plan = with_choices(
+        pipeline_plan(), cells, {"seeds": (3, 4)}, {"steps": 9}, models=("bot", "mlp")
+    )
+    assert plan.corrections is not None
+    for grid in (plan.collect.grid, plan.corrections.collect.grid, plan.evaluate.grid):
+        assert (grid.terrains, grid.skills) == (("flat",), ("run",))
+    assert (plan.collect.grid.levels, plan.evaluate.grid.levels) == ((1, 2, 5), (2,))
+    assert (plan.collect.grid.parts, plan.corrections.collect.grid.parts) == (3, 4)
+    runs = plan.runs()
+    assert list(runs) == ["bot-seed-3", "mlp-seed-3", "bot-seed-4", "mlp-seed-4"]
+    assert {(run.seed, run.steps) for run in runs.values()} == {(3, 9), (4, 9)}
+
+
+def test_several_seeds_give_means_in_the_summary_and_on_the_page(
+    demo: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.report.pictures.draw", grey)
+    plan = replace(DEMO, corrections=None, models={"fcnet": DEMO.models["fcnet"]}, seeds=(0, 1))
+    summary = run_pipeline(plan, tmp_path / "run", Silent())
+    assert set(summary["policies"]) == {"expert", "fcnet-seed-0", "fcnet-seed-1"}
+    [row] = summary["models"]
+    each = [summary["policies"][f"fcnet-seed-{seed}"]["return"] for seed in (0, 1)]
+    assert row["return"]["mean"] == pytest.approx(np.mean(each))
+    assert row["return"]["std"] == pytest.approx(np.std(each, ddof=1))
+    assert "Means over the seeds" in (tmp_path / "run" / "report.html").read_text()
+    assert "Means over the seeds" not in (demo[0] / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--preset", "huge"], "unknown preset 'huge'; allowed: demo"),
+        (["--plan", "PLAN", "--preset", "demo"], "give --plan or --preset, not both"),
+        (["--plan", "gone.json"], "no plan at gone.json"),
+        (["--models", "fcnet,rnn"], "no model 'rnn'"),
+        (["--terrain", "moon"], "moon"),
+        (["--steps", "5", "--set", "models.fcnet.steps=many"], "models: fcnet: TrainConfig.steps"),
+        (["--set", "models.fcnet.depth=3"], "TrainConfig has no 'depth'"),
+        (["--set", "models.fcnet.seed=3"], "without seeds"),
+        (["--set", 'models={"first":{}}'], "'first' cannot be a run's name"),
+        (["--set", "seeds=1,1"], "needs seeds, each once"),
+        (["--set", "first.config.steps=1"], "unknown setting 'first.config.steps'"),
+        (["--runner", "cron"], "unknown runner 'cron'; allowed: local, dask, slurm, prefect"),
+        (["--follow"], "--follow is for --runner slurm"),
+        (["--stage", "collect"], "no pipeline in"),
+        (["--runner", "slurm", "--cancel"], "no pipeline in"),
+    ],
+)
+def test_a_pipeline_that_cannot_be_is_one_line(
+    words: list[str],
+    complaint: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["pipeline", str(tmp_path / "run"), *words]) == 2
+    error = capfd.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def plan_file(folder: Path, plan: PipelinePlan = DEMO) -> Path:
+    write_record(folder / "given.json", plan)
+    return folder / "given.json"
+
+
+@pytest.mark.slow
+def test_a_pipeline_killed_at_random_gives_the_results_of_an_undisturbed_one(
+    demo: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "disabled")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    out, draw, kills = tmp_path / "run", random.Random(0), 0
+    words = ["pipeline", out, "--plan", plan_file(tmp_path)]
+    for _ in range(5):
+        process = gaitforge(*words)
+        # On a busy machine a program may still be starting when the first kill would come.
+        soon((out / "plan.json").exists)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=draw.uniform(1, 4))
+        kills += process.poll() is None
+        process.kill()
+        process.communicate()
+    assert kills >= 3
+    process = gaitforge("pipeline", out)  # the plan is the folder's
+    try:
+        _, error = process.communicate(timeout=180)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, error = process.communicate()
+    assert process.returncode == 0, error
+    assert results(out) == results(demo[0])
+    assert open_store(out / "legged.zarr").verify() == []
+
+
+@pytest.mark.slow
+def test_stages_on_dask_give_the_results_of_one_process(
+    demo: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "disabled")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    out = tmp_path / "run"
+    words = ["pipeline", str(out), "--plan", str(plan_file(tmp_path)), "--runner", "dask"]
+    assert main([*words, "--workers", "2"]) == 0
+    assert results(out) == results(demo[0])
+    states = [json.loads(path.read_text())["key"] for path in (out / "stages").glob("*.json")]
+    assert len(states) == len(stages_of(DEMO, out))
+    assert None not in states

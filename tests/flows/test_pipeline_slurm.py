@@ -1,0 +1,141 @@
+"""Stages as jobs of a real Slurm: they wait for each other, fail visibly, and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.progress import Silent
+from flows.records.records import read_record, write_record
+from flows.runners.slurm.jobs import find_jobs, task_states
+from flows.stages.collect import collect
+from tests.flows.making import COLLECT, DEMO, results, run_pipeline
+from tests.flows.processes import gaitforge as process
+from tests.flows.slurm_cluster import SlurmCluster, slurm
+from tests.flows.test_slurm import cluster, command_line, gaitforge, until
+
+__all__ = ["cluster", "slurm"]  # the fixtures
+
+pytestmark = pytest.mark.slow
+
+HERE = ["--runner", "slurm", "--cpus", "1"]
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenGL takes seconds to start; jobs get this variable and that of the threads."""
+    monkeypatch.setenv("MUJOCO_GL", "disabled")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def states(out: Path, capfd: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Stage -> state, as `gaitforge status` knows it."""
+    capfd.readouterr()
+    assert gaitforge("status", out, "--json") == 0
+    rows = json.loads(capfd.readouterr().out)["stages"]
+    return {row["stage"]: row["state"] for row in rows}
+
+
+def kill(cluster: SlurmCluster, words: bytes) -> None:
+    """Kill a process of a job whose command line has these words."""
+
+    def find() -> int:
+        for pid in cluster.pids():
+            line = command_line(pid)
+            if b"pipeline.cli" in line and words in line:
+                return pid
+        return 0
+
+    os.kill(until(find, f"a process of {words!r}"), signal.SIGKILL)
+
+
+def test_a_chain_that_is_cancelled_killed_and_submitted_again_gives_the_plain_results(
+    cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan, plain, out = tmp_path / "given.json", tmp_path / "plain", tmp_path / "run"
+    write_record(plan, DEMO)
+    assert gaitforge("pipeline", out, "--plan", plan, *HERE, "--dry-run") == 0
+    assert not out.exists()
+    assert gaitforge("pipeline", out, "--plan", plan, *HERE) == 0
+    first = {job.kind: job.id for job in find_jobs(out)}
+    until(lambda: states(out, capfd)["collect"] == "running", "it collects")
+    assert states(out, capfd)["report"] == "waiting"
+    assert gaitforge("pipeline", out, *HERE) == 0, "nothing to submit"
+    assert {job.kind: job.id for job in find_jobs(out)} == first
+    assert gaitforge("pipeline", out, *HERE, "--cancel") == 0
+    until(lambda: "running" not in (found := states(out, capfd).values()) and found, "it ended")
+    assert states(out, capfd)["train bot"] == "cancelled"
+
+    follower = process("pipeline", out, *HERE, "--follow")
+    kill(cluster, b"/train-first-")
+    _, told = follower.communicate(timeout=180)
+    assert follower.returncode == 1
+    assert "collect: done" in told
+    assert "train first: failed, job" in told
+    assert "task-0.log:" in told, "the end of the log"
+    found = states(out, capfd)
+    assert (found["collect"], found["train first"], found["report"]) == (
+        "done",
+        "failed",
+        "cancelled",
+    )
+
+    follower = process("pipeline", out, *HERE, "--follow", "--json")
+    answer, told = follower.communicate(timeout=300)
+    assert follower.returncode == 0, told
+    assert json.loads(answer) == read_record(out / "summary.json")
+    assert set(states(out, capfd).values()) == {"done"}
+    run_pipeline(DEMO, plain, Silent())
+    assert results(out) == results(plain)
+
+    assert gaitforge("evaluate", out / "train" / "fcnet", *HERE, "--episodes", "1") == 0
+    kept = out / "train" / "fcnet" / "evaluation.json"
+    until(kept.exists, "the evaluation is there")
+    assert json.loads(kept.read_text())["policy"] == "fcnet"
+
+
+def test_a_collection_that_is_queued_again_keeps_its_successors_waiting(
+    cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan, out = tmp_path / "given.json", tmp_path / "run"
+    small = {name: DEMO.models[name] for name in ("fcnet",)}
+    write_record(plan, replace(DEMO, corrections=None, models=small))
+    assert gaitforge("pipeline", out, "--plan", plan, *HERE) == 0
+    [array, *_] = find_jobs(out)
+    kill(cluster, b"/collect-")
+    record = until(lambda: list((array.folder / "exit").glob("?-0.json")), "it is queued again")
+    task = int(record[0].stem.split("-")[0])
+    until(lambda: task_states(array)[task].state == "waiting", "it waits")
+    cluster.start_soon(f"{array.id}_{task}")
+    assert states(out, capfd)["train fcnet"] == "waiting"
+    assert gaitforge("pipeline", out, *HERE, "--follow") == 0
+    assert set(states(out, capfd).values()) == {"done"}
+
+
+def test_a_comparison_on_slurm_and_on_dask_has_the_rows_of_one_process(
+    cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "legged.zarr"
+    collect(COLLECT, store, Silent())
+    small = {"batch_size": 4, "window_len": 8, "held_out_fraction": 0.4, "threads": 1}
+    words = ["compare", store, "--models", "mlp,history-mlp", "--seeds", "0,1", "--steps", "3"]
+    words += ["--episodes", "1", "--set", "evaluate.robots=2"]
+    words += [word for name, value in small.items() for word in ("--set", f"config.{name}={value}")]
+
+    def rows(name: str, *more: str) -> list[dict[str, Any]]:
+        capfd.readouterr()
+        assert gaitforge(*words, "--out", tmp_path / name, "--json", *more) == 0
+        record = json.loads(capfd.readouterr().out)
+        measured = ("model", "seed", "return", "success", "test_mse")
+        return [{each: row[each] for each in measured} for row in record["runs"]]
+
+    here = rows("here")
+    assert rows("slurm", *HERE, "--follow") == here
+    assert len(find_jobs(tmp_path / "slurm")) == 1 + 4 + 1
+    assert rows("dask", "--runner", "dask", "--workers", "2") == here
