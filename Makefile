@@ -11,8 +11,8 @@ PYTHON ?=
 PYTHON_CHECK := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# uv: packages are copied from its cache where no link can be made, without a warning.
-export UV_LINK_MODE := copy
+# uv: links to its cache, or copies where no link can be made; copies alone take twice the disk.
+export UV_LINK_MODE := hardlink
 
 define install_locked
 if $(BIN)/uv --version >/dev/null 2>&1; then \

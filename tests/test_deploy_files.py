@@ -1,22 +1,26 @@
 """The files for clusters and clouds: their form, and that what they call is what we have.
 
-The schemas hold what these files use of the formats (batch/v1 Job of Kubernetes 1.33, SkyPilot's
-task, Prefect's deployments), closed, so that a slip in a name is found without a cluster.
+Kubernetes' own schemas, strict, and one of what the file for SkyPilot uses of its format, so that a
+slip in a name is found without a cluster.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from prefect.client.schemas.objects import ConcurrencyLimitConfig
 from prefect.client.schemas.schedules import CronSchedule
+from prefect.utilities.templating import apply_values
+from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
 from collectors.legged.data import COLLECTION_PRESETS
 from datasets.storage.s3.bucket import is_bucket_url
@@ -24,6 +28,8 @@ from pipeline.cli.main import build_parser
 from pipeline.serve.deployments import FLOWS
 
 ROOT = Path(__file__).resolve().parent.parent
+SETUP = "deploy/kubernetes-setup.yaml"
+KUBERNETES = "1.33"
 PREFECT_FILES = ("prefect.yaml", "deploy/prefect-kubernetes.yaml")
 
 
@@ -45,57 +51,7 @@ def many(schema: dict[str, Any]) -> dict[str, Any]:
 TEXT = {"type": "string", "minLength": 1}
 FLAG = {"type": "boolean"}
 COUNT = {"type": "integer", "minimum": 0}
-NAME = {"type": "string", "pattern": r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}
 TEXTS = {"type": "object", "additionalProperties": TEXT}
-QUANTITY = {"type": "string", "pattern": r"^\d+(m|[KMGT]i)?$"}
-QUANTITIES = {"type": "object", "additionalProperties": QUANTITY}
-
-CONTAINER = fields(
-    ["name", "image"],
-    name=NAME,
-    image={"type": "string", "pattern": r"^[\w.:/-]+:[\w.-]+$"},
-    command=many(TEXT),
-    args=many(TEXT),
-    env=many(fields(["name", "value"], name=TEXT, value={"type": "string"})),
-    envFrom=many(fields(["secretRef"], secretRef=fields(["name"], name=NAME))),
-    resources=fields(["requests"], requests=QUANTITIES, limits=QUANTITIES),
-    securityContext=fields(
-        [], allowPrivilegeEscalation=FLAG, capabilities=fields([], drop=many(TEXT))
-    ),
-    volumeMounts=many(fields(["name", "mountPath"], name=NAME, mountPath=TEXT)),
-)
-POD = fields(
-    ["containers", "restartPolicy"],
-    restartPolicy={"enum": ["Never", "OnFailure"]},
-    automountServiceAccountToken=FLAG,
-    securityContext=fields(
-        [], runAsNonRoot=FLAG, runAsUser=COUNT, seccompProfile=fields(["type"], type=TEXT)
-    ),
-    containers=many(CONTAINER),
-    volumes=many(fields(["name"], name=NAME, emptyDir=fields([], sizeLimit=QUANTITY))),
-)
-RULE = fields(
-    ["action", "onPodConditions"],
-    action={"enum": ["Ignore", "Count", "FailIndex", "FailJob"]},
-    onPodConditions=many(fields(["type"], type=TEXT)),
-)
-JOB = fields(
-    ["apiVersion", "kind", "metadata", "spec"],
-    apiVersion={"const": "batch/v1"},
-    kind={"const": "Job"},
-    metadata=fields(["name"], name=NAME, namespace=NAME, labels=TEXTS),
-    spec=fields(
-        ["completions", "completionMode", "template"],
-        completionMode={"const": "Indexed"},
-        completions={"type": "integer", "minimum": 1},
-        parallelism={"type": "integer", "minimum": 1},
-        backoffLimitPerIndex=COUNT,
-        maxFailedIndexes=COUNT,
-        ttlSecondsAfterFinished=COUNT,
-        podFailurePolicy=fields(["rules"], rules=many(RULE)),
-        template=fields(["spec"], spec=POD),
-    ),
-)
 
 SKY = fields(
     ["resources", "run"],
@@ -150,14 +106,80 @@ def deployments() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "schema"),
-    [("deploy/kubernetes-collect.yaml", JOB), ("deploy/skypilot-train.yaml", SKY)],
-)
-def test_the_file_fits_its_format_and_a_slip_does_not(name: str, schema: dict[str, Any]) -> None:
-    tree = load(name)
-    assert faults(schema, tree) == []
-    assert faults(schema, tree | {"spce": {}})
+def test_the_cloud_task_fits_its_format_and_a_slip_does_not() -> None:
+    tree = load("deploy/skypilot-train.yaml")
+    assert faults(SKY, tree) == []
+    assert faults(SKY, tree | {"spce": {}})
+
+
+def kubernetes() -> list[Any]:
+    """Every object of the files for Kubernetes, and the Job that a Prefect worker makes."""
+    names = ("deploy/kubernetes-setup.yaml", "deploy/kubernetes-collect.yaml")
+    found = [each for name in names for each in yaml.safe_load_all((ROOT / name).read_text())]
+    return [*found, worker_job({})]
+
+
+def worker_job(values: dict[str, Any]) -> Any:
+    """The Job that Prefect's worker makes of the pool's template and a deployment's variables."""
+    template = json.loads((ROOT / "deploy/prefect-kubernetes-pool.json").read_text())
+    known = template["variables"]["properties"]
+    assert known.keys() >= values.keys()
+    defaults = {name: each["default"] for name, each in known.items() if "default" in each}
+    given = {**defaults, "env": {}, "labels": {}, "annotations": {}, "name": "collect", **values}
+    given["env"] = [{"name": name, "value": value} for name, value in given["env"].items()]
+    given["command"] = ["prefect", "flow-run", "execute"]
+    return apply_values(template["job_configuration"], given)["job_manifest"]
+
+
+def test_kubernetes_takes_the_files_and_a_slip_is_refused() -> None:
+    trees = kubernetes()
+    kinds = {"Namespace", "PersistentVolumeClaim", "ServiceAccount", "Role", "RoleBinding"}
+    assert {tree["kind"] for tree in trees} == kinds | {"Deployment", "Job"}
+    for tree in trees:
+        kubernetes_validate.validate(tree, KUBERNETES, strict=True)
+        with pytest.raises(kubernetes_validate.ValidationError):
+            kubernetes_validate.validate(tree | {"spce": {}}, KUBERNETES, strict=True)
+
+
+def test_what_the_kubernetes_files_name_is_there_and_no_pod_is_root() -> None:
+    trees = kubernetes()
+    by_kind = {(tree["kind"], tree["metadata"].get("name")) for tree in trees}
+    secrets = set(re.findall(r"secret generic (\w+)", (ROOT / SETUP).read_text()))
+    pods = [
+        tree["spec"]["template"]["spec"] for tree in trees if tree["kind"] in ("Job", "Deployment")
+    ]
+    assert len(pods) == 3
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        if "serviceAccountName" in pod:
+            assert ("ServiceAccount", pod["serviceAccountName"]) in by_kind
+        for volume in pod.get("volumes", ()):
+            claim = volume.get("persistentVolumeClaim", {}).get("claimName", "data")
+            assert ("PersistentVolumeClaim", claim) in by_kind
+        for container in pod["containers"]:
+            assert {each["secretRef"]["name"] for each in container["envFrom"]} <= secrets
+            assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+            assert container["image"] == "registry.example.org/gaitforge:0.1.0"
+
+
+def test_the_pools_template_is_one_that_prefects_worker_takes() -> None:
+    template = json.loads((ROOT / "deploy/prefect-kubernetes-pool.json").read_text())
+    known = KubernetesWorkerJobConfiguration.model_fields.keys()
+    assert template["job_configuration"].keys() <= known
+
+
+def test_pods_of_a_deployment_ask_for_a_cpu_for_each_thread() -> None:
+    file = load("deploy/prefect-kubernetes.yaml")
+    [nightly] = [each for each in file["deployments"] if each["name"] == "nightly"]
+    job = worker_job(nightly["work_pool"]["job_variables"])
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    assert int(container["resources"]["requests"]["cpu"]) == nightly["parameters"]["threads"]
+    assert {"name": "OMP_NUM_THREADS", "value": "1"} in container["env"]
+
+
+def test_a_mounted_bucket_takes_what_a_training_appends() -> None:
+    mounts = load("deploy/skypilot-train.yaml")["file_mounts"]
+    assert {mount["mode"] for mount in mounts.values()} == {"MOUNT_CACHED"}
 
 
 def test_pods_of_the_job_make_the_parts_of_the_preset() -> None:
