@@ -11,35 +11,42 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prefect import State, flow
+from prefect import State
+from prefect.events import emit_event
 from prefect.runtime import flow_run
 from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from collectors.experts.expert import DEFAULT_EXPERT
+from datasets import open_store
 from datasets.errors import amount
 from flows import forms
 from flows.progress import Interrupted, Reporter
 from flows.records.part_records import (
     PartCollected,
     collection_rate,
+    of_parts,
     records_folder,
+    records_of_commits,
     store_address,
 )
 from flows.records.records import held_lock, to_tree
 from flows.retrying import Retry
+from flows.runners.artifacts import last_name, show_table, show_view, tag_run
 from flows.runners.dask import make_part, run_parts
 from flows.runners.dask_clusters import DaskSettings, dask_client
 from flows.runners.gather import gather
 from flows.runners.prefect import (
-    last_name,
+    deployed_flow,
     named_after,
     retried_task,
     run_from_a_program,
-    show_table,
-    show_view,
     shown_progress,
 )
+from flows.runners.prefect_jobs import check_one_place, jobs_do
+from flows.runners.slurm.jobs import jobs_folder
+from flows.runners.slurm.runner import run_slurm
+from flows.runners.slurm.script import SlurmForm
 from flows.settings import override_form
 from flows.stages import collect as stage
 from flows.tasks.interface import CollectionPlan
@@ -48,6 +55,9 @@ from flows.tasks.registry import collection_plan
 
 QUEUED_A_WORKER = 2
 """Tasks for every Dask worker: one in work, and the next one."""
+
+COLLECTED = "gaitforge.collected"
+"""Prefect's event of a flow that has collected at least one part."""
 
 LOCK = "collecting.lock"
 """Among a store's records; whoever holds it collects as a flow."""
@@ -101,6 +111,26 @@ def collect_parts(
         return _collect_missing(stage.prepare(plan, address, parts), dask, reporter)
 
 
+def _collect_by_jobs(
+    plan: CollectionPlan, store: str, form: SlurmForm
+) -> tuple[list[PartCollected], str | None]:
+    """Have Slurm collect the missing parts; their records, and a message where it goes on."""
+    address, reporter = store_address(store), shown_progress()
+    waiting = f"another run collects into {address}; this one waits for its end"
+    with held_lock(records_folder(address) / LOCK, reporter, waiting):
+        collection = stage.prepare(plan, address)
+        if not collection.missing:
+            return [], None
+        submit = partial(run_slurm, plan, address, reporter, None)
+        left = jobs_do(jobs_folder(address), "collect", form, submit)
+        opened = open_store(address)
+        made = records_of_commits(opened, address, collection.missing)
+        if not left and (lost := opened.missing(collection.missing)):
+            raise ValueError(f"{amount(len(lost), 'part')} are missing, e.g. {lost[0]}; run again")
+        collection.finish()
+        return made, left
+
+
 def _collect_missing(
     collection: stage.Collection, dask: DaskSettings | None, reporter: Reporter
 ) -> list[PartCollected]:
@@ -148,7 +178,7 @@ def _in_tasks(
             raise
 
 
-@flow(name="collect", flow_run_name=named_after("collect into", "store"), persist_result=False)
+@deployed_flow("collect", named_after("collect into", "store", "terrains", "skills"))
 def collect(  # noqa: PLR0913, the fields of a form
     store: forms.Place,
     preset: forms.Preset = "demo",
@@ -162,6 +192,8 @@ def collect(  # noqa: PLR0913, the fields of a form
     expert: str = DEFAULT_EXPERT,
     threads: forms.Threads = 2,
     settings: forms.Settings = forms.NONE,
+    dask: DaskSettings | None = None,
+    slurm: SlurmForm | None = None,
 ) -> State[None]:
     """Collect legged data: the missing parts of a preset, one task each.
 
@@ -179,7 +211,10 @@ def collect(  # noqa: PLR0913, the fields of a form
         expert: a name, or the path of a file.
         threads: parallel simulators.
         settings: any other settings of the plan, NAME=VALUE.
+        dask: a cluster that makes the parts; none for this machine.
+        slurm: jobs that make the parts; none for this machine.
     """
+    check_one_place(dask, slurm)
     day = int(flow_run.scheduled_start_time.strftime("%Y%m%d")) if new_every_day else seed
     sizes = {"parts": parts, "episodes_per_part": episodes_per_part, "seed": day}
     grid = forms.grid_values(terrains, skills, levels, **sizes)
@@ -188,13 +223,19 @@ def collect(  # noqa: PLR0913, the fields of a form
     if not day:
         del chosen["grid.seed"]  # 0 is what the form has unless something is chosen
     plan = override_form(legged_plan(preset, grid, top, []), settings, chosen)
-    made = collect_parts(plan, store)
+    tag_run(store=last_name(store), terrain=terrains)
+    if slurm is None:
+        made, left = collect_parts(plan, store, dask=dask), None
+    else:
+        made, left = _collect_by_jobs(plan, store, slurm)
     _show(store, made, plan.kind)
+    if left:
+        return Completed(message=left)
     there = plan.grid.parts - len(made)
     return Completed(message=f"{amount(len(made), 'part')} collected, {there} already stored")
 
 
-@flow(name="collect-plan", flow_run_name=named_after("collect into", "store"), persist_result=False)
+@deployed_flow("collect-plan", named_after("collect into", "store"))
 def collect_plan(
     store: forms.Place,
     task: forms.Task,
@@ -244,7 +285,10 @@ def _show(store: str, made: Sequence[PartCollected], task: str) -> None:
         for r in made
     ]
     if rows:
-        rate = f"{collection_rate(made):,.0f} steps/s"
-        show_table(f"collected {last_name(store)}", rows, f"parts collected now, at {rate}")
+        address, rate = store_address(store), f"{collection_rate(made):,.0f} steps/s"
+        collected = open_store(address).select().where(of_parts([r.part for r in made]))
+        show_table("collected", collected.describe(), "episodes collected now", address)
+        show_table("parts", rows, f"parts collected now, at {rate}", address)
+        emit_event(COLLECTED, {"prefect.resource.id": f"gaitforge.store.{last_name(store)}"})
     if task == LeggedPlan.kind:
         show_view(store_address(store))

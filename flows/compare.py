@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from prefect import flow
-
 from flows import forms
 from flows.records.part_records import store_address
-from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
+from flows.runners.artifacts import last_name, show_table, tag_run
+from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
 from flows.settings import override_form, with_chosen
 from flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
 from flows.stages.evaluate import EvaluatePlan
@@ -15,7 +14,7 @@ from flows.stages.train import SelectPlan
 compare_models = retried_task("compare", "compare in {out.name}")(run_comparison)
 
 
-@flow(name="compare", flow_run_name=named_after("compare in", "out"), persist_result=False)
+@deployed_flow("compare", named_after("compare in", "out", "models"))
 def compare(  # noqa: PLR0913, the fields of a form
     store: forms.Place,
     out: forms.Place,
@@ -46,10 +45,11 @@ def compare(  # noqa: PLR0913, the fields of a form
     chosen = {"models": tuple(models) or None, "seeds": tuple(seeds) or None}
     plan = with_chosen(ComparisonPlan(select=select, evaluate=grid), chosen)
     plan = override_form(plan, settings, chosen)
+    tag_run(store=last_name(store), model=plan.models, terrain=terrains)
     record = compare_models(plan, address, Path(out), shown_progress())
     names = ("model", "return", "success", "survival", "test_mse", "train_s")
     rows = [
         {name: row[name]["mean"] if isinstance(row[name], dict) else row[name] for name in names}
         for row in record["models"]
     ]
-    show_table(f"compared {Path(out).name}", rows, "means over the seeds")
+    show_table("compared", rows, "means over the seeds", out)

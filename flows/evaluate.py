@@ -1,23 +1,40 @@
 """Closed-loop evaluation as a Prefect flow."""
 
+from functools import partial
 from pathlib import Path
 
-from prefect import flow
+from prefect import State
+from prefect.states import Completed
 
 from collectors.legged.evaluation import EvaluationGrid
 from flows import forms
 from flows.records.records import to_tree
-from flows.runners.prefect import named_after, retried_task, show_table, show_view, shown_progress
+from flows.runners.artifacts import show_table, show_view, tag_run
+from flows.runners.dask_clusters import DaskSettings
+from flows.runners.dask_stages import run_on_dask
+from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
+from flows.runners.prefect_jobs import check_one_place, jobs_do
+from flows.runners.slurm.script import SlurmForm
+from flows.runners.slurm.training import run_evaluation_on_slurm
 from flows.settings import override_form, with_chosen
 from flows.stages import evaluate as stage
-from flows.stages.evaluate import EvaluatePlan
-from flows.tasks.policies import run_source
-
-evaluate_policy = retried_task("evaluate", "evaluate {source.name}")(stage.evaluate_policy)
+from flows.stages.evaluate import EvaluatePlan, PolicyEvaluation
+from flows.tasks.policies import PolicySource, run_source
 
 
-@flow(name="evaluate", flow_run_name=named_after("evaluate", "run"), persist_result=False)
-def evaluate(
+@retried_task("evaluate", "evaluate {source.name}")
+def evaluate_policy(
+    source: PolicySource, plan: EvaluatePlan, path: Path, dask: DaskSettings | None
+) -> PolicyEvaluation:
+    """Run a policy on this machine or on a worker of a Dask cluster."""
+    work = partial(stage.evaluate_policy, source, plan, path=path)
+    reporter = shown_progress()
+    name = f"evaluate {source.name}"
+    return run_on_dask(name, work, reporter, dask) if dask else work(reporter)
+
+
+@deployed_flow("evaluate", named_after("evaluate", "run", "terrains", "skills"))
+def evaluate(  # noqa: PLR0913, the fields of a form
     run: forms.Place,
     terrains: forms.Terrains = forms.NONE,
     skills: forms.Skills = forms.NONE,
@@ -26,7 +43,9 @@ def evaluate(
     seed: forms.Seed = EvaluationGrid.seed,
     threads: forms.Threads = 2,
     settings: forms.Settings = forms.NONE,
-) -> None:
+    dask: DaskSettings | None = None,
+    slurm: SlurmForm | None = None,
+) -> State[None]:
     """Run a trained policy in closed loop on held-out episodes.
 
     Args:
@@ -38,13 +57,22 @@ def evaluate(
         seed: of the held-out episodes.
         threads: that step the simulator.
         settings: any other settings of the plan, NAME=VALUE.
+        dask: a cluster that does the work; none for this machine.
+        slurm: a job that does the work; none for this machine.
     """
+    check_one_place(dask, slurm)
     grid = forms.grid_values(terrains, skills, levels, episodes=episodes, seed=seed)
     plan = EvaluatePlan(grid=with_chosen(EvaluationGrid(), grid), threads=threads)
     chosen = {f"grid.{name}": value for name, value in grid.items()} | {"threads": threads}
     plan = override_form(plan, settings, chosen)
-    source = run_source(Path(run))
-    path = Path(run) / "evaluation.json"
-    evaluation = evaluate_policy(source, plan, shown_progress(), path)
-    show_table(f"evaluation {source.name}", to_tree(evaluation.cells), "closed-loop evaluation")
+    folder = Path(run).absolute()
+    source, path = run_source(folder), folder / stage.EVALUATION
+    tag_run(model=source.name, terrain=terrains)
+    if slurm is not None and not stage.is_evaluated(source, plan, path):
+        submit = partial(run_evaluation_on_slurm, plan, folder)
+        if left := jobs_do(folder / "jobs", "evaluate", slurm, submit):
+            return Completed(message=left)
+    evaluation = evaluate_policy(source, plan, path, dask)
+    show_table("evaluation", to_tree(evaluation.cells), "closed-loop evaluation", folder)
     show_view(path)
+    return Completed(message=f"return {evaluation.return_:.2f}, success {evaluation.success:.0%}")

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from prefect import flow
-
 from flows import forms
-from flows.runners.prefect import last_name, named_after, retried_task, show_table, shown_progress
+from flows.runners.artifacts import show_table
+from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
 from flows.settings import override
 from flows.stages.export import ExportPlan, run_export
 from learners.deploy.export import ExportOptions
@@ -13,7 +12,7 @@ from learners.deploy.export import ExportOptions
 export_run = retried_task("export", "export {run.name}")(run_export)
 
 
-@flow(name="export", flow_run_name=named_after("export", "run"), persist_result=False)
+@deployed_flow("export", named_after("export", "run"))
 def export(
     run: forms.Place,
     out: forms.Place,
@@ -34,4 +33,4 @@ def export(
     plan = override(ExportPlan(checkpoint=checkpoint, options=options), settings)
     result = export_run(plan, Path(run), Path(out), shown_progress())
     rows = [{"file": name, "bytes": size} for name, size in result.sizes.items()]
-    show_table(f"exported {last_name(run)}", rows, "files for a robot's program")
+    show_table("exported", rows, "files for a robot's program", out)

@@ -20,6 +20,7 @@ from learners.run_files import KEPT
 from learners.training.objectives import OBJECTIVES
 
 MAX_SEED = 2**31 - 1
+MAX_LISTED = 1000
 NO_STEPS, MAX_STEPS = 1, 100_000_000
 
 NONE: list[Any] = []
@@ -44,6 +45,9 @@ Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Threads = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 Settings = list[Annotated[str, StringConstraints(pattern=r"^[\w.]+=.*$")]]
 """NAME=VALUE, as `--set` takes them."""
+
+Listed = Annotated[int, Field(ge=0, le=MAX_LISTED)]
+"""Episodes that a run shows; `gaitforge query --parquet` writes all of them."""
 
 Model = Annotated[str, _one_of(PRESETS)]
 Models = list[Model]

@@ -2,19 +2,18 @@
 
 from dataclasses import asdict
 
-from prefect import flow
-
 from datasets.formats import importer_class
 from flows import forms
 from flows.records.part_records import store_address
-from flows.runners.prefect import last_name, named_after, retried_task, show_table, shown_progress
+from flows.runners.artifacts import last_name, show_table, tag_run
+from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
 from flows.settings import override
 from flows.stages.importing import ImportPlan, run_import
 
 import_source = retried_task("import", "import {source}")(run_import)
 
 
-@flow(name="import", flow_run_name=named_after("import into", "store"), persist_result=False)
+@deployed_flow("import", named_after("import into", "store"))
 def import_data(
     format: forms.DataFormat,
     source: forms.Place,
@@ -31,10 +30,11 @@ def import_data(
     """
     options = override(importer_class(format).Options(), settings)
     plan = ImportPlan(format, asdict(options))
+    tag_run(store=last_name(store))
     report = import_source(plan, source, store_address(store), shown_progress())
     rows = [
         {"what": what, "line": line}
         for what, lines in asdict(report.carried).items()
         for line in lines
     ]
-    show_table(f"imported {last_name(source)}", rows, "what was carried over, and what was not")
+    show_table("imported", rows, "what was carried over, and what was not", source)

@@ -1,20 +1,49 @@
 """Training as a Prefect flow."""
 
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from prefect import flow
+from prefect import State
+from prefect.states import Completed
 
 from flows import forms
+from flows.progress import Advance, Reporter
 from flows.records.part_records import store_address
-from flows.runners.prefect import named_after, retried_task, show_table, shown_progress
+from flows.runners.artifacts import NO_SERVER, last_name, show_table, tag_run
+from flows.runners.dask_clusters import DaskSettings
+from flows.runners.dask_stages import run_on_dask
+from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
+from flows.runners.prefect_jobs import check_one_place, jobs_do
+from flows.runners.slurm.script import SlurmForm
+from flows.runners.slurm.training import run_training_on_slurm
 from flows.settings import override_form
+from flows.stages.status import training_status
 from flows.stages.train import SelectPlan, TrainPlan, run_training
 from learners.training.config import TrainConfig
+from learners.training.records.history import read_history
+from learners.training.train import TrainResult
 
-train_run = retried_task("train", "train {out.name}")(run_training)
+TABLE_PERIOD_S = 60.0
+TABLE_ROWS = 60
+"""Most rows of a training's table, spread over the run."""
 
 
-@flow(name="train", flow_run_name=named_after("train", "out"), persist_result=False)
+@retried_task("train", "train {out.name}")
+def train_run(
+    plan: TrainPlan, store: Path | str, out: Path, dask: DaskSettings | None
+) -> TrainResult:
+    """Train on this machine or on a worker of a Dask cluster."""
+    work, reporter = partial(run_training, plan, store, out), shown_progress()
+    if dask is not None:
+        return run_on_dask(f"train {out.name}", work, reporter, dask)
+    return work(_TrainingTable(reporter, out))
+
+
+@deployed_flow("train", named_after("train", "out", "model", "terrains", "skills"))
 def train(  # noqa: PLR0913, the fields of a form
     store: forms.Place,
     out: forms.Place,
@@ -27,7 +56,9 @@ def train(  # noqa: PLR0913, the fields of a form
     levels: forms.Levels = forms.NONE,
     where: str = "",
     settings: forms.Settings = forms.NONE,
-) -> None:
+    dask: DaskSettings | None = None,
+    slurm: SlurmForm | None = None,
+) -> State[None]:
     """Train a model on a selection of a store, or resume the run that is there.
 
     Args:
@@ -42,13 +73,76 @@ def train(  # noqa: PLR0913, the fields of a form
         levels: of the terrain; empty for all.
         where: a boolean SQL expression over the catalog's columns.
         settings: any other settings of the plan, NAME=VALUE.
+        dask: a cluster that does the work; none for this machine.
+        slurm: a job that does the work; none for this machine.
     """
+    check_one_place(dask, slurm)
     select = SelectPlan(tuple(terrains), tuple(skills), tuple(levels), where)
     given = {"objective": objective, "steps": steps, "seed": seed}
     config = TrainConfig.recommended(model, **given)
     chosen = {f"config.{name}": value for name, value in {"model": model, **given}.items()}
     plan = override_form(TrainPlan(select, config), settings, chosen)
-    run = Path(out)
-    result = train_run(plan, store_address(store), run, shown_progress())
-    row = {"run": str(run), "model": model, "steps": steps, "train_s": result.train_s}
-    show_table(f"trained {run.name}", [row], "training run")
+    run, address = Path(out).absolute(), store_address(store)
+    tag_run(store=last_name(store), model=model, terrain=terrains)
+    if slurm is not None and training_status(run).state != "complete":
+        submit = partial(run_training_on_slurm, plan, address, run)
+        if left := jobs_do(run / "jobs", "train", slurm, submit):
+            return Completed(message=left)
+    result = train_run(plan, address, run, dask)
+    row = {"run": str(run), "model": model, "steps": result.steps, "loss": result.loss}
+    row |= {"held-out loss": result.validation_loss, "train_s": result.train_s}
+    show_table("trained", [row], "training run", run)
+    return Completed(message=f"{result.steps:,} steps, loss {result.loss:.4f}")
+
+
+class _TrainingTable:
+    """A reporter that also shows a training's history as a table, anew every minute.
+
+    Args:
+        shown: a reporter; run: the training's folder.
+    """
+
+    def __init__(self, shown: Reporter, run: Path):
+        self._shown, self._run = shown, run
+
+    @contextmanager
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """See `flows.progress.Reporter.step`."""
+        updated = time.monotonic()
+        with self._shown.step(name, total, unit, done) as show:
+
+            def advance(n: int, note: str) -> None:
+                nonlocal updated
+                show(n, note)
+                if time.monotonic() - updated >= TABLE_PERIOD_S:
+                    updated = time.monotonic()
+                    self._table(total)
+
+            yield advance
+            self._table(total)
+
+    def say(self, text: str) -> None:
+        """See `flows.progress.Reporter.say`."""
+        self._shown.say(text)
+
+    def _table(self, total: int) -> None:
+        history = read_history(self._run)
+        spacing = max(1, -(-len(history) // TABLE_ROWS))
+        rows = [_row(row, total) for row in history[::-1][::spacing]]
+        if rows:
+            with suppress(*NO_SERVER):
+                show_table("training", rows, f"training of {self._run.name}", self._run)
+
+
+def _row(row: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """A row of a training's history, as its table shows it."""
+    left_s = row["elapsed_s"] / max(row["step"], 1) * (steps - row["step"])
+    return {
+        "step": row["step"],
+        "of": steps,
+        "loss": row["loss"],
+        "held-out loss": row.get("validation_loss"),
+        "control steps/s": row["steps_per_s"],
+        "minutes": row["elapsed_s"] / 60,
+        "minutes left": left_s / 60,
+    }

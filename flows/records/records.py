@@ -116,7 +116,12 @@ def kept_evaluation(
     """`kept_record` of an evaluation by a plan; just `make()` without a path."""
     if path is None:
         return make()
-    return kept_record(path, {"plan": digest(plan), **key}, kind, make, plan=plan)
+    return kept_record(path, evaluation_key(plan, key), kind, make, plan=plan)
+
+
+def evaluation_key(plan: Any, key: Mapping[str, Any]) -> dict[str, Any]:
+    """The key of a kept evaluation."""
+    return {"plan": digest(plan), **key}
 
 
 def kept_record(

@@ -5,6 +5,7 @@ Clusters started here are encrypted with keys of their own; a local one listens 
 
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 DASHBOARD_PORT = 8787
 QUEUES = ("slurm",)
+JOB_MEMORY = "4GB"
+_MEMORY = re.compile(r"(\d+(\.\d+)?\s*[KMGT]i?B)?")
 LIFETIME_MARGIN_S = 300
 """Workers leave the queue's job this long before its limit, so that the scheduler notices."""
 
@@ -36,18 +39,22 @@ class DaskSettings:
         scheduler: address of an existing one, e.g. tcp://host:8786; its workers must have this
             package and see the store under the same path.
         jobqueue: "slurm" for workers that are jobs of it (needs dask-jobqueue).
+        adaptive: start and end workers as the work needs them, `workers` at most.
         dashboard: show Dask's page on loopback.
-        partition, walltime_min, memory: of a job in the queue.
+        partition, walltime_min: of a job in the queue.
+        memory: limit of a worker, e.g. 4GB, beyond which it is restarted; empty for none here and
+            4GB of a job in the queue.
         connect_s: seconds to wait for an existing scheduler.
     """
 
     workers: int = 0
     scheduler: str = ""
     jobqueue: str = ""
+    adaptive: bool = False
     dashboard: bool = False
     partition: str = ""
     walltime_min: int = 60
-    memory: str = "4GB"
+    memory: str = ""
     connect_s: float = 5.0
 
     def __post_init__(self) -> None:
@@ -57,6 +64,10 @@ class DaskSettings:
             raise ValueError("give the address of a scheduler or a job queue, not both")
         if self.jobqueue and self.jobqueue not in QUEUES:
             raise ValueError(f"unknown job queue '{self.jobqueue}'; allowed: {', '.join(QUEUES)}")
+        if self.adaptive and self.scheduler:
+            raise ValueError("the workers of an existing scheduler are its own, not adaptive")
+        if not _MEMORY.fullmatch(self.memory):
+            raise ValueError(f"a worker's memory looks like 4GB or 500MB, not '{self.memory}'")
         if self.walltime_min * 60 <= LIFETIME_MARGIN_S:
             raise ValueError(
                 f"a job of {self.walltime_min} min is too short for workers that leave "
@@ -83,7 +94,9 @@ def dask_client(settings: DaskSettings, most: int | None = None) -> "Iterator[Cl
             "this needs distributed, which is not installed: pip install 'gaitforge[dask]'"
         ) from None
     if settings.dashboard and find_spec("bokeh") is None:
-        raise ValueError("Dask's page needs bokeh, which is not installed: pip install bokeh")
+        raise ValueError(
+            "Dask's page needs bokeh, which is not installed: pip install 'gaitforge[dask]'"
+        )
     with dask_config.set(CONFIG):
         if settings.scheduler:
             with _connected(distributed, settings) as client:
@@ -119,7 +132,7 @@ def _connected(distributed: Any, settings: DaskSettings) -> "Client":
 def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="gaitforge-dask-") as scratch:
         cluster = distributed.LocalCluster(
-            n_workers=_worker_count(settings, most),
+            n_workers=0 if settings.adaptive else _worker_count(settings, most),
             threads_per_worker=1,
             processes=True,
             host=LOOPBACK,
@@ -127,10 +140,11 @@ def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterat
             **_page(settings),
             local_directory=scratch,
             # A part's size is bounded; pausing a worker for memory would not free any.
-            memory_limit=0,
+            memory_limit=settings.memory or 0,
             silence_logs=logging.ERROR,
         )
         try:
+            _adapt(cluster, settings, most)
             yield cluster
         finally:
             # Dask cannot close a worker that is being restarted just then; it ends with us.
@@ -153,7 +167,7 @@ def _queued(settings: DaskSettings, most: int | None) -> Any:
         walltime=f"{settings.walltime_min // 60:02}:{settings.walltime_min % 60:02}:00",
         cores=1,
         processes=1,
-        memory=settings.memory,
+        memory=settings.memory or JOB_MEMORY,
         # Workers connect from other machines: encrypted, with keys that are files of the user
         # alone and are removed with the cluster.
         security=True,
@@ -162,8 +176,16 @@ def _queued(settings: DaskSettings, most: int | None) -> Any:
         worker_extra_args=["--lifetime", f"{lifetime_s}s", "--lifetime-stagger", "60s"],
         scheduler_options=_page(settings),
     )
-    cluster.scale(jobs=_worker_count(settings, most))
+    if settings.adaptive:
+        _adapt(cluster, settings, most)
+    else:
+        cluster.scale(jobs=_worker_count(settings, most))
     return cluster
+
+
+def _adapt(cluster: Any, settings: DaskSettings, most: int | None) -> None:
+    if settings.adaptive:
+        cluster.adapt(minimum=0, maximum=_worker_count(settings, most), interval="2s")
 
 
 def _shared_folder() -> Path:

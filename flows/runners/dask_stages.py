@@ -1,14 +1,17 @@
 """Stages on the workers of a Dask cluster: those that wait for no other one run in parallel."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from flows.progress import Advance, Reporter
 from flows.runners.dask import UntilCancelled, run_dask, run_parts
 from flows.runners.dask_clusters import DaskSettings, dask_client
 from flows.stages.staging import Stage, is_done, run_stage
+
+Result = TypeVar("Result")
 
 
 def run_stages_on_dask(
@@ -38,6 +41,26 @@ def run_stages_on_dask(
             ):
                 run_parts(client, work, others, lambda made: advance(len(made), " ".join(made)))
         left = [stage for stage in left if stage.name not in ready]
+
+
+def run_on_dask(
+    name: str,
+    work: Callable[[Reporter], Result],
+    reporter: Reporter,
+    settings: DaskSettings,
+) -> Result:
+    """What `work` returns on a worker; it ends early once the caller is gone.
+
+    Raises:
+        ValueError: as `dask_client`, and what `work` raises.
+    """
+    with dask_client(settings, 1) as client, reporter.step(name, 1, "task") as advance:
+        made = partial(_work, work)
+        return run_parts(client, made, [name], lambda ended: advance(len(ended), ""))[0]
+
+
+def _work(work: Callable[[Reporter], Result], name: str) -> Result:
+    return work(_Worker())
 
 
 def _make(out: Path, stages: Mapping[str, Stage], name: str) -> str:

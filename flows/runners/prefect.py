@@ -1,45 +1,69 @@
-"""What the Prefect flows share: retries, the server, and how progress and results are shown.
+"""What the Prefect flows share: retries, the server, the ends of runs, and reporters.
 
 Tasks are idempotent by the files that they write, so nothing is cached, and a run that died is
 resumed by running it again.
 """
 
 import logging
-import re
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-import httpx
-from prefect import artifacts, get_run_logger, task
+from prefect import Flow, flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.orchestration import get_client
-from prefect.exceptions import PrefectHTTPStatusError
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import StateType, TaskRun
 from prefect.runtime import flow_run
+from prefect.states import Cancelled
 from prefect.tasks import exponential_backoff
 
-from flows.progress import Advance, Reporter, no_progress
+from flows.progress import Advance, Interrupted, Reporter, no_progress
 from flows.records.logs import redacted
 from flows.retrying import is_passing
-from flows.runners.shown_pages import file_address, view_address
+from flows.runners.artifacts import NO_SERVER, ProgressArtifacts, last_name
+from flows.runners.slurm.jobs import cancel_job, read_job
 
 RETRIES = 2
 FIRST_RETRY_S = 5
 JITTER = 0.5
 """A wait is drawn within this share of its length, so that tasks that met one fault spread out."""
 
-PROGRESS_PERIOD_S = 5.0
-
-_NO_SERVER = (httpx.TransportError, PrefectHTTPStatusError)
-
 _LOGGERS = (None, "prefect", "prefect._internal")
 """Loggers with handlers for the terminal; None is the root."""
 
+SLURM_JOB = "slurm-job:"
+"""Start of the tag of a task run that waits for a job, before the job's folder."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _reporter: ContextVar[Reporter | None] = ContextVar("reporter", default=None)
+
+
+def deployed_flow(
+    name: str, run_name: Callable[[], str] | str
+) -> Callable[[Callable[P, R]], Flow[P, R]]:
+    """A decorator: a flow whose result is not kept, and whose tasks and jobs a cancel ends.
+
+    Args:
+        run_name: of each of its runs, see `named_after`.
+    """
+
+    def made(function: Callable[P, R]) -> Flow[P, R]:
+        kept: Any = {"persist_result": False, "on_cancellation": [end_tasks]}
+        return flow(name=name, flow_run_name=run_name, **kept)(function)
+
+    return made
 
 
 def retried_task(name: str, run_name: str) -> Any:
@@ -48,7 +72,7 @@ def retried_task(name: str, run_name: str) -> Any:
     Args:
         run_name: of each of its runs; `{argument}` stands for an argument of the function.
     """
-    return task(
+    decorator = task(
         name=name,
         task_run_name=run_name,
         cache_policy=NO_CACHE,
@@ -58,20 +82,44 @@ def retried_task(name: str, run_name: str) -> Any:
         retry_jitter_factor=JITTER,
         retry_condition_fn=_may_pass,
     )
+    return lambda function: decorator(_stoppable(function))
+
+
+def _stoppable(function: Callable[P, R]) -> Callable[P, Any]:
+    """The function of a task that ends as cancelled, not as failed, when it was told to stop."""
+
+    @wraps(function)
+    def run(*arguments: P.args, **named: P.kwargs) -> Any:
+        try:
+            return function(*arguments, **named)
+        except Interrupted:
+            return Cancelled(message="stopped; nothing of it was committed")
+
+    return run
 
 
 def _may_pass(task: Any, task_run: Any, state: Any) -> bool:
     return isinstance(state.data, BaseException) and is_passing(state.data)
 
 
-def named_after(what: str, parameter: str) -> Callable[[], str]:
-    """Names a flow's run after the last part of the path in one of its parameters."""
-    return lambda: f"{what} {last_name(flow_run.parameters[parameter])}"
+def named_after(what: str, parameter: str, *others: str) -> Callable[[], str]:
+    """Names a flow's run after the last part of the path in one of its parameters.
+
+    Args:
+        others: parameters whose values follow in brackets, where they are not empty.
+    """
+
+    def name() -> str:
+        given = [flow_run.parameters.get(other) for other in others]
+        shown = ", ".join(_words(each) for each in given if each)
+        last = last_name(flow_run.parameters[parameter])
+        return f"{what} {last}" + (f" ({shown})" if shown else "")
+
+    return name
 
 
-def last_name(place: str) -> str:
-    """The last part of a path or URL."""
-    return Path(place.rstrip("/")).name
+def _words(value: str | Sequence[str]) -> str:
+    return value if isinstance(value, str) else ", ".join(value)
 
 
 @contextmanager
@@ -101,7 +149,7 @@ def run_from_a_program(reporter: Reporter) -> Iterator[None]:
     token, lost = _reporter.set(reporter), False
     try:
         yield
-    except _NO_SERVER as error:
+    except NO_SERVER as error:
         lost = True
         raise ValueError(
             f"the Prefect server at {address} was lost ({type(error).__name__}); committed parts "
@@ -133,108 +181,48 @@ class RunLog:
         get_run_logger().info(text)
 
 
-class ProgressArtifacts:
-    """A reporter that also shows each step as a progress artifact of the flow's run."""
-
-    def __init__(self, shown: Reporter):
-        self._shown = shown
-
-    @contextmanager
-    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """See `flows.progress.Reporter.step`."""
-        with self._shown.step(name, total, unit, done) as show:
-            bar = _ProgressBar(name, total, done)
-
-            def advance(n: int, note: str) -> None:
-                show(n, note)
-                bar.advance(n)
-
-            yield advance
-            bar.finish()
-
-    def say(self, text: str) -> None:
-        """See `flows.progress.Reporter.say`."""
-        self._shown.say(text)
+def end_tasks(flow: Any, flow_run: Any, state: Any) -> None:
+    """A flow's `on_cancellation`: cancels its Slurm jobs, and shows its open tasks as cancelled."""
+    with get_client(sync_client=True) as client:
+        for each in _open_tasks(client, flow_run.id):
+            folders = [tag.removeprefix(SLURM_JOB) for tag in each.tags if SLURM_JOB in tag]
+            for folder in folders:
+                cancel_job(read_job(Path(folder)))
+            message = "the job was cancelled" if folders else "the run was cancelled"
+            with suppress(*NO_SERVER):
+                client.set_task_run_state(each.id, Cancelled(message=message), force=True)
 
 
-class _ProgressBar:
-    """A progress artifact; no longer updated once the server does not answer."""
-
-    def __init__(self, name: str, total: int, done: int):
-        self._total, self._done = max(total, 1), done
-        self._lock, self._updated = threading.Lock(), time.monotonic()
-        self._answers, key = True, artifact_key(name)
-        create = artifacts.create_progress_artifact
-        self._id = self._try(lambda: create(self._share(), key=key, description=name))
-
-    def advance(self, n: int) -> None:
-        with self._lock:
-            self._done += n
-            if time.monotonic() - self._updated < PROGRESS_PERIOD_S:
-                return
-            self._updated = time.monotonic()
-        self._update(self._share())
-
-    def finish(self) -> None:
-        # Episodes may end early: fewer steps than expected are a finished step too.
-        self._update(100.0)
-
-    def _share(self) -> float:
-        return min(max(100.0 * self._done / self._total, 0.0), 100.0)
-
-    def _update(self, share: float) -> None:
-        if self._id is not None:
-            self._try(lambda: artifacts.update_progress_artifact(self._id, share))
-
-    def _try(self, request: Callable[[], Any]) -> Any:
-        if self._answers:
-            try:
-                return request()
-            except _NO_SERVER:
-                self._answers = False  # the loss is reported to the flow's caller
-        return None
-
-
-def artifact_key(name: str) -> str:
-    """A name in the letters that an artifact's key may have."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def show_table(key: str, rows: Sequence[Mapping[str, Any]], description: str) -> None:
-    """Rows as a table artifact."""
-    table = [{name: _rounded(value) for name, value in row.items()} for row in rows]
-    artifacts.create_table_artifact(table, key=artifact_key(key), description=description)
-
-
-def show_markdown(key: str, text: str, description: str) -> None:
-    """A text as a Markdown artifact."""
-    artifacts.create_markdown_artifact(text, key=artifact_key(key), description=description)
-
-
-def show_file(key: str, path: Path, description: str) -> None:
-    """A link to a file; see `shown_pages.file_address`."""
-    artifacts.create_link_artifact(
-        file_address(path),
-        link_text=str(path),
-        key=artifact_key(key),
-        description=description,
+def _open_tasks(client: SyncPrefectClient, run: Any) -> list[TaskRun]:
+    """The tasks of a flow's run that have not ended, or only by the end of their process."""
+    types = [StateType.RUNNING, StateType.PENDING, StateType.SCHEDULED, StateType.CRASHED]
+    state = TaskRunFilterState(type=TaskRunFilterStateType(any_=types))
+    return client.read_task_runs(
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run])),
+        task_run_filter=TaskRunFilter(state=state),
     )
 
 
-def show_view(source: Path | str) -> None:
-    """A link to a page that plays a store's or an evaluation's episodes, or else its command."""
-    # An evaluation.json is named after its run.
-    name = last_name(str(source))
-    name = Path(source).parent.name if name.endswith(".json") else name
-    key, description = artifact_key(f"episodes {name}"), "episodes to play in the browser"
-    address = view_address(source)
-    if address is None:
-        show_markdown(key, f"`gaitforge view {source}`", description)
-    else:
-        artifacts.create_link_artifact(
-            address, link_text=f"play episodes of {name}", key=key, description=description
-        )
+class WrongInputInOneLine(logging.Filter):
+    """Logs a ValueError, whose message says what was wrong, once and without its traceback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: BaseException | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter.filter`."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, ValueError):
+            return True
+        if error is self._last:  # of the task, and now of its flow
+            return False
+        self._last = error
+        record.msg, record.args = " ".join(str(error).split()), ()
+        record.exc_info = record.exc_text = None
+        return True
 
 
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+_ONE_LINE = WrongInputInOneLine()
+for _name in ("prefect.flow_runs", "prefect.task_runs"):
+    logging.getLogger(_name).addFilter(_ONE_LINE)

@@ -14,6 +14,7 @@ from collectors.legged.data import CollectionGrid, StoredForm
 from datasets import open_store
 from datasets.schema import Schema
 from flows.progress import Reporter
+from flows.records.part_records import of_parts
 from flows.records.records import provenance, read_record, to_tree, write_record
 from flows.stages.collect import collect
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
@@ -110,11 +111,6 @@ def run_dagger(
             rows[-1] |= {f"plain_{name}": value for name, value in row.items()}
         write_record(out / RECORD, {"plan": asdict(plan), "rounds": rows, **provenance()})
     return rows
-
-
-def of_parts(parts: Sequence[str]) -> str:
-    """A condition on a store's episodes: those of some parts."""
-    return "part IN ({})".format(", ".join(f"'{part}'" for part in parts))
 
 
 def _claim(plan: DaggerPlan, store_path: Path | str, out: Path) -> list[str]:

@@ -14,11 +14,13 @@ from collectors.legged.evaluation import CellResult, EvaluationGrid, cell_result
 from collectors.policies import Observation, Policy
 from collectors.robots.robot import RobotCard
 from flows.progress import Reporter
-from flows.records.records import kept_evaluation
+from flows.records.records import evaluation_key, kept_evaluation, read_record
 from flows.tasks.legged import check_parallelism
 from flows.tasks.policies import PolicySource
 
 LATENCY_REPEATS = 1000
+EVALUATION = "evaluation.json"
+"""In a training run's folder, its evaluation."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,12 @@ def evaluate_policy(
     """
     key, work = {"weights": source.key()}, partial(_evaluated, source, plan, reporter)
     return kept_evaluation(path, plan, key, PolicyEvaluation, work)
+
+
+def is_evaluated(source: PolicySource, plan: EvaluatePlan, path: Path) -> bool:
+    """Whether `path` holds the evaluation of this policy by this plan."""
+    known = read_record(path) or {}
+    return known.get("key") == evaluation_key(plan, {"weights": source.key()})
 
 
 def _evaluated(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> PolicyEvaluation:

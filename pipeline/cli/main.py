@@ -39,6 +39,10 @@ COMMANDS = {
     "status": ("running", "show the progress of a collection or a training run, from its files"),
     "jobs": ("running", "list, follow and cancel the Slurm jobs of stores and runs"),
     "serve": ("running", "serve the flows to Prefect, with forms and a schedule, until Ctrl-C"),
+    "notify": (
+        "running",
+        "tell a web hook when Prefect's runs fail, are late, or collect nothing",
+    ),
     "train": ("train", "train a model on a selection of a store, or resume a run"),
     "evaluate": ("train", "run a trained policy in closed loop on held-out episodes"),
     "report": ("pipelines", "write report.html from a run's files"),

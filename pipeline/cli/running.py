@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from datasets.errors import amount
 from flows.progress import Reporter, Silent
@@ -23,15 +24,10 @@ from flows.stages.status import (
 )
 from learners.training.interrupts import STOPPED, raised_once
 from pipeline.cli.parsing.parser import actions, command, flag, group, option, setting
-from pipeline.cli.parsing.runners import (
-    run_here,
-)
-from pipeline.cli.parsing.values import port, positive, store_address, whole
+from pipeline.cli.parsing.runners import SITE_SLURM, run_here, site_settings
+from pipeline.cli.parsing.values import names, port, positive, store_address, whole
 from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show, show_one, table
-
-if TYPE_CHECKING:
-    pass
 
 _WATCH_S = 2.0
 _MOST_FAILED = 5
@@ -43,19 +39,20 @@ _CLEAR = "\x1b[H\x1b[J"
 @command(
     "gaitforge status data/legged.zarr --watch",
     option(
-        "place",
-        "a store, or the folder of a training run or pipeline",
+        "places",
+        "stores, and folders of training runs and pipelines; a row of each where there are several",
         store_address,
         metavar="STORE|RUN|PIPELINE",
+        nargs="+",
     ),
     flag("--watch", "repeat every two seconds until the work has ended"),
     "--json",
 )
 def status_command(arguments: argparse.Namespace) -> None:
-    """Show the progress of a collection, a training run or a pipeline, from its files."""
-    look = _look_at_pipeline if is_pipeline(arguments.place) else _look
+    """Show the progress of collections, training runs and pipelines, from their files."""
     while True:
-        tree, lines, ended = look(arguments.place)
+        seen = [_looked_at(place) for place in arguments.places]
+        tree, lines, ended = seen[0] if len(seen) == 1 else _overview(arguments.places, seen)
         if arguments.json:
             print(json.dumps(tree, indent=None if arguments.watch else 1), flush=True)
         else:
@@ -66,7 +63,31 @@ def status_command(arguments: argparse.Namespace) -> None:
         time.sleep(_WATCH_S)
 
 
-def _look(place: Path | str) -> tuple[dict[str, object], list[str], bool]:
+Seen = tuple[dict[str, Any], list[str], bool]
+
+
+def _looked_at(place: Path | str) -> Seen:
+    """A place's status as JSON values and as lines, and whether nothing works on it."""
+    return _look_at_pipeline(place) if is_pipeline(place) else _look(place)
+
+
+def _overview(places: Sequence[Path | str], seen: Sequence[Seen]) -> Any:
+    """Several statuses as one: a list, and a table of a row each."""
+    rows = []
+    for place, (tree, _, _) in zip(places, seen, strict=True):
+        if tree["kind"] == "pipeline":
+            done = sum(row["state"] == "done" for row in tree["stages"])
+            progress, left = f"{done} of {len(tree['stages'])} stages", None
+        elif tree["kind"] == "store":
+            progress, left = f"{tree['done']:,} of {tree['planned']:,} parts", tree["remaining_s"]
+        else:
+            progress, left = f"{tree['step']:,} of {tree['steps']:,} steps", tree["remaining_s"]
+        row = {"place": str(place), "state": tree["state"], "progress": progress}
+        rows.append(row | {"steps/s": tree.get("steps_per_s"), "left": duration(left)})
+    return [tree for tree, _, _ in seen], [table(rows)], all(ended for _, _, ended in seen)
+
+
+def _look(place: Path | str) -> Seen:
     """A store's or run's status as JSON values and as lines, and whether nothing works on it."""
     found = status(place)
     collection = isinstance(found, CollectionStatus)
@@ -75,7 +96,7 @@ def _look(place: Path | str) -> tuple[dict[str, object], list[str], bool]:
     return as_tree(found), lines, ended
 
 
-def _look_at_pipeline(place: Path | str) -> tuple[dict[str, object], list[str], bool]:
+def _look_at_pipeline(place: Path | str) -> Seen:
     from flows.runners.slurm.stages import stage_rows
     from flows.stages.pipeline.stages import recorded_plan
     from pipeline.report.pipeline import stages_of
@@ -243,8 +264,8 @@ def _cancel(arguments: argparse.Namespace) -> None:
 )
 def _run(arguments: argparse.Namespace) -> int | None:
     """Do a job's work in this process, as its script does."""
-    from flows.runners.slurm.runner import run_task
     from flows.runners.slurm.stages import WORDS
+    from flows.runners.slurm.training import run_task
     from pipeline.cli.main import parsed
 
     words = (read_record(arguments.folder / slurm.PLAN) or {}).get(WORDS)
@@ -316,12 +337,38 @@ def _record(job: slurm.Job, tasks: list[slurm.TaskStatus]) -> dict[str, object]:
         option("--port", "port; 0 for any free one", port, 4200),
         flag("--expose", "allow a host that other machines can reach"),
     ),
+    SITE_SLURM,
 )
 def serve_command(arguments: argparse.Namespace) -> None:
     """Serve the flows to Prefect, with forms and a schedule, until Ctrl-C."""
     from pipeline.serve.serving import ServePlan, serve_flows
 
-    serve_flows(ServePlan(**{name: getattr(arguments, name) for name in ServePlan.__annotations__}))
+    names = [name for name in ServePlan.__annotations__ if name != "slurm"]
+    plan = {name: getattr(arguments, name) for name in names}
+    serve_flows(ServePlan(**plan, slurm=site_settings(arguments)))
+
+
+@command(
+    "gaitforge notify --url https://hooks.example.org/robots --on failed,nothing-collected",
+    option("--url", 'address of a web hook that takes {"text": MESSAGE}', metavar="URL"),
+    option("--on", "reasons: failed, late, nothing-collected (default: all)", names),
+    option("--hours", "without a collected part, for nothing-collected", positive, 26),
+    flag("--remove", "remove what this command has set up"),
+)
+def notify_command(arguments: argparse.Namespace) -> None:
+    """Tell a web hook when Prefect's runs fail, are late, or collect nothing."""
+    from pipeline.serve.notify import (
+        REASONS,
+        NotifyPlan,
+        remove_notifications,
+        set_up_notifications,
+    )
+
+    if arguments.remove:
+        remove_notifications()
+        return
+    plan = NotifyPlan(arguments.url or "", arguments.on or REASONS, arguments.hours)
+    print("set up " + ", ".join(set_up_notifications(plan)))
 
 
 jobs_command = actions("gaitforge jobs list data/legged.zarr", _list, _follow, _cancel, _run)

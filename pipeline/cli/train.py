@@ -71,7 +71,7 @@ def train_command(arguments: argparse.Namespace) -> None:
     plan = planned(TrainPlan(select, config), arguments)
     job_settings = runner_settings(arguments, TRAINING_RUNNERS)
     if isinstance(job_settings, SlurmSettings):
-        from flows.runners.slurm.runner import run_training_on_slurm
+        from flows.runners.slurm.training import run_training_on_slurm
 
         job = run_training_on_slurm(plan, arguments.store, arguments.out, job_settings)
         show_submitted(job, arguments.json)

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
-
 from datasets import open_store
 from flows.forms import NONE, Levels, Place, Skills, Terrains
 from flows.records.part_records import store_address
-from flows.runners.prefect import last_name, named_after, retried_task, show_file, show_markdown
+from flows.runners.artifacts import last_name, show_file, show_markdown, tag_run
+from flows.runners.prefect import deployed_flow, named_after, retried_task
 from pipeline.report.card import selected, write_card
 
 
@@ -21,7 +20,7 @@ def write_store_card(
     return write_card(selection, folder, filters=filters, condition=condition, channels=channels)
 
 
-@flow(name="card", flow_run_name=named_after("card of", "store"), persist_result=False)
+@deployed_flow("card", named_after("card of", "store", "terrains", "skills"))
 def card(
     store: Place,
     out: str = "",
@@ -43,7 +42,8 @@ def card(
         channels: also read the arrays, for the statistics of every channel.
     """
     cells = {"terrain": terrains or None, "skill": skills or None, "level": levels or None}
-    folder, name = Path(out or f"{store}.card"), last_name(store)
-    page, markdown, _ = write_store_card(store_address(store), folder, cells, where, channels)
-    show_markdown(f"card {name}", markdown.read_text(), "dataset card")
-    show_file(f"card page {name}", page, "the card as a page")
+    address, folder = store_address(store), Path(out or f"{store}.card")
+    tag_run(store=last_name(store))
+    page, markdown, _ = write_store_card(address, folder, cells, where, channels)
+    show_markdown("card", markdown.read_text(), "dataset card", address)
+    show_file("card page", page, "the card as a page")

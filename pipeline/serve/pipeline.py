@@ -3,20 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
-
 from flows import forms
 from flows.collect import collect_parts
 from flows.records.plans import plan_from_tree
 from flows.records.records import read_record
-from flows.runners.prefect import (
-    last_name,
-    named_after,
-    retried_task,
-    show_file,
-    show_table,
-    shown_progress,
-)
+from flows.runners.artifacts import show_file, show_table, tag_run
+from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
 from flows.settings import override_form
 from flows.stages.pipeline.plan import PipelinePlan, pipeline_plan, with_choices
 from flows.stages.pipeline.stages import claim, recorded_plan
@@ -27,7 +19,7 @@ from pipeline.report.pipeline import stages_of
 stage_task = retried_task("stage", "{stage.name}")(run_stage)
 
 
-@flow(name="stage", flow_run_name="{stage}", persist_result=False)
+@deployed_flow("stage", "{stage}")
 def pipeline_stage(out: forms.Place, stage: str) -> None:
     """Do what is left of a pipeline's stage; parts are tasks, anything else is one.
 
@@ -44,7 +36,7 @@ def pipeline_stage(out: forms.Place, stage: str) -> None:
         stage_task(folder, found, shown_progress())
 
 
-@flow(name="pipeline", flow_run_name=named_after("pipeline in", "out"), persist_result=False)
+@deployed_flow("pipeline", named_after("pipeline in", "out", "terrains", "skills", "models"))
 def pipeline(  # noqa: PLR0913, the fields of a form
     out: forms.Place,
     preset: forms.Preset = "demo",
@@ -79,10 +71,11 @@ def pipeline(  # noqa: PLR0913, the fields of a form
     of_grid = {f"collect.grid.{name}": value for name, value in cells.items()}
     chosen = override_form(chosen, settings, of_grid | given)
     claim(chosen, folder)
+    tag_run(model=list(chosen.models), terrain=terrains)
     for stage in stages_of(chosen, folder):
         if not is_done(folder, stage):
             pipeline_stage(out, stage.name)
     summary = read_record(folder / SUMMARY) or {}
     rows = [{"policy": name, **row} for name, row in summary["policies"].items()]
-    show_table(f"policies {last_name(out)}", rows, "closed-loop evaluation")
-    show_file(f"report {last_name(out)}", folder / "report.html", "the report of the pipeline")
+    show_table("policies", rows, "closed-loop evaluation", out)
+    show_file("report", folder / "report.html", "the report of the pipeline")

@@ -28,6 +28,9 @@ PORT = 4200
 START_LIMIT_S = 180.0
 """A first start makes the database, which takes a minute on a busy machine."""
 
+SAY_S = 5.0
+"""How often a start that takes long is told."""
+
 STOP_LIMIT_S = 15.0
 
 _LEASES = "prefect.server.concurrency.lease_storage"
@@ -130,8 +133,13 @@ def _running(host: str, port: int, url: str) -> Iterator[None]:
 
 
 def _await(server: subprocess.Popen[bytes], url: str, output: IO[str]) -> None:
-    end = time.monotonic() + START_LIMIT_S
+    started = said_at = time.monotonic()
+    end = started + START_LIMIT_S
     while not _answers(url):
+        if time.monotonic() - said_at > SAY_S:
+            said_at = time.monotonic()
+            waited = f"{said_at - started:.0f} s of at most {START_LIMIT_S:.0f} s"
+            print(f"the Prefect server starts: {waited}", file=sys.stderr, flush=True)
         ended = server.poll() is not None
         if ended or time.monotonic() > end:
             output.seek(0)

@@ -1,7 +1,8 @@
 """Serve the deployed flows: a Prefect server, their forms and a schedule, until Ctrl-C."""
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 from datasets.storage.s3.bucket import is_bucket_url
 from flows.records.records import to_tree
+from flows.runners.prefect_jobs import SITE
 from flows.runners.shown_pages import PAGES_URL
 from flows.tasks.legged import LeggedPlan, legged_plan
 from pipeline.serve.deployments import FLOWS
@@ -39,6 +41,7 @@ class ServePlan:
         schedule: when to collect, as cron's five fields; empty for never.
         new_every_day: the day is the seed.
         preset, threads, settings: of the collection.
+        slurm: settings of all Slurm jobs that runs ask for, see `flows.runners.prefect_jobs`.
         host, port, expose: of the server that is started unless PREFECT_API_URL names one.
     """
 
@@ -49,6 +52,7 @@ class ServePlan:
     preset: str
     threads: int
     settings: list[str]
+    slurm: Mapping[str, Any]
     host: str
     port: int
     expose: bool
@@ -67,6 +71,7 @@ def serve_flows(plan: ServePlan) -> None:
     pages_port = plan.port + 1 if plan.port else 0
     with serving_pages(pages_port) as pages, prefect_api(plan.host, plan.port) as url:
         os.environ[PAGES_URL] = pages
+        os.environ[SITE] = json.dumps(dict(plan.slurm))
         deployments = [
             _deployment(name, collecting if name == "collect" else {}, schedule) for name in FLOWS
         ]

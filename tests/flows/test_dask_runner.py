@@ -9,10 +9,10 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from distributed import default_client
 
@@ -201,18 +201,6 @@ def _tasks_done(dask_worker: Any) -> int:
         ),
         (DaskSettings(scheduler="nonsense://here"), "no Dask scheduler answers at nonsense://here"),
         (DaskSettings(scheduler="here"), "no Dask scheduler answers at here: missing port number"),
-        pytest.param(
-            DaskSettings(dashboard=True),
-            "needs bokeh, which is not installed",
-            marks=pytest.mark.skipif(find_spec("bokeh") is not None, reason="bokeh is installed"),
-        ),
-        pytest.param(
-            DaskSettings(jobqueue="slurm"),
-            "dask-jobqueue, which is not installed: pip install",
-            marks=pytest.mark.skipif(
-                find_spec("dask_jobqueue") is not None, reason="dask-jobqueue is installed"
-            ),
-        ),
     ],
 )
 def test_what_cannot_be_reached_is_one_line_within_seconds(
@@ -233,12 +221,50 @@ def test_what_cannot_be_reached_is_one_line_within_seconds(
         ({"workers": -1}, "-1 workers"),
         ({"scheduler": "tcp://x:1", "jobqueue": "slurm"}, "not both"),
         ({"jobqueue": "pbs"}, "unknown job queue 'pbs'; allowed: slurm"),
+        ({"memory": "much"}, "memory looks like 4GB or 500MB, not 'much'"),
+        ({"scheduler": "tcp://x:1", "adaptive": True}, "are its own, not adaptive"),
         ({"walltime_min": 5}, "too short for workers that leave 5 min before"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         DaskSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "package"),
+    [(DaskSettings(dashboard=True), "bokeh"), (DaskSettings(jobqueue="slurm"), "dask_jobqueue")],
+)
+def test_an_extra_that_is_missing_is_named(
+    settings: DaskSettings, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    missing = pytest.raises(ValueError, match="not installed: pip install 'gaitforge")
+    with missing, dask_client(settings):
+        pass
+
+
+@pytest.mark.slow
+def test_adaptive_workers_come_and_go_have_a_memory_limit_and_a_dashboard(
+    tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.runners.dask_clusters.DASHBOARD_PORT", 0)
+    settings = DaskSettings(workers=2, adaptive=True, dashboard=True, memory="2GB")
+    store = tmp_path / "legged.zarr"
+    collection = prepare(PLAN, store)
+    with dask_client(settings) as client:
+        assert client.ncores() == {}
+        assert httpx.get(str(client.dashboard_link)).status_code == 200
+        run_parts(
+            client,
+            lambda part: collect_part(PLAN, store, part),
+            collection.missing,
+            lambda records: None,
+        )
+        limits = {each["memory_limit"] for each in client.scheduler_info()["workers"].values()}
+        assert limits == {2_000_000_000}
+        soon(lambda: client.ncores() == {})
+    assert_whole(store, expected)
 
 
 def options_of(plan: LeggedPlan) -> list[str]:

@@ -23,8 +23,8 @@ from flows.progress import Silent
 from flows.records.activity import read_active
 from flows.records.part_records import PartCollected, records_folder
 from flows.records.records import to_tree
+from flows.runners.artifacts import artifact_key
 from flows.runners.dask_clusters import DaskSettings
-from flows.runners.prefect import artifact_key
 from flows.stages import collect as stage
 from flows.stages.collect import collect
 from pipeline.cli.main import main

@@ -27,7 +27,8 @@ __all__ = ["slurm"]  # the fixture
 SECRET = "hunter2-not-for-any-file"
 PATIENCE_S = 120.0
 COLLECTION = ["--terrain", "flat", "--skill", "stand,run", "--level", "2", "--robots", "4"]
-COLLECTION += ["--set", "grid.episodes_per_part=16", "--cpus", "1", "--max-parallel", "2"]
+COLLECTION += ["--set", "grid.episodes_per_part=16"]
+JOBS = ["--cpus", "1", "--max-parallel", "2"]
 MODEL = '{"hidden_dim":16,"decoder_dim":8,"n_layers":1,"n_modes":2,"context_len":8}'
 TRAINING = {
     "model_overrides": MODEL,
@@ -75,7 +76,7 @@ def gaitforge(*arguments: str | Path) -> int:
 
 def collect(store: Path, parts: int, *more: str) -> int:
     """Submit a collection of some parts."""
-    plan = [*COLLECTION, "--set", f"grid.parts={parts}"]
+    plan = [*COLLECTION, *JOBS, "--set", f"grid.parts={parts}"]
     return gaitforge("collect", store, "--runner", "slurm", *plan, *more)
 
 
@@ -110,6 +111,19 @@ def finish(cluster: SlurmCluster, job: Job, *requeued: int) -> None:
 def written(folder: Path) -> str:
     """All that a job folder holds."""
     return "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.slow
+def test_dasks_workers_are_jobs_that_come_and_go_with_the_work(
+    cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    store = tmp_path / "legged.zarr"
+    workers = ["--dask-jobqueue", "slurm", "--workers", "2", "--adaptive"]
+    plan = [*COLLECTION, "--worker-memory", "500MB", "--set", "grid.parts=3"]
+    assert gaitforge("collect", store, "--runner", "dask", *workers, *plan) == 0
+    assert len(open_store(store).parts()) == 3
+    until(lambda: not cluster.call("squeue", "--noheader"), "the workers' jobs end")
 
 
 @pytest.mark.slow

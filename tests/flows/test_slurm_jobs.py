@@ -30,8 +30,9 @@ from flows.runners.slurm.jobs import (
     task_states,
     write_job,
 )
-from flows.runners.slurm.runner import run_slurm, run_task
+from flows.runners.slurm.runner import run_slurm
 from flows.runners.slurm.script import SlurmSettings, Work, batch_script, limit_s
+from flows.runners.slurm.training import run_task
 from flows.stages.pipeline.plan import PipelinePlan, pipeline_plan
 from flows.stages.train import TrainPlan
 from flows.tasks.legged import LeggedPlan

@@ -19,8 +19,9 @@ from flows.records.part_records import PLAN_FILES, plan_records, records_folder
 from flows.records.records import to_tree, write_record
 from flows.runners.dask import run_dask
 from flows.runners.dask_clusters import DaskSettings
-from flows.runners.slurm.runner import run_slurm, run_task
+from flows.runners.slurm.runner import run_slurm
 from flows.runners.slurm.script import SlurmSettings
+from flows.runners.slurm.training import run_task
 from flows.stages.collect import collect
 from flows.stages.replay import replay
 from flows.stages.status import collection_status

@@ -1,7 +1,6 @@
-"""Collection and training as Slurm jobs.
+"""Collection as a Slurm job, an array over the missing parts; and the submission of any job.
 
-A collection is an array over the missing parts, a training one job; both run `run_task` on their
-job folder. Slurm may repeat any task: committed parts are skipped, a training resumes.
+Slurm may repeat any task: committed parts are skipped.
 """
 
 import os
@@ -20,15 +19,12 @@ from datasets.errors import amount
 from datasets.storage.s3.bucket import is_bucket_url
 from flows.progress import Reporter
 from flows.records.part_records import PartCollected, store_address
-from flows.records.plans import plan_from_tree
-from flows.records.records import provenance, read_record, to_tree, write_record
+from flows.records.records import provenance, to_tree, write_record
 from flows.runners.slurm import jobs
 from flows.runners.slurm.commands import job_environment, submit, submit_command
 from flows.runners.slurm.script import SlurmSettings, Work, batch_script
-from flows.stages.collect import collect, prepare
-from flows.stages.train import TrainPlan, run_training
+from flows.stages.collect import prepare
 from flows.tasks.interface import CollectionPlan
-from flows.tasks.registry import LEGGED, collection_plan
 
 MAX_TASKS = 1000
 """Tasks of one array: Slurm's own default limit (slurm.conf(5), MaxArraySize = 1001)."""
@@ -70,49 +66,6 @@ def run_slurm(
     draft = jobs.Job(place, "", "collect", str(store), 0.0, settings.partition, (), tasks)
     record = {"task": plan.kind, "store": str(store), "plan": to_tree(plan)}
     return submit_work(draft, record, work, settings, lambda: prepare(plan, store, wanted))
-
-
-def run_training_on_slurm(
-    plan: TrainPlan,
-    store_path: Path | str,
-    out: Path,
-    settings: SlurmSettings | None = None,
-) -> jobs.Job | str:
-    """Submit a training in `out`; returns the job, or with `dry_run` its script.
-
-    Raises:
-        ValueError: nothing is selected, a live job trains in `out`, no Slurm, or its reason to
-            refuse; nothing is submitted.
-    """
-    settings = settings or SlurmSettings()
-    store = store_address(store_path)
-    if not settings.after:  # which may collect what is to be selected
-        plan.select.select(store)
-    place = out.absolute() / "jobs"
-    if not settings.dry_run:
-        check_idle(place, "train", f"trains {out}")
-    work = Work("gaitforge-train", 1, False, False, TRAIN_REQUEUES)
-    draft = jobs.Job(place, "", "train", str(out.absolute()), 0.0, settings.partition, (), ((),))
-    return submit_work(draft, {"store": str(store), "plan": to_tree(plan)}, work, settings)
-
-
-def run_task(folder: Path, task: int, reporter: Reporter) -> None:
-    """Do one task of a job folder in this process; committed parts are skipped.
-
-    Raises:
-        ValueError: no such task, a damaged plan, or what collection and training raise.
-    """
-    tree = read_record(folder / jobs.PLAN) or {}
-    if not {"kind", "target", "store", "plan", "tasks"} <= tree.keys():
-        raise ValueError(f"{folder} is no job folder: it holds no {jobs.PLAN} of a job")
-    kind, plan, tasks = tree["kind"], tree["plan"], tree["tasks"]
-    store = store_address(tree["store"])
-    if not 0 <= task < len(tasks):
-        raise ValueError(f"{folder} has tasks 0-{len(tasks) - 1}, not {task}")
-    if kind == "collect":
-        collect(collection_plan(tree.get("task", LEGGED), plan), store, reporter, tasks[task])
-    else:
-        run_training(plan_from_tree(TrainPlan, plan), store, Path(tree["target"]), reporter)
 
 
 def _missing(

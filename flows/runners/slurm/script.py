@@ -29,19 +29,62 @@ _OURS = frozenset(
 
 
 @dataclass(frozen=True)
-class SlurmSettings:
-    """What a job asks Slurm for.
+class SlurmRequest:
+    """What a job asks Slurm for, as a form has it.
 
     Attributes:
         partition: empty for the cluster's default.
         nodes: of one task; gpus: of a node, 0 for none; cpus: of a process.
         memory: of a node, e.g. 8G; empty for the partition's default.
         time: limit of one run: minutes, HH:MM:SS or D-HH:MM:SS.
-        grace_s: seconds before the limit at which the work gets SIGTERM.
         max_parallel: parallel tasks of an array; 0 for as many as fit.
         parts_per_task: parts of one task, `cpus` at a time; 0 for as many as `cpus`.
-        requeues: maximum per task; None for 3 for parts and 100 for training.
         account, qos: whom Slurm charges, and the quality of service; empty for the user's own.
+    """
+
+    partition: str = ""
+    nodes: int = 1
+    gpus: int = 0
+    cpus: int = 2
+    memory: str = ""
+    time: str = "01:00:00"
+    max_parallel: int = 0
+    parts_per_task: int = 0
+    account: str = ""
+    qos: str = ""
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.cpus < 1:
+            raise ValueError(f"{self.nodes} nodes with {self.cpus} cpus: both must be at least 1")
+        for name in ("gpus", "max_parallel", "parts_per_task"):
+            _check_count(name, getattr(self, name))
+        for name in ("partition", "account", "qos"):
+            if not _NAMES.fullmatch(value := getattr(self, name)):
+                raise ValueError(f"'{value}' cannot be the value of {name}")
+        if not _MEMORY.fullmatch(self.memory):
+            raise ValueError(f"memory needs a number with K, M, G or T, not '{self.memory}'")
+        limit_s(self.time)
+
+
+@dataclass(frozen=True)
+class SlurmForm(SlurmRequest):
+    """Slurm jobs that do a run's work.
+
+    Attributes:
+        wait: follow the jobs to their end; else the run ends once they are submitted, and a later
+            run with the same values follows them or tells how they ended.
+    """
+
+    wait: bool = True
+
+
+@dataclass(frozen=True)
+class SlurmSettings(SlurmRequest):
+    """A job's request and all else about it.
+
+    Attributes:
+        grace_s: seconds before the limit at which the work gets SIGTERM.
+        requeues: maximum per task; None for 3 for parts and 100 for training.
         mail: address that Slurm writes to when the job ends, fails or is queued again.
         setup: shell commands before the work, e.g. "module load cuda"; a failure fails the job.
         env_file: file of NAME=VALUE lines in the shell's syntax, read by the job as it starts.
@@ -53,18 +96,8 @@ class SlurmSettings:
         dry_run: show the script and submit nothing.
     """
 
-    partition: str = ""
-    nodes: int = 1
-    gpus: int = 0
-    cpus: int = 2
-    memory: str = ""
-    time: str = "01:00:00"
     grace_s: int = 120
-    max_parallel: int = 0
-    parts_per_task: int = 0
     requeues: int | None = None
-    account: str = ""
-    qos: str = ""
     mail: str = ""
     setup: tuple[str, ...] = ()
     env_file: str = ""
@@ -75,23 +108,15 @@ class SlurmSettings:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        if self.nodes < 1 or self.cpus < 1:
-            raise ValueError(f"{self.nodes} nodes with {self.cpus} cpus: both must be at least 1")
-        for name in ("gpus", "max_parallel", "parts_per_task", "grace_s", "requeues"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
-        for name in ("partition", "account", "qos"):
-            if not _NAMES.fullmatch(value := getattr(self, name)):
-                raise ValueError(f"'{value}' cannot be the value of {name}")
+        super().__post_init__()
+        for name in ("grace_s", "requeues"):
+            _check_count(name, getattr(self, name))
         if not _MAIL.fullmatch(self.mail):
             raise ValueError(f"'{self.mail}' is no mail address")
         if not _CONTAINER.fullmatch(self.container):
             raise ValueError(
                 f"a container is apptainer:IMAGE or pyxis:IMAGE, not '{self.container}'"
             )
-        if not _MEMORY.fullmatch(self.memory):
-            raise ValueError(f"memory needs a number with K, M, G or T, not '{self.memory}'")
         if limit_s(self.time) <= self.grace_s:
             raise ValueError(
                 f"a time limit of {self.time} leaves nothing before the {self.grace_s} s in which "
@@ -103,6 +128,11 @@ class SlurmSettings:
                     f"sbatch option '{option}' is not allowed: name or name=value, no spaces or "
                     f"quotes, and none of {', '.join(sorted(_OURS))}"
                 )
+
+
+def _check_count(name: str, value: int | None) -> None:
+    if value is not None and value < 0:
+        raise ValueError(f"{name} must not be negative, got {value}")
 
 
 def limit_s(time: str) -> int:

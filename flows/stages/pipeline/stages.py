@@ -12,9 +12,9 @@ from typing import Any
 
 from collectors.experts.expert import load_expert
 from flows.progress import Reporter
+from flows.records.part_records import of_parts
 from flows.records.plans import PLAN, plan_from_tree
 from flows.records.records import digest, provenance, read_record, to_tree, write_record
-from flows.stages.dagger import of_parts
 from flows.stages.evaluate import PolicySource, evaluate_policy
 from flows.stages.overview import dataset_overview
 from flows.stages.pipeline.plan import PipelinePlan

@@ -19,6 +19,10 @@ _DASK: Options = {
     "--workers": details("worker processes, or jobs of --dask-jobqueue", positive),
     "--scheduler": SHARED["--scheduler"],
     "--dask-jobqueue": details(f"start workers as jobs: {' or '.join(QUEUES)}", metavar="QUEUE"),
+    "--adaptive": details("start and end workers with the work, --workers at most", **_ON),
+    "--worker-memory": details(
+        "memory limit of a worker, e.g. 4GB (default: none here, 4GB of a job)", metavar="SIZE"
+    ),
     "--dashboard": details("serve Dask's dashboard on this machine", **_ON),
 }
 _SLURM: Options = {
@@ -69,6 +73,10 @@ _FOLLOW: Options = {
     ),
     "--cancel": details("cancel the jobs of all stages", **_ON),
 }
+_SITE = ("--mail", "--setup", "--env-file", "--container", "--sbatch", "--pass-env", "--requeues")
+SITE_SLURM = group("Slurm, for runs that ask for it", {name: _SLURM[name] for name in _SITE})
+"""What a form must not choose: commands, files and addresses of every job of served flows."""
+
 _SLURM_OPTIONS = _SLURM_COLLECTION | _SLURM_TRAINING | _SLURM | _FOLLOW
 
 
@@ -133,13 +141,30 @@ def runner_settings(
     if runner == "slurm":
         fields = SlurmSettings.__dataclass_fields__
         chosen = given(arguments, *(name for name in fields if name in arguments))
-        chosen = {k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()}
-        return SlurmSettings(**chosen)
+        return _slurm_settings(chosen)
     _refuse(arguments, _SLURM_OPTIONS, "slurm")
     if runner == "dask" or (runner == "prefect" and _given(arguments, _DASK)):
-        chosen = given(arguments, "workers", "scheduler", "dashboard", jobqueue="dask_jobqueue")
+        same = ("workers", "scheduler", "adaptive", "dashboard")
+        chosen = given(arguments, *same, jobqueue="dask_jobqueue", memory="worker_memory")
         return DaskSettings(**chosen)
     return None
+
+
+def _slurm_settings(chosen: dict[str, Any]) -> SlurmSettings:
+    lists: dict[str, Any] = {k: tuple(v) for k, v in chosen.items() if isinstance(v, list)}
+    return SlurmSettings(**chosen | lists)
+
+
+def site_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that every Slurm job of served flows gets.
+
+    Raises:
+        ValueError: values that `SlurmSettings` refuses.
+    """
+    names = _dests({name: _SLURM[name] for name in _SITE}).values()
+    chosen = given(arguments, *names)
+    _slurm_settings(chosen)
+    return chosen
 
 
 def run_here(arguments: argparse.Namespace) -> None:

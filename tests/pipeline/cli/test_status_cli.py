@@ -31,6 +31,19 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "legged.zarr"
 
 
+def test_several_places_are_a_row_each(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(store), str(store)]) == 0
+    heads, _, *rows = capsys.readouterr().out.splitlines()
+    assert heads.split() == ["place", "state", "progress", "steps/s", "left"]
+    assert len(rows) == 2
+    assert "stopped" in rows[0]
+    assert "1 of 2 parts" in rows[0]
+    assert main(["status", str(store), str(store), "--json"]) == 0
+    one, two = json.loads(capsys.readouterr().out)
+    assert one == two
+    assert one["done"] == 1
+
+
 @pytest.mark.parametrize(
     ("squeue", "said"),
     [

@@ -25,6 +25,7 @@ from datasets.formats.transfer.exporting import export_selection
 from flows.progress import Silent
 from flows.records.activity import read_active
 from flows.records.part_records import records_folder
+from flows.runners.artifacts import artifact_key
 from flows.stages.collect import collect
 from flows.tasks.legged import legged_plan
 from pipeline.cli.main import main
@@ -163,21 +164,33 @@ def test_the_deployments_work_one_after_the_other(served: Served, tmp_path: Path
     words = {"format": "d4rl", "source": str(tmp_path / "a.hdf5")}
     imported = served.start("import", store=str(tmp_path / "b.zarr"), **words)
     card = served.start("card", store=store)
+    asked = served.start("query", store=store, where="return > 0", group_by=["skill"], listed=3)
     trained = served.start("train", store=store, out=run, model="mlp", steps=4)
-    for started in (imported, card, trained):
+    for started in (imported, card, asked, trained):
         served.completes(started)
     again = open_store(tmp_path / "b.zarr").select()
     ours = ["part", "start"]  # which part an episode lies in is the store's own
     assert again.episodes().drop_columns(ours).equals(selection.episodes().drop_columns(ours))
     np.testing.assert_array_equal(again.read("obs"), selection.read("obs"))
-    markdown = served.server.artifacts(card)["card-a-zarr"]
+    markdown = served.server.artifacts(card)[artifact_key("card", store)]
     assert markdown["data"] == (tmp_path / "a.zarr.card" / "card.md").read_text()
+
+    groups = json.loads(served.server.artifacts(asked)[artifact_key("query", store)]["data"])
+    assert sum(row["episodes"] for row in groups) == len(selection.where("return > 0"))
+    rows = served.server.artifacts(asked)[artifact_key("episodes listed", store)]["data"]
+    assert len(json.loads(rows)) == 3
+    history = json.loads(served.server.artifacts(trained)[artifact_key("training", run)]["data"])
+    assert (history[0]["step"], history[0]["of"], history[0]["minutes left"]) == (4, 4, 0)
+    assert set(served.server.look_up(f"flow_runs/{trained}")["tags"]) >= {
+        "model:mlp",
+        "store:a.zarr",
+    }
 
     cell = {"terrains": ["flat"], "skills": ["stand"], "episodes": 2}
     evaluated = served.start("evaluate", run=run, **cell)
     exported = served.start("export", run=run, out=policy, formats=["pt2"])
     served.completes(evaluated)
-    [row] = json.loads(served.server.artifacts(evaluated)["evaluation-mlp"]["data"])
+    [row] = json.loads(served.server.artifacts(evaluated)[artifact_key("evaluation", run)]["data"])
     assert (row["terrain"], row["skill"], row["episodes"]) == ("flat", "stand", 2)
     served.completes(exported)
     assert list(Path(policy).glob("*.pt2"))
@@ -205,6 +218,18 @@ def test_a_wrong_parameter_is_refused_before_a_run_is_made(
 
 
 @pytest.mark.slow
+def test_wrong_input_that_a_form_cannot_check_is_one_line_without_a_traceback(
+    served: Served, tmp_path: Path
+) -> None:
+    run = served.start("evaluate", run=str(tmp_path / "nowhere"))
+    assert served.soon(run, "FAILED", "COMPLETED")["type"] == "FAILED"
+    said = soon(lambda: text if "nowhere" in (text := served.server.said(run)) else None)
+    assert "Traceback" not in said
+    both = served.start("collect", store=str(tmp_path / "x.zarr"), dask={}, slurm={})
+    assert "give dask or slurm, not both" in served.soon(both, "FAILED")["message"]
+
+
+@pytest.mark.slow
 def test_a_second_collection_waits_and_a_cancelled_one_leaves_no_torn_part(
     served: Served, tmp_path: Path
 ) -> None:
@@ -225,6 +250,8 @@ def test_a_second_collection_waits_and_a_cancelled_one_leaves_no_torn_part(
     cancel(served, runs[waiting], "CANCELLED")
     cancel(served, runs[running], "CANCELLING")
     soon(lambda: not is_running(beat.pid))
+    soon(lambda: {*served.server.tasks(runs[running]).values()} <= {"CANCELLED", "COMPLETED"})
+    assert "Traceback" not in served.server.said(runs[running])
     assert open_store(place).verify() == []
 
     served.completes(served.start("collect", store=str(place), **size))
@@ -272,7 +299,7 @@ def test_the_schedule_fires_and_nothing_is_done_twice(served: Served) -> None:
     store = open_store(served.store)
     assert len(store.parts()) == 2
     assert store.verify() == []
-    link = served.server.artifacts(again)["episodes-legged-zarr"]["data"]
+    link = served.server.artifacts(again)[artifact_key("episodes", served.store)]["data"]
     address = re.search(r"http://127[^)]*/view/[^)]*", link)
     assert address is not None
     page = soon(lambda: text if 'equiv="refresh' not in (text := get_text(address[0])) else None)

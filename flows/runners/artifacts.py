@@ -1,0 +1,173 @@
+"""What a run shows in Prefect's page: progress, tables, texts, links and tags.
+
+Keys of artifacts tell stores and runs of the same name in different folders apart.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prefect import artifacts
+from prefect.client.orchestration import get_client
+from prefect.context import FlowRunContext
+from prefect.exceptions import PrefectHTTPStatusError
+
+from flows.progress import Advance, Reporter
+from flows.records.part_records import store_address
+from flows.records.records import digest
+from flows.runners.shown_pages import file_address, view_address
+
+PROGRESS_PERIOD_S = 5.0
+
+NO_SERVER = (httpx.TransportError, PrefectHTTPStatusError)
+
+
+def last_name(place: str) -> str:
+    """The last part of a path or URL."""
+    return Path(place.rstrip("/")).name
+
+
+def artifact_key(name: str, place: Path | str | None = None) -> str:
+    """A name in the letters that an artifact's key may have.
+
+    Args:
+        place: the store, run or file that it is about; its name and a digest of its address follow.
+    """
+    if place is not None:
+        address = str(store_address(place))
+        name = f"{name} {last_name(address)} {digest(address)[:6]}"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+class ProgressArtifacts:
+    """A reporter that also shows each step as a progress artifact of the flow's run."""
+
+    def __init__(self, shown: Reporter):
+        self._shown = shown
+
+    @contextmanager
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """See `flows.progress.Reporter.step`."""
+        with self._shown.step(name, total, unit, done) as show:
+            bar = _ProgressBar(name, total, unit, done)
+
+            def advance(n: int, note: str) -> None:
+                show(n, note)
+                bar.advance(n, note)
+
+            yield advance
+            bar.finish()
+
+    def say(self, text: str) -> None:
+        """See `flows.progress.Reporter.say`."""
+        self._shown.say(text)
+
+
+class _ProgressBar:
+    """A progress artifact; no longer updated once the server does not answer."""
+
+    def __init__(self, name: str, total: int, unit: str, done: int):
+        self._name, self._unit = name, unit
+        self._total, self._done, self._before = max(total, 1), done, done
+        self._lock, self._started = threading.Lock(), time.monotonic()
+        self._updated, self._answers = self._started, True
+        create, key = artifacts.create_progress_artifact, artifact_key(name)
+        self._id = self._try(lambda: create(self._share(), key=key, description=name))
+
+    def advance(self, n: int, note: str) -> None:
+        with self._lock:
+            self._done += n
+            if time.monotonic() - self._updated < PROGRESS_PERIOD_S:
+                return
+            self._updated = time.monotonic()
+        self._update(self._share(), self._told(note))
+
+    def finish(self) -> None:
+        # Episodes may end early: fewer steps than expected are a finished step too.
+        self._update(100.0, self._name)
+
+    def _share(self) -> float:
+        return min(max(100.0 * self._done / self._total, 0.0), 100.0)
+
+    def _told(self, note: str) -> str:
+        """The step with its note, its rate and the time that is left."""
+        rate = (self._done - self._before) / (time.monotonic() - self._started)
+        told = [self._name, *([note] if note else [])]
+        if rate > 0:
+            left = max(self._total - self._done, 0) / rate / 60
+            told.append(f"{rate:,.1f} {self._unit}s/s, {left:,.0f} min left")
+        return "; ".join(told)
+
+    def _update(self, share: float, told: str) -> None:
+        if self._id is not None:
+            update = artifacts.update_progress_artifact
+            self._try(lambda: update(self._id, share, description=told))
+
+    def _try(self, request: Callable[[], Any]) -> Any:
+        if self._answers:
+            try:
+                return request()
+            except NO_SERVER:
+                self._answers = False  # the loss is reported to the flow's caller
+        return None
+
+
+def show_table(
+    name: str, rows: Sequence[Mapping[str, Any]], description: str, place: Path | str | None = None
+) -> None:
+    """Rows as a table artifact; see `artifact_key`."""
+    table = [{column: _rounded(value) for column, value in row.items()} for row in rows]
+    key = artifact_key(name, place)
+    artifacts.create_table_artifact(table, key=key, description=description)
+
+
+def show_markdown(name: str, text: str, description: str, place: Path | str | None = None) -> None:
+    """A text as a Markdown artifact; see `artifact_key`."""
+    key = artifact_key(name, place)
+    artifacts.create_markdown_artifact(text, key=key, description=description)
+
+
+def show_file(name: str, path: Path, description: str) -> None:
+    """A link to a file; see `shown_pages.file_address`."""
+    artifacts.create_link_artifact(
+        file_address(path),
+        link_text=str(path),
+        key=artifact_key(name, path.parent),
+        description=description,
+    )
+
+
+def show_view(source: Path | str) -> None:
+    """A link to a page that plays a store's or an evaluation's episodes, or else its command."""
+    # An evaluation.json is named after its run.
+    place = Path(source).parent if str(source).endswith(".json") else source
+    description, address = "episodes to play in the browser", view_address(source)
+    if address is None:
+        show_markdown("episodes", f"`gaitforge view {source}`", description, place)
+    else:
+        artifacts.create_link_artifact(
+            address,
+            link_text=f"play episodes of {last_name(str(place))}",
+            key=artifact_key("episodes", place),
+            description=description,
+        )
+
+
+def tag_run(**values: str | Sequence[str]) -> None:
+    """Give the flow's run tags to find it by, each "name:value"."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return
+    listed = {name: [each] if isinstance(each, str) else each for name, each in values.items()}
+    tags = {f"{name}:{each}" for name, found in listed.items() for each in found}
+    with get_client(sync_client=True) as client, suppress(*NO_SERVER):
+        client.update_flow_run(context.flow_run.id, tags={*context.flow_run.tags, *tags})
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else value

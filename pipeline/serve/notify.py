@@ -1,0 +1,119 @@
+"""Messages to a web hook when runs fail, are late, or collect nothing: Prefect's automations."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from prefect.automations import AutomationCore
+from prefect.blocks.notifications import CustomWebhookNotificationBlock
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.events.actions import SendNotification
+from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from flows.collect import COLLECTED
+from flows.records.logs import redacted
+from pipeline.serve.prefect_server import LOOPBACK, PORT
+
+NAME = "gaitforge"
+HOOK = "gaitforge-notifications"
+
+REASONS = ("failed", "late", "nothing-collected")
+
+_RUN = "prefect.flow-run."
+_STARTS = ({f"{_RUN}Failed", f"{_RUN}Crashed", f"{_RUN}TimedOut"}, {f"{_RUN}Late"})
+_RUN_BODY = """Flow run {{ flow_run.name }} of {{ flow.name }} is {{ flow_run.state.name }}.
+{{ flow_run.state.message }}
+{{ flow_run|ui_url }}"""
+_NOTHING_BODY = "No part was collected in the last {hours} hours by any flow."
+
+
+@dataclass(frozen=True)
+class NotifyPlan:
+    """When and whom to tell.
+
+    Attributes:
+        url: of the web hook; it gets {"text": MESSAGE} by POST, as Slack and Mattermost take it.
+        reasons: of `REASONS`.
+        hours: without any collected part, after which "nothing-collected" is told.
+    """
+
+    url: str
+    reasons: tuple[str, ...] = REASONS
+    hours: int = 26
+
+    def __post_init__(self) -> None:
+        if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).netloc:
+            raise ValueError("--url needs the http or https address of a web hook")
+        wrong = [reason for reason in self.reasons if reason not in REASONS]
+        if wrong or not self.reasons:
+            raise ValueError(
+                f"unknown reason '{''.join(wrong[:1])}'; allowed: {', '.join(REASONS)}"
+            )
+        if self.hours < 1:
+            raise ValueError(f"--hours must be at least 1, got {self.hours}")
+
+
+def set_up_notifications(plan: NotifyPlan) -> list[str]:
+    """Make the automations of the chosen reasons, in place of older ones; returns their names.
+
+    Raises:
+        ValueError: no server answers.
+    """
+    with _server() as client:
+        settings = {"name": HOOK, "url": plan.url, "json_data": {"text": "{{subject}}\n{{body}}"}}
+        hook = CustomWebhookNotificationBlock.model_validate(settings)
+        block: Any = hook.save(HOOK, overwrite=True)
+        _remove(client)
+        for reason in plan.reasons:
+            client.create_automation(_automation(reason, plan.hours, block))
+    return [f"{NAME}-{reason}" for reason in plan.reasons]
+
+
+def remove_notifications() -> None:
+    """Remove all automations of this command.
+
+    Raises:
+        ValueError: no server answers.
+    """
+    with _server() as client:
+        _remove(client)
+
+
+@contextmanager
+def _server() -> Iterator[SyncPrefectClient]:
+    """A client of PREFECT_API_URL's server, or else of the one that `gaitforge serve` starts."""
+    url = PREFECT_API_URL.value() or f"http://{LOOPBACK}:{PORT}/api"
+    with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
+        if client.api_healthcheck() is not None:
+            raise ValueError(
+                f"no Prefect server answers at {redacted(url)}; start `gaitforge serve`, or set "
+                "PREFECT_API_URL"
+            )
+        yield client
+
+
+def _remove(client: SyncPrefectClient) -> None:
+    for reason in REASONS:
+        for known in client.read_automations_by_name(f"{NAME}-{reason}"):
+            client.delete_automation(known.id)
+
+
+def _automation(reason: str, hours: int, block: Any) -> AutomationCore:
+    if reason == "nothing-collected":
+        trigger = EventTrigger(
+            expect={COLLECTED},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(hours=hours),
+        )
+        body, subject = _NOTHING_BODY.format(hours=hours), "gaitforge: nothing was collected"
+    else:
+        expect = _STARTS[0] if reason == "failed" else _STARTS[1]
+        trigger = EventTrigger(expect=expect, posture=Posture.Reactive, threshold=1)
+        body, subject = _RUN_BODY, f"gaitforge: a run is {reason}"
+    action = SendNotification(block_document_id=block, subject=subject, body=body)
+    return AutomationCore(name=f"{NAME}-{reason}", trigger=trigger, actions=[action])

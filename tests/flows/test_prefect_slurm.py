@@ -1,0 +1,192 @@
+"""Slurm jobs of Prefect's runs, on a real server and a real cluster."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.logging.handlers import APILogHandler
+
+from datasets import open_store
+from flows.collect import collect
+from flows.evaluate import evaluate
+from flows.progress import Silent
+from flows.runners.artifacts import artifact_key
+from flows.runners.prefect import end_tasks
+from flows.runners.prefect_jobs import SITE, live_jobs, slurm_settings
+from flows.runners.slurm import jobs
+from flows.runners.slurm.script import SlurmForm
+from flows.stages import collect as stage
+from flows.stages.status import training_status
+from flows.tasks.legged import legged_plan
+from flows.train import train
+from pipeline.serve.prefect_server import prefect_api
+from tests.flows.prefect_runs import Server
+from tests.flows.processes import soon
+from tests.flows.slurm_cluster import SlurmCluster, slurm
+
+__all__ = ["slurm"]
+CELL = {"terrains": ["flat"], "skills": ["run"], "levels": [1]}
+SMALL = {"parts": 2, "episodes_per_part": 12, **CELL}
+SLURM = SlurmForm(cpus=1)
+PARTS = int(os.environ.get("GAITFORGE_SLURM_PARTS", "40"))
+"""Of the collection whose tasks are killed; the long run of docs/results.md has 1,000."""
+
+
+@pytest.fixture(scope="module")
+def server(slurm: SlurmCluster) -> Iterator[Server]:
+    """A server, which the flows of this process report to; their jobs go to the cluster."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in slurm.environment.items():
+            patch.setenv(name, value)
+        patch.setattr("flows.runners.prefect_jobs.POLL_S", 0.5)
+        with prefect_api(port=0) as url:
+            yield Server(url)
+            APILogHandler().flush()
+
+
+def test_a_site_says_what_a_form_must_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SITE, '{"setup": ["module load cuda"], "cpus": 9, "mail": "me@lab.org"}')
+    settings = slurm_settings(SlurmForm(partition="gpu", cpus=3))
+    assert (settings.partition, settings.cpus) == ("gpu", 3)
+    assert (settings.setup, settings.mail) == (("module load cuda",), "me@lab.org")
+    assert not {"setup", "env_file", "container", "options"} & asdict(SlurmForm()).keys()
+    for wrong in ("[]", '{"colour": "blue"}', "{"):
+        monkeypatch.setenv(SITE, wrong)
+        with pytest.raises(ValueError, match=SITE):
+            slurm_settings(SlurmForm())
+
+
+@pytest.mark.slow
+def test_collected_trained_and_evaluated_by_jobs_that_are_tasks(
+    server: Server, tmp_path: Path
+) -> None:
+    store, run = tmp_path / "a.zarr", tmp_path / "mlp"
+    collect(str(store), **SMALL, slurm=SLURM)
+    plan = legged_plan("demo", {**CELL, "parts": 2, "episodes_per_part": 12}, {}, [])
+    stage.collect(plan, tmp_path / "plain.zarr", Silent())
+    assert open_store(store).info().hash == open_store(tmp_path / "plain.zarr").info().hash
+
+    train(str(store), str(run), model="mlp", steps=4, slurm=SLURM)
+    assert training_status(run).state == "complete"
+    evaluate(str(run), terrains=["flat"], skills=["run"], episodes=2, slurm=SLURM)
+    for flow, kind, place in (
+        ("collect", "collect", jobs.jobs_folder(store)),
+        ("train", "train", run / "jobs"),
+        ("evaluate", "evaluate", run / "jobs"),
+    ):
+        [job] = [job for job in jobs.find_jobs(place) if job.kind == kind]
+        [made] = server.runs(flow)
+        soon(lambda made=made: "COMPLETED" in server.tasks(made["id"]).values())
+        assert server.tasks(made["id"])[f"{kind} job {job.id}"] == "COMPLETED"
+        log = server.artifacts(made["id"])[artifact_key("slurm log", job.folder)]
+        assert "done, code 0" in log["data"]
+        end = re.compile(rf"job {job.id}: (2 )?done")
+        soon(lambda made=made, end=end: end.search(server.said(made["id"])))
+    tags = set(server.runs("train")[0]["tags"])
+    assert {"store:a.zarr", "model:mlp"} <= tags
+    table = server.artifacts(server.runs("collect")[0]["id"])[artifact_key("collected", store)]
+    assert '"terrain": "flat"' in table["data"]
+    assert '"episodes": 24' in table["data"]
+
+    before = len(jobs.find_jobs(run / "jobs"))
+    train(str(store), str(run), model="mlp", steps=4, slurm=SLURM)
+    evaluate(str(run), terrains=["flat"], skills=["run"], episodes=2, slurm=SLURM)
+    assert len(jobs.find_jobs(run / "jobs")) == before
+
+
+@pytest.mark.slow
+def test_a_later_run_picks_up_what_one_that_did_not_wait_has_submitted(
+    server: Server, tmp_path: Path
+) -> None:
+    store = tmp_path / "later.zarr"
+    collect(str(store), **SMALL, slurm=replace(SLURM, wait=False))
+    [job] = jobs.find_jobs(jobs.jobs_folder(store))
+    message = server.runs("collect")[0]["state"]["message"]
+    assert f"job {job.id}" in message
+    collect(str(store), **SMALL, slurm=SLURM)
+    assert jobs.find_jobs(jobs.jobs_folder(store)) == [job]
+    assert len(open_store(store).parts()) == 2
+
+
+@pytest.mark.slow
+def test_cancelling_the_run_cancels_the_job_and_shows_its_task_as_cancelled(
+    server: Server, slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    store = tmp_path / "cancelled.zarr"
+    place = jobs.jobs_folder(store)
+    shown = "collect into cancelled.zarr (flat, run)"
+    many = {**SMALL, "parts": 4, "episodes_per_part": 1200}
+    said: list[str] = []
+
+    def collecting() -> None:
+        try:
+            collect(str(store), **many, slurm=SLURM)
+        except ValueError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=collecting)
+    thread.start()
+    [job] = soon(lambda: live_jobs(place, "collect"))
+    [run] = soon(lambda: server.runs("collect", name={"any_": [shown]}))
+    name = f"collect job {job.id}"
+    soon(lambda: server.tasks(run["id"]).get(name) == "RUNNING")
+    with get_client(sync_client=True) as client:
+        made = client.read_flow_run(run["id"])
+    end_tasks(flow=collect, flow_run=made, state=made.state)
+    soon(lambda: jobs.job_state(jobs.task_states(job)) == "cancelled")
+    soon(lambda: server.tasks(run["id"]).get(name) == "CANCELLED")
+    thread.join(60)
+    assert f"job {job.id}: " in "".join(said)
+    assert open_store(store).verify() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_no_part_is_lost_or_made_twice_where_a_tenth_of_the_tasks_are_killed(
+    server: Server, slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    store = tmp_path / "killed.zarr"
+    sizes = {**CELL, "parts": PARTS, "episodes_per_part": 1}
+    tasks = PARTS // 4
+    victims = set(random.Random(0).sample(range(tasks), max(1, tasks // 10)))
+    wanted, killed = sorted(victims), []
+    form = SlurmForm(cpus=1, parts_per_task=4)
+
+    def killer() -> None:
+        [job] = soon(lambda: live_jobs(jobs.jobs_folder(store), "collect"))
+        while victims:
+            for status in jobs.task_states(job):
+                if status.task in victims and status.state == "running":
+                    slurm.call("scancel", "--signal=KILL", "--full", f"{job.id}_{status.task}")
+                    victims.discard(status.task)
+                    killed.append(status.task)
+                elif status.task in victims and status.state in jobs.ENDED:
+                    victims.discard(status.task)
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    runs = 0
+    while not store.exists() or len(open_store(store).parts()) < PARTS:
+        runs += 1
+        assert runs < 5
+        with suppress(ValueError):  # a task that is killed too often fails its job
+            collect(str(store), **sizes, slurm=form)
+    thread.join()
+    opened = open_store(store)
+    print(f"{PARTS} parts, {tasks} tasks, {len(killed)} killed, {runs} runs")
+    assert sorted(killed) == wanted or len(killed) >= 1
+    assert len(opened.parts()) == PARTS
+    assert len(list((store / "catalog").glob("*.parquet"))) == PARTS
+    assert opened.info().episodes == PARTS
+    assert opened.verify() == []
