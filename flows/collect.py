@@ -38,6 +38,7 @@ from flows.runners.dask_clusters import DaskSettings, dask_client
 from flows.runners.gather import gather
 from flows.runners.prefect import (
     deployed_flow,
+    making,
     named_after,
     retried_task,
     run_from_a_program,
@@ -279,6 +280,12 @@ def run_prefect(
         return collect_plan(str(store_path), plan.kind, to_tree(plan), wanted, settings)
 
 
+@retried_task("describe", "describe what was collected")
+def describe_collected(store: Path | str, parts: list[str]) -> list[dict[str, Any]]:
+    """The episodes of some parts by terrain and skill."""
+    return open_store(store).select().where(of_parts(parts)).describe()
+
+
 def _show(store: str, made: Sequence[PartCollected], task: str) -> None:
     rows = [
         {"part": r.part, "episodes": r.episodes, "steps": r.steps, "seconds": r.ended - r.started}
@@ -286,8 +293,8 @@ def _show(store: str, made: Sequence[PartCollected], task: str) -> None:
     ]
     if rows:
         address, rate = store_address(store), f"{collection_rate(made):,.0f} steps/s"
-        collected = open_store(address).select().where(of_parts([r.part for r in made]))
-        show_table("collected", collected.describe(), "episodes collected now", address)
+        groups = making(describe_collected, address)(address, [r.part for r in made])
+        show_table("collected", groups, "episodes collected now", address)
         show_table("parts", rows, f"parts collected now, at {rate}", address)
         emit_event(COLLECTED, {"prefect.resource.id": f"gaitforge.store.{last_name(store)}"})
     if task == LeggedPlan.kind:

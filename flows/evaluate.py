@@ -12,7 +12,7 @@ from flows.records.records import to_tree
 from flows.runners.artifacts import show_table, show_view, tag_run
 from flows.runners.dask_clusters import DaskSettings
 from flows.runners.dask_stages import run_on_dask
-from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
+from flows.runners.prefect import deployed_flow, making, named_after, retried_task, shown_progress
 from flows.runners.prefect_jobs import check_one_place, jobs_do
 from flows.runners.slurm.script import SlurmForm
 from flows.runners.slurm.training import run_evaluation_on_slurm
@@ -72,7 +72,7 @@ def evaluate(  # noqa: PLR0913, the fields of a form
         submit = partial(run_evaluation_on_slurm, plan, folder)
         if left := jobs_do(folder / "jobs", "evaluate", slurm, submit):
             return Completed(message=left)
-    evaluation = evaluate_policy(source, plan, path, dask)
+    evaluation = making(evaluate_policy, path, folder)(source, plan, path, dask)
     show_table("evaluation", to_tree(evaluation.cells), "closed-loop evaluation", folder)
     show_view(path)
     return Completed(message=f"return {evaluation.return_:.2f}, success {evaluation.success:.0%}")

@@ -16,7 +16,7 @@ from flows.records.part_records import store_address
 from flows.runners.artifacts import NO_SERVER, last_name, show_table, tag_run
 from flows.runners.dask_clusters import DaskSettings
 from flows.runners.dask_stages import run_on_dask
-from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
+from flows.runners.prefect import deployed_flow, making, named_after, retried_task, shown_progress
 from flows.runners.prefect_jobs import check_one_place, jobs_do
 from flows.runners.slurm.script import SlurmForm
 from flows.runners.slurm.training import run_training_on_slurm
@@ -88,7 +88,7 @@ def train(  # noqa: PLR0913, the fields of a form
         submit = partial(run_training_on_slurm, plan, address, run)
         if left := jobs_do(run / "jobs", "train", slurm, submit):
             return Completed(message=left)
-    result = train_run(plan, address, run, dask)
+    result = making(train_run, run, address)(plan, address, run, dask)
     row = {"run": str(run), "model": model, "steps": result.steps, "loss": result.loss}
     row |= {"held-out loss": result.validation_loss, "train_s": result.train_s}
     show_table("trained", [row], "training run", run)

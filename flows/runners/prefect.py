@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from prefect import Flow, flow, get_run_logger, task
+from prefect.assets import Asset, materialize
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
@@ -29,6 +30,7 @@ from prefect.tasks import exponential_backoff
 
 from flows.progress import Advance, Interrupted, Reporter, no_progress
 from flows.records.logs import redacted
+from flows.records.part_records import store_address
 from flows.retrying import is_passing
 from flows.runners.artifacts import NO_SERVER, ProgressArtifacts, last_name
 from flows.runners.slurm.jobs import cancel_job, read_job
@@ -72,17 +74,36 @@ def retried_task(name: str, run_name: str) -> Any:
     Args:
         run_name: of each of its runs; `{argument}` stands for an argument of the function.
     """
-    decorator = task(
-        name=name,
-        task_run_name=run_name,
-        cache_policy=NO_CACHE,
-        persist_result=False,
-        retries=RETRIES,
-        retry_delay_seconds=exponential_backoff(FIRST_RETRY_S),
-        retry_jitter_factor=JITTER,
-        retry_condition_fn=_may_pass,
-    )
+    decorator = task(name=name, task_run_name=run_name, **_retried())
     return lambda function: decorator(_stoppable(function))
+
+
+def making(maker: Any, made: Path | str, *read: Path | str) -> Any:
+    """A task as what makes a store or run out of others: Prefect's assets, which show the lineage.
+
+    Args:
+        maker: of `retried_task`; made: the address of what it makes; read: of what it reads.
+    """
+    assets = [Asset(key=asset_key(place)) for place in read]
+    names = {"name": maker.name, "task_run_name": maker.task_run_name}
+    return materialize(asset_key(made), asset_deps=assets, **names, **_retried())(maker.fn)
+
+
+def asset_key(place: Path | str) -> str:
+    """The key of a store's or run's asset: its address as a URL."""
+    address = store_address(place)
+    return address if isinstance(address, str) else address.as_uri()
+
+
+def _retried() -> dict[str, Any]:
+    return {
+        "cache_policy": NO_CACHE,
+        "persist_result": False,
+        "retries": RETRIES,
+        "retry_delay_seconds": exponential_backoff(FIRST_RETRY_S),
+        "retry_jitter_factor": JITTER,
+        "retry_condition_fn": _may_pass,
+    }
 
 
 def _stoppable(function: Callable[P, R]) -> Callable[P, Any]:

@@ -21,7 +21,7 @@ from flows.collect import collect
 from flows.evaluate import evaluate
 from flows.progress import Silent
 from flows.runners.artifacts import artifact_key
-from flows.runners.prefect import end_tasks
+from flows.runners.prefect import asset_key, end_tasks
 from flows.runners.prefect_jobs import SITE, live_jobs, slurm_settings
 from flows.runners.slurm import jobs
 from flows.runners.slurm.script import SlurmForm
@@ -97,6 +97,16 @@ def test_collected_trained_and_evaluated_by_jobs_that_are_tasks(
     table = server.artifacts(server.runs("collect")[0]["id"])[artifact_key("collected", store)]
     assert '"terrain": "flat"' in table["data"]
     assert '"episodes": 24' in table["data"]
+
+    materialised = "prefect.asset.materialization.succeeded"
+
+    def materialised_now() -> set[str]:
+        filters = {"event": {"name": [materialised]}}
+        found = server.ask("events/filter", filter=filters, limit=50)["events"]
+        return {event["resource"]["prefect.resource.id"] for event in found}
+
+    assets = {asset_key(place) for place in (store, run, run / "evaluation.json")}
+    soon(lambda: assets <= materialised_now())
 
     before = len(jobs.find_jobs(run / "jobs"))
     train(str(store), str(run), model="mlp", steps=4, slurm=SLURM)
