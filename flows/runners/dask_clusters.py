@@ -6,6 +6,7 @@ Clusters started here are encrypted with keys of their own; a local one listens 
 import logging
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -103,10 +104,17 @@ def dask_client(settings: DaskSettings, most: int | None = None) -> "Iterator[Cl
                 yield client
         elif settings.jobqueue:
             with _queued(settings, most) as cluster, distributed.Client(cluster) as client:
+                _tell_page(settings, client)
                 yield client
         else:
             with _local(distributed, settings, most) as cluster, cluster.get_client() as client:
+                _tell_page(settings, client)
                 yield client
+
+
+def _tell_page(settings: DaskSettings, client: Any) -> None:
+    if settings.dashboard:
+        print(f"Dask's page: {client.dashboard_link}", file=sys.stderr, flush=True)
 
 
 def _connected(distributed: Any, settings: DaskSettings) -> "Client":

@@ -84,7 +84,7 @@ def making(maker: Any, made: Path | str, *read: Path | str) -> Any:
     Args:
         maker: of `retried_task`; made: the address of what it makes; read: of what it reads.
     """
-    assets = [Asset(key=asset_key(place)) for place in read]
+    assets: list[Asset | str] = [asset_key(place) for place in read]
     names = {"name": maker.name, "task_run_name": maker.task_run_name}
     return materialize(asset_key(made), asset_deps=assets, **names, **_retried())(maker.fn)
 

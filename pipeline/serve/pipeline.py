@@ -7,14 +7,16 @@ from flows import forms
 from flows.collect import collect_parts
 from flows.records.plans import plan_from_tree
 from flows.records.records import read_record
-from flows.runners.artifacts import show_file, show_table, tag_run
+from flows.runners.artifacts import show_file, show_markdown, show_table, tag_run
 from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
 from flows.settings import override_form
 from flows.stages.pipeline.plan import PipelinePlan, pipeline_plan, with_choices
 from flows.stages.pipeline.stages import claim, recorded_plan
 from flows.stages.pipeline.summary import SUMMARY
 from flows.stages.staging import find_stage, is_done, run_stage
+from pipeline.report.expert_section import sheet_figures
 from pipeline.report.pipeline import stages_of
+from pipeline.report.run_files import read_pictures
 
 stage_task = retried_task("stage", "{stage.name}")(run_stage)
 
@@ -78,4 +80,11 @@ def pipeline(  # noqa: PLR0913, the fields of a form
     summary = read_record(folder / SUMMARY) or {}
     rows = [{"policy": name, **row} for name, row in summary["policies"].items()]
     show_table("policies", rows, "closed-loop evaluation", out)
+    pictures, _ = read_pictures(folder)
+    sheets = [
+        f"### {figure.policy}: {figure.alt}\n![]({figure.uri})"
+        for figure in sheet_figures(folder, pictures)
+    ]
+    if sheets:
+        show_markdown("pictures", "\n\n".join(sheets), "typical episodes and failures", out)
     show_file("report", folder / "report.html", "the report of the pipeline")
