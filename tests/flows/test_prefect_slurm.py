@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -144,7 +145,8 @@ def test_cancelling_the_run_cancels_the_job_and_shows_its_task_as_cancelled(
         except ValueError as error:
             said.append(str(error))
 
-    thread = threading.Thread(target=collecting)
+    # A new thread does not know which server the fixture has set.
+    thread = threading.Thread(target=copy_context().run, args=(collecting,))
     thread.start()
     [job] = soon(lambda: live_jobs(place, "collect"))
     [run] = soon(lambda: server.runs("collect", name={"any_": [shown]}))
