@@ -7,6 +7,7 @@ Prefect task waits for a Dask task, so workers need neither Prefect nor its serv
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,11 +106,16 @@ def collect_parts(
             where the plan needs processes.
     """
     address, reporter = store_address(store), shown_progress()
+    with _alone(address, reporter):
+        return _collect_missing(stage.prepare(plan, address, parts), dask, reporter)
+
+
+def _alone(store: Path | str, reporter: Reporter) -> AbstractContextManager[None]:
+    """The time in which no other flow collects into a store."""
     # Prefect's slots would stay taken for good where a server dies with its leases, and another
     # server does not know them.
-    waiting = f"another run collects into {address}; this one waits for its end"
-    with held_lock(records_folder(address) / LOCK, reporter, waiting):
-        return _collect_missing(stage.prepare(plan, address, parts), dask, reporter)
+    waiting = f"another run collects into {store}; this one waits for its end"
+    return held_lock(records_folder(store) / LOCK, reporter, waiting)
 
 
 def _collect_by_jobs(
@@ -117,8 +123,7 @@ def _collect_by_jobs(
 ) -> tuple[list[PartCollected], str | None]:
     """Have Slurm collect the missing parts; their records, and a message where it goes on."""
     address, reporter = store_address(store), shown_progress()
-    waiting = f"another run collects into {address}; this one waits for its end"
-    with held_lock(records_folder(address) / LOCK, reporter, waiting):
+    with _alone(address, reporter):
         collection = stage.prepare(plan, address)
         if not collection.missing:
             return [], None

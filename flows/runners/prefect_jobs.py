@@ -31,19 +31,21 @@ SITE = "GAITFORGE_SLURM"
 JSON. What a form must not choose, such as commands and files, is set here."""
 
 POLL_S = 5.0
-TAIL_LINES = 40
 MOST_LINES = 20
 """Lines of a job's log that are passed on at a time; the last ones."""
 
+MOST_TASKS = 40
+"""Tasks that did not end well of which the artifact tells."""
+
 
 def slurm_settings(form: SlurmForm) -> SlurmSettings:
-    """A form's request with the site's settings.
+    """A form's request with the site's settings, which hold where the form keeps its defaults.
 
     Raises:
         ValueError: the variable `SITE` holds something else.
     """
-    asked = asdict(form)
-    del asked["wait"]
+    usual = asdict(SlurmForm())
+    asked = {k: v for k, v in asdict(form).items() if k != "wait" and v != usual[k]}
     try:
         site: dict[str, Any] = json.loads(os.environ.get(SITE, "{}"))
         lists = {name: tuple(each) for name, each in site.items() if isinstance(each, list)}
@@ -72,7 +74,7 @@ def jobs_do(
     Raises:
         ValueError: what `submit` raises, or a job did not succeed.
     """
-    found = live_jobs(place, kind)
+    found = jobs.live_jobs(place, kind)
     if not found or kind == "collect":  # which leaves out the parts of live jobs
         made = submit(slurm_settings(form))
         found += [made] if isinstance(made, jobs.Job) else []
@@ -84,21 +86,16 @@ def jobs_do(
 
 
 def follow_jobs(found: Sequence[jobs.Job], wait: bool) -> None:
-    """Show jobs as task runs of the calling flow, until they have ended or, without `wait`, once.
+    """Show jobs as task runs of the calling flow, one after the other, until they have ended.
+
+    Without `wait` they are looked at once.
 
     Raises:
         ValueError: with `wait`, a job did not succeed.
     """
-    made = [_named(job).submit(job, wait) for job in found]
-    for each in made:
-        each.result()
-
-
-def live_jobs(place: Path, kind: str) -> list[jobs.Job]:
-    """The jobs of a kind in a folder of jobs that have not ended."""
-    found = [job for job in jobs.find_jobs(place) if job.kind == kind] if place.is_dir() else []
-    states = [jobs.job_state(tasks) for tasks in jobs.states_of(found)]
-    return [job for job, state in zip(found, states, strict=True) if state in jobs.LIVE]
+    for job in found:
+        # In this thread, which a cancel interrupts: one of a pool would be waited for.
+        _named(job)(job, wait)
 
 
 def _named(job: jobs.Job) -> Any:
@@ -119,23 +116,28 @@ def follow_job(job: jobs.Job, wait: bool) -> None:
     log = job.folder / jobs.log_name(0)
     with shown_progress().step(f"{job.kind} job {job.id}", len(job.tasks), "task") as advance:
         while True:
-            tasks = jobs.task_states(job)
+            try:
+                tasks = jobs.task_states(job)
+            except ValueError as error:  # the controller does not answer; the job goes on
+                logger.warning(f"job {job.id}: {error}; asking again")
+                time.sleep(POLL_S)
+                continue
             state, told = jobs.job_state(tasks), _told(tasks)
             if told != shown:
                 shown = told
                 logger.info(f"job {job.id}: {told}")
                 _show_state(state, f"job {job.id}: {told}")
             if not job.is_array:
-                lines, offset = _new_lines(log, offset)
+                lines, offset = jobs.new_lines(log, offset)
                 for line in lines[-MOST_LINES:]:
-                    logger.info(line)
+                    logger.info(_last_state(line))
             ended = sum(each.state in jobs.ENDED for each in tasks)
             advance(ended - done, told)
             done = ended
             if ended == len(tasks) or not wait:
                 break
             time.sleep(POLL_S)
-    last = _show_tail(job, tasks)
+    last = _show_end(job, tasks)
     if wait and state != "done":
         raise ValueError(f"job {job.id}: {told}; the last line of a log: {last}")
 
@@ -160,26 +162,17 @@ def _show_state(state: str, message: str) -> None:
             client.set_task_run_state(UUID(task_run.get_id()), named, force=True)
 
 
-def _new_lines(log: Path, offset: int) -> tuple[list[str], int]:
-    """The whole lines of a file after an offset, and the offset after them."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(offset)
-            new = stream.read()
-    except FileNotFoundError:
-        return [], offset
-    whole = new[: new.rfind(b"\n") + 1]
-    # A progress bar writes its line again and again; the last state is the one to see.
-    lines = [line.rpartition("\r")[2] for line in whole.decode(errors="replace").split("\n")]
-    return [line for line in lines if line.strip()], offset + len(whole)
-
-
-def _show_tail(job: jobs.Job, tasks: Sequence[jobs.TaskStatus]) -> str:
-    """Show the end of the log of the first task that failed, or of the first; its last line."""
-    bad = [each.task for each in tasks if each.state in ("failed", "lost")] or [0]
-    lines, _ = _new_lines(job.folder / jobs.log_name(bad[0]), 0)
-    rows = [f"{each.task}: {each.state}, code {each.code}" for each in tasks if each.task in bad]
-    text = "\n".join([*rows[:TAIL_LINES], "", "```", *lines[-TAIL_LINES:], "```"])
+def _show_end(job: jobs.Job, tasks: Sequence[jobs.TaskStatus]) -> str:
+    """Show how the tasks ended, and the end of a log; returns its last line."""
+    log, lines = jobs.log_end(job, tasks)
+    bad = [each for each in tasks if each.state != "done"] or tasks[:1]
+    rows = [f"{each.task}: {each.state}, code {each.code}" for each in bad[:MOST_TASKS]]
+    text = "\n".join([f"{log}\n", *rows, "", "```", *map(_last_state, lines), "```"])
     title = f"{job.kind} job {job.id}, {amount(len(tasks), 'task')}: the end of a log"
-    show_markdown("slurm log", f"{job.folder}\n\n{text}", title, job.folder)
-    return lines[-1] if lines else "none"
+    show_markdown("slurm log", text, title, job.folder)
+    return _last_state(lines[-1]) if lines else "none"
+
+
+def _last_state(line: str) -> str:
+    """What is seen of a line that a progress bar has written again and again."""
+    return line.rpartition("\r")[2]

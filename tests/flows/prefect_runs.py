@@ -37,6 +37,11 @@ class Server:
             time.sleep(wait_s)
             wait_s *= 2
 
+    def deployment(self, flow: str) -> dict[str, Any] | None:
+        """The deployment of a served flow; None where there is none yet."""
+        answer = httpx.get(f"{self.url}/deployments/name/{flow}/gaitforge", timeout=60)
+        return answer.json() if answer.is_success else None
+
     def runs(self, flow: str, **filters: Any) -> list[dict[str, Any]]:
         """A flow's runs, newest first."""
         known = self.ask(

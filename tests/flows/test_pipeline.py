@@ -286,6 +286,13 @@ def test_a_pipeline_that_cannot_be_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that are started draw nothing and compute as the undisturbed run did."""
+    monkeypatch.setenv("MUJOCO_GL", "disabled")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 def plan_file(folder: Path, plan: PipelinePlan = DEMO) -> Path:
     write_record(folder / "given.json", plan)
     return folder / "given.json"
@@ -293,10 +300,8 @@ def plan_file(folder: Path, plan: PipelinePlan = DEMO) -> Path:
 
 @pytest.mark.slow
 def test_a_pipeline_killed_at_random_gives_the_results_of_an_undisturbed_one(
-    demo: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    demo: tuple[Path, dict[str, Any]], tmp_path: Path, processes: None
 ) -> None:
-    monkeypatch.setenv("MUJOCO_GL", "disabled")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out, draw, kills = tmp_path / "run", random.Random(0), 0
     words = ["pipeline", out, "--plan", plan_file(tmp_path)]
     for _ in range(5):
@@ -322,10 +327,8 @@ def test_a_pipeline_killed_at_random_gives_the_results_of_an_undisturbed_one(
 
 @pytest.mark.slow
 def test_stages_on_dask_give_the_results_of_one_process(
-    demo: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    demo: tuple[Path, dict[str, Any]], tmp_path: Path, processes: None
 ) -> None:
-    monkeypatch.setenv("MUJOCO_GL", "disabled")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out = tmp_path / "run"
     words = ["pipeline", str(out), "--plan", str(plan_file(tmp_path)), "--runner", "dask"]
     assert main([*words, "--workers", "2"]) == 0

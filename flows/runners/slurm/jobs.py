@@ -27,6 +27,7 @@ PLAN, SCRIPT, JOB, EXIT, CANCELLED = "plan.json", "script.sh", "job.json", "exit
 POLL_S = 0.5
 _QUEUE_PERIOD_S = 2.0
 _SEARCH_DEPTH = 4
+_TAIL_LINES = 20
 
 LIVE = ("waiting", "running")
 ENDED = ("done", "failed", "cancelled", "lost")
@@ -244,6 +245,13 @@ def cancel_job(job: Job) -> None:
     write_record(job.folder / CANCELLED, {"time": time.time()})
 
 
+def live_jobs(place: Path, kind: str) -> list[Job]:
+    """The jobs of a kind in a folder of jobs that have not ended."""
+    found = [job for job in find_jobs(place) if job.kind == kind] if place.is_dir() else []
+    states = [job_state(tasks) for tasks in states_of(found)]
+    return [job for job, state in zip(found, states, strict=True) if state in LIVE]
+
+
 def parts_in_work(place: Path) -> set[str]:
     """The parts of the live tasks of a folder's jobs."""
     if not place.is_dir():
@@ -260,20 +268,31 @@ def follow(job: Job) -> Iterator[tuple[int, str]]:
             asked = time.monotonic()
             ended = all(task.state in ENDED for task in task_states(job))
         for task, offset in enumerate(offsets):
-            new = _read_from(job.folder / log_name(task), offset)
-            # A line without its end is shown once the job has ended.
-            size = len(new) if ended else new.rfind(b"\n") + 1
-            offsets[task] += size
-            for line in new[:size].removesuffix(b"\n").split(b"\n") if size else ():
-                yield task, line.decode(errors="replace")
+            lines, offsets[task] = new_lines(job.folder / log_name(task), offset, ended)
+            for line in lines:
+                yield task, line
         if not ended:
             time.sleep(POLL_S)
 
 
-def _read_from(path: Path, offset: int) -> bytes:
+def new_lines(log: Path, offset: int, ended: bool = False) -> tuple[list[str], int]:
+    """The lines of a log after an offset, and the offset after them; none without the file.
+
+    A line without its end is left for later unless the work has ended.
+    """
     try:
-        with path.open("rb") as stream:
+        with log.open("rb") as stream:
             stream.seek(offset)
-            return stream.read()
+            new = stream.read()
     except FileNotFoundError:
-        return b""
+        return [], offset
+    size = len(new) if ended else new.rfind(b"\n") + 1
+    lines = new[:size].removesuffix(b"\n").split(b"\n") if size else []
+    return [line.decode(errors="replace") for line in lines], offset + size
+
+
+def log_end(job: Job, tasks: Sequence[TaskStatus]) -> tuple[Path, list[str]]:
+    """The log of a job's first task that failed, or else of its first one; its last lines."""
+    failed = [task.task for task in tasks if task.state in ("failed", "lost")] or [0]
+    log = job.folder / log_name(failed[0])
+    return log, new_lines(log, 0, ended=True)[0][-_TAIL_LINES:]

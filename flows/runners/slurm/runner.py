@@ -153,6 +153,5 @@ def _awaited(names: Sequence[str]) -> list[str]:
 
 def check_idle(place: Path, kind: str, what: str) -> None:
     """Raise ValueError if a job of a kind in a folder of jobs has not ended."""
-    found = [job for job in jobs.find_jobs(place) if job.kind == kind] if place.is_dir() else []
-    if any(jobs.job_state(tasks) in jobs.LIVE for tasks in jobs.states_of(found)):
+    if jobs.live_jobs(place, kind):
         raise ValueError(f"a job that {what} is queued or running; see gaitforge jobs list")

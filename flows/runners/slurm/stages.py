@@ -21,7 +21,6 @@ from flows.stages.status import TrainingStatus, status
 POLL_S = 2.0
 WORDS = "words"
 """In the plan.json of a job that runs a command: the command line."""
-_TAIL_LINES = 20
 _LIVE = ("waiting", "running", "unknown")
 
 
@@ -222,17 +221,9 @@ def follow_stages(out: Path, stages: Sequence[Stage], say: Callable[[str], objec
                 told[each.stage.name] = text
                 say(text)
                 if each.job is not None and each.state in ("failed", "lost"):
-                    for line in _tail(each.job):
+                    log, lines = jobs.log_end(each.job, jobs.task_states(each.job))
+                    for line in (f"{log}:", *lines):
                         say(f"  {line}")
         if not any(each.state in _LIVE for each in states) or not has_slurm():
             return all(each.state == "done" for each in states)
         time.sleep(POLL_S)
-
-
-def _tail(job: jobs.Job) -> list[str]:
-    """The last lines of the log of a job's first task that did not end well."""
-    states = jobs.task_states(job)
-    failed = [task.task for task in states if task.state in ("failed", "lost")] or [0]
-    log = job.folder / jobs.log_name(failed[0])
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return [f"{log}:", *lines[-_TAIL_LINES:]]
