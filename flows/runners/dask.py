@@ -95,7 +95,10 @@ def _result(future: "Future[Any]", part: str) -> Any:
     from distributed.scheduler import KilledWorker
 
     try:
-        return future.result()
+        record = future.result()
+        # Else a worker that holds a record cannot be retired without losing it.
+        future.release()
+        return record
     except KilledWorker as error:
         deaths = error.allowed_failures + 1
         raise ValueError(

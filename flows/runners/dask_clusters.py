@@ -27,8 +27,15 @@ _MEMORY = re.compile(r"(\d+(\.\d+)?\s*[KMGT]i?B)?")
 LIFETIME_MARGIN_S = 300
 """Workers leave the queue's job this long before its limit, so that the scheduler notices."""
 
-CONFIG = {"distributed.worker.profile.enabled": False}
-"""The profiler samples the stack a hundred times a second."""
+CONFIG = {
+    # The profiler samples the stack a hundred times a second.
+    "distributed.worker.profile.enabled": False,
+    # A part's arrays cannot be moved to disk: a worker that spills or pauses would wait for ever.
+    # One beyond its limit is restarted, and a part that has done so four times is an error.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+}
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,6 @@ def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterat
             security=True,
             **_page(settings),
             local_directory=scratch,
-            # A part's size is bounded; pausing a worker for memory would not free any.
             memory_limit=settings.memory or 0,
             silence_logs=logging.ERROR,
         )
@@ -183,12 +189,18 @@ def _queued(settings: DaskSettings, most: int | None) -> Any:
         log_directory=str(shared),
         worker_extra_args=["--lifetime", f"{lifetime_s}s", "--lifetime-stagger", "60s"],
         scheduler_options=_page(settings),
+        job_script_prologue=[f"export {name}={value}" for name, value in _variables()],
     )
     if settings.adaptive:
         _adapt(cluster, settings, most)
     else:
         cluster.scale(jobs=_worker_count(settings, most))
     return cluster
+
+
+def _variables() -> list[tuple[str, str]]:
+    """`CONFIG` as environment variables, for workers that are no children of this process."""
+    return [(f"DASK_{k.upper().replace('.', '__')}", str(value)) for k, value in CONFIG.items()]
 
 
 def _adapt(cluster: Any, settings: DaskSettings, most: int | None) -> None:

@@ -36,7 +36,10 @@ COMMANDS = {
     "card": ("store", "write a dataset card: HTML, Markdown and JSON"),
     "view": ("pages", "write a page that plays episodes in 3-D, with their curves"),
     "push": ("store", "copy a local store's parts to object storage; existing parts are kept"),
-    "status": ("running", "show the progress of a collection or a training run, from its files"),
+    "status": (
+        "running",
+        "show the progress of collections, trainings and pipelines, from their files",
+    ),
     "jobs": ("running", "list, follow and cancel the Slurm jobs of stores and runs"),
     "serve": ("running", "serve the flows to Prefect, with forms and a schedule, until Ctrl-C"),
     "notify": (

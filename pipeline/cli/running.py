@@ -37,7 +37,8 @@ _CLEAR = "\x1b[H\x1b[J"
 
 
 @command(
-    "gaitforge status data/legged.zarr --watch",
+    "gaitforge status data/legged.zarr --watch\n"
+    "          gaitforge status data/*.zarr runs/* --watch",
     option(
         "places",
         "stores, and folders of training runs and pipelines; a row of each where there are several",

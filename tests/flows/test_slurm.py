@@ -120,7 +120,7 @@ def test_dasks_workers_are_jobs_that_come_and_go_with_the_work(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     store = tmp_path / "legged.zarr"
     workers = ["--dask-jobqueue", "slurm", "--workers", "2", "--adaptive"]
-    plan = [*COLLECTION, "--worker-memory", "500MB", "--set", "grid.parts=3"]
+    plan = [*COLLECTION, "--worker-memory", "1GB", "--set", "grid.parts=3"]
     assert gaitforge("collect", store, "--runner", "dask", *workers, *plan) == 0
     assert len(open_store(store).parts()) == 3
     until(lambda: not cluster.call("squeue", "--noheader"), "the workers' jobs end")

@@ -39,13 +39,15 @@ _SLURM: Options = {
     "--requeues": details("how often Slurm may restart it (default: 3; training: 100)", whole),
     "--account": details("whom Slurm charges", metavar="NAME"),
     "--qos": details("quality of service", metavar="NAME"),
-    "--mail": details("whom Slurm writes to when it ends or fails", metavar="ADDRESS"),
+    "--mail": details("whom Slurm writes to when the job ends or fails", metavar="ADDRESS"),
     "--setup": details(
         'a command before the work, e.g. "module load cuda"; may be repeated',
         action="append",
         metavar="COMMAND",
     ),
-    "--env-file": details("file of NAME=VALUE lines that the job reads as it starts"),
+    "--env-file": details(
+        "file of NAME=VALUE lines that the job reads as it starts", metavar="FILE"
+    ),
     "--container": details("run it in apptainer:IMAGE or pyxis:IMAGE", metavar="IMAGE"),
     "--after": details(
         "start once the jobs of these ids, stores or runs have succeeded", names, metavar="JOB,JOB"
