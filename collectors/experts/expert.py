@@ -72,11 +72,12 @@ class ExpertPolicy(Memoryless):
 
 @dataclass(frozen=True)
 class Expert:
-    """An expert's policy, card and hash of weights."""
+    """An expert's policy, card, weights (the tensors of its `Mlp`) and their hash."""
 
     policy: ExpertPolicy
     card: dict[str, Any]
     hash: str
+    weights: dict[str, np.ndarray]
 
 
 def list_experts() -> list[str]:
@@ -105,7 +106,7 @@ def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
     if not isinstance(card, dict) or not isinstance(card.get("robot"), str) or not card["robot"]:
         raise ValueError(f"expert {path.name}: its card {card_path.name} names no robot")
     policy = ExpertPolicy(path.stem, _robot_of(card["robot"], path), weights)
-    return Expert(policy, card, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+    return Expert(policy, card, hashlib.sha256(path.read_bytes()).hexdigest()[:16], weights)
 
 
 def _robot_of(robot: str, expert: Path) -> RobotCard:

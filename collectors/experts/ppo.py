@@ -14,6 +14,7 @@ import torch
 from safetensors.numpy import save
 
 from collectors.experts import ppo_checkpoint as checkpoint
+from collectors.experts.expert import load_expert
 from collectors.experts.ppo_algorithm import PPOSettings, Update, make_algorithm, ppo_updates
 from collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
 from collectors.robots.robot import DEFAULT_ROBOT, load_robot
@@ -30,11 +31,16 @@ class ExpertTrainingConfig(PPOSettings):
     Attributes:
         robots: in parallel.
         full_speed_steps: environment steps over which commanded speeds widen to their range.
+        start_from: an expert (name or file) whose actor training starts from, with `initial_std`
+            as its exploration; empty for an actor that leaves the gait as it is.
+        critic_updates: first updates that train the critic alone, where there is such an expert.
     """
 
     robot: str = DEFAULT_ROBOT
     robots: int = 1024
     full_speed_steps: int = 12_000_000
+    start_from: str = ""
+    critic_updates: int = 20
 
 
 def train_expert(
@@ -55,17 +61,25 @@ def train_expert(
     algorithm = make_algorithm(config, task)
     progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
     if extra:
-        task.begin(progress.iteration, extra["levels"].numpy())
+        task.begin(progress.iteration, extra["levels"].numpy(), extra["successes"].numpy())
+    elif config.start_from:
+        checkpoint.set_actor(algorithm, load_expert(config.start_from).weights)
     weights = out / "expert.safetensors"
     _widen_speeds(task, progress, config)
+    alone = config.critic_updates if config.start_from else 0
+    algorithm.get_policy().requires_grad_(progress.iteration >= alone)
     for update in ppo_updates(algorithm, task, config, progress):
+        algorithm.get_policy().requires_grad_(progress.iteration >= alone)
         _widen_speeds(task, progress, config)
         report(_summary(config, task, update))
         if update.checkpoint_due:
             tensors = checkpoint.network_weights(algorithm.get_policy())
             write_bytes_durably(weights, save(tensors))
-            levels = {"levels": torch.from_numpy(task.levels)}
-            checkpoint.save_training(out, asdict(config), algorithm, progress, levels)
+            curriculum = {
+                "levels": torch.from_numpy(task.levels),
+                "successes": torch.from_numpy(task.successes),
+            }
+            checkpoint.save_training(out, asdict(config), algorithm, progress, curriculum)
     task.close()
     card = {
         "robot": config.robot,

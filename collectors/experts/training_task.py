@@ -26,6 +26,10 @@ SKILL_SHARES = {s.name: s.share for s in SKILLS.values() if s.share > 0}
 """What experts are trained on; the critic's one-hot inputs are in this order."""
 SKILL_NAMES = tuple(SKILL_SHARES)
 MAX_RESIDUAL = 6.0
+_EVEN = 0.15
+"""A skill is drawn in proportion to its share times this plus its rate of failure on the terrain:
+cells that fail are practised more."""
+_MEAN_RATE = 0.005
 CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1
 
 
@@ -49,11 +53,16 @@ class ExpertTask:
         self._what = np.zeros((robots, 1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)))
         self._returns = np.zeros(robots)
         self.finished: list[dict[str, Any]] = []
-        self.begin(0, np.random.default_rng(seed).integers(0, 4, (robots, len(SKILL_SHARES))))
+        levels = np.random.default_rng(seed).integers(0, 4, (robots, len(SKILL_SHARES)))
+        self.begin(0, levels, np.full((len(TERRAIN_SHARES), len(SKILL_SHARES)), 0.5))
 
-    def begin(self, iteration: int, levels: np.ndarray) -> None:
-        """Restart every robot at levels (N, skills); a resumed training draws new episodes."""
-        self.levels = levels.copy()
+    def begin(self, iteration: int, levels: np.ndarray, successes: np.ndarray) -> None:
+        """Restart every robot at levels (N, skills); a resumed training draws new episodes.
+
+        Args:
+            successes: (terrains, skills) moving means of success.
+        """
+        self.levels, self.successes = levels.copy(), successes.copy()
         self._rng = np.random.default_rng([self._seed, iteration])
         ids = np.arange(self.num_envs)
         self._restart(ids)
@@ -121,7 +130,10 @@ class ExpertTask:
         for index in ids.tolist():
             terrain = self._terrain[index]
             skills = [name for name in SKILL_SHARES if SKILLS[name].commanded_on(terrain)]
-            shares = np.array([SKILL_SHARES[s] for s in skills])
+            failures = 1.0 - self.successes[list(TERRAIN_SHARES).index(terrain)]
+            shares = np.array(
+                [SKILL_SHARES[s] * (_EVEN + failures[SKILL_NAMES.index(s)]) for s in skills]
+            )
             skill = str(self._rng.choice(skills, p=shares / shares.sum()))
             seed = int(self._rng.integers(2**62))
             level = int(self.levels[index, SKILL_NAMES.index(skill)])
@@ -151,12 +163,15 @@ class ExpertTask:
             elif fell or share < 0.4:
                 level = max(0, level - 1)
             self.levels[index, skill] = level
+            succeeded = self._env.success(index, fell)
+            cell = list(TERRAIN_SHARES).index(spec.terrain), skill
+            self.successes[cell] += _MEAN_RATE * (succeeded - self.successes[cell])
             self.finished.append(
                 {
                     "terrain": spec.terrain,
                     "skill": spec.skill,
                     "return": float(self._returns[index]),
-                    "success": self._env.success(index, fell),
+                    "success": succeeded,
                     "survived": not fell,
                 }
             )
