@@ -29,8 +29,12 @@ class RobotError(ValueError):
 class RobotCard:
     """A quadruped with three joints a leg: hip roll, thigh pitch, calf pitch.
 
-    Legs are FL, FR, RL, RR; arrays are (12,) in `joint_names` order. `trunk_half_size_m` is the
-    trunk's box along x, y and z, `width_m` the outline across the hips with vertical legs.
+    Legs are FL, FR, RL, RR; arrays are (12,) in `joint_names` order. Offsets (4, 3) of each leg
+    are in m along the trunk's axes while all joints are at 0: from the trunk's origin to the hip
+    joint, from there to the thigh joint, to the knee and to the foot's centre. `joint_signs` is +1
+    where a positive angle turns about +x (hip) or +y (thigh, calf), -1 where about -x or -y. Knees
+    bend as in the default pose. `trunk_half_size_m` is the trunk's box along x, y and z, `width_m`
+    the outline across the hips with vertical legs.
     """
 
     name: str
@@ -41,6 +45,7 @@ class RobotCard:
     foot_geoms: tuple[str, ...]
     knee_geoms: tuple[str, ...]
     joint_names: tuple[str, ...]
+    joint_signs: np.ndarray
     default_joint_pos_rad: np.ndarray
     joint_lower_rad: np.ndarray
     joint_upper_rad: np.ndarray
@@ -50,10 +55,10 @@ class RobotCard:
     action_scale_rad: float
     mass_kg: float
     foot_radius_m: float
-    hip_offset_m: tuple[float, float]
-    thigh_offset_m: float
-    thigh_length_m: float
-    calf_length_m: float
+    hip_offset_m: np.ndarray
+    thigh_offset_m: np.ndarray
+    knee_offset_m: np.ndarray
+    foot_offset_m: np.ndarray
     nominal_height_m: float
     trunk_half_size_m: tuple[float, float, float]
     width_m: float
@@ -64,15 +69,29 @@ class RobotCard:
         return np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
 
     @property
-    def hip_positions_m(self) -> np.ndarray:
-        """(4, 3): hip joints in the trunk frame."""
-        xy = self.leg_signs * np.array(self.hip_offset_m)
-        return np.concatenate([xy, np.zeros((N_LEGS, 1))], axis=1)
+    def link_lengths_m(self) -> np.ndarray:
+        """(4, 2): of each leg, thigh joint to knee and knee to foot, in the plane of the leg."""
+        offsets = np.stack([self.knee_offset_m, self.foot_offset_m], axis=1)
+        return np.hypot(offsets[..., 0], offsets[..., 2])
 
     @property
     def leg_length_m(self) -> float:
-        """Length of a straight leg, hip to foot."""
-        return self.thigh_length_m + self.calf_length_m
+        """Mean length of a straight front and rear leg, thigh joint to foot."""
+        front, rear = self.link_lengths_m[0].sum(), self.link_lengths_m[2].sum()
+        return float((front + rear) / 2)
+
+    @property
+    def feet_below_m(self) -> np.ndarray:
+        """(4, 2): x and y in the trunk's frame of feet straight below the thigh joints."""
+        thigh = self.hip_offset_m + self.thigh_offset_m
+        y = thigh[:, 1] + (self.knee_offset_m + self.foot_offset_m)[:, 1]
+        return np.stack([thigh[:, 0], y], axis=1)
+
+    @property
+    def reach_m(self) -> float:
+        """Height of the trunk's origin on straight legs, from the feet's centres."""
+        drop = (self.hip_offset_m + self.thigh_offset_m)[:, 2]
+        return float((self.link_lengths_m.sum(axis=1) - drop).min())
 
     @property
     def weight_n(self) -> float:
@@ -86,17 +105,18 @@ class RobotCard:
 
 _TEXTS = ("name", "mjcf", "source", "trunk_body")
 _NAMES = {"foot_geoms": N_LEGS, "knee_geoms": N_LEGS, "joint_names": N_JOINTS}
-_ANGLES = ("default_joint_pos_rad", "joint_lower_rad", "joint_upper_rad")
-_GAINS = ("kp_nm_per_rad", "kd_nms_per_rad")
-"""A single gain holds for every joint."""
-_LENGTHS = ("foot_radius_m", "thigh_offset_m", "thigh_length_m", "calf_length_m", "width_m")
-_POSITIVE = {
-    **dict.fromkeys(("torque_limit_nm", *_GAINS), N_JOINTS),
-    **dict.fromkeys(("action_scale_rad", "mass_kg", "nominal_height_m", *_LENGTHS), 1),
-    **{"hip_offset_m": 2, "trunk_half_size_m": 3},
+_GAINS = ("kp_nm_per_rad", "kd_nms_per_rad", "torque_limit_nm")
+_JOINTS = ("default_joint_pos_rad", "joint_lower_rad", "joint_upper_rad", *_GAINS)
+_MIRRORED = {
+    "hip_offset_m": (-1.0, -1.0, 1.0),
+    **dict.fromkeys(("thigh_offset_m", "knee_offset_m", "foot_offset_m"), (1.0, -1.0, 1.0)),
 }
-_COUNTS = dict.fromkeys(_ANGLES, N_JOINTS) | _POSITIVE
-CARD_KEYS = (*_TEXTS, *_NAMES, *_COUNTS)
+"""What a rear leg and a right leg do to the front left leg's x and y."""
+_SIZES = ("action_scale_rad", "mass_kg", "foot_radius_m", "nominal_height_m", "width_m")
+_OPTIONAL: dict[str, Any] = {"joint_signs": 1}
+_NUMBERS = (*_JOINTS, *_SIZES, *_MIRRORED, "trunk_half_size_m")
+_POSITIVE = (*_GAINS, *_SIZES, "trunk_half_size_m")
+CARD_KEYS = (*_TEXTS, *_NAMES, *_NUMBERS)
 _LARGEST = 1e6
 
 _Wrong = Callable[[str], RobotError]
@@ -165,7 +185,8 @@ def _card(path: Path, raw: dict[str, Any]) -> RobotCard:
         _check_names(raw[key], key, count, wrong)
     entries: dict[str, Any] = {key: raw[key] for key in _TEXTS if key != "mjcf"}
     entries |= {key: tuple(raw[key]) for key in _NAMES}
-    entries |= {key: _numbers(raw[key], key, count, wrong) for key, count in _COUNTS.items()}
+    entries |= {key: _numbers(raw[key], key, wrong) for key in _NUMBERS}
+    entries |= {key: _numbers(raw.get(key, value), key, wrong) for key, value in _OPTIONAL.items()}
     card = RobotCard(path=path, mjcf_path=path.parent / raw["mjcf"], **entries)
     _check_pose(card)
     if not card.mjcf_path.is_file():
@@ -177,11 +198,12 @@ def _check_keys(path: Path, raw: dict[str, Any], wrong: _Wrong) -> None:
     missing = [key for key in CARD_KEYS if key not in raw]
     if missing:
         raise wrong(f"its card {path.name} lacks {', '.join(missing)}")
-    unknown = sorted(set(raw) - set(CARD_KEYS))
+    allowed = (*CARD_KEYS, *_OPTIONAL)
+    unknown = sorted(set(raw) - set(allowed))
     if unknown:
         raise wrong(
             f"its card {path.name} has the unknown {', '.join(unknown)}; "
-            f"allowed: {', '.join(CARD_KEYS)}"
+            f"allowed: {', '.join(allowed)}"
         )
 
 
@@ -195,28 +217,61 @@ def _check_names(names: Any, key: str, count: int, wrong: _Wrong) -> None:
         raise wrong(f"{key} names {', '.join(twice)} more than once")
 
 
-def _numbers(value: Any, key: str, count: int, wrong: _Wrong) -> Any:
-    """The key's numbers: one float, a tuple, or float64 (12,) in the order of the joints."""
-    items = value if isinstance(value, list) else [value]
-    if not all(
-        isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < _LARGEST for x in items
-    ):
+def _numbers(value: Any, key: str, wrong: _Wrong) -> Any:
+    """The key's numbers: a float, a tuple of three, or float64 (12,) or (4, 3)."""
+    try:
+        numbers = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        numbers = np.array(np.nan)
+    if _not_a_number(value) or not (np.abs(numbers) < _LARGEST).all():
         raise wrong(f"{key} has to be a number or a list of numbers, all finite")
-    if key in _GAINS and len(items) == 1:
-        items = items * count
-    if len(items) != count:
-        needs = f"{'1 or ' if key in _GAINS else ''}{count} numbers" if count > 1 else "one number"
-        raise wrong(f"{key} needs {needs}, not {len(items)}")
-    numbers = np.array(items, dtype=np.float64)
     if key in _POSITIVE and not (numbers > 0).all():
         raise wrong(f"{key} has to be positive")
-    if count == N_JOINTS:
+    if key in _SIZES:
+        if numbers.size != 1:
+            raise wrong(f"{key} needs one number, not {numbers.size}")
+        return float(numbers.ravel()[0])
+    if key == "trunk_half_size_m":
+        if numbers.shape != (3,):
+            raise wrong(f"{key} needs 3 numbers, not {numbers.size}")
+        return tuple(numbers.tolist())
+    return _of_legs(numbers, key, wrong) if key in _MIRRORED else _of_joints(numbers, key, wrong)
+
+
+def _not_a_number(value: Any) -> bool:
+    """Whether something in nested lists is no number; JSON's true and texts are none."""
+    if isinstance(value, list):
+        return any(map(_not_a_number, value))
+    return isinstance(value, bool) or not isinstance(value, int | float)
+
+
+def _of_joints(numbers: np.ndarray, key: str, wrong: _Wrong) -> np.ndarray:
+    """(12,): one number is every joint's, three are the hip's, thigh's and calf's of every leg."""
+    if numbers.ndim > 1 or numbers.size not in (1, JOINTS_PER_LEG, N_JOINTS):
+        raise wrong(f"{key} needs 1, {JOINTS_PER_LEG} or {N_JOINTS} numbers, not {numbers.size}")
+    if key == "joint_signs" and not (np.abs(numbers) == 1).all():
+        raise wrong("joint_signs has to be 1 or -1")
+    return np.resize(numbers, N_JOINTS)
+
+
+def _of_legs(numbers: np.ndarray, key: str, wrong: _Wrong) -> np.ndarray:
+    """(4, 3): three numbers are the front left leg's, and mirrored."""
+    if numbers.shape == (N_LEGS, 3):
         return numbers
-    return float(numbers[0]) if count == 1 else tuple(numbers.tolist())
+    if numbers.shape != (3,):
+        raise wrong(
+            f"{key} needs 3 numbers, the front left leg's, or {N_LEGS} lists of 3, "
+            f"not {numbers.size} numbers"
+        )
+    legs = np.tile(numbers, (N_LEGS, 1))
+    rear, right, _ = _MIRRORED[key]
+    legs[2:, 0] *= rear
+    legs[1::2, 1] *= right
+    return legs
 
 
 def _check_pose(card: RobotCard) -> None:
-    """Check limits, default pose and leg length against each other."""
+    """Check limits, default pose and leg lengths against each other."""
     for i, joint in enumerate(card.joint_names):
         low, high = card.joint_lower_rad[i], card.joint_upper_rad[i]
         default = card.default_joint_pos_rad[i]
@@ -229,13 +284,11 @@ def _check_pose(card: RobotCard) -> None:
                 f"the default position of {joint}, {default:g}, is outside its limits "
                 f"{low:g} to {high:g}"
             )
-        if i % JOINTS_PER_LEG == JOINTS_PER_LEG - 1 and default >= 0:
-            raise card.wrong(
-                f"the default position of {joint}, {default:g}, is not below 0: "
-                "knees have to bend backwards"
-            )
-    if card.nominal_height_m >= card.leg_length_m:
+    if not card.link_lengths_m.all():
+        raise card.wrong("knee_offset_m and foot_offset_m need a length in x and z")
+    reach = card.reach_m + card.foot_radius_m
+    if card.nominal_height_m >= reach:
         raise card.wrong(
             f"nominal_height_m {card.nominal_height_m:g} is out of reach: "
-            f"the legs are {card.leg_length_m:g} long"
+            f"on straight legs it is {reach:g}"
         )

@@ -11,9 +11,18 @@ from collectors.physics.interface import Availability, PhysicsState, RobotStart
 from collectors.physics.mujoco.host import RobotRows, write_start
 from collectors.physics.mujoco.model import build_model
 from collectors.robots.robot import N_JOINTS, RobotCard
-from collectors.timing import DECIMATION
+from collectors.timing import DECIMATION, SUBSTEP_S
 
 _FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
+_DIVERGED = [
+    int(kind)
+    for kind in (
+        mujoco.mjtWarning.mjWARN_BADQPOS,
+        mujoco.mjtWarning.mjWARN_BADQVEL,
+        mujoco.mjtWarning.mjWARN_BADQACC,
+    )
+]
+"""MuJoCo's warnings of numbers that are not finite, or huge; it goes on from the file's pose."""
 
 
 def availability() -> Availability:
@@ -42,7 +51,9 @@ class MujocoBackend:
         nominal = build_model(robot)
         self._nominal = nominal
         self._models = [copy.copy(nominal) for _ in range(num_robots)]
+        _no_log_file()
         self._datas = [mujoco.MjData(nominal) for _ in range(threads)]
+        self._warned = [data.warning.number for data in self._datas]
         self._scratch = mujoco.MjData(nominal)
         self.pool = Rollout(nthread=threads)
         self._chunk = max(1, num_robots // (threads * 8))
@@ -78,7 +89,7 @@ class MujocoBackend:
         self.state.base_lin_vel_world[ids, :2] += velocity_xy
 
     def step(self, joint_targets: np.ndarray) -> None:
-        """See `PhysicsBackend.step`."""
+        """See `PhysicsBackend.step`; RobotError when the simulation diverges."""
         rows = self._rows
         _delay(self._control, rows.targets, joint_targets + rows.joint_offset, rows.lag)
         self.pool.rollout(
@@ -92,6 +103,11 @@ class MujocoBackend:
             skip_checks=True,
             chunk_size=self._chunk,
         )
+        if any(count[_DIVERGED].any() for count in self._warned):
+            raise self._robot.wrong(
+                "the simulation diverged: its gains are too stiff for the physics step of "
+                f"{1000 * SUBSTEP_S:g} ms; lower kd_nms_per_rad or kp_nm_per_rad"
+            )
         rows.sensor_origin[:] = rows.origin
         _keep_last(self._states, self._full, rows.period, rows.origin)
         self.state = self._read()
@@ -102,6 +118,13 @@ class MujocoBackend:
 
     def _read(self) -> PhysicsState:
         return self._rows.read(self._pos, self._vel, self._sensors[:, -1])
+
+
+def _no_log_file() -> None:
+    """Keep MuJoCo from writing MUJOCO_LOG.TXT into the working directory."""
+    config = mujoco.MjLogConfig.get()
+    config.logto_file = config.logto_console = False
+    mujoco.MjLogConfig.set(config)
 
 
 @compiled

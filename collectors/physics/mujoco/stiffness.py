@@ -1,0 +1,34 @@
+"""How stiff gains may be at the physics step."""
+
+import mujoco
+import numpy as np
+
+from collectors.robots.robot import RobotCard
+from collectors.timing import SUBSTEP_S
+
+
+def stiffness(
+    robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray, kd: np.ndarray
+) -> tuple[float, str]:
+    """How near gains (12,) come to instability in the air, and the joint that is nearest to it.
+
+    Semi-implicit Euler with step h on M a = -kp q - (kd + d) v, d the joints' own damping, is
+    stable while no eigenvalue of M^-1 (h (kd + d) + h^2 kp / 2) reaches 2: here the largest one
+    over 2, so gains are stable below 1. M is the default pose's, with armature.
+    """
+    data = mujoco.MjData(model)
+    root = int(model.body(robot.trunk_body).jntadr[0])
+    start = int(model.jnt_qposadr[root])
+    data.qpos[start : start + 7] = 0, 0, 10, 1, 0, 0, 0
+    for name, angle in zip(robot.joint_names, robot.default_joint_pos_rad, strict=True):
+        data.joint(name).qpos[0] = angle
+    mujoco.mj_forward(model, data)
+    inertia = np.empty((model.nv, model.nv))
+    mujoco.mj_fullM(model, data, inertia)
+    damping = np.zeros(model.nv)
+    dofs = [int(model.joint(name).dofadr[0]) for name in robot.joint_names]
+    damping[dofs] = SUBSTEP_S * (kd + model.dof_damping[dofs]) + SUBSTEP_S**2 * kp / 2
+    values, vectors = np.linalg.eig(np.linalg.solve(inertia, np.diag(damping)))
+    largest = int(np.argmax(values.real))
+    joint = int(np.argmax(np.abs(vectors[dofs, largest])))
+    return float(values.real[largest]) / 2.0, robot.joint_names[joint]
