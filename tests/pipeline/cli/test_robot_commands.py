@@ -73,7 +73,7 @@ def test_what_looks_wrong_is_said_and_can_be_used(run: Run, tmp_path: Path) -> N
     ("card", "mjcf", "complaint"),
     [
         ({"joint_names": ["FL_hip_joint"]}, (), "joint_names needs 12 names, not 1"),
-        ({"kp_nm_per_rad": [35.0] * 11}, (), "kp_nm_per_rad needs 1 or 12 numbers, not 11"),
+        ({"kp_nm_per_rad": [35.0] * 11}, (), "kp_nm_per_rad needs 1, 3 or 12 numbers, not 11"),
         ({"mass_kg": MISSING}, (), "its card robot.json lacks mass_kg"),
         ({"trunk_body": "torso"}, (), "mine.xml has no body 'torso'"),
         (changed("default_joint_pos_rad", 0, 2.0), (), "outside its limits -1.047 to 1.047"),
