@@ -15,6 +15,7 @@ from collectors.experts.expert import ExpertFeatures
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
 from collectors.policies import Observation
+from collectors.robots.commands import C
 from collectors.robots.gait import GaitReference
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from collectors.scenarios.skills import SKILLS
@@ -164,8 +165,10 @@ class ExpertTask:
                 level = max(0, level - 1)
             self.levels[index, skill] = level
             succeeded = self._env.success(index, fell)
+            # Exploration shakes a robot that stands, so that only its falls count.
+            mastered = succeeded if track.command[C.LOCOMOTE] else not fell
             cell = list(TERRAIN_SHARES).index(spec.terrain), skill
-            self.successes[cell] += _MEAN_RATE * (succeeded - self.successes[cell])
+            self.successes[cell] += _MEAN_RATE * (mastered - self.successes[cell])
             self.finished.append(
                 {
                     "terrain": spec.terrain,

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,23 @@ class RobotError(ValueError):
     """A robot card, or its MJCF, that cannot be used."""
 
 
+VARIATION: dict[str, tuple[float, float]] = {
+    "size": (0.75, 1.35),
+    "trunk_length": (0.85, 1.2),
+    "trunk_width": (0.85, 1.2),
+    "trunk_height": (0.85, 1.2),
+    "thigh_length": (0.85, 1.2),
+    "calf_length": (0.85, 1.2),
+    "mass": (0.85, 1.2),
+    "trunk_mass": (0.8, 1.25),
+    "kp": (0.8, 1.25),
+    "kd": (0.8, 1.25),
+}
+"""Factors between which the bodies of a family are drawn: of every length, of the trunk's sizes
+(and with them of the distances between the legs), of links, of the density of all and of the trunk,
+and of gains that follow weight and leg length."""
+
+
 @dataclass(frozen=True)
 class RobotCard:
     """A quadruped with three joints a leg: hip roll, thigh pitch, calf pitch.
@@ -34,7 +51,7 @@ class RobotCard:
     joint, from there to the thigh joint, to the knee and to the foot's centre. `joint_signs` is +1
     where a positive angle turns about +x (hip) or +y (thigh, calf), -1 where about -x or -y. Knees
     bend as in the default pose. `trunk_half_size_m` is the trunk's box along x, y and z, `width_m`
-    the outline across the hips with vertical legs.
+    the outline across the hips with vertical legs, `variation` the ranges of its family.
     """
 
     name: str
@@ -62,6 +79,7 @@ class RobotCard:
     nominal_height_m: float
     trunk_half_size_m: tuple[float, float, float]
     width_m: float
+    variation: dict[str, tuple[float, float]] = field(default_factory=lambda: dict(VARIATION))
 
     @property
     def leg_signs(self) -> np.ndarray:
@@ -113,7 +131,7 @@ _MIRRORED = {
 }
 """What a rear leg and a right leg do to the front left leg's x and y."""
 _SIZES = ("action_scale_rad", "mass_kg", "foot_radius_m", "nominal_height_m", "width_m")
-_OPTIONAL: dict[str, Any] = {"joint_signs": 1}
+OPTIONAL_KEYS = ("joint_signs", "variation")
 _NUMBERS = (*_JOINTS, *_SIZES, *_MIRRORED, "trunk_half_size_m")
 _POSITIVE = (*_GAINS, *_SIZES, "trunk_half_size_m")
 CARD_KEYS = (*_TEXTS, *_NAMES, *_NUMBERS)
@@ -186,7 +204,8 @@ def _card(path: Path, raw: dict[str, Any]) -> RobotCard:
     entries: dict[str, Any] = {key: raw[key] for key in _TEXTS if key != "mjcf"}
     entries |= {key: tuple(raw[key]) for key in _NAMES}
     entries |= {key: _numbers(raw[key], key, wrong) for key in _NUMBERS}
-    entries |= {key: _numbers(raw.get(key, value), key, wrong) for key, value in _OPTIONAL.items()}
+    entries["joint_signs"] = _numbers(raw.get("joint_signs", 1), "joint_signs", wrong)
+    entries["variation"] = VARIATION | _ranges(raw.get("variation", {}), wrong)
     card = RobotCard(path=path, mjcf_path=path.parent / raw["mjcf"], **entries)
     _check_pose(card)
     if not card.mjcf_path.is_file():
@@ -198,7 +217,7 @@ def _check_keys(path: Path, raw: dict[str, Any], wrong: _Wrong) -> None:
     missing = [key for key in CARD_KEYS if key not in raw]
     if missing:
         raise wrong(f"its card {path.name} lacks {', '.join(missing)}")
-    allowed = (*CARD_KEYS, *_OPTIONAL)
+    allowed = (*CARD_KEYS, *OPTIONAL_KEYS)
     unknown = sorted(set(raw) - set(allowed))
     if unknown:
         raise wrong(
@@ -236,6 +255,19 @@ def _numbers(value: Any, key: str, wrong: _Wrong) -> Any:
             raise wrong(f"{key} needs 3 numbers, not {numbers.size}")
         return tuple(numbers.tolist())
     return _of_legs(numbers, key, wrong) if key in _MIRRORED else _of_joints(numbers, key, wrong)
+
+
+def _ranges(value: Any, wrong: _Wrong) -> dict[str, tuple[float, float]]:
+    """Ranges of `VARIATION` that the card replaces."""
+    if not isinstance(value, dict) or not set(value) <= set(VARIATION):
+        raise wrong(f"variation has to be an object with some of {', '.join(VARIATION)}")
+    ranges = {}
+    for name, ends in value.items():
+        numbers = isinstance(ends, list) and len(ends) == 2 and not _not_a_number(ends)
+        if not numbers or not 0 < ends[0] <= ends[1] < _LARGEST:
+            raise wrong(f"variation: {name} has to be [low, high], both positive")
+        ranges[name] = (float(ends[0]), float(ends[1]))
+    return ranges
 
 
 def _not_a_number(value: Any) -> bool:

@@ -1,9 +1,12 @@
-"""`gaitforge robot`: list and check robots."""
+"""`gaitforge robot`: list, check and vary robots."""
 
 import argparse
+from pathlib import Path
 
 from collectors.robots.robot import list_robots, load_robot
 from pipeline.cli.parsing.parser import actions, command, option
+from pipeline.cli.parsing.values import positive
+from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show, show_one, table
 
 _SIZES = ("mass_kg", "leg_length_m", "nominal_height_m")
@@ -64,4 +67,25 @@ def _check(arguments: argparse.Namespace) -> None:
     print(f"{robot.name} can be used" + (" all the same" if findings.warnings else ""))
 
 
-robot_command = actions("gaitforge robot check my_robot", _list, _check)
+@command(
+    "gaitforge robot vary aliengo --count 100 --out robots/family",
+    option("robot", "a shipped robot, or a folder or card as for check"),
+    option("--count", "bodies of the family", positive, 100),
+    option("--out", "folder of the bodies' folders", Path, required=True),
+    "--seed --json",
+)
+def _vary(arguments: argparse.Namespace) -> None:
+    """Write bodies drawn around a robot: other sizes, masses, links and gains."""
+    from collectors.modelling.varying import vary_robots
+
+    robot, seed = load_robot(arguments.robot), arguments.seed or 0
+    count, out = arguments.count, arguments.out
+    with TerminalReporter().step(f"vary {robot.name}", count, "body") as advance:
+        bodies = vary_robots(robot, seed, count, out, lambda: advance(1, ""))
+    show(
+        [{**fields_of(each, "name", *_SIZES), "folder": str(each.path.parent)} for each in bodies],
+        arguments.json,
+    )
+
+
+robot_command = actions("gaitforge robot check my_robot", _list, _check, _vary)

@@ -168,3 +168,23 @@ def test_an_experts_card_may_name_its_robot_from_its_own_folder(
 
 def test_an_experts_card_may_name_a_shipped_robot(tmp_path: Path) -> None:
     assert load_expert(str(write_expert(tmp_path, "go1"))).policy.robot.name == "go1"
+
+
+def test_a_family_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
+    command = ["robot", "vary", "go1", "--seed", "5", "--out", tmp_path / "family"]
+    code, out, _ = run(*command, "--count", "2")
+    assert code == 0
+    assert "go1-5-001" in out
+    first = _contents(tmp_path / "family" / "go1-5-000")
+    code, out, _ = run(*command, "--count", "3", "--json")
+    assert code == 0
+    assert '"name": "go1-5-002"' in out
+    assert _contents(tmp_path / "family" / "go1-5-000") == first
+    (tmp_path / "family" / "go1-5-001").rename(tmp_path / "family" / "go1-5-003")
+    code, _, err = run(*command, "--count", "4")
+    assert code == 2
+    assert "holds the robot 'go1-5-001', not 'go1-5-003'" in err
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}

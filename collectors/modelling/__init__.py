@@ -1,0 +1,1 @@
+"""Robots from files: varied bodies of a family."""
