@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from collectors.experts.network import Mlp
 from collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
 from collectors.policies import Memoryless, Observation
+from collectors.robots.batch import RobotBatch
 from collectors.robots.gait import GaitReference
 from collectors.robots.robot import N_JOINTS, RobotCard, list_robots, load_robot
 
@@ -33,14 +34,14 @@ class ExpertFeatures:
     reference: np.ndarray
 
     @classmethod
-    def of(cls, observation: Observation, robot: RobotCard, gait: GaitReference) -> Self:
+    def of(cls, observation: Observation, robots: RobotBatch, gait: GaitReference) -> Self:
         """From an observation of N robots, float32.
 
         features (N, FEATURE_DIM): last action and command, privileged block, reference action; the
         observation's noisy measurements are left out. reference (N, 12): the gait's action.
         """
         targets = gait.joint_targets(observation.command, observation.clock)
-        reference = (targets - robot.default_joint_pos_rad) / robot.action_scale_rad
+        reference = (targets - robots.default_joint_pos_rad) / robots.action_scale_rad
         reference = reference.astype(np.float32)
         known = observation.policy[:, _KNOWN]
         features = np.concatenate([known, observation.privileged, reference], axis=1)
@@ -57,12 +58,13 @@ class ExpertPolicy(Memoryless):
     def __init__(self, name: str, robot: RobotCard, weights: dict[str, np.ndarray]):
         self.name = name
         self.robot = robot
+        self._robots = RobotBatch(robot)
         self._gait = GaitReference(robot)
         self._residual = Mlp(weights, FEATURE_DIM, N_JOINTS, f"expert '{name}'")
 
     def act(self, observation: Observation) -> np.ndarray:
         """(N, 12) float32 actions."""
-        inputs = ExpertFeatures.of(observation, self.robot, self._gait)
+        inputs = ExpertFeatures.of(observation, self._robots, self._gait)
         return inputs.reference + self._residual(inputs.features)
 
     def parameters(self) -> int:

@@ -21,25 +21,19 @@ class LegKinematics:
     """
 
     def __init__(self, *robots: RobotCard):
-        hips, thighs, knees, feet = (
-            np.stack([getattr(robot, key) for robot in robots])
-            for key in ("hip_offset_m", "thigh_offset_m", "knee_offset_m", "foot_offset_m")
-        )
-        signs = np.stack([robot.joint_signs for robot in robots])
-        default = np.stack([robot.default_joint_pos_rad for robot in robots])
-        self._hip = hips
-        self._side = (thighs + knees + feet)[..., 1]
-        self._shift = thighs[..., ::2].copy()
-        self._links = np.stack([robot.link_lengths_m for robot in robots])
-        self._signs = signs.reshape(-1, N_LEGS, JOINTS_PER_LEG)
+        def of(key: str) -> np.ndarray:
+            return np.stack([getattr(robot, key) for robot in robots])
+
+        self._hip = of("hip_offset_m")
+        self._side = (of("thigh_offset_m") + of("knee_offset_m") + of("foot_offset_m"))[..., 1]
+        self._shift = of("thigh_offset_m")[..., ::2].copy()
+        self._links, self._knee = of("link_lengths_m"), of("knee_signs")
+        self._signs = of("joint_signs").reshape(-1, N_LEGS, JOINTS_PER_LEG)
         # Angles of a leg's parts are signs * joints + zeros.
         self._zeros = np.zeros(self._signs.shape)
-        thigh_zero, calf_zero = _angle(knees), _angle(feet)
-        bend = calf_zero - thigh_zero
-        default_bend = self._signs[..., 2] * default[:, 2::JOINTS_PER_LEG] + bend
-        turns = np.round(default_bend / (2 * np.pi))
-        self._zeros[..., 1], self._zeros[..., 2] = thigh_zero, bend - 2 * np.pi * turns
-        self._knee = np.where(default_bend - 2 * np.pi * turns < 0, -1.0, 1.0)
+        thigh, calf = of("link_angles_rad")[..., 0], of("link_angles_rad")[..., 1]
+        turns = np.round(of("knee_bend_rad") / (2 * np.pi))
+        self._zeros[..., 1], self._zeros[..., 2] = thigh, calf - thigh - 2 * np.pi * turns
 
     def foot_positions(self, joint_pos: np.ndarray) -> np.ndarray:
         """(N, 12) joint angles to (N, 4, 3) foot centres in the trunk frame."""
@@ -94,11 +88,6 @@ def standing_height_m(robot: RobotCard) -> float:
     """Height of the trunk's origin over flat ground in the default pose."""
     feet = LegKinematics(robot).foot_positions(robot.default_joint_pos_rad[None])
     return float(robot.foot_radius_m - feet[0, :, 2].min())
-
-
-def _angle(link: np.ndarray) -> np.ndarray:
-    """(...): angles of links (..., 3), in rad."""
-    return np.arctan2(-link[..., 0], -link[..., 2]) + 0.0
 
 
 @compiled

@@ -93,6 +93,28 @@ class RobotCard:
         return np.hypot(offsets[..., 0], offsets[..., 2])
 
     @property
+    def link_angles_rad(self) -> np.ndarray:
+        """(4, 2): angles of thigh and calf with all joints at 0, in the plane of the leg.
+
+        A link at angle a points along (-sin a, -cos a) in x and z; it turns about +y.
+        """
+        offsets = np.stack([self.knee_offset_m, self.foot_offset_m], axis=1)
+        return np.arctan2(-offsets[..., 0], -offsets[..., 2]) + 0.0
+
+    @property
+    def knee_bend_rad(self) -> np.ndarray:
+        """(4,): angle from thigh to calf in the default pose, before it is wrapped."""
+        thigh, calf = self.link_angles_rad.T
+        turned = (self.joint_signs * self.default_joint_pos_rad)[2::JOINTS_PER_LEG]
+        return turned + (calf - thigh)
+
+    @property
+    def knee_signs(self) -> np.ndarray:
+        """(4,): -1 where the knee bends backwards in the default pose, +1 where forwards."""
+        turns = np.round(self.knee_bend_rad / (2 * np.pi))
+        return np.where(self.knee_bend_rad - 2 * np.pi * turns < 0, -1.0, 1.0)
+
+    @property
     def leg_length_m(self) -> float:
         """Mean length of a straight front and rear leg, thigh joint to foot."""
         front, rear = self.link_lengths_m[0].sum(), self.link_lengths_m[2].sum()

@@ -23,6 +23,7 @@ from collectors.physics.contract.scene import (
 )
 from collectors.physics.interface import PhysicsState
 from collectors.policies import Observation
+from collectors.robots.batch import RobotBatch
 from collectors.robots.robot import N_JOINTS, RobotCard
 
 __all__ = [
@@ -140,7 +141,7 @@ def perfect_view(command: np.ndarray) -> StepView:
         heading=np.array([[1.0, 0.0]]),
     )
     return StepView(
-        robot=ROBOT,
+        robots=RobotBatch(ROBOT),
         command=command[None],
         state=state,
         geometry=geometry,
