@@ -5,6 +5,7 @@ An expert is a safetensors file and a JSON card. The MLP runs in NumPy: collecti
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,8 +18,9 @@ from collectors.experts.network import Mlp
 from collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
 from collectors.policies import Memoryless, Observation
 from collectors.robots.batch import RobotBatch
+from collectors.robots.descriptor import DESCRIPTOR_DIM, descriptor, scaled
 from collectors.robots.gait import GaitReference
-from collectors.robots.robot import N_JOINTS, RobotCard, list_robots, load_robot
+from collectors.robots.robot import N_JOINTS, RobotCard, list_robots, load_robot, load_robots
 
 EXPERTS = Path(__file__).parent.parent / "assets" / "experts"
 DEFAULT_EXPERT = "aliengo-locomotion"
@@ -34,17 +36,28 @@ class ExpertFeatures:
     reference: np.ndarray
 
     @classmethod
-    def of(cls, observation: Observation, robots: RobotBatch, gait: GaitReference) -> Self:
+    def of(
+        cls,
+        observation: Observation,
+        robots: RobotBatch,
+        gait: GaitReference,
+        bodies: np.ndarray | None = None,
+    ) -> Self:
         """From an observation of N robots, float32.
 
         features (N, FEATURE_DIM): last action and command, privileged block, reference action; the
         observation's noisy measurements are left out. reference (N, 12): the gait's action.
+
+        Args:
+            bodies: (N, DESCRIPTOR_DIM) scaled descriptors, which end the features of an expert for
+                a family of robots.
         """
         targets = gait.joint_targets(observation.command, observation.clock)
         reference = (targets - robots.default_joint_pos_rad) / robots.action_scale_rad
         reference = reference.astype(np.float32)
         known = observation.policy[:, _KNOWN]
-        features = np.concatenate([known, observation.privileged, reference], axis=1)
+        parts = [known, observation.privileged, reference]
+        features = np.concatenate(parts if bodies is None else [*parts, bodies], axis=1)
         return cls(features, reference)
 
 
@@ -52,7 +65,8 @@ class ExpertPolicy(Memoryless):
     """A trained expert as a policy; ValueError for weights that do not fit the features.
 
     Args:
-        weights: the tensors of an `Mlp` from FEATURE_DIM to 12.
+        weights: the tensors of an `Mlp` from FEATURE_DIM to 12, or from FEATURE_DIM +
+            DESCRIPTOR_DIM where the expert drives a family of robots.
     """
 
     def __init__(self, name: str, robot: RobotCard, weights: dict[str, np.ndarray]):
@@ -60,16 +74,26 @@ class ExpertPolicy(Memoryless):
         self.robot = robot
         self._robots = RobotBatch(robot)
         self._gait = GaitReference(robot)
-        self._residual = Mlp(weights, FEATURE_DIM, N_JOINTS, f"expert '{name}'")
+        self._body = scaled(descriptor(robot))[None] if drives_a_family(weights) else None
+        inputs = FEATURE_DIM + (0 if self._body is None else DESCRIPTOR_DIM)
+        self._residual = Mlp(weights, inputs, N_JOINTS, f"expert '{name}'")
 
     def act(self, observation: Observation) -> np.ndarray:
         """(N, 12) float32 actions."""
-        inputs = ExpertFeatures.of(observation, self._robots, self._gait)
+        body = self._body
+        if body is not None:
+            body = np.broadcast_to(body, (len(observation.policy), DESCRIPTOR_DIM))
+        inputs = ExpertFeatures.of(observation, self._robots, self._gait, body)
         return inputs.reference + self._residual(inputs.features)
 
     def parameters(self) -> int:
         """Number of trained parameters."""
         return self._residual.parameters()
+
+
+def drives_a_family(weights: Mapping[str, np.ndarray]) -> bool:
+    """Whether an expert's network reads a robot's descriptor beside the features."""
+    return "mean" in weights and weights["mean"].size == FEATURE_DIM + DESCRIPTOR_DIM
 
 
 @dataclass(frozen=True)
@@ -87,10 +111,15 @@ def list_experts() -> list[str]:
     return sorted(path.stem for path in EXPERTS.glob("*.safetensors"))
 
 
-def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
+def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
     """Load a shipped expert by name, or one from its `.safetensors` file.
 
-    ValueError for no such expert, no card, or weights that do not fit.
+    Args:
+        robot: what an expert for a family of robots drives (by default the first of those that it
+            was trained on); others drive their own.
+
+    Raises:
+        ValueError: no such expert or robot, no card, or weights that do not fit.
     """
     path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
     if not path.is_file():
@@ -107,7 +136,9 @@ def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
         raise ValueError(f"expert {path.name} cannot be read: {error}") from None
     if not isinstance(card, dict) or not isinstance(card.get("robot"), str) or not card["robot"]:
         raise ValueError(f"expert {path.name}: its card {card_path.name} names no robot")
-    policy = ExpertPolicy(path.stem, _robot_of(card["robot"], path), weights)
+    chosen = robot if robot and drives_a_family(weights) else ""
+    driven = load_robot(chosen) if chosen else _robot_of(card["robot"], path)
+    policy = ExpertPolicy(path.stem, driven, weights)
     return Expert(policy, card, hashlib.sha256(path.read_bytes()).hexdigest()[:16], weights)
 
 
@@ -125,7 +156,7 @@ def _robot_of(robot: str, expert: Path) -> RobotCard:
     places = (place, folder / name, folder.parent / name)
     for found in places:
         if found.exists():
-            return load_robot(str(found))
+            return load_robots(str(found))[0]
     tried = ", ".join(dict.fromkeys(map(str, places)))
     raise ValueError(
         f"expert {expert.name}: its robot '{robot}' is neither shipped "

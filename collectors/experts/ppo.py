@@ -17,7 +17,7 @@ from collectors.experts import ppo_checkpoint as checkpoint
 from collectors.experts.expert import load_expert
 from collectors.experts.ppo_algorithm import PPOSettings, Update, make_algorithm, ppo_updates
 from collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
-from collectors.robots.robot import DEFAULT_ROBOT, load_robot
+from collectors.robots.robot import DEFAULT_ROBOT, load_robots
 from datasets.files import write_bytes_durably
 
 _FIXED = ("robot", "robots", "hidden", "horizon")
@@ -29,6 +29,8 @@ class ExpertTrainingConfig(PPOSettings):
     """How an expert is trained; an action unit is 0.25 rad.
 
     Attributes:
+        robot: a robot's name, folder or card; or a folder of robots' folders, one family, for an
+            expert that also reads the body.
         robots: in parallel.
         full_speed_steps: environment steps over which commanded speeds widen to their range.
         start_from: an expert (name or file) whose actor training starts from, with `initial_std`
@@ -57,7 +59,7 @@ def train_expert(
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(config.seed)
     torch.set_num_threads(config.learner_threads)
-    task = ExpertTask(load_robot(config.robot), config.robots, config.threads, config.seed)
+    task = ExpertTask(load_robots(config.robot), config.robots, config.threads, config.seed)
     algorithm = make_algorithm(config, task)
     progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
     if extra:

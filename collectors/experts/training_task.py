@@ -5,6 +5,7 @@ distance and, where one stands, the passage; down below 40 % or after a fall (le
 relative to the command as windows are short).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
 from collectors.policies import Observation
 from collectors.robots.commands import C
+from collectors.robots.descriptor import descriptor, scaled
 from collectors.robots.gait import GaitReference
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from collectors.scenarios.skills import SKILLS
@@ -35,18 +37,26 @@ CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1
 
 
 class ExpertTask:
-    """The parts of `rsl_rl.env.VecEnv` that PPO reads: actions correct the gait."""
+    """The parts of `rsl_rl.env.VecEnv` that PPO reads: actions correct the gait.
 
-    def __init__(self, robot: RobotCard, robots: int, threads: int, seed: int):
+    Args:
+        bodies: of the parallel robots, taken in turn; more than one have their descriptors in the
+            features.
+    """
+
+    def __init__(self, bodies: Sequence[RobotCard], robots: int, threads: int, seed: int):
         self.num_envs = robots
         self.num_actions = N_JOINTS
         self.max_episode_length = EPISODE_STEPS
         self.device = "cpu"
         self.cfg: dict[str, object] = {}
         self.speed_scale = 0.0
-        self._robot = robot
-        self._env = LeggedEnvironment(robot, robots, threads)
-        self._gait = GaitReference(robot)
+        rows = [bodies[i % len(bodies)] for i in range(robots)] if len(bodies) > 1 else bodies
+        self._env = LeggedEnvironment(rows, robots, threads)
+        self._gait = GaitReference(*rows)
+        self._bodies = None
+        if len(bodies) > 1:
+            self._bodies = scaled(np.stack([descriptor(robot) for robot in rows]))
         self._seed = seed
         names, shares = list(TERRAIN_SHARES), np.array(list(TERRAIN_SHARES.values()))
         quota = np.floor(np.cumsum(shares) * robots + 1e-9)
@@ -73,7 +83,7 @@ class ExpertTask:
         self._inputs = self._features(self._env.observe())
 
     def get_observations(self) -> TensorDict:
-        """{"features": (N, FEATURE_DIM), "critic": (N, CRITIC_DIM)}."""
+        """{"features": (N, FEATURE_DIM or more), "critic": (N, CRITIC_DIM)}."""
         features = torch.from_numpy(self._inputs.features)
         hidden = torch.from_numpy(self._critic_only())
         return TensorDict({"features": features, "critic": hidden}, batch_size=[self.num_envs])
@@ -106,7 +116,7 @@ class ExpertTask:
         self._env.close()
 
     def _features(self, observation: Observation) -> ExpertFeatures:
-        return ExpertFeatures.of(observation, self._robot, self._gait)
+        return ExpertFeatures.of(observation, self._env.robots, self._gait, self._bodies)
 
     def _critic_only(self) -> np.ndarray:
         """(N, CRITIC_DIM) float32 for the critic only.
@@ -114,13 +124,13 @@ class ExpertTask:
         Time left of the window, level, terrain, skill, forces on feet and of barriers (weights).
         """
         state = self._env.physics.state
-        weight_n = self._robot.weight_n
+        weight_n = self._env.robots.weight_n
         left = 1.0 - self._env.step_count / EPISODE_STEPS
         return np.concatenate(
             [
                 left[:, None],
                 self._what,
-                np.linalg.norm(state.foot_force, axis=2) / weight_n,
+                np.linalg.norm(state.foot_force, axis=2) / weight_n[:, None],
                 (state.barrier_force / weight_n)[:, None],
             ],
             axis=1,

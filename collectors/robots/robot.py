@@ -185,11 +185,33 @@ def find_robot(robot: str) -> Path:
 
 
 def absolute_robot(robot: str) -> str:
-    """A shipped robot's name, or the absolute path of another; RobotError if there is none."""
+    """A shipped robot's name, or the absolute path of another or of a folder of robots.
+
+    RobotError if there is none.
+    """
     if robot in list_robots():
         return robot
+    if folders := _family(robot):
+        return str(folders[0].parent.resolve())
     path = find_robot(robot).resolve()
     return str(path.parent if path.name == CARD_FILE else path)
+
+
+def load_robots(robot: str) -> list[RobotCard]:
+    """The robot that `load_robot` loads, or all robots of a folder of robots' folders, by name.
+
+    RobotError as `load_robot`.
+    """
+    folders = [] if robot in list_robots() else _family(robot)
+    return [load_robot(str(folder)) for folder in folders] or [load_robot(robot)]
+
+
+def _family(robot: str) -> list[Path]:
+    """Folders of robots in a folder that is no robot's itself, sorted."""
+    path = Path(robot)
+    if not robot or not path.is_dir() or (path / CARD_FILE).is_file():
+        return []
+    return sorted(card.parent for card in path.glob(f"*/{CARD_FILE}"))
 
 
 def load_robot(robot: str = "aliengo") -> RobotCard:

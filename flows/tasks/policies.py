@@ -77,7 +77,7 @@ class PolicySource:
         if self.made_by:
             return _class(self.made_by)(robots), 0, load_robot(robot or DEFAULT_ROBOT)
         if self.run is None:
-            expert = load_expert(self.expert).policy
+            expert = load_expert(self.expert, robot).policy
             expert.name = self.name
             return expert, expert.parameters(), load_robot(robot) if robot else expert.robot
         if is_exported_policy(self.run):

@@ -152,7 +152,7 @@ def test_another_configuration_in_the_folder_is_refused(
 
 
 def test_the_task_gives_rsl_rl_what_it_reads() -> None:
-    task = ExpertTask(ROBOT, 40, 1, 0)
+    task = ExpertTask([ROBOT], 40, 1, 0)
     try:
         observations = task.get_observations()
         assert observations["features"].shape == (40, FEATURE_DIM)
@@ -171,7 +171,7 @@ SLOTS = 80
 @pytest.fixture
 def task() -> Iterator[ExpertTask]:
     """Slots with every terrain and skill among them."""
-    made = ExpertTask(ROBOT, SLOTS, 1, 0)
+    made = ExpertTask([ROBOT], SLOTS, 1, 0)
     yield made
     made.close()
 
