@@ -111,6 +111,12 @@ def list_experts() -> list[str]:
     return sorted(path.stem for path in EXPERTS.glob("*.safetensors"))
 
 
+def robots_of_expert(name: str) -> list[RobotCard]:
+    """The robots that an expert was trained on; ValueError as `load_expert`."""
+    path, card = _files(name)
+    return _robots_of(card["robot"], path)
+
+
 def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
     """Load a shipped expert by name, or one from its `.safetensors` file.
 
@@ -121,6 +127,19 @@ def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
     Raises:
         ValueError: no such expert or robot, no card, or weights that do not fit.
     """
+    path, card = _files(name)
+    try:
+        weights = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"expert {path.name} cannot be read: {error}") from None
+    chosen = robot if robot and drives_a_family(weights) else ""
+    driven = load_robot(chosen) if chosen else _robots_of(card["robot"], path)[0]
+    policy = ExpertPolicy(path.stem, driven, weights)
+    return Expert(policy, card, hashlib.sha256(path.read_bytes()).hexdigest()[:16], weights)
+
+
+def _files(name: str) -> tuple[Path, dict[str, Any]]:
+    """An expert's file of weights, and its card."""
     path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
     if not path.is_file():
         raise ValueError(
@@ -130,33 +149,29 @@ def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
     if not card_path.is_file():
         raise ValueError(f"expert {path.name} has no card {card_path.name} beside it")
     try:
-        weights = load_file(path)
         card = json.loads(card_path.read_text())
-    except (SafetensorError, ValueError) as error:
+    except ValueError as error:
         raise ValueError(f"expert {path.name} cannot be read: {error}") from None
     if not isinstance(card, dict) or not isinstance(card.get("robot"), str) or not card["robot"]:
         raise ValueError(f"expert {path.name}: its card {card_path.name} names no robot")
-    chosen = robot if robot and drives_a_family(weights) else ""
-    driven = load_robot(chosen) if chosen else _robot_of(card["robot"], path)
-    policy = ExpertPolicy(path.stem, driven, weights)
-    return Expert(policy, card, hashlib.sha256(path.read_bytes()).hexdigest()[:16], weights)
+    return path, card
 
 
-def _robot_of(robot: str, expert: Path) -> RobotCard:
-    """The robot that an expert's card names: a shipped one, or a path.
+def _robots_of(robot: str, expert: Path) -> list[RobotCard]:
+    """The robot that an expert's card names: a shipped one, or a path of one or of a family.
 
     A path is relative to the expert's folder; the robot is also found, by its own name, in that
     folder or beside it, so that both can be moved together.
     """
     if robot in list_robots():
-        return load_robot(robot)
+        return [load_robot(robot)]
     folder = expert.resolve().parent
     place = folder / robot
     name = Path(place.parent.name, place.name) if place.suffix == ".json" else Path(place.name)
     places = (place, folder / name, folder.parent / name)
     for found in places:
         if found.exists():
-            return load_robots(str(found))[0]
+            return load_robots(str(found))
     tried = ", ".join(dict.fromkeys(map(str, places)))
     raise ValueError(
         f"expert {expert.name}: its robot '{robot}' is neither shipped "

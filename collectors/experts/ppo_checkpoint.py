@@ -73,9 +73,10 @@ def set_actor(algorithm: PPO, weights: Mapping[str, np.ndarray]) -> None:
     with torch.no_grad():
         for name, place in places.items():
             place.copy_(torch.from_numpy(weights[name]).reshape(place.shape))
-        normaliser._std.copy_(std)
-        normaliser._var.copy_(std.square())
-        normaliser.count.fill_(_STARTED_COUNT)
+        buffers = dict(normaliser.named_buffers())
+        buffers["_std"].copy_(std)
+        buffers["_var"].copy_(std.square())
+        buffers["count"].fill_(_STARTED_COUNT)
 
 
 def save_training(

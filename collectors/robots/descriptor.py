@@ -18,6 +18,12 @@ _BENDS = ("body_front_knee", "body_rear_knee")
 DESCRIPTOR_NAMES = ("body_mass_kg", *_LENGTHS, *_DRIVES, *_BENDS)
 """Lengths are of left legs; gains and torque limits of the front left leg, in Nm/rad, Nms/rad and
 Nm; knees: -1 where they bend backwards, +1 where forwards."""
+_DRIVE_UNITS = ("Nm/rad", "Nms/rad", "Nm")
+DESCRIPTOR_UNITS = (
+    *("kg", *["m"] * len(_LENGTHS)),
+    *(unit for unit in _DRIVE_UNITS for _ in JOINTS_OF_A_LEG),
+    *("1", "1"),
+)
 DESCRIPTOR_DIM = len(DESCRIPTOR_NAMES)
 
 

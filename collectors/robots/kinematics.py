@@ -56,7 +56,7 @@ class LegKinematics:
         feet = feet.reshape(-1, N_LEGS, 3)
         place = np.empty((6, *feet.shape[:2]))
         _unturned(feet, self._hip, self._side, self._shift, self._links, place)
-        x, y, z, drop, below, cos_calf = (self._by_robot(each) for each in place)
+        x, y, z, drop, below, cos_calf = place.reshape(6, -1, *self._side.shape)
         angles = np.empty((*x.shape, JOINTS_PER_LEG))
         hip = np.arctan2(z, y) - np.arctan2(drop, self._side)
         calf = self._knee * np.arccos(cos_calf)

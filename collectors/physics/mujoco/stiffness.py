@@ -28,7 +28,10 @@ def stiffness(
     damping = np.zeros(model.nv)
     dofs = [int(model.joint(name).dofadr[0]) for name in robot.joint_names]
     damping[dofs] = SUBSTEP_S * (kd + model.dof_damping[dofs]) + SUBSTEP_S**2 * kp / 2
-    values, vectors = np.linalg.eig(np.linalg.solve(inertia, np.diag(damping)))
-    largest = int(np.argmax(values.real))
-    joint = int(np.argmax(np.abs(vectors[dofs, largest])))
-    return float(values.real[largest]) / 2.0, robot.joint_names[joint]
+    # Similar to a symmetric matrix: L^-1 D L^-T with M = L L^T.
+    lower = np.linalg.cholesky(inertia)
+    half = np.linalg.solve(lower, np.diag(damping))
+    values, vectors = np.linalg.eigh(np.linalg.solve(lower, half.T))
+    speeds = np.linalg.solve(lower.T, vectors[:, -1])
+    joint = int(np.argmax(np.abs(speeds[dofs])))
+    return float(values[-1]) / 2.0, robot.joint_names[joint]

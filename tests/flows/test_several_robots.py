@@ -1,0 +1,133 @@
+"""One store of many robots: parts take the bodies in turn, and everything knows which is whose."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from collectors.experts.expert import DEFAULT_EXPERT, FEATURE_DIM
+from collectors.legged.data import CollectionGrid
+from collectors.modelling.varying import vary_robots
+from collectors.robots.descriptor import DESCRIPTOR_DIM, DESCRIPTOR_NAMES, descriptor
+from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
+from collectors.robots.stored_robots import SEVERAL, stored_robot
+from datasets import Store, open_store
+from datasets.catalog.glossary import glossary
+from flows.progress import Silent
+from flows.stages.collect import collect
+from flows.stages.replay import replay
+from flows.tasks.legged import LeggedPlan
+from tests.collectors.making import ROBOT
+from tests.collectors.robots.robot_folders import GO1
+
+GRID = CollectionGrid(("flat",), ("rush", "crawl"), (0, 4), parts=5, episodes_per_part=4)
+
+
+def gait_expert(path: Path, robot: str, family: bool) -> str:
+    """An expert that adds nothing to the gait, for one robot or a family."""
+    width = FEATURE_DIM + (DESCRIPTOR_DIM if family else 0)
+    weights = {
+        "mean": np.zeros(width, dtype=np.float32),
+        "std": np.ones(width, dtype=np.float32),
+        "layer0.weight": np.zeros((N_JOINTS, width), dtype=np.float32),
+        "layer0.bias": np.zeros(N_JOINTS, dtype=np.float32),
+    }
+    save_file(weights, path)
+    path.with_suffix(".json").write_text(json.dumps({"robot": robot}))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def bodies(tmp_path_factory: pytest.TempPathFactory) -> list[RobotCard]:
+    """Two varied bodies, in folders that are gone when the store is used."""
+    return vary_robots(ROBOT, 0, 2, tmp_path_factory.mktemp("family") / "bodies", lambda: None)
+
+
+@pytest.fixture(scope="module")
+def plan(bodies: list[RobotCard], tmp_path_factory: pytest.TempPathFactory) -> LeggedPlan:
+    """Aliengo by its expert, Go1 by its own, and a family by one for families."""
+    folder = tmp_path_factory.mktemp("experts")
+    family = str(bodies[0].path.parent.parent)
+    experts = [
+        DEFAULT_EXPERT,
+        gait_expert(folder / "go1.safetensors", "go1", False),
+        gait_expert(folder / "family.safetensors", family, True),
+    ]
+    return LeggedPlan(grid=GRID, expert=",".join(experts), robots=4, threads=1)
+
+
+@pytest.fixture(scope="module")
+def store(plan: LeggedPlan, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    path = tmp_path_factory.mktemp("store") / "legged.zarr"
+    collect(plan, path, Silent())
+    return open_store(path)
+
+
+def test_parts_take_the_robots_of_the_experts_in_turn(
+    store: Store, plan: LeggedPlan, bodies: list[RobotCard]
+) -> None:
+    names = ["aliengo", "go1", *(body.name for body in bodies)]
+    table = store.select().episodes()
+    robots = np.array(table.column("robot").to_pylist()).reshape(GRID.parts, -1)
+    assert robots[:, 0].tolist() == [*names, names[0]]
+    assert (robots == robots[:, :1]).all()
+    experts = dict(zip(table["robot"].to_pylist(), table["expert_hash"].to_pylist(), strict=True))
+    assert experts[names[2]] == experts[names[3]]
+    assert len(set(experts.values())) == 3
+    assert store.schema.robot == SEVERAL
+    assert store.verify() == []
+
+
+def test_columns_and_schema_describe_every_body(store: Store, bodies: list[RobotCard]) -> None:
+    for robot in (ROBOT, GO1, *bodies):
+        [row, *_] = store.select().where(f"robot = '{robot.name}'").episodes().to_pylist()
+        found = [row[name] for name in DESCRIPTOR_NAMES]
+        np.testing.assert_array_equal(found, descriptor(robot))
+    heavy = store.select().where("body_mass_kg > 20 and body_front_thigh_m > 0.2")
+    assert "aliengo" in set(heavy.episodes()["robot"].to_pylist())
+    assert "go1" not in set(heavy.episodes()["robot"].to_pylist())
+    known = {c.name: c for c in glossary(store.schema, store.select().episodes().schema)}
+    assert known["body_front_thigh_m"].meaning == "the robot's front thigh"
+    assert all(known[name].unit for name in DESCRIPTOR_NAMES)
+
+
+def test_a_store_is_replayed_bit_for_bit_where_the_robots_folders_are_gone(
+    store: Store, bodies: list[RobotCard], tmp_path: Path
+) -> None:
+    again = [stored_robot(store.schema.attributes, body.name) for body in bodies]
+    folder = bodies[0].path.parent.parent
+    moved = tmp_path / "away"
+    shutil.move(folder, moved)
+    try:
+        assert replay(store.path, 20, 0, Silent()) == []
+    finally:
+        shutil.move(moved, folder)
+    for body, other in zip(bodies, again, strict=True):
+        assert other.name == body.name
+        np.testing.assert_array_equal(descriptor(other), descriptor(body))
+
+
+def test_chosen_robots_are_collected_alone_and_lost_ones_named(
+    plan: LeggedPlan, bodies: list[RobotCard]
+) -> None:
+    one = replace(plan, robot=str(bodies[1].path.parent))
+    assert [robot.name for robot, _ in one.pairs()] == [bodies[1].name]
+    assert one.schema().robot == bodies[1].name
+    assert one.part_ids() != plan.part_ids()
+    with pytest.raises(ValueError, match="no expert among aliengo-locomotion drives go1"):
+        replace(plan, expert=DEFAULT_EXPERT, robot="aliengo,go1").schema()
+    with pytest.raises(ValueError, match="robot go1 is named more than once"):
+        replace(plan, robot="go1,go1").schema()
+
+
+def test_one_robots_plan_and_schema_are_as_before() -> None:
+    assert LeggedPlan().content().keys() == {
+        *("terrains", "skills", "levels", "parts", "episodes_per_part", "action_noise", "seed"),
+        *("expert", "sim", "form"),
+    }
+    assert "robots" not in LeggedPlan().schema().attributes
+    assert LeggedPlan().schema().robot == load_robot().name
