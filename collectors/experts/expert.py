@@ -18,7 +18,7 @@ from collectors.experts.network import Mlp
 from collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
 from collectors.policies import Memoryless, Observation
 from collectors.robots.batch import RobotBatch
-from collectors.robots.descriptor import DESCRIPTOR_DIM, descriptor, scaled
+from collectors.robots.descriptor import BODY_DIM, body_vector
 from collectors.robots.gait import GaitReference
 from collectors.robots.robot import N_JOINTS, RobotCard, list_robots, load_robot, load_robots
 
@@ -49,7 +49,7 @@ class ExpertFeatures:
         observation's noisy measurements are left out. reference (N, 12): the gait's action.
 
         Args:
-            bodies: (N, DESCRIPTOR_DIM) scaled descriptors, which end the features of an expert for
+            bodies: (N, BODY_DIM) body vectors, which end the features of an expert for
                 a family of robots.
         """
         targets = gait.joint_targets(observation.command, observation.clock)
@@ -66,7 +66,7 @@ class ExpertPolicy(Memoryless):
 
     Args:
         weights: the tensors of an `Mlp` from FEATURE_DIM to 12, or from FEATURE_DIM +
-            DESCRIPTOR_DIM where the expert drives a family of robots.
+            BODY_DIM where the expert drives a family of robots.
     """
 
     def __init__(self, name: str, robot: RobotCard, weights: dict[str, np.ndarray]):
@@ -74,15 +74,15 @@ class ExpertPolicy(Memoryless):
         self.robot = robot
         self._robots = RobotBatch(robot)
         self._gait = GaitReference(robot)
-        self._body = scaled(descriptor(robot))[None] if drives_a_family(weights) else None
-        inputs = FEATURE_DIM + (0 if self._body is None else DESCRIPTOR_DIM)
+        self._body = body_vector(robot)[None] if drives_a_family(weights) else None
+        inputs = FEATURE_DIM + (0 if self._body is None else BODY_DIM)
         self._residual = Mlp(weights, inputs, N_JOINTS, f"expert '{name}'")
 
     def act(self, observation: Observation) -> np.ndarray:
         """(N, 12) float32 actions."""
         body = self._body
         if body is not None:
-            body = np.broadcast_to(body, (len(observation.policy), DESCRIPTOR_DIM))
+            body = np.broadcast_to(body, (len(observation.policy), BODY_DIM))
         inputs = ExpertFeatures.of(observation, self._robots, self._gait, body)
         return inputs.reference + self._residual(inputs.features)
 
@@ -93,7 +93,7 @@ class ExpertPolicy(Memoryless):
 
 def drives_a_family(weights: Mapping[str, np.ndarray]) -> bool:
     """Whether an expert's network reads a robot's descriptor beside the features."""
-    return "mean" in weights and weights["mean"].size == FEATURE_DIM + DESCRIPTOR_DIM
+    return "mean" in weights and weights["mean"].size == FEATURE_DIM + BODY_DIM
 
 
 @dataclass(frozen=True)

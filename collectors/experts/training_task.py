@@ -17,7 +17,7 @@ from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
 from collectors.policies import Observation
 from collectors.robots.commands import C
-from collectors.robots.descriptor import descriptor, scaled
+from collectors.robots.descriptor import body_vector
 from collectors.robots.gait import GaitReference
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from collectors.scenarios.skills import SKILLS
@@ -56,7 +56,7 @@ class ExpertTask:
         self._gait = GaitReference(*rows)
         self._bodies = None
         if len(bodies) > 1:
-            self._bodies = scaled(np.stack([descriptor(robot) for robot in rows]))
+            self._bodies = np.stack([body_vector(robot) for robot in rows])
         self._seed = seed
         names, shares = list(TERRAIN_SHARES), np.array(list(TERRAIN_SHARES.values()))
         quota = np.floor(np.cumsum(shares) * robots + 1e-9)

@@ -12,7 +12,14 @@ from collectors.legged.observations import OBS_DIM, POLICY_SLICES, PRIVILEGED_DI
 from collectors.legged.rollout import STATE_DIM, EpisodeResult
 from collectors.part_arrays import joined_arrays
 from collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
-from collectors.robots.descriptor import DESCRIPTOR_NAMES, DESCRIPTOR_UNITS, descriptor
+from collectors.robots.descriptor import (
+    BODY_DIM,
+    BODY_SLICES,
+    DESCRIPTOR_NAMES,
+    DESCRIPTOR_UNITS,
+    body_vector,
+    descriptor,
+)
 from collectors.robots.robot import JOINTS_OF_A_LEG, LEGS, N_JOINTS, RobotCard, list_robots
 from collectors.robots.stored_robots import ROBOTS, SEVERAL, robots_attribute
 from collectors.scenarios.passages import OPEN_GROUND
@@ -67,14 +74,16 @@ def legged_schema(*robots: RobotCard, form: StoredForm | None = None) -> Schema:
         units = zip(DESCRIPTOR_NAMES, DESCRIPTOR_UNITS, strict=True)
         attributes["descriptor"] = dict(units)
     return Schema(
-        fields=_fields(joints, scales, form or StoredForm()),
+        fields=_fields(joints, scales, form or StoredForm(), several),
         control_dt_s=CONTROL_DT_S,
         robot=SEVERAL if several else robot.name,
         attributes=attributes,
     )
 
 
-def _fields(joint_names: Sequence[str], scales: set[float], form: StoredForm) -> tuple[Field, ...]:
+def _fields(
+    joint_names: Sequence[str], scales: set[float], form: StoredForm, bodies: bool
+) -> tuple[Field, ...]:
     dtype = "float16" if form.half else "float32"
     text = "observation before the step: all that a learned policy sees"
     obs = Field("obs", (OBS_DIM,), dtype, "SI (1, rad/s, rad, m/s)", text, POLICY_SLICES)
@@ -87,6 +96,10 @@ def _fields(joint_names: Sequence[str], scales: set[float], form: StoredForm) ->
     final_obs = replace(obs, name="final_obs", description=text, per="episode")
     fields = [obs, action, Field("reward", (), unit="1", description="reward of the step")]
     fields.append(final_obs)
+    if bodies:
+        text = "the robot's body as policies for many robots read it"
+        body = Field("body", (BODY_DIM,), "float32", "1", text, BODY_SLICES, per="episode")
+        fields.append(body)
     if form.state:
         text = "base position (world), quaternion wxyz and joint positions before the step"
         slices = {"base_pos": (0, 3), "base_quat": (3, 7), "joint_pos": (7, STATE_DIM)}
@@ -171,10 +184,13 @@ COLLECTION_PRESETS: dict[str, CollectionGrid] = {
 
 
 def part_arrays(
-    results: Sequence[EpisodeResult], schema: Schema
+    results: Sequence[EpisodeResult], schema: Schema, robot: RobotCard | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """As `joined_arrays`, episodes in plan order."""
-    return joined_arrays([result.record for result in _ordered(results)], schema)
+    """As `joined_arrays`, episodes in plan order; `robot` where the schema has its body."""
+    steps, per_episode = joined_arrays([result.record for result in _ordered(results)], schema)
+    if "body" in schema.names("episode") and robot is not None:
+        per_episode["body"] = np.tile(body_vector(robot), (len(results), 1))
+    return steps, per_episode
 
 
 def part_catalog(

@@ -2,7 +2,16 @@
 
 import numpy as np
 
-from collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, RobotCard
+from collectors.robots.robot import (
+    JOINTS_OF_A_LEG,
+    JOINTS_PER_LEG,
+    N_JOINTS,
+    N_LEGS,
+    RobotCard,
+)
+from collectors.rotations import wrapped
+from collectors.timing import GRAVITY_MS2
+from datasets.schema import consecutive_slices
 
 _MIDDLE_LENGTH_M, _MIDDLE_MASS_KG = 0.5, 25.0
 """Aliengo's leg and mass, for scaling."""
@@ -24,7 +33,6 @@ DESCRIPTOR_UNITS = (
     *(unit for unit in _DRIVE_UNITS for _ in JOINTS_OF_A_LEG),
     *("1", "1"),
 )
-DESCRIPTOR_DIM = len(DESCRIPTOR_NAMES)
 
 
 def descriptor(robot: RobotCard) -> np.ndarray:
@@ -51,24 +59,45 @@ def descriptor(robot: RobotCard) -> np.ndarray:
     )
 
 
-def scaled(bodies: np.ndarray) -> np.ndarray:
-    """(..., DESCRIPTOR_DIM) descriptors as networks read them: of the order of 1, float32.
+def body_vector(robot: RobotCard) -> np.ndarray:
+    """(BODY_DIM,) float32: the body as networks read it, in the order of `BODY_SLICES`.
 
-    Mass and lengths as logarithms relative to Aliengo's, gains and torques as logarithms of their
-    shares of weight times leg length (dimensionless), knees as they are.
+    Numbers of the order of 1: logarithms of lengths over leg lengths, of masses and leg lengths
+    over Aliengo's, of gains and torque limits over weight times leg length (with the time
+    sqrt(leg length / g)); angles in rad; signs.
     """
-    bodies = np.asarray(bodies, dtype=np.float64)
-    mass, rest = bodies[..., :1], bodies[..., 1:]
-    lengths, drives, knees = np.split(rest, [len(_LENGTHS), len(_LENGTHS) + len(_DRIVES)], axis=-1)
-    leg = (lengths[..., :4].sum(axis=-1, keepdims=True)) / 2
-    moment = 9.81 * mass * leg
-    time = np.sqrt(leg / 9.81)
-    shares = drives / moment
-    shares[..., 3:6] /= time
-    parts = (
-        np.log(mass / _MIDDLE_MASS_KG),
-        np.log(lengths / _MIDDLE_LENGTH_M),
-        np.log(shares),
-        knees,
+    leg, moment = robot.leg_length_m, robot.weight_n * robot.leg_length_m
+    values = descriptor(robot)
+    lengths = values[5:12]  # from the trunk's half length on
+    time_s = np.sqrt(leg / GRAVITY_MS2)
+    side = np.abs(robot.feet_below_m[:, 1] - robot.hip_offset_m[:, 1])
+    links = np.concatenate([side[:, None], robot.link_lengths_m], axis=1)
+    angles = robot.joint_signs * robot.default_joint_pos_rad
+    angles = angles.reshape(N_LEGS, JOINTS_PER_LEG) + np.stack(
+        [np.zeros(N_LEGS), robot.link_angles_rad[:, 0], np.diff(robot.link_angles_rad)[:, 0]],
+        axis=1,
     )
-    return np.concatenate(parts, axis=-1).astype(np.float32)
+    parts = {
+        "body_trunk": [
+            np.log(robot.mass_kg / _MIDDLE_MASS_KG),
+            np.log(leg / _MIDDLE_LENGTH_M),
+            *np.log(np.abs(lengths) / leg),
+        ],
+        "body_stiffness": np.log(robot.kp_nm_per_rad / moment),
+        "body_damping": np.log(robot.kd_nms_per_rad / (moment * time_s)),
+        "body_torque": np.log(robot.torque_limit_nm / moment),
+        "body_link": np.log(links.ravel() / leg),
+        "body_pose": wrapped(angles).ravel(),
+        "body_sign": robot.joint_signs,
+    }
+    return np.concatenate([np.asarray(parts[name]) for name in BODY_SLICES]).astype(np.float32)
+
+
+_PER_JOINT = ("stiffness", "damping", "torque", "link", "pose", "sign")
+BODY_SLICES = consecutive_slices(
+    {"body_trunk": 2 + 7, **{f"body_{name}": N_JOINTS for name in _PER_JOINT}}
+)
+"""Trunk: mass, leg length, the trunk's half sizes, hip x and y, foot y and nominal height. Of each
+joint in the card's order: gains, torque limit, length of the link below, angle in the default pose
+(of thighs from the vertical, of calves from the thigh) and sign."""
+BODY_DIM = max(stop for _, stop in BODY_SLICES.values())

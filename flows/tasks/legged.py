@@ -167,7 +167,7 @@ class LeggedSimulation(Simulation):
         own = load_expert(expert_name).hash if self._several else self._plan.actor_hash()
         simulator, expert = (physics.name, physics.version), (policy.name, own)
         catalog = data.part_catalog(results, self.env.robot, simulator, expert, self._several)
-        return PartData(*data.part_arrays(results, schema), catalog)
+        return PartData(*data.part_arrays(results, schema, self.env.robot), catalog)
 
     def close(self) -> None:
         """See `Simulation.close`."""

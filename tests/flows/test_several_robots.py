@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from collectors.experts.expert import DEFAULT_EXPERT, FEATURE_DIM
 from collectors.legged.data import CollectionGrid
 from collectors.modelling.varying import vary_robots
-from collectors.robots.descriptor import DESCRIPTOR_DIM, DESCRIPTOR_NAMES, descriptor
+from collectors.robots.descriptor import BODY_DIM, DESCRIPTOR_NAMES, descriptor
 from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
 from collectors.robots.stored_robots import SEVERAL, stored_robot
 from datasets import Store, open_store
@@ -29,7 +29,7 @@ GRID = CollectionGrid(("flat",), ("rush", "crawl"), (0, 4), parts=5, episodes_pe
 
 def gait_expert(path: Path, robot: str, family: bool) -> str:
     """An expert that adds nothing to the gait, for one robot or a family."""
-    width = FEATURE_DIM + (DESCRIPTOR_DIM if family else 0)
+    width = FEATURE_DIM + (BODY_DIM if family else 0)
     weights = {
         "mean": np.zeros(width, dtype=np.float32),
         "std": np.ones(width, dtype=np.float32),
