@@ -149,7 +149,7 @@ def test_a_missing_card_is_refused(copied: Path) -> None:
         (b"{}", "its card mine.json names no robot"),
         (b'{"robot": ""}', "its card mine.json names no robot"),
         (b'{"robot": 3}', "its card mine.json names no robot"),
-        (b'{"robot": "spot"}', "expert mine.safetensors: its robot 'spot' is neither shipped"),
+        (b'{"robot": "rex"}', "expert mine.safetensors: its robot 'rex' is neither shipped"),
     ],
 )
 def test_a_card_that_does_not_name_a_known_robot_is_refused(

@@ -66,11 +66,11 @@ def test_a_shipped_robot_stands(name: str) -> None:
     findings = check_robot(robot)
     assert findings.warnings == ()
     assert TRIAL_S == 2.0
-    assert findings.trial.height_m == pytest.approx(robot.nominal_height_m, abs=0.01)
+    assert findings.trial.height_m == pytest.approx(robot.nominal_height_m, rel=0.035)
     assert findings.trial.tilt_rad < 0.02
     assert findings.trial.joint_speed_rads < 0.2
-    assert findings.default_height_m == pytest.approx(robot.nominal_height_m, abs=0.02)
-    assert np.abs(findings.stance.torque_nm).max() < robot.torque_limit_nm.min() / 2
+    assert findings.default_height_m == pytest.approx(robot.nominal_height_m, rel=0.05)
+    assert (np.abs(findings.stance.torque_nm) < robot.torque_limit_nm / 2).all()
 
 
 def test_motors_and_sensors_follow_the_card_whatever_the_mjcf_has(foreign: RobotCard) -> None:

@@ -237,7 +237,7 @@ def test_a_gain_given_once_holds_for_every_joint(tmp_path: Path) -> None:
 
 def test_what_is_no_robot_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert "no robot 'spot'; allowed: aliengo, go1" in refusal("spot")
+    assert "no robot 'rex'; allowed: a1, aliengo, " in refusal("rex")
     assert "no robot ''" in refusal("")
     assert f"{tmp_path / 'empty'} holds no robot.json" in refusal(tmp_path / "empty")
 
