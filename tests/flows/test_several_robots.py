@@ -11,16 +11,25 @@ from safetensors.numpy import save_file
 
 from collectors.experts.expert import DEFAULT_EXPERT, FEATURE_DIM
 from collectors.legged.data import CollectionGrid
+from collectors.legged.evaluation import EvaluationGrid
 from collectors.modelling.varying import vary_robots
-from collectors.robots.descriptor import BODY_DIM, DESCRIPTOR_NAMES, descriptor
+from collectors.policies import StoredObservation
+from collectors.robots.descriptor import BODY_DIM, DESCRIPTOR_NAMES, body_vector, descriptor
 from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
 from collectors.robots.stored_robots import SEVERAL, stored_robot
 from datasets import Store, open_store
 from datasets.catalog.glossary import glossary
 from flows.progress import Silent
 from flows.stages.collect import collect
+from flows.stages.evaluate import EvaluatePlan, evaluate_policy
+from flows.stages.export import ExportPlan, run_export
 from flows.stages.replay import replay
+from flows.stages.train import TrainPlan, run_training
 from flows.tasks.legged import LeggedPlan
+from flows.tasks.policies import PolicySource
+from learners.training.batches import TrainingBatches
+from learners.training.config import TrainConfig
+from learners.training.distributed import Ranks
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import GO1
 
@@ -131,3 +140,70 @@ def test_one_robots_plan_and_schema_are_as_before() -> None:
     }
     assert "robots" not in LeggedPlan().schema().attributes
     assert LeggedPlan().schema().robot == load_robot().name
+
+
+@pytest.fixture(scope="module", params=["fcnet", "bot", "transformer"])
+def run(
+    store: Store, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A policy for all robots of the store, trained for a few steps."""
+    out = tmp_path_factory.mktemp("runs") / request.param
+    small = {"bot": {"embed_dim": 16, "n_layers": 2}}
+    overrides = small.get(request.param, {"hidden_dim": 16, "n_layers": 1})
+    config = TrainConfig(model=request.param, steps=4, model_overrides=overrides, threads=1)
+    run_training(TrainPlan(config=config), store.path, out, Silent())
+    return out
+
+
+def test_one_policy_drives_every_body_by_its_vector(run: Path, bodies: list[RobotCard]) -> None:
+    source = PolicySource("learned", run=run)
+    with pytest.raises(ValueError, match="drives several robots; name one: --robot"):
+        source.load(1)
+    rng = np.random.default_rng(0)
+    observation = StoredObservation(rng.normal(size=(2, 70)).astype(np.float32), np.zeros(2))
+    actions = {}
+    for robot in ("go1", "aliengo", str(bodies[0].path.parent)):
+        policy, _, card = source.load(2, robot)
+        actions[card.name] = policy.act(observation)
+        assert np.isfinite(actions[card.name]).all()
+        np.testing.assert_array_equal(source.load(2, robot)[0].act(observation), actions[card.name])
+    assert not np.allclose(actions["go1"], actions["aliengo"], atol=1e-4)
+
+
+def test_the_batch_has_each_episodes_own_body(store: Store) -> None:
+    selection = store.select()
+    config = TrainConfig(window_len=32, batch_size=4)
+    settled = replace(config, prefix_len=0)
+    batches = TrainingBatches(settled, selection, Ranks())
+    rows = selection.episodes()["robot"].to_pylist()
+    try:
+        for _, (_, batch) in zip(range(10), batches, strict=False):
+            for body, episode in zip(batch["body"], batch["episode"].tolist(), strict=True):
+                expected = body_vector(stored_robot(store.schema.attributes, rows[episode]))
+                np.testing.assert_array_equal(body.numpy(), expected)
+    finally:
+        batches.stream.close()
+
+
+def test_an_exported_policy_holds_the_body_of_its_robot(run: Path, tmp_path: Path) -> None:
+    source = PolicySource("learned", run=run)
+    observation = StoredObservation(
+        np.random.default_rng(0).normal(size=(1, 70)).astype(np.float32), np.zeros(1)
+    )
+    for robot in ("go1", "aliengo"):
+        out = tmp_path / robot
+        run_export(ExportPlan(robot=robot), run, out, Silent())
+        exported, _, card = PolicySource("exported", run=out).load(1)
+        assert card.name == robot
+        np.testing.assert_allclose(
+            exported.act(observation), source.load(1, robot)[0].act(observation), atol=1e-4
+        )
+
+
+def test_a_policy_for_many_robots_walks_in_closed_loop(run: Path) -> None:
+    plan = EvaluatePlan(
+        grid=EvaluationGrid(("flat",), ("stand",), levels=(0,), episodes=2), robot="go1", threads=1
+    )
+    found = evaluate_policy(PolicySource("learned", run=run), plan, Silent())
+    assert 0.0 <= found.survival <= 1.0
+    assert found.cells[0].episodes == 2
