@@ -198,12 +198,15 @@ def absolute_robot(robot: str) -> str:
 
 
 def load_robots(robot: str) -> list[RobotCard]:
-    """The robot that `load_robot` loads, or all robots of a folder of robots' folders, by name.
+    """Robots that `load_robot` loads, and those of folders of robots' folders; with commas.
 
     RobotError as `load_robot`.
     """
-    folders = [] if robot in list_robots() else _family(robot)
-    return [load_robot(str(folder)) for folder in folders] or [load_robot(robot)]
+    found = []
+    for name in robot.split(","):
+        folders = [] if name in list_robots() else _family(name)
+        found += [load_robot(str(folder)) for folder in folders] or [load_robot(name)]
+    return found
 
 
 def _family(robot: str) -> list[Path]:

@@ -186,7 +186,7 @@ def _pairs(experts: str, robots: str) -> tuple[tuple[RobotCard, str], ...]:
         else:
             own.setdefault(expert.policy.robot.name, name)
     if robots:
-        bodies = [body for name in robots.split(",") for body in load_robots(name)]
+        bodies = load_robots(robots)
     else:
         bodies = [body for name in experts.split(",") for body in robots_of_expert(name)]
     names = [body.name for body in bodies]

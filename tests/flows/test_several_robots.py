@@ -12,8 +12,10 @@ from safetensors.numpy import save_file
 from collectors.experts.expert import DEFAULT_EXPERT, FEATURE_DIM
 from collectors.legged.data import CollectionGrid
 from collectors.legged.evaluation import EvaluationGrid
+from collectors.legged.observations import OBS_DIM
 from collectors.modelling.varying import vary_robots
-from collectors.policies import StoredObservation
+from collectors.policies import Observation
+from collectors.robots.commands import N_COMMANDS
 from collectors.robots.descriptor import BODY_DIM, DESCRIPTOR_NAMES, body_vector, descriptor
 from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
 from collectors.robots.stored_robots import SEVERAL, stored_robot
@@ -21,8 +23,9 @@ from datasets import Store, open_store
 from datasets.catalog.glossary import glossary
 from flows.progress import Silent
 from flows.stages.collect import collect
-from flows.stages.evaluate import EvaluatePlan, evaluate_policy
+from flows.stages.evaluate import EvaluatePlan
 from flows.stages.export import ExportPlan, run_export
+from flows.stages.legged.bodies import evaluate_bodies
 from flows.stages.replay import replay
 from flows.stages.train import TrainPlan, run_training
 from flows.tasks.legged import LeggedPlan
@@ -142,6 +145,14 @@ def test_one_robots_plan_and_schema_are_as_before() -> None:
     assert LeggedPlan().schema().robot == load_robot().name
 
 
+def seen(rows: int) -> Observation:
+    """Some observation of N robots."""
+    rng = np.random.default_rng(0)
+    policy = rng.normal(size=(rows, OBS_DIM)).astype(np.float32)
+    zero = np.zeros(rows)
+    return Observation(policy, zero, np.zeros((rows, N_COMMANDS)), zero, lambda: zero)
+
+
 @pytest.fixture(scope="module", params=["fcnet", "bot", "transformer"])
 def run(
     store: Store, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -159,8 +170,7 @@ def test_one_policy_drives_every_body_by_its_vector(run: Path, bodies: list[Robo
     source = PolicySource("learned", run=run)
     with pytest.raises(ValueError, match="drives several robots; name one: --robot"):
         source.load(1)
-    rng = np.random.default_rng(0)
-    observation = StoredObservation(rng.normal(size=(2, 70)).astype(np.float32), np.zeros(2))
+    observation = seen(2)
     actions = {}
     for robot in ("go1", "aliengo", str(bodies[0].path.parent)):
         policy, _, card = source.load(2, robot)
@@ -187,9 +197,7 @@ def test_the_batch_has_each_episodes_own_body(store: Store) -> None:
 
 def test_an_exported_policy_holds_the_body_of_its_robot(run: Path, tmp_path: Path) -> None:
     source = PolicySource("learned", run=run)
-    observation = StoredObservation(
-        np.random.default_rng(0).normal(size=(1, 70)).astype(np.float32), np.zeros(1)
-    )
+    observation = seen(1)
     for robot in ("go1", "aliengo"):
         out = tmp_path / robot
         run_export(ExportPlan(robot=robot), run, out, Silent())
@@ -200,10 +208,22 @@ def test_an_exported_policy_holds_the_body_of_its_robot(run: Path, tmp_path: Pat
         )
 
 
-def test_a_policy_for_many_robots_walks_in_closed_loop(run: Path) -> None:
-    plan = EvaluatePlan(
-        grid=EvaluationGrid(("flat",), ("stand",), levels=(0,), episodes=2), robot="go1", threads=1
-    )
-    found = evaluate_policy(PolicySource("learned", run=run), plan, Silent())
-    assert 0.0 <= found.survival <= 1.0
-    assert found.cells[0].episodes == 2
+def test_a_policy_is_evaluated_on_every_body_beside_its_expert(
+    run: Path, plan: LeggedPlan, bodies: list[RobotCard], tmp_path: Path
+) -> None:
+    grid = EvaluationGrid(("flat",), ("stand",), levels=(0,), episodes=2)
+    evaluation = EvaluatePlan(grid=grid, threads=1, robots=2)
+    robots = [load_robot("go1"), bodies[0]]
+    experts = {robot.name: expert for robot, expert in plan.pairs()}
+    source = PolicySource("learned", run=run)
+    found = evaluate_bodies(source, evaluation, robots, Silent(), tmp_path / "kept", experts)
+    assert [each.robot for each in found] == ["go1", bodies[0].name]
+    for each in found:
+        assert 0.0 <= each.survival <= 1.0
+        assert each.expert_return is not None
+        assert each.share == pytest.approx(each.return_ / each.expert_return)
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
+    assert len(kept) == 4
+    again = evaluate_bodies(source, evaluation, robots, Silent(), tmp_path / "kept", experts)
+    assert again == found
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "kept").iterdir()} == kept
