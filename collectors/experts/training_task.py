@@ -111,6 +111,16 @@ class ExpertTask:
         observations, ended = self.get_observations(), torch.from_numpy(done.astype(np.int64))
         return observations, reward, ended, extras
 
+    def skill_levels(self) -> dict[str, float]:
+        """Mean level of each skill, over the robots on terrains where it is trained."""
+        found = {}
+        for column, name in enumerate(SKILL_NAMES):
+            skill = SKILLS[name]
+            rows = [i for i, terrain in enumerate(self._terrain) if skill.commanded_on(terrain)]
+            if rows:
+                found[name] = float(self.levels[rows, column].mean())
+        return found
+
     def close(self) -> None:
         """Free the simulator."""
         self._env.close()

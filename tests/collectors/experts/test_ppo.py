@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from collectors.experts.expert import FEATURE_DIM, ExpertPolicy, load_expert
 from collectors.experts.ppo import ExpertTrainingConfig, train_expert
+from collectors.experts.ppo_checkpoint import trained_steps
 from collectors.experts.training_task import (
     CRITIC_DIM,
     SKILL_NAMES,
@@ -24,6 +25,7 @@ from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from collectors.timing import EPISODE_STEPS
+from datasets.history import read_history
 from tests.collectors.making import FIRM_STANCE, ROBOT
 
 PER_UPDATE = 64 * 24
@@ -35,7 +37,7 @@ TINY = ExpertTrainingConfig(
     mini_batches=2,
     hidden=(16, 8),
     threads=1,
-    checkpoint_every=1,
+    checkpoint_every_s=0.0,
 )
 
 
@@ -149,6 +151,48 @@ def test_another_configuration_in_the_folder_is_refused(
         train_expert(replace(TINY, **changes), trained.folder, lambda summary: None)
     assert "\n" not in str(refusal.value)
     assert sorted(path.name for path in trained.folder.iterdir()) == before
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+@pytest.mark.parametrize(("every_s", "saved"), [(0.0, PER_UPDATE), (1e6, 0)])
+def test_checkpoints_come_by_the_clock(tmp_path: Path, every_s: float, saved: int) -> None:
+    def stop(row: dict[str, Any]) -> None:
+        if row["iteration"] == 2:
+            raise Interrupted
+
+    config = replace(TINY, checkpoint_every_s=every_s)
+    with pytest.raises(Interrupted):
+        train_expert(config, tmp_path, stop)
+    assert trained_steps(tmp_path) == saved
+    assert [row["steps"] for row in read_history(tmp_path)] == [PER_UPDATE, 2 * PER_UPDATE]
+    heard: list[int] = []
+    train_expert(config, tmp_path, lambda row: heard.append(row["steps"]))
+    assert heard[0] == saved + PER_UPDATE
+    assert [row["steps"] for row in read_history(tmp_path)] == [PER_UPDATE, 2 * PER_UPDATE]
+
+
+@pytest.mark.parametrize("every_s", [-1.0, float("nan"), float("inf")])
+def test_a_time_between_checkpoints_that_cannot_be_is_refused(every_s: float) -> None:
+    with pytest.raises(ValueError, match="checkpoint_every_s must be a number of seconds from 0"):
+        replace(TINY, checkpoint_every_s=every_s)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It has another setting of checkpoints, and no means of success."""
+    train_expert(replace(TINY, steps=PER_UPDATE), tmp_path, lambda row: None)
+    path = tmp_path / "training.json"
+    record = json.loads(path.read_text())
+    del record["config"]["checkpoint_every_s"]
+    record["config"]["checkpoint_every"] = 20
+    path.write_text(json.dumps(record))
+    tensors = load_file(tmp_path / record["tensors"])
+    save_file({k: v for k, v in tensors.items() if k != "successes"}, tmp_path / record["tensors"])
+    heard: list[int] = []
+    train_expert(TINY, tmp_path, lambda row: heard.append(row["steps"]))
+    assert heard == [2 * PER_UPDATE]
 
 
 def test_the_task_gives_rsl_rl_what_it_reads() -> None:
