@@ -22,6 +22,7 @@ from collectors.experts.expert import (
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.observations import POLICY_SLICES
 from collectors.policies import Observation
+from collectors.robots.batch import RobotBatch
 from collectors.robots.gait import GaitReference
 from collectors.robots.robot import N_JOINTS
 from tests.collectors.making import ROBOT, spec
@@ -115,7 +116,7 @@ def test_features_are_what_is_known_and_the_truth_without_the_noise(
     observation: Observation,
 ) -> None:
     gait = GaitReference(ROBOT)
-    made = ExpertFeatures.of(observation, ROBOT, gait)
+    made = ExpertFeatures.of(observation, RobotBatch(ROBOT), gait)
     known = observation.policy[:, slice(*KNOWN)]
     parts = [known, observation.privileged, made.reference]
     np.testing.assert_array_equal(made.features, np.concatenate(parts, axis=1))
@@ -124,7 +125,9 @@ def test_features_are_what_is_known_and_the_truth_without_the_noise(
     measured = observation.policy.copy()
     measured[:, : KNOWN[0]] += np.random.default_rng(0).normal(size=(3, KNOWN[0]))
     noisier = replace(observation, policy=measured)
-    np.testing.assert_array_equal(ExpertFeatures.of(noisier, ROBOT, gait).features, made.features)
+    np.testing.assert_array_equal(
+        ExpertFeatures.of(noisier, RobotBatch(ROBOT), gait).features, made.features
+    )
 
 
 def test_an_unknown_expert_is_refused_with_the_shipped_ones() -> None:
