@@ -136,7 +136,7 @@ def test_a_training_that_is_stopped_anyhow_goes_on_without_gap_or_repeat(
         resumed_from = checkpoint(folder)["steps"]
         begun = partial(has_begun, folder, inode(folder), resumed_from)
         child = command_line.start(words)
-        soon(begun)
+        soon(begun, 120.0)
         if number == STOPS[0][0]:
             assert_refused(run(*words), "another process trains in")
         time.sleep(moments.uniform(0.0, 0.4))
