@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,19 @@ import numpy as np
 from collectors.experts.ppo import ExpertTrainingConfig, train_expert
 from collectors.experts.ppo_checkpoint import trained_steps
 from collectors.legged.evaluation import EvaluationGrid
+from collectors.robots.robot import load_robots
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from flows.progress import Reporter, from_totals
 from flows.records.records import provenance, training_lock, write_record
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from flows.stages.legged.bodies import evaluate_bodies
 
 CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), episodes=200)
 """Of the card's table: easy, middle and hard levels, fully randomised, held-out tiles."""
+
+CARD_BODIES = 8
+"""Most bodies of a family in the card of its expert."""
 
 TABLE_EVERY = 20
 """Updates between tables of success and survival."""
@@ -39,9 +46,16 @@ def run_expert_training(
         # The policy needs a card to be loaded, and measured.
         path = weights.with_suffix(".json")
         write_record(path, card | provenance())
+        source = PolicySource("expert", expert=str(weights))
         plan = EvaluatePlan(grid=grid, threads=config.threads)
-        evaluation = evaluate_policy(PolicySource("expert", expert=str(weights)), plan, reporter)
-        write_record(path, card | provenance() | {"evaluation": evaluation})
+        bodies = load_robots(config.robot)
+        if len(bodies) == 1:
+            measured: dict[str, object] = {"evaluation": evaluate_policy(source, plan, reporter)}
+        else:
+            some = bodies[:: ceil(len(bodies) / CARD_BODIES)]
+            plan = replace(plan, grid=replace(grid, episodes=ceil(grid.episodes / len(some))))
+            measured = {"bodies": evaluate_bodies(source, plan, some, reporter)}
+        write_record(path, card | provenance() | measured)
     return weights
 
 
