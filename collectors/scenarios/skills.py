@@ -35,7 +35,8 @@ class Skill:
         ranges: of the commands that differ from the neutral trot's, drawn uniformly.
         mirrored: commands that take either sign with equal chance.
         terrains: where it is commanded, None for all; a terrain's record may name it too.
-        share: of the episodes that train an expert; 0 leaves the skill out of training.
+        share: of the episodes that train an expert, before cells that fail get more; 0 leaves the
+            skill out of training.
         passage: what stands on its track.
     """
 
