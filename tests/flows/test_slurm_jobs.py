@@ -364,7 +364,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_any_number_of_signals_ends_a_collecting_task_with_its_code(tmp_path: Path) -> None:
     numbers = [signal.SIGINT, signal.SIGTERM] * ROUNDS
     plan = replace(PLAN, robots=256, grid=replace(PLAN.grid, episodes_per_part=256))

@@ -63,7 +63,7 @@ def succeed_always(
     monkeypatch.setattr(demonstrations, "_play", playing)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_planned_episodes_open_the_door_and_are_alike(tmp_path: Path) -> None:
     told: list[tuple[int, str]] = []
     # Fewer rounds and samples than recommended open the door too.

@@ -356,7 +356,7 @@ def test_wrong_settings_are_refused(setting: dict[str, Any], message: str) -> No
         replace(SMALL, **setting)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hopper_learns_to_stand_and_hop_within_a_few_thousand_steps(tmp_path: Path) -> None:
     config = GymTrainingConfig(
         steps=3_000,

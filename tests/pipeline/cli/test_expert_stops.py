@@ -125,7 +125,7 @@ def has_begun(folder: Path, before: int, resumed_from: int) -> bool:
     return inode(folder) != before and bool(rows) and rows[-1]["steps"] > resumed_from
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["legged", "gym", "humanoid"])
 def test_a_training_that_is_stopped_anyhow_goes_on_without_gap_or_repeat(
     kind: str, command_line: CommandLine, humanoid_reference: Path, tmp_path: Path, run: Run
