@@ -50,7 +50,8 @@ def run_expert_training(
         plan = EvaluatePlan(grid=grid, threads=config.threads)
         bodies = load_robots(config.robot)
         if len(bodies) == 1:
-            measured: dict[str, object] = {"evaluation": evaluate_policy(source, plan, reporter)}
+            found = replace(evaluate_policy(source, plan, reporter), returns=())
+            measured: dict[str, object] = {"evaluation": found}
         else:
             some = bodies[:: ceil(len(bodies) / CARD_BODIES)]
             plan = replace(plan, grid=replace(grid, episodes=ceil(grid.episodes / len(some))))
