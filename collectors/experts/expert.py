@@ -5,7 +5,7 @@ An expert is a safetensors file and a JSON card. The MLP runs in NumPy: collecti
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -109,6 +109,12 @@ class Expert:
 def list_experts() -> list[str]:
     """Names of the shipped experts."""
     return sorted(path.stem for path in EXPERTS.glob("*.safetensors"))
+
+
+def shipped_experts(robots: Iterable[str]) -> list[str]:
+    """Names of the shipped experts of these robots, by name; robots without one are left out."""
+    driven = {_files(name)[1]["robot"]: name for name in list_experts()}
+    return [driven[robot] for robot in robots if robot in driven]
 
 
 def robots_of_expert(name: str) -> list[RobotCard]:

@@ -45,12 +45,15 @@ from pipeline.tables import fields_of, show_one, show_result
 )
 def collect_command(arguments: argparse.Namespace) -> None:
     """Collect the missing parts of a plan into a store."""
+    from collectors.experts.expert import shipped_experts
     from flows.tasks.legged import legged_plan
     from flows.tasks.legged_policy import driven_by
 
     top = given(arguments, "expert", "sim", "robots", "threads")
     if arguments.robot:
         top["robot"] = ",".join(map(absolute_robot, arguments.robot))
+        if own := shipped_experts(arguments.robot):
+            top = {"expert": ",".join(own)} | top
     plan = legged_plan(
         arguments.preset,
         given(arguments, "seed", **CELL_FIELDS),

@@ -18,6 +18,7 @@ from collectors.experts.expert import (
     ExpertPolicy,
     list_experts,
     load_expert,
+    shipped_experts,
 )
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.observations import POLICY_SLICES
@@ -223,3 +224,11 @@ def test_a_file_of_ones_own_loads_by_its_path(copied: Path) -> None:
     assert expert.policy.name == "mine"
     assert expert.card == card
     assert expert.policy.parameters() == 8 * FEATURE_DIM + 8 + N_JOINTS * 8 + N_JOINTS
+
+
+def test_shipped_experts_are_found_by_their_robots() -> None:
+    assert shipped_experts(["go1", "rex", "aliengo"]) == ["go1-locomotion", "aliengo-locomotion"]
+    for name in list_experts():
+        expert = load_expert(name)
+        assert shipped_experts([expert.policy.robot.name]) == [name]
+        assert expert.card["evaluation"]["cells"]
