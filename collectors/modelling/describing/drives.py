@@ -1,0 +1,215 @@
+"""What a robot's joints can do: limits, torques, armature, damping and gains."""
+
+from dataclasses import dataclass, replace
+
+import mujoco
+import numpy as np
+
+from collectors.modelling.describing.anatomy import Anatomy
+from collectors.modelling.describing.notes import Answers, Notes, joint_values, joints_of, shown
+from collectors.physics.contract.robot_check import standing_load
+from collectors.physics.mujoco.stiffness import joint_inertia, stiffness
+from collectors.physics.mujoco.urdf import FRICTION_SPEED_RADS
+from collectors.robots.robot import JOINTS_OF_A_LEG, N_JOINTS, N_LEGS, RobotCard
+from collectors.timing import SUBSTEP_S
+
+MAX_SAG_RAD = 0.15
+MAX_STIFFNESS = 0.6
+_SAG_RAD = 0.14
+"""Go1's under its own weight."""
+_DAMPING_RATIO = 0.5
+"""Of the heaviest joint's inertia with kp; Aliengo's."""
+_AIM_STIFFNESS = 0.5
+_ARMATURE_SHARES = (0.0015, 0.0025, 0.0037)
+"""Of mass x leg length squared, for hip, thigh and calf; Aliengo's and Go1's, nearly."""
+_LEAST_DAMPING_RATIO = 0.2
+
+
+@dataclass(frozen=True)
+class Drives:
+    """Of the joints (12,), SI units; NaN where the file says nothing.
+
+    `kp` and `kd` are those of its position actuators.
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+    torque: np.ndarray
+    damping: np.ndarray
+    armature: np.ndarray
+    kp: np.ndarray
+    kd: np.ndarray
+
+
+def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
+    """Read the joints and their actuators; asks for limits and torques that are missing."""
+    model, names, joints = anatomy.model, anatomy.joint_names, list(anatomy.joints)
+    springs = [n for n, j in zip(names, joints, strict=True) if model.jnt_stiffness[j]]
+    if springs:
+        raise notes.wrong(f"{', '.join(springs)} have springs (stiffness), which cards do not know")
+    ends = [
+        joint_values("--limit", {k: v[side] for k, v in answers.limits.items()}, names)
+        for side in (0, 1)
+    ]
+    told = np.isfinite(ends[0])
+    ranged = np.array(model.jnt_limited[joints], dtype=bool)
+    for side in (0, 1):
+        own = np.where(ranged, model.jnt_range[joints][:, side], (-1e3, 1e3)[side])
+        ends[side] = np.where(told, ends[side], own).round(5)
+    _ask(notes, "--limit", "LOW:HIGH", ~(told | ranged), names)
+    for side, what in enumerate(("lower limits, rad", "upper limits, rad")):
+        notes.decide(what, shown(ends[side]), _source("joint ranges", "--limit", told))
+    torque = _torques(anatomy, answers, notes)
+    kp, kd = _servos(anatomy)
+    damping = model.dof_damping[model.jnt_dofadr[joints]]
+    friction = model.dof_frictionloss[model.jnt_dofadr[joints]]
+    source = "the file's"
+    if ((kd == 0) & (damping > 0)).any():
+        kd, damping = np.where(kd == 0, damping, kd), np.where(kd == 0, 0.0, damping)
+        source = "the file's is kd, as its position actuators have no kv"
+    if friction.any():
+        damping = damping + friction / FRICTION_SPEED_RADS
+        source += f", plus its dry friction as it is at {FRICTION_SPEED_RADS:g} rad/s"
+    notes.decide("damping, Nms/rad", shown(damping), source)
+    return Drives(ends[0], ends[1], torque, damping, _armature(anatomy, answers), kp, kd)
+
+
+def _ask(notes: Notes, option: str, form: str, which: np.ndarray, names: tuple[str, ...]) -> None:
+    if which.any():
+        notes.ask(f"{option} {','.join(f'{each}={form}' for each in joints_of(which, names))}")
+
+
+def _source(own: str, option: str, told: np.ndarray) -> str:
+    if told.all():
+        return option
+    return f"{own}, and {option}" if told.any() else own
+
+
+def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
+    """(12,) the smallest limit of actuators and joint."""
+    model, found, sources = anatomy.model, np.full(N_JOINTS, np.inf), set[str]()
+    for i, joint in enumerate(anatomy.joints):
+        limits = []
+        for a in _actuators(model, joint):
+            gear = abs(float(model.actuator_gear[a, 0]))
+            if model.actuator_forcelimited[a]:
+                force = float(np.abs(model.actuator_forcerange[a]).min())
+                limits.append((force * gear, "actuators' forcerange"))
+            motor = not model.actuator_biasprm[a, 1]
+            if model.actuator_ctrllimited[a] and motor:
+                control = float(np.abs(model.actuator_ctrlrange[a]).min())
+                gain = abs(float(model.actuator_gainprm[a, 0]))
+                limits.append((control * gain * gear, "motors' ctrlrange and gear"))
+        if model.jnt_actfrclimited[joint]:
+            limits.append((float(np.abs(model.jnt_actfrcrange[joint]).min()), "actuatorfrcrange"))
+        if limits:
+            found[i], source = min(limits)
+            sources.add(source)
+    told = joint_values("--torque", answers.torque_nm, anatomy.joint_names)
+    found = np.where(np.isfinite(told), told, found)
+    _ask(notes, "--torque", "NM", ~np.isfinite(found), anatomy.joint_names)
+    source = _source("; ".join(sorted(sources)), "--torque", np.isfinite(told))
+    notes.decide("torque limits, Nm", shown(found), source)
+    return found
+
+
+def _actuators(model: mujoco.MjModel, joint: int) -> list[int]:
+    return [a for a in range(model.nu) if model.actuator_trnid[a, 0] == joint]
+
+
+def _servos(anatomy: Anatomy) -> tuple[np.ndarray, np.ndarray]:
+    """(12,) kp and kv of position actuators at the joints."""
+    gains = np.full((2, N_JOINTS), np.nan)
+    model = anatomy.model
+    for i, joint in enumerate(anatomy.joints):
+        for a in _actuators(model, joint):
+            bias = -model.actuator_biasprm[a, 1:3] * float(model.actuator_gear[a, 0]) ** 2
+            if bias[0] > 0:
+                gains[:, i] = bias
+    return gains[0], gains[1]
+
+
+def _armature(anatomy: Anatomy, answers: Answers) -> np.ndarray:
+    model = anatomy.model
+    own = model.dof_armature[model.jnt_dofadr[list(anatomy.joints)]]
+    told = joint_values("--armature", answers.armature, anatomy.joint_names)
+    return np.where(np.isfinite(told), told, own)
+
+
+def with_armature(drives: Drives, robot: RobotCard, answers: Answers, notes: Notes) -> Drives:
+    """Armature of the shipped robots, for weight and leg length, where a joint has none."""
+    none = drives.armature == 0
+    size = robot.mass_kg * robot.leg_length_m**2
+    derived = np.tile(_ARMATURE_SHARES, N_LEGS) * size
+    armature = np.where(none, [float(f"{value:.2g}") for value in derived], drives.armature)
+    source = "--armature" if answers.armature else "the file's"
+    if none.any():
+        which = ", ".join(joints_of(none, robot.joint_names))
+        source = f"Aliengo's for this mass and leg length, where the file has none: {which}"
+    notes.decide("armature, kg m2", shown(armature), source)
+    return replace(drives, armature=armature)
+
+
+def choose_gains(
+    robot: RobotCard, model: mujoco.MjModel, drives: Drives, answers: Answers, notes: Notes
+) -> RobotCard:
+    """The robot with the file's gains where they hold its weight and are stable, else own ones.
+
+    RobotError for limits or torques that do not allow standing, or too little inertia.
+    """
+    torque = np.abs(standing_load(replace(robot, kp_nm_per_rad=np.full(N_JOINTS, 1e6))).torque_nm)
+    kp_told = joint_values("--kp", answers.kp, robot.joint_names)
+    kd_told = joint_values("--kd", answers.kd, robot.joint_names)
+    kp = np.where(np.isfinite(kp_told), kp_told, drives.kp)
+    sag = float((torque / kp).max())
+    why = "the file has no position actuators"
+    if np.isfinite(kp).all():
+        why = f"the file's sags by {sag:.2f} rad under the weight"
+    kp_source = _source("the file's", "--kp", np.isfinite(kp_told))
+    if not sag <= MAX_SAG_RAD and not np.isfinite(kp_told).all():
+        chosen = np.full(N_JOINTS, _rounded_up(float(torque.max()) / _SAG_RAD))
+        kp = np.where(np.isfinite(kp_told), kp_told, chosen)
+        kp_source = f"{_SAG_RAD:g} rad of sag under the weight; {why}"
+    kd = np.where(np.isfinite(kd_told), kd_told, drives.kd)
+    kd_source = _source("the file's", "--kd", np.isfinite(kd_told))
+    known = np.isfinite(kd).all() and (kd > 0).all()
+    stiff = stiffness(robot, model, kp, kd)[0] if known else np.inf
+    if not stiff < MAX_STIFFNESS and not np.isfinite(kd_told).all():
+        kd, kd_source = _choose_kd(robot, model, kp, drives)
+        if known:
+            kd_source += f"; the file's is too stiff for the physics step, by {stiff:.2f}"
+        kd = np.where(np.isfinite(kd_told), kd_told, kd)
+    notes.decide("kp, Nm/rad", shown(kp), kp_source)
+    notes.decide("kd, Nms/rad", shown(kd), kd_source)
+    return replace(robot, kp_nm_per_rad=kp, kd_nms_per_rad=kd)
+
+
+def _choose_kd(
+    robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray, drives: Drives
+) -> tuple[np.ndarray, str]:
+    """A damping ratio of a half for the joint with most inertia, or what the step bears."""
+    inertia = joint_inertia(robot, model).diagonal()
+    heaviest = int(np.argmax(inertia))
+    critical = 2 * float(np.sqrt(kp[heaviest] * inertia[heaviest]))
+    own = float(drives.damping[heaviest])
+    wanted = max(_DAMPING_RATIO * critical - own, 0.01 * float(kp.max()))
+    source = f"damping ratio {_DAMPING_RATIO:g} of {robot.joint_names[heaviest]}"
+    bearable = wanted
+    while stiffness(robot, model, kp, np.full(N_JOINTS, bearable))[0] > _AIM_STIFFNESS:
+        bearable *= 0.9
+        if bearable + own < _LEAST_DAMPING_RATIO * critical:
+            raise robot.wrong(
+                f"no gains are stable at the physics step of {1000 * SUBSTEP_S:g} ms: joints have "
+                f"too little inertia; give --armature "
+                f"{','.join(f'{kind}=KGM2' for kind in JOINTS_OF_A_LEG)}"
+            )
+    if bearable < wanted:
+        ratio = (bearable + own) / critical
+        source = f"damping ratio {ratio:.2f}, the most for the physics step"
+    return np.full(N_JOINTS, float(f"{bearable:.2g}")), source
+
+
+def _rounded_up(value: float) -> float:
+    """A positive value rounded up to two digits."""
+    unit = 10.0 ** (np.floor(np.log10(value)) - 1)
+    return float(f"{np.ceil(value / unit) * unit:.2g}")
