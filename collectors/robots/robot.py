@@ -20,6 +20,14 @@ N_JOINTS = N_LEGS * JOINTS_PER_LEG
 LEGS = ("FL", "FR", "RL", "RR")
 JOINTS_OF_A_LEG = ("hip", "thigh", "calf")
 
+KNEES = {
+    "backward": (-1, -1, -1, -1),
+    "forward": (1, 1, 1, 1),
+    "inward": (-1, -1, 1, 1),
+    "outward": (1, 1, -1, -1),
+}
+"""Where knees point, as signs of their bend, front legs first: -1 backwards."""
+
 
 class RobotError(ValueError):
     """A robot card, or its MJCF, that cannot be used."""

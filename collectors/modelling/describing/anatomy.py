@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import mujoco
 import numpy as np
 
 from collectors.modelling.describing.mjcf import Mjcf
-from collectors.modelling.describing.notes import Notes
+from collectors.modelling.describing.notes import Notes, shown
 from collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, LEGS, N_LEGS
 
 _AXIS_TOLERANCE = 0.02
@@ -125,7 +126,7 @@ def _why_no_leg(model: mujoco.MjModel, data: mujoco.MjData, trunk: int, chain: l
     if len(chain) != JOINTS_PER_LEG:
         return f"the branch of {names[0]} has {len(chain)} joints ({', '.join(names)})"
     bodies = [int(model.jnt_bodyid[j]) for j in chain]
-    for above, below in zip(bodies, bodies[1:], strict=False):
+    for above, below in pairwise(bodies):
         while below > above:
             below = int(model.body_parentid[below])
         if below != above:
@@ -210,6 +211,6 @@ def _note(anatomy: Anatomy, mjcf: Mjcf, weld: tuple[str, ...], notes: Notes) -> 
     for leg, label in enumerate(LEGS):
         joints = names[JOINTS_PER_LEG * leg : JOINTS_PER_LEG * (leg + 1)]
         notes.decide(f"leg {label}", ", ".join(joints), "places of the hips, axes")
-    notes.decide("joint signs", " ".join(f"{sign:+.0f}" for sign in anatomy.signs), "axes")
+    notes.decide("joint signs", shown(anatomy.signs), "axes")
     if weld:
         notes.decide("welded", ", ".join(weld), f"--weld, in {mjcf.poses[0][0]}")

@@ -42,7 +42,7 @@ def write_body(
     trunk = spec.worldbody.add_body(name=robot.trunk_body, pos=[0, 0, robot.nominal_height_m])
     trunk.add_freejoint(name="root" if "root" not in robot.joint_names else "free")
     bodies, origins = [trunk], np.zeros((1 + N_JOINTS, 3))
-    for i, joint in enumerate(anatomy.joints):
+    for i in range(N_JOINTS):
         first = i % JOINTS_PER_LEG == 0
         above = 0 if first else i
         shared = not first and _body_of(anatomy, i) == _body_of(anatomy, i - 1)
@@ -61,7 +61,6 @@ def write_body(
             pos=_clean(anatomy.anchors[i] - origins[1 + i]),
             axis=axis,
             range=[drives.lower[i], drives.upper[i]],
-            limited=mujoco.mjtLimited.mjLIMITED_TRUE,
             armature=drives.armature[i],
             damping=drives.damping[i],
         )
@@ -79,9 +78,9 @@ def _empty(robot: RobotCard) -> mujoco.MjSpec:
     spec = mujoco.MjSpec()
     spec.modelname = robot.name
     spec.comment = (
-        f"Made by `gaitforge robot init`. {robot.source}\n"
-        "SI units, x forward, y left, z up; frames are along the trunk's axes while all joints are "
-        "at 0.\nconaffinity says what a shape may meet: 1 the ground, 2 barriers, 3 both."
+        f"{robot.source}\n"
+        "SI units, x forward, y left, z up; frames are along the trunk's while all joints are at 0."
+        "\nconaffinity says what a shape may meet: 1 the ground, 2 barriers, 3 both."
     )
     spec.compiler.degree = False
     spec.option.timestep = SUBSTEP_S
@@ -105,7 +104,7 @@ def _add_shape(body: mujoco.MjsBody, robot: RobotCard, shape: Shape, origin: np.
     quat = np.zeros(4)
     mujoco.mju_mat2Quat(quat, shape.axes.ravel())
     geom = body.add_geom(
-        name=shape.name,
+        name=shape.name if shape.name in (*robot.foot_geoms, *robot.knee_geoms) else "",
         type=shape.kind,
         size=shape.size.round(6),
         pos=_clean(shape.pos - origin),

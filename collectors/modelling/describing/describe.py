@@ -77,12 +77,11 @@ def init_robot(mjcf: Path, out: Path, answers: Answers) -> Described:
         replace_durably(folder, out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return Described(load_robot(str(out)), decisions, findings)
+    robot = load_robot(str(out))
+    return Described(robot, decisions, replace(findings, robot=robot))
 
 
-def describe(
-    mjcf: Path, folder: Path, answers: Answers
-) -> tuple[RobotCard, tuple[Decision, ...]]:
+def describe(mjcf: Path, folder: Path, answers: Answers) -> tuple[RobotCard, tuple[Decision, ...]]:
     """Write card and MJCF into a folder, unchecked, and load the card."""
     notes = Notes(mjcf.name)
     source = read_mjcf(mjcf, answers, notes)
@@ -106,8 +105,10 @@ def describe(
 def _name(source: Mjcf, answers: Answers, notes: Notes) -> str:
     own = re.sub(r"[^\w.-]+", "_", source.name).strip("_").lower()
     name = answers.name or own
+    if not re.fullmatch(r"[\w.-]+", name) or name.strip(".") == "":
+        raise RobotError(f"--name {name}: it has to consist of letters, digits, '_', '-' and '.'")
     if name in list_robots():
-        notes.ask(f"--name NAME ({name} is a shipped robot's)")
+        notes.ask(f"--name NAME (not the shipped {name})")
     notes.decide("name", name, "--name" if answers.name else "the file's model")
     return name
 
@@ -157,27 +158,35 @@ def _on_feet(
 ) -> tuple[RobotCard, list[Shape]]:
     """With round feet, knees and a default pose; a foot's sphere follows from the pose."""
     poses = [(name, anatomy.positions(qpos)) for name, qpos in source.poses]
-    knees = anatomy.anchors[2::JOINTS_PER_LEG]
+    places = anatomy.anchors[2::JOINTS_PER_LEG]
     old = foot_shapes(anatomy, shapes, notes)
-    tips = [farthest(foot, knee)[0] for foot, knee in zip(old, knees, strict=True)]
-    robot = replace(robot, foot_offset_m=np.array(tips) - knees)
+    tips = [farthest(foot, knee)[0] for foot, knee in zip(old, places, strict=True)]
+    robot = replace(robot, foot_offset_m=np.array(tips) - places)
     _, pose = choose_pose(robot, poses, answers, Notes(notes.file))
     feet = [round_foot(*each) for each in zip(old, calf_ups(robot, pose), strict=True)]
-    offsets = (np.array([foot.pos for foot in feet]) - knees).round(6)
+    offsets = (np.array([foot.pos for foot in feet]) - places).round(6)
     radius = float(np.mean([foot.size[0] for foot in feet]).round(6))
     robot = replace(robot, foot_offset_m=offsets, foot_radius_m=radius)
     origin, pose = choose_pose(robot, poses, answers, notes)
     robot = replace(robot, default_joint_pos_rad=pose.round(4) + 0.0)
-    shapes, feet, knee_shapes = with_feet_and_knees(anatomy, shapes, old, feet)
+    shapes, feet, knees, added = with_feet_and_knees(anatomy, shapes, old, feet)
     robot = replace(
         robot,
         foot_geoms=tuple(foot.name for foot in feet),
-        knee_geoms=tuple(knee.name for knee in knee_shapes),
+        knee_geoms=tuple(knee.name for knee in knees),
     )
-    kinds = sorted({str(foot.kind).removeprefix("mjtGeom.mjGEOM_").lower() for foot in old})
-    notes.decide("feet", ", ".join(robot.foot_geoms), f"farthest from the knees; {kinds}")
+    _note_feet(robot, old, added, notes)
     notes.decide("default pose, rad", shown(robot.default_joint_pos_rad), origin)
     return robot, shapes
+
+
+def _note_feet(robot: RobotCard, old: Sequence[Shape], added: int, notes: Notes) -> None:
+    kinds = {foot.kind.name.removeprefix("mjGEOM_").lower() for foot in old} - {"sphere"}
+    made = f"; each {' or '.join(sorted(kinds))} now a sphere that touches the ground where it did"
+    source = f"the shapes that reach farthest from the knees{made if kinds else ''}"
+    notes.decide("feet", ", ".join(robot.foot_geoms), source)
+    source = f"{added} spheres added at the knee joints" if added else "the file's spheres there"
+    notes.decide("knees", ", ".join(robot.knee_geoms), source)
 
 
 def _with_sizes(
@@ -200,6 +209,7 @@ def _with_sizes(
 
 def _told(mjcf: Path, decisions: Sequence[Decision]) -> str:
     """The card's source: the file, and what was not simply read from it."""
-    kept = ("limits", "armature", "damping", "default pose", "kp", "kd", "trunk box", "meshes")
-    told = [f"{d.what}: {d.source}" for d in decisions if d.what.startswith(kept)]
-    return f"{mjcf.name}, by gaitforge robot init; {'; '.join(told)}"
+    kept = ("damping", "armature", "default pose", "kp", "kd", "trunk box")
+    told = {d.what.split(",")[0]: d.source for d in decisions if d.what.startswith(kept)}
+    listed = [f"{what}: {source}" for what, source in told.items() if source != "the file's"]
+    return "; ".join([f"{mjcf.name}, by gaitforge robot init", *listed])

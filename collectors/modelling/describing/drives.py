@@ -10,7 +10,7 @@ from collectors.modelling.describing.notes import Answers, Notes, joint_values, 
 from collectors.physics.contract.robot_check import standing_load
 from collectors.physics.mujoco.stiffness import joint_inertia, stiffness
 from collectors.physics.mujoco.urdf import FRICTION_SPEED_RADS
-from collectors.robots.robot import JOINTS_OF_A_LEG, N_JOINTS, N_LEGS, RobotCard
+from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from collectors.timing import SUBSTEP_S
 
 MAX_SAG_RAD = 0.15
@@ -23,6 +23,11 @@ _AIM_STIFFNESS = 0.5
 _ARMATURE_SHARES = (0.0015, 0.0025, 0.0037)
 """Of mass x leg length squared, for hip, thigh and calf; Aliengo's and Go1's, nearly."""
 _LEAST_DAMPING_RATIO = 0.2
+_VERY_STIFF = 1e6
+_FAR_RAD = 1e3
+_MOST_TORQUE = 20.0
+_FAST_RADS = 10.0
+"""A trotting knee's speed."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +52,7 @@ def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
     springs = [n for n, j in zip(names, joints, strict=True) if model.jnt_stiffness[j]]
     if springs:
         raise notes.wrong(f"{', '.join(springs)} have springs (stiffness), which cards do not know")
-    ends = [
-        joint_values("--limit", {k: v[side] for k, v in answers.limits.items()}, names)
-        for side in (0, 1)
-    ]
-    told = np.isfinite(ends[0])
-    ranged = np.array(model.jnt_limited[joints], dtype=bool)
-    for side in (0, 1):
-        own = np.where(ranged, model.jnt_range[joints][:, side], (-1e3, 1e3)[side])
-        ends[side] = np.where(told, ends[side], own).round(5)
-    _ask(notes, "--limit", "LOW:HIGH", ~(told | ranged), names)
-    for side, what in enumerate(("lower limits, rad", "upper limits, rad")):
-        notes.decide(what, shown(ends[side]), _source("joint ranges", "--limit", told))
+    lower, upper = _limits(anatomy, answers, notes)
     torque = _torques(anatomy, answers, notes)
     kp, kd = _servos(anatomy)
     damping = model.dof_damping[model.jnt_dofadr[joints]]
@@ -70,8 +64,26 @@ def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
     if friction.any():
         damping = damping + friction / FRICTION_SPEED_RADS
         source += f", plus its dry friction as it is at {FRICTION_SPEED_RADS:g} rad/s"
+    told = joint_values("--damping", answers.damping, names)
+    damping = np.where(np.isfinite(told), told, damping)
+    source = _source("--damping", told, source)
     notes.decide("damping, Nms/rad", shown(damping), source)
-    return Drives(ends[0], ends[1], torque, damping, _armature(anatomy, answers), kp, kd)
+    return Drives(lower, upper, torque, damping, _armature(anatomy, answers), kp, kd)
+
+
+def _limits(anatomy: Anatomy, answers: Answers, notes: Notes) -> tuple[np.ndarray, np.ndarray]:
+    """(12,) lowest and highest angles; far ones where they are still to be asked."""
+    model, joints, ends = anatomy.model, list(anatomy.joints), []
+    ranged = np.array(model.jnt_limited[joints], dtype=bool)
+    for side, (what, far) in enumerate((("lower", -_FAR_RAD), ("upper", _FAR_RAD))):
+        given = {joint: limits[side] for joint, limits in answers.limits.items()}
+        told = joint_values("--limit", given, anatomy.joint_names)
+        own = np.where(ranged, model.jnt_range[joints][:, side], far)
+        ends.append(np.where(np.isfinite(told), told, own).round(5))
+        source = _source("--limit", told, "joint ranges")
+        notes.decide(f"{what} limits, rad", shown(ends[side]), source)
+    _ask(notes, "--limit", "LOW:HIGH", ends[1] == _FAR_RAD, anatomy.joint_names)
+    return ends[0], ends[1]
 
 
 def _ask(notes: Notes, option: str, form: str, which: np.ndarray, names: tuple[str, ...]) -> None:
@@ -79,10 +91,11 @@ def _ask(notes: Notes, option: str, form: str, which: np.ndarray, names: tuple[s
         notes.ask(f"{option} {','.join(f'{each}={form}' for each in joints_of(which, names))}")
 
 
-def _source(own: str, option: str, told: np.ndarray) -> str:
-    if told.all():
+def _source(option: str, told: np.ndarray, own: str = "the file's") -> str:
+    """Where values (12,) come from, some or all of them told (not NaN)."""
+    if np.isfinite(told).all():
         return option
-    return f"{own}, and {option}" if told.any() else own
+    return f"{own}, and {option}" if np.isfinite(told).any() else own
 
 
 def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
@@ -108,7 +121,7 @@ def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
     told = joint_values("--torque", answers.torque_nm, anatomy.joint_names)
     found = np.where(np.isfinite(told), told, found)
     _ask(notes, "--torque", "NM", ~np.isfinite(found), anatomy.joint_names)
-    source = _source("; ".join(sorted(sources)), "--torque", np.isfinite(told))
+    source = _source("--torque", told, "; ".join(sorted(sources)))
     notes.decide("torque limits, Nm", shown(found), source)
     return found
 
@@ -157,31 +170,55 @@ def choose_gains(
 
     RobotError for limits or torques that do not allow standing, or too little inertia.
     """
-    torque = np.abs(standing_load(replace(robot, kp_nm_per_rad=np.full(N_JOINTS, 1e6))).torque_nm)
-    kp_told = joint_values("--kp", answers.kp, robot.joint_names)
-    kd_told = joint_values("--kd", answers.kd, robot.joint_names)
-    kp = np.where(np.isfinite(kp_told), kp_told, drives.kp)
-    sag = float((torque / kp).max())
-    why = "the file has no position actuators"
-    if np.isfinite(kp).all():
-        why = f"the file's sags by {sag:.2f} rad under the weight"
-    kp_source = _source("the file's", "--kp", np.isfinite(kp_told))
-    if not sag <= MAX_SAG_RAD and not np.isfinite(kp_told).all():
-        chosen = np.full(N_JOINTS, _rounded_up(float(torque.max()) / _SAG_RAD))
-        kp = np.where(np.isfinite(kp_told), kp_told, chosen)
-        kp_source = f"{_SAG_RAD:g} rad of sag under the weight; {why}"
-    kd = np.where(np.isfinite(kd_told), kd_told, drives.kd)
-    kd_source = _source("the file's", "--kd", np.isfinite(kd_told))
-    known = np.isfinite(kd).all() and (kd > 0).all()
-    stiff = stiffness(robot, model, kp, kd)[0] if known else np.inf
-    if not stiff < MAX_STIFFNESS and not np.isfinite(kd_told).all():
-        kd, kd_source = _choose_kd(robot, model, kp, drives)
-        if known:
-            kd_source += f"; the file's is too stiff for the physics step, by {stiff:.2f}"
-        kd = np.where(np.isfinite(kd_told), kd_told, kd)
-    notes.decide("kp, Nm/rad", shown(kp), kp_source)
-    notes.decide("kd, Nms/rad", shown(kd), kd_source)
+    stiff = replace(robot, kp_nm_per_rad=np.full(N_JOINTS, _VERY_STIFF))
+    torque = np.abs(standing_load(stiff).torque_nm)
+    told = joint_values("--kp", answers.kp, robot.joint_names)
+    kp, source = np.where(np.isfinite(told), told, drives.kp), _source("--kp", told)
+    why = _why_not_kp(robot, model, kp, torque)
+    if own := bool(why) and not np.isfinite(told).all():
+        chosen = _rounded_up(float(torque.max()) / _SAG_RAD)
+        kp = np.where(np.isfinite(told), told, chosen)
+        source = f"{_SAG_RAD:g} rad of sag under the weight; {why}"
+    notes.decide("kp, Nm/rad", shown(kp), source)
+    told = joint_values("--kd", answers.kd, robot.joint_names)
+    kd, source = np.where(np.isfinite(told), told, drives.kd), _source("--kd", told)
+    usable = np.isfinite(kd).all() and (kd > 0).all() and not own
+    share = stiffness(robot, model, kp, kd)[0] if usable else np.inf
+    if share >= MAX_STIFFNESS and not np.isfinite(told).all():
+        chosen, source = _choose_kd(robot, model, kp, drives)
+        if usable:
+            source += (
+                f"; the file's reaches {share:.2f} of what the physics step bears, "
+                f"{MAX_STIFFNESS:g} is allowed"
+            )
+        kd = np.where(np.isfinite(told), told, chosen)
+    notes.decide("kd, Nms/rad", shown(kd), source)
+    _caution(drives, float(torque.max()), notes)
     return replace(robot, kp_nm_per_rad=kp, kd_nms_per_rad=kd)
+
+
+def _why_not_kp(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray, torque: np.ndarray) -> str:
+    """What is wrong with kp (12,) for the torque (12,) of standing; empty if nothing."""
+    if not np.isfinite(kp).all():
+        return "the file has no position actuators"
+    sag = float((torque / kp).max())
+    if sag > MAX_SAG_RAD:
+        return f"the file's sags by {sag:.2f} rad"
+    if stiffness(robot, model, kp, np.zeros(N_JOINTS))[0] > _AIM_STIFFNESS:
+        return f"the file's {shown(kp)} is too stiff for the physics step"
+    return ""
+
+
+def _caution(drives: Drives, standing_nm: float, notes: Notes) -> None:
+    """Note what a file says and a robot hardly has."""
+    times = drives.torque.max() / standing_nm
+    if times > _MOST_TORQUE:
+        what = f"torque limits of {times:.0f} times what standing takes"
+        notes.decide("caution", what, "--torque sets others")
+    brake = drives.damping * _FAST_RADS
+    if (brake > drives.torque / 2).any():
+        what = f"damping brakes by {brake.max():.0f} Nm at {_FAST_RADS:g} rad/s"
+        notes.decide("caution", what, "--damping sets another")
 
 
 def _choose_kd(
@@ -200,8 +237,7 @@ def _choose_kd(
         if bearable + own < _LEAST_DAMPING_RATIO * critical:
             raise robot.wrong(
                 f"no gains are stable at the physics step of {1000 * SUBSTEP_S:g} ms: joints have "
-                f"too little inertia; give --armature "
-                f"{','.join(f'{kind}=KGM2' for kind in JOINTS_OF_A_LEG)}"
+                f"too little inertia; give --armature hip=KGM2,thigh=KGM2,calf=KGM2"
             )
     if bearable < wanted:
         ratio = (bearable + own) / critical

@@ -1,7 +1,6 @@
 """Read an MJCF of any making, without what only looks or measures."""
 
 import xml.etree.ElementTree as ET
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ class Mjcf:
     """A compiled MJCF.
 
     Attributes:
-        name: of the model.
+        name: of the model, or of the file if the model has none.
         poses: (name, qpos) of its key frames, `home` first, and of its own pose.
     """
 
@@ -44,7 +43,8 @@ def read_mjcf(path: Path, answers: Answers, notes: Notes) -> Mjcf:
     keys = [(model.key(k).name or f"key {k}", model.key_qpos[k].copy()) for k in range(model.nkey)]
     keys.sort(key=lambda key: key[0] != "home")
     poses = [(f"key frame '{name}'", qpos) for name, qpos in keys]
-    return Mjcf(spec.modelname, model, (*poses, ("the file's own pose", model.qpos0.copy())))
+    name = path.stem if spec.modelname == mujoco.MjSpec().modelname else spec.modelname
+    return Mjcf(name, model, (*poses, ("the file's own pose", model.qpos0.copy())))
 
 
 def _check_kind(path: Path, notes: Notes) -> None:
@@ -71,69 +71,56 @@ def _strip(spec: mujoco.MjSpec, answers: Answers, notes: Notes) -> None:
     for element in [*spec.sites, *spec.tendons]:
         element.material = ""
     others = [each for each in spec.actuators if each.trntype not in _JOINT_ACTUATORS]
-    left_out = {
-        "sensors": list(spec.sensors),
-        "tendons": list(spec.tendons),
-        "equalities": list(spec.equalities),
-        "actuators of no joint": others,
-        "lights": list(spec.lights),
-        "cameras": list(spec.cameras),
-        "materials": list(spec.materials),
-        "textures": list(spec.textures),
-    }
-    unnamed = [*spec.pairs, *spec.tuples, *spec.skins, *spec.worldbody.geoms, *spec.hfields]
-    for element in [*(each for group in left_out.values() for each in group), *unnamed]:
+    moving = [*spec.tendons, *spec.equalities, *others]
+    if moving:
+        kinds = "tendons, equalities and actuators of no joint"
+        notes.decide("left out", f"{len(moving)} {kinds}", "cards know none")
+    looks = [*spec.lights, *spec.cameras, *spec.materials, *spec.textures, *spec.skins]
+    rest = [*spec.sensors, *spec.pairs, *spec.tuples, *spec.worldbody.geoms, *spec.hfields]
+    for element in [*moving, *looks, *rest]:
         spec.delete(element)
     _strip_meshes(spec, answers, notes)
-    counts = {what: len(group) for what, group in left_out.items() if group}
-    if counts:
-        listed = ", ".join(f"{count} {what}" for what, count in counts.items())
-        notes.decide("left out", listed, "a card needs none")
 
 
 def _strip_meshes(spec: mujoco.MjSpec, answers: Answers, notes: Notes) -> None:
     """Delete shapes that only look, and colliding ones without file if the user says so."""
-    meshes = {mesh.name: mesh for mesh in spec.meshes}
-    counted, missing, weighing = Counter[str](), set[str](), set[str]()
+    files = {mesh.name: _file_of(spec, mesh) for mesh in spec.meshes}
+    missing: dict[bool, set[Path]] = {True: set(), False: set()}
     for geom in spec.geoms:
-        file = _file_of(spec, meshes[geom.meshname]) if geom.meshname in meshes else None
+        file, collides = files.get(geom.meshname), bool(geom.contype or geom.conaffinity)
         gone = file is not None and not file.is_file()
-        if geom.contype or geom.conaffinity:
-            if gone and file is not None:
-                missing.add(file.name)
-        elif not _weighs(spec, geom):
-            counted["visual"] += 1
+        if gone and file is not None and (collides or _weighs(spec, geom)):
+            missing[collides].add(file)
+        if (gone and collides) or not (collides or _weighs(spec, geom)):
             spec.delete(geom)
-            continue
-        elif gone and file is not None:
-            weighing.add(file.name)
-        if gone and answers.leave_out_meshes:
-            counted["colliding"] += 1
-            spec.delete(geom)
-    if weighing:
+    if missing[False]:
         raise notes.wrong(
-            f"bodies without <inertial> take their mass from meshes that are missing: "
-            f"{', '.join(sorted(weighing))}"
+            f"bodies without <inertial> have their mass from meshes that are missing: "
+            f"{_listed(missing[False])}"
         )
-    if missing and not answers.leave_out_meshes:
+    if missing[True] and not answers.leave_out_meshes:
         raise notes.wrong(
-            f"meshes of colliding shapes are missing: {', '.join(sorted(missing))}; put them "
-            f"into {_file_of(spec, spec.meshes[0]).parent}, or give --leave-out-meshes"
+            f"meshes of colliding shapes are missing: {_listed(missing[True])}; put them into "
+            f"{min(missing[True]).parent}, or give --leave-out-meshes"
         )
+    if missing[True]:
+        notes.decide("meshes", f"without {_listed(missing[True])}", "--leave-out-meshes")
     used = {geom.meshname for geom in spec.geoms}
     for mesh in [mesh for mesh in spec.meshes if mesh.name not in used]:
         spec.delete(mesh)
-    if counted["visual"]:
-        notes.decide("visual shapes", f"{counted['visual']} left out", "they do not collide")
-    if counted["colliding"]:
-        text = f"{counted['colliding']} left out: {', '.join(sorted(missing))}"
-        notes.decide("meshes", text, "--leave-out-meshes")
+
+
+def _listed(files: set[Path]) -> str:
+    return ", ".join(sorted(file.name for file in files))
 
 
 def _weighs(spec: mujoco.MjSpec, geom: mujoco.MjsGeom) -> bool:
     """Whether a body takes mass from this shape."""
     always = mujoco.mjtInertiaFromGeom.mjINERTIAFROMGEOM_TRUE
-    explicit = geom.parent.explicitinertial and spec.compiler.inertiafromgeom != always
+    body = geom.parent
+    explicit = (
+        body is not None and body.explicitinertial and spec.compiler.inertiafromgeom != always
+    )
     return not explicit and geom.mass != 0 and geom.density != 0
 
 

@@ -7,9 +7,6 @@ import numpy as np
 
 from collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, LEGS, N_LEGS, RobotError
 
-KNEES = ("backward", "forward", "inward", "outward")
-"""Where knees point: all of them; front and rear ones to each other, or away from each other."""
-
 
 @dataclass(frozen=True)
 class Answers:
@@ -33,6 +30,7 @@ class Answers:
     kp: Mapping[str, float] = field(default_factory=dict)
     kd: Mapping[str, float] = field(default_factory=dict)
     armature: Mapping[str, float] = field(default_factory=dict)
+    damping: Mapping[str, float] = field(default_factory=dict)
     trunk_half_size_m: tuple[float, float, float] | None = None
     leave_out_meshes: bool = False
 

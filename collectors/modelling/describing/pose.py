@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from collectors.modelling.describing.notes import KNEES, Answers, Notes, joint_values
+from collectors.modelling.describing.notes import Answers, Notes, joint_values
 from collectors.robots.kinematics import LegKinematics
-from collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
+from collectors.robots.robot import JOINTS_PER_LEG, KNEES, N_JOINTS, N_LEGS, RobotCard
 
 CROUCH = 0.76
 """Share of the leg's length that the shipped robots stand at, nearly."""
@@ -17,14 +17,6 @@ _LEVEL = 0.03
 _BENT_RAD = 0.3
 _PROVISIONAL_BEND_RAD = 1.2
 _SLACK_RAD = 1e-3
-_SIGNS = {
-    "backward": (-1, -1, -1, -1),
-    "forward": (1, 1, 1, 1),
-    "inward": (-1, -1, 1, 1),
-    "outward": (1, 1, -1, -1),
-}
-"""Signs of the knees' bend, front legs first: -1 backwards."""
-
 Pose = tuple[str, np.ndarray]
 
 
@@ -47,7 +39,7 @@ def choose_pose(robot: RobotCard, poses: Sequence[Pose], answers: Answers, notes
     crouches = [crouch(robot, np.full(N_LEGS, sign)) for sign in (-1, 1)]
     legs = [_within(robot, pose).reshape(N_LEGS, -1).all(axis=1) for pose in crouches]
     if answers.knees is not None:
-        forward = np.array(_SIGNS[answers.knees]) > 0
+        forward = np.array(KNEES[answers.knees]) > 0
         source = f"--knees {answers.knees}"
     else:
         forward = legs[1]
@@ -57,7 +49,8 @@ def choose_pose(robot: RobotCard, poses: Sequence[Pose], answers: Answers, notes
     if not np.where(forward, legs[1], legs[0]).all():
         notes.ask("--pose hip=RAD,thigh=RAD,calf=RAD (no crouch is within the joints' ranges)")
     pose = np.where(np.repeat(forward, JOINTS_PER_LEG), crouches[1], crouches[0])
-    return f"a crouch at {CROUCH:g} of the leg's length, {source}", pose
+    why = "the file has no pose that is level on bent legs"
+    return f"a crouch at {CROUCH:g} of the leg's length, {source}; {why}", pose
 
 
 def crouch(robot: RobotCard, bends: np.ndarray) -> np.ndarray:
@@ -79,7 +72,9 @@ def calf_ups(robot: RobotCard, pose: np.ndarray) -> np.ndarray:
     hip, thigh, calf = (robot.joint_signs * pose).reshape(N_LEGS, JOINTS_PER_LEG).T
     pitch, nothing = thigh + calf, np.zeros(N_LEGS)
     # The transpose of Rx(hip) Ry(pitch), times z.
-    return np.stack([-np.sin(pitch) * np.cos(hip), nothing + np.sin(hip), np.cos(pitch) * np.cos(hip)], axis=1)
+    return np.stack(
+        [-np.sin(pitch) * np.cos(hip), nothing + np.sin(hip), np.cos(pitch) * np.cos(hip)], axis=1
+    )
 
 
 def _stands(robot: RobotCard, angles: np.ndarray) -> bool:

@@ -13,9 +13,9 @@ from collectors.robots.robot import JOINTS_PER_LEG, LEGS, N_LEGS
 _G = mujoco.mjtGeom
 _PRIMITIVES = (_G.mjGEOM_SPHERE, _G.mjGEOM_CAPSULE, _G.mjGEOM_ELLIPSOID)
 _PRIMITIVES = (*_PRIMITIVES, _G.mjGEOM_CYLINDER, _G.mjGEOM_BOX)
-_PLACE = "a sphere that touches the ground where the file's shape does"
 _REACH_TOLERANCE_M = 0.01
 _SOLE_M = 0.005
+_LEAST_HALF_HEIGHT_M = 0.02
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,7 @@ def _enclosing(vertices: np.ndarray, axes: np.ndarray) -> Shape:
 
 
 def foot_shapes(anatomy: Anatomy, shapes: Sequence[Shape], notes: Notes) -> list[Shape]:
-    """Of each calf, the shape that reaches farthest from the knee; among about equal ones a
-    sphere."""
+    """Of each calf, the shape that reaches farthest from the knee; a sphere if about as far."""
     feet = []
     for leg in range(N_LEGS):
         knee, part = anatomy.anchors[JOINTS_PER_LEG * leg + 2], JOINTS_PER_LEG * (leg + 1)
@@ -160,10 +159,10 @@ def round_foot(shape: Shape, up: np.ndarray) -> Shape:
 
 def with_feet_and_knees(
     anatomy: Anatomy, shapes: Sequence[Shape], old: Sequence[Shape], new: Sequence[Shape]
-) -> tuple[list[Shape], list[Shape], list[Shape]]:
-    """Shapes with round feet for the old ones and a sphere at every knee; feet, knees."""
+) -> tuple[list[Shape], list[Shape], list[Shape], int]:
+    """Shapes with new feet for the old and spheres at knees; feet, knees, how many were added."""
     feet = [replace(foot, name=foot.name or f"{LEGS[i]}_foot") for i, foot in enumerate(new)]
-    rest, knees = [shape for shape in shapes if not any(shape is foot for foot in old)], []
+    rest, knees, added = [s for s in shapes if not any(s is foot for foot in old)], [], 0
     radius = min(float(foot.size[0]) for foot in feet)
     for leg in range(N_LEGS):
         place, part = anatomy.anchors[JOINTS_PER_LEG * leg + 2], JOINTS_PER_LEG * leg + 2
@@ -175,18 +174,18 @@ def with_feet_and_knees(
             and np.linalg.norm(shape.pos - place) < shape.size[0] / 2
         ]
         size = np.array([radius, 0.0, 0.0])
-        added = Shape(part, _G.mjGEOM_SPHERE, size, place, np.eye(3))
-        knee = there[0] if there else added
+        knee = there[0] if there else Shape(part, _G.mjGEOM_SPHERE, size, place, np.eye(3))
+        added += not there
         rest = [shape for shape in rest if shape is not knee]
         knees.append(replace(knee, name=knee.name or f"{LEGS[leg]}_knee"))
-    return [*rest, *feet, *knees], feet, knees
+    return [*rest, *feet, *knees], feet, knees, added
 
 
 def trunk_half_size(shapes: Sequence[Shape]) -> np.ndarray:
     """(3,) m: how far the trunk's shapes reach from its origin along x, y and upwards."""
     low, high = _extent([shape for shape in shapes if shape.part == 0])
     half = np.maximum(-low, high)
-    half[2] = max(high[2], (high[2] - low[2]) / 2)
+    half[2] = max(high[2], _LEAST_HALF_HEIGHT_M)
     return half.round(4)
 
 
