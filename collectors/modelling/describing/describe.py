@@ -139,8 +139,8 @@ def _start(anatomy: Anatomy, drives: Drives, name: str, folder: Path) -> RobotCa
         mass_kg=mass,
         foot_radius_m=0.0,
         hip_offset_m=places[:, 0],
-        thigh_offset_m=(places[:, 1] - places[:, 0]).round(6),
-        knee_offset_m=(places[:, 2] - places[:, 1]).round(6),
+        thigh_offset_m=(places[:, 1] - places[:, 0]).round(6) + 0.0,
+        knee_offset_m=(places[:, 2] - places[:, 1]).round(6) + 0.0,
         foot_offset_m=np.zeros((N_LEGS, 3)),
         nominal_height_m=1.0,
         trunk_half_size_m=(1.0, 1.0, 1.0),
@@ -164,7 +164,7 @@ def _on_feet(
     robot = replace(robot, foot_offset_m=np.array(tips) - places)
     _, pose = choose_pose(robot, poses, answers, Notes(notes.file))
     feet = [round_foot(*each) for each in zip(old, calf_ups(robot, pose), strict=True)]
-    offsets = (np.array([foot.pos for foot in feet]) - places).round(6)
+    offsets = (np.array([foot.pos for foot in feet]) - places).round(6) + 0.0
     radius = float(np.mean([foot.size[0] for foot in feet]).round(6))
     robot = replace(robot, foot_offset_m=offsets, foot_radius_m=radius)
     origin, pose = choose_pose(robot, poses, answers, notes)

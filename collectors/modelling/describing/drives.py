@@ -17,14 +17,14 @@ MAX_SAG_RAD = 0.15
 MAX_STIFFNESS = 0.6
 _SAG_RAD = 0.14
 """Go1's under its own weight."""
-_DAMPING_RATIO = 0.5
-"""Of the heaviest joint's inertia with kp; Aliengo's."""
+_DAMPING_RATIO, _LEAST_DAMPING_RATIO = 0.5, 0.1
+"""Of the joint with the most inertia; 0.5 is Aliengo's."""
 _AIM_STIFFNESS = 0.5
 _ARMATURE_SHARES = (0.0015, 0.0025, 0.0037)
 """Of mass x leg length squared, for hip, thigh and calf; Aliengo's and Go1's, nearly."""
-_LEAST_DAMPING_RATIO = 0.2
 _VERY_STIFF = 1e6
-_FAR_RAD = 1e3
+_ASKED = 1e5
+"""Stands for a value that the user still has to give."""
 _MOST_TORQUE = 20.0
 _FAST_RADS = 10.0
 """A trotting knee's speed."""
@@ -51,7 +51,7 @@ def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
     model, names, joints = anatomy.model, anatomy.joint_names, list(anatomy.joints)
     springs = [n for n, j in zip(names, joints, strict=True) if model.jnt_stiffness[j]]
     if springs:
-        raise notes.wrong(f"{', '.join(springs)} have springs (stiffness), which cards do not know")
+        raise notes.wrong(f"{', '.join(springs)} have springs (stiffness), which cards lack")
     lower, upper = _limits(anatomy, answers, notes)
     torque = _torques(anatomy, answers, notes)
     kp, kd = _servos(anatomy)
@@ -75,14 +75,14 @@ def _limits(anatomy: Anatomy, answers: Answers, notes: Notes) -> tuple[np.ndarra
     """(12,) lowest and highest angles; far ones where they are still to be asked."""
     model, joints, ends = anatomy.model, list(anatomy.joints), []
     ranged = np.array(model.jnt_limited[joints], dtype=bool)
-    for side, (what, far) in enumerate((("lower", -_FAR_RAD), ("upper", _FAR_RAD))):
+    for side, (what, far) in enumerate((("lower", -_ASKED), ("upper", _ASKED))):
         given = {joint: limits[side] for joint, limits in answers.limits.items()}
         told = joint_values("--limit", given, anatomy.joint_names)
         own = np.where(ranged, model.jnt_range[joints][:, side], far)
         ends.append(np.where(np.isfinite(told), told, own).round(5))
         source = _source("--limit", told, "joint ranges")
         notes.decide(f"{what} limits, rad", shown(ends[side]), source)
-    _ask(notes, "--limit", "LOW:HIGH", ends[1] == _FAR_RAD, anatomy.joint_names)
+    _ask(notes, "--limit", "LOW:HIGH", ends[1] == _ASKED, anatomy.joint_names)
     return ends[0], ends[1]
 
 
@@ -100,7 +100,7 @@ def _source(option: str, told: np.ndarray, own: str = "the file's") -> str:
 
 def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
     """(12,) the smallest limit of actuators and joint."""
-    model, found, sources = anatomy.model, np.full(N_JOINTS, np.inf), set[str]()
+    model, found, sources = anatomy.model, np.full(N_JOINTS, _ASKED), set[str]()
     for i, joint in enumerate(anatomy.joints):
         limits = []
         for a in _actuators(model, joint):
@@ -120,7 +120,7 @@ def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
             sources.add(source)
     told = joint_values("--torque", answers.torque_nm, anatomy.joint_names)
     found = np.where(np.isfinite(told), told, found)
-    _ask(notes, "--torque", "NM", ~np.isfinite(found), anatomy.joint_names)
+    _ask(notes, "--torque", "NM", found == _ASKED, anatomy.joint_names)
     source = _source("--torque", told, "; ".join(sorted(sources)))
     notes.decide("torque limits, Nm", shown(found), source)
     return found
@@ -174,24 +174,16 @@ def choose_gains(
     torque = np.abs(standing_load(stiff).torque_nm)
     told = joint_values("--kp", answers.kp, robot.joint_names)
     kp, source = np.where(np.isfinite(told), told, drives.kp), _source("--kp", told)
-    why = _why_not_kp(robot, model, kp, torque)
-    if own := bool(why) and not np.isfinite(told).all():
-        chosen = _rounded_up(float(torque.max()) / _SAG_RAD)
-        kp = np.where(np.isfinite(told), told, chosen)
-        source = f"{_SAG_RAD:g} rad of sag under the weight; {why}"
+    if why := _why_not_kp(robot, model, kp, torque):
+        kp = np.where(np.isfinite(told), told, _rounded_up(float(torque.max()) / _SAG_RAD))
+        source = _source("--kp", told, f"{_SAG_RAD:g} rad of sag under the weight; {why}")
     notes.decide("kp, Nm/rad", shown(kp), source)
     told = joint_values("--kd", answers.kd, robot.joint_names)
     kd, source = np.where(np.isfinite(told), told, drives.kd), _source("--kd", told)
-    usable = np.isfinite(kd).all() and (kd > 0).all() and not own
-    share = stiffness(robot, model, kp, kd)[0] if usable else np.inf
-    if share >= MAX_STIFFNESS and not np.isfinite(told).all():
-        chosen, source = _choose_kd(robot, model, kp, drives)
-        if usable:
-            source += (
-                f"; the file's reaches {share:.2f} of what the physics step bears, "
-                f"{MAX_STIFFNESS:g} is allowed"
-            )
+    if why := why or _why_not_kd(robot, model, kp, kd):
+        chosen, ratio = _choose_kd(robot, model, kp)
         kd = np.where(np.isfinite(told), told, chosen)
+        source = _source("--kd", told, f"damping ratio {ratio:.2f} of the heaviest joint; {why}")
     notes.decide("kd, Nms/rad", shown(kd), source)
     _caution(drives, float(torque.max()), notes)
     return replace(robot, kp_nm_per_rad=kp, kd_nms_per_rad=kd)
@@ -203,10 +195,47 @@ def _why_not_kp(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray, torque:
         return "the file has no position actuators"
     sag = float((torque / kp).max())
     if sag > MAX_SAG_RAD:
-        return f"the file's sags by {sag:.2f} rad"
+        return f"the file's kp sags by {sag:.2f} rad"
     if stiffness(robot, model, kp, np.zeros(N_JOINTS))[0] > _AIM_STIFFNESS:
-        return f"the file's {shown(kp)} is too stiff for the physics step"
+        return f"the file's kp of {shown(kp)} is too stiff for the physics step"
     return ""
+
+
+def _why_not_kd(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray, kd: np.ndarray) -> str:
+    """What is wrong with kd (12,); empty if nothing."""
+    if not np.isfinite(kd).all():
+        return "the file has none"
+    critical, own = _critical_damping(robot, model, kp)
+    if (float(kd.min()) + own) / critical < _LEAST_DAMPING_RATIO:
+        return f"the file's is {(float(kd.min()) + own) / critical:.2f} of critical damping"
+    share = stiffness(robot, model, kp, kd)[0]
+    if share < MAX_STIFFNESS:
+        return ""
+    return f"the file's reaches {share:.1f} of what the physics step bears, not {MAX_STIFFNESS:g}"
+
+
+def _critical_damping(
+    robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray
+) -> tuple[float, float]:
+    """Critical damping of the joint with the most inertia, and its passive damping, Nms/rad."""
+    inertia = joint_inertia(robot, model).diagonal()
+    heaviest = int(np.argmax(inertia))
+    own = float(model.dof_damping[model.joint(robot.joint_names[heaviest]).dofadr[0]])
+    return 2 * float(np.sqrt(kp[heaviest] * inertia[heaviest])), own
+
+
+def _choose_kd(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray) -> tuple[float, float]:
+    """A kd of half of critical damping, or what the step bears; and its damping ratio."""
+    critical, own = _critical_damping(robot, model, kp)
+    kd = max(_DAMPING_RATIO * critical - own, 0.01 * float(kp.max()))
+    while stiffness(robot, model, kp, np.full(N_JOINTS, kd))[0] > _AIM_STIFFNESS:
+        kd *= 0.9
+        if (kd + own) / critical < _LEAST_DAMPING_RATIO:
+            raise robot.wrong(
+                f"no gains are stable at the physics step of {1000 * SUBSTEP_S:g} ms: joints have "
+                f"too little inertia; give --armature hip=KGM2,thigh=KGM2,calf=KGM2"
+            )
+    return float(f"{kd:.2g}"), (kd + own) / critical
 
 
 def _caution(drives: Drives, standing_nm: float, notes: Notes) -> None:
@@ -219,30 +248,6 @@ def _caution(drives: Drives, standing_nm: float, notes: Notes) -> None:
     if (brake > drives.torque / 2).any():
         what = f"damping brakes by {brake.max():.0f} Nm at {_FAST_RADS:g} rad/s"
         notes.decide("caution", what, "--damping sets another")
-
-
-def _choose_kd(
-    robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray, drives: Drives
-) -> tuple[np.ndarray, str]:
-    """A damping ratio of a half for the joint with most inertia, or what the step bears."""
-    inertia = joint_inertia(robot, model).diagonal()
-    heaviest = int(np.argmax(inertia))
-    critical = 2 * float(np.sqrt(kp[heaviest] * inertia[heaviest]))
-    own = float(drives.damping[heaviest])
-    wanted = max(_DAMPING_RATIO * critical - own, 0.01 * float(kp.max()))
-    source = f"damping ratio {_DAMPING_RATIO:g} of {robot.joint_names[heaviest]}"
-    bearable = wanted
-    while stiffness(robot, model, kp, np.full(N_JOINTS, bearable))[0] > _AIM_STIFFNESS:
-        bearable *= 0.9
-        if bearable + own < _LEAST_DAMPING_RATIO * critical:
-            raise robot.wrong(
-                f"no gains are stable at the physics step of {1000 * SUBSTEP_S:g} ms: joints have "
-                f"too little inertia; give --armature hip=KGM2,thigh=KGM2,calf=KGM2"
-            )
-    if bearable < wanted:
-        ratio = (bearable + own) / critical
-        source = f"damping ratio {ratio:.2f}, the most for the physics step"
-    return np.full(N_JOINTS, float(f"{bearable:.2g}")), source
 
 
 def _rounded_up(value: float) -> float:

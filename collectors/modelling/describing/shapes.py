@@ -136,10 +136,11 @@ def foot_shapes(anatomy: Anatomy, shapes: Sequence[Shape], notes: Notes) -> list
 
 
 def farthest(shape: Shape, place: np.ndarray) -> tuple[np.ndarray, float]:
-    """The centre (3,) of a shape's farthest ball from a place, and how far the ball reaches."""
+    """The middle (3,) of a shape's farthest balls from a place, and how far they reach."""
     points, radius = shape.true_outline()
     distance = np.linalg.norm(points - place, axis=1)
-    return points[int(np.argmax(distance))], float(distance.max()) + radius
+    middle = points[distance > distance.max() - _SOLE_M].mean(axis=0)
+    return middle, float(distance.max()) + radius
 
 
 def round_foot(shape: Shape, up: np.ndarray) -> Shape:
