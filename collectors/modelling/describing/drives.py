@@ -82,6 +82,9 @@ def _limits(anatomy: Anatomy, answers: Answers, notes: Notes) -> tuple[np.ndarra
         ends.append(np.where(np.isfinite(told), told, own).round(5))
         source = _source("--limit", told, "joint ranges")
         notes.decide(f"{what} limits, rad", shown(ends[side]), source)
+    for name, low, high in zip(anatomy.joint_names, *ends, strict=True):
+        if low >= high:
+            raise notes.wrong(f"--limit {name}={low:g}:{high:g}: the first has to be the lower")
     _ask(notes, "--limit", "LOW:HIGH", ends[1] == _ASKED, anatomy.joint_names)
     return ends[0], ends[1]
 

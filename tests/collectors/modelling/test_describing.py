@@ -2,7 +2,6 @@
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
-import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +18,19 @@ from collectors.modelling.describing.notes import Answers
 from collectors.physics.mujoco.model import build_model
 from collectors.physics.mujoco.stiffness import stiffness
 from collectors.robots.kinematics import LegKinematics
-from collectors.robots.robot import JOINTS_PER_LEG, KNEES, N_JOINTS, N_LEGS, RobotError, load_robot
+from collectors.robots.robot import KNEES, N_JOINTS, N_LEGS, RobotError
 from tests.collectors.making import robot_of_another_shape
 from tests.collectors.robots.menagerie_files import FOOT, menagerie_file, turned_file
 
 FEET = ("LF", "RF", "LH", "RH")
+UNSEEN = 'contype="0" conaffinity="0"'
+WHOLE = (
+    ('class="visual" mesh="shell"', 'class="visual" type="sphere" size="0.01"'),
+    ('file="paint.png"', 'builtin="flat" width="8" height="8"'),
+    ('<mesh file="shell.obj"/>', ""),
+)
+"""Edits after which no file is missing."""
+SERVO = 'kp="90" kv="2"'
 
 
 def init(tmp_path: Path, *edits: tuple[str, str], answers: Answers | None = None) -> Described:
@@ -94,9 +101,7 @@ def test_the_clean_mjcf_is_plain(tmp_path: Path) -> None:
 
 
 def test_masses_and_inertias_are_the_files(tmp_path: Path) -> None:
-    edits = [('class="visual" mesh="shell"', 'class="visual" type="sphere" size="0.01"')]
-    path = menagerie_file(tmp_path, *edits, ('file="paint.png"', 'builtin="flat" width="8" height="8"'),
-        ('<mesh file="shell.obj"/>', ""))  # fmt: skip
+    path = menagerie_file(tmp_path, *WHOLE)
     robot, _ = describe(path, tmp_path, Answers())
     old, new = (mujoco.MjModel.from_xml_path(str(each)) for each in (path, robot.mjcf_path))
     poses = []
@@ -159,9 +164,7 @@ def test_the_cards_kinematics_are_the_files(
 def test_a_foot_of_any_shape_becomes_a_sphere_that_touches_the_ground_where_it_did(
     tmp_path: Path, foot: str
 ) -> None:
-    edits = [('class="visual" mesh="shell"', 'class="visual" type="sphere" size="0.01"')]
-    path = menagerie_file(tmp_path, *edits, ('file="paint.png"', 'builtin="flat" width="8" height="8"'),
-        ('<mesh file="shell.obj"/>', ""), foot=foot)  # fmt: skip
+    path = menagerie_file(tmp_path, *WHOLE, foot=foot)
     robot, _ = describe(path, tmp_path, Answers())
     lowest = []
     for file in (path, robot.mjcf_path):
@@ -190,21 +193,29 @@ def test_a_foot_of_any_shape_becomes_a_sphere_that_touches_the_ground_where_it_d
     assert np.abs(lowest[0][1] - lowest[1][1]).max() < 0.045
 
 
+def servo(gains: str) -> tuple[str, str]:
+    """The edit that gives position actuators other gains."""
+    return SERVO, gains
+
+
+MOTOR = (
+    (f'<position {SERVO} forcerange="-40 40"/>', '<motor ctrlrange="-4 4" gear="10"/>'),
+    ("<position class", "<motor class"),
+)
+DAMPED = ('damping="0.1"', 'damping="1"')
+
+
 @pytest.mark.parametrize(
     ("edits", "kp", "kd", "damping", "said"),
     [
         ((), 90.0, 2.0, 0.15, "the file's"),
-        ((('kp="90" kv="2"', 'kp="90"'), ('damping="0.1"', 'damping="1"')), 90.0, 1.0, 0.05, "the file's"),
-        ((('kp="90" kv="2"', 'kp="90" kv="0.1"'),), 90.0, None, 0.15, "the file's is 0.06 of critical"),
-        ((('kp="90" kv="2"', 'kp="20" kv="2"'),), 34.0, None, 0.15, "the file's kp sags by 0.23"),
-        ((('kp="90" kv="2"', 'kp="90" kv="40"'),), 90.0, None, 0.15, "the file's reaches 7.6 of"),
-        (
-            (('<position kp="90" kv="2" forcerange="-40 40"/>', '<motor ctrlrange="-4 4" gear="10"/>'),
-             ("<position class", "<motor class")),
-            34.0, None, 0.15, "the file has no position actuators",
-        ),
+        ((servo('kp="90"'), DAMPED), 90.0, 1.0, 0.05, "the file's"),
+        ((servo('kp="90" kv="0.1"'),), 90.0, None, 0.15, "the file's is 0.06 of critical"),
+        ((servo('kp="20" kv="2"'),), 34.0, None, 0.15, "the file's kp sags by 0.23"),
+        ((servo('kp="90" kv="40"'),), 90.0, None, 0.15, "the file's reaches 7.6 of"),
+        (MOTOR, 34.0, None, 0.15, "the file has no position actuators"),
     ],
-)  # fmt: skip
+)
 def test_gains_are_the_files_where_they_serve(
     tmp_path: Path,
     edits: tuple[tuple[str, str], ...],
@@ -265,9 +276,9 @@ ARM = (
     '<site name="imu"/>',
     '<site name="imu"/><body name="arm" pos="0.1 0 0.05"><joint name="shoulder" axis="0 1 0"/>'
     '<geom class="collision" size="0.02" fromto="0 0 0 0 0 0.2"/><body pos="0 0 0.2">'
-    '<joint name="elbow" axis="0 1 0"/><geom class="collision" type="sphere" size="0.02"/></body></body>',
+    '<joint name="elbow" axis="0 1 0"/><geom class="collision" type="sphere" size="0.02"/>'
+    "</body></body>",
 )
-NO_KEY = ('name="home" qpos="0 0 0.35', 'name="lying" qpos="0 0 0.35')
 
 
 def test_other_joints_are_welded_where_the_key_frame_has_them(tmp_path: Path) -> None:
@@ -298,15 +309,19 @@ def test_a_robot_without_a_pose_crouches(tmp_path: Path) -> None:
 
 
 def test_meshes_become_primitives_around_them(tmp_path: Path) -> None:
-    mesh = ('size="0.2 0.06 0.05"', 'mesh="block"'), ('class="collision" type="box"', 'class="collision" type="mesh" pos="0.3 0 0"')  # fmt: skip
-    described = init(tmp_path, *mesh)
+    block = ('type="box" size="0.2 0.06 0.05"', 'mesh="block" pos="0.3 0 0" type="mesh"')
+    described = init(tmp_path, block)
     assert decided(described, "meshes").startswith("1 replaced by the smallest box or capsule")
     assert described.robot.trunk_half_size_m[0] == pytest.approx(0.32, abs=1e-4)
 
 
 def test_files_that_are_missing_are_named_only_if_they_collide(tmp_path: Path) -> None:
-    trunk = ('type="box" size="0.2 0.06 0.05"', 'type="mesh" mesh="shell"')
-    path = menagerie_file(tmp_path / "collection", trunk, ('size="0.04" fromto', 'contype="0" conaffinity="0" size="0.04" fromto'), ('type="sphere" size="0.03"', 'type="mesh" mesh="shell"'))  # fmt: skip
+    path = menagerie_file(
+        tmp_path / "collection",
+        ('type="box" size="0.2 0.06 0.05"', 'type="mesh" mesh="shell"'),
+        ('size="0.04" fromto', f'{UNSEEN} size="0.04" fromto'),
+        ('type="sphere" size="0.03"', 'type="mesh" mesh="shell"'),
+    )
     said = refusal(path)
     assert "meshes of colliding shapes are missing: shell.obj; put them into" in said
     assert said.endswith("/assets, or give --leave-out-meshes")
@@ -319,37 +334,64 @@ def test_files_that_are_missing_are_named_only_if_they_collide(tmp_path: Path) -
     assert "without <inertial> have their mass from meshes that are missing" in refusal(path)
 
 
-UNLIMITED = ('<position kp="90" kv="2" forcerange="-40 40"/>', '<position kp="90" kv="2"/>')
+UNLIMITED = (f'{SERVO} forcerange="-40 40"', SERVO)
+TOE = ('name="LF_KFE" class="knee"/>', 'name="LF_KFE" class="knee"/><joint name="toe"/>')
+FOOTLESS = (
+    ('size="0.012" fromto', f'size="0.012" {UNSEEN} fromto'),
+    ('name="LF" class="collision"', f'name="LF" class="collision" {UNSEEN}'),
+)
+LIGHT = (
+    ('armature="0.01"', 'armature="0.0001"'),
+    ('"0.001 0.0001 0.001"', '"1e-5 1e-5 1e-5"'),
+    ('pos="0 -0.1 0" mass="0.2"', 'pos="0 0 0" mass="0.2"'),
+)
 
 
 @pytest.mark.parametrize(
     ("edits", "answers", "complaint"),
     [
-        ([('range="-150 150"', "")], {},
-         "beast.xml: it does not say everything; give --limit calf=LOW:HIGH"),
-        ([('name="LF_KFE" class="knee"', 'name="LF_KFE" axis="0 0 1"')], {},
-         "give --limit LF_KFE=LOW:HIGH"),
-        ([UNLIMITED, ('axis="1 0 0" range="-40 40"', 'axis="1 0 0"')], {},
-         "give --limit hip=LOW:HIGH --torque hip=NM,thigh=NM,calf=NM"),
+        (
+            [('range="-150 150"', "")],
+            {},
+            "beast.xml: it does not say everything; give --limit calf=LOW:HIGH",
+        ),
+        (
+            [('name="LF_KFE" class="knee"', 'name="LF_KFE" axis="0 0 1"')],
+            {},
+            "give --limit LF_KFE=LOW:HIGH",
+        ),
+        (
+            [UNLIMITED, ('axis="1 0 0" range="-40 40"', 'axis="1 0 0"')],
+            {},
+            "give --limit hip=LOW:HIGH --torque hip=NM,thigh=NM,calf=NM",
+        ),
         ([("Beast", "Go1")], {}, "give --name NAME (not the shipped go1)"),
         ([], {"name": "../x"}, "--name ../x: it has to consist of letters"),
-        ([], {"limits": {"knee": (0.0, 1.0)}}, "--limit names knee; allowed: hip, thigh, calf, or a"),
+        (
+            [],
+            {"limits": {"knee": (0.0, 1.0)}},
+            "--limit names knee; allowed: hip, thigh, calf, or a",
+        ),
         ([], {"pose_rad": {"hip": 0.0}}, "--pose has to name all joints"),
-        ([("-0.7 1.4", "0 0"), ('range="-150 150"', 'range="-10 10"')], {},
-         "give --pose hip=RAD,thigh=RAD,calf=RAD (no crouch is within the joints' ranges)"),
-        ([('axis="1 0 0"', 'axis="0.9 0.1 0"')], {},
-         "has 2 (RF_HAA, RH_HAA): the axis of LF_HAA, a leg's hip, is (0.994, 0.110, 0.000) in the"),
+        (
+            [("-0.7 1.4", "0 0"), ('range="-150 150"', 'range="-10 10"')],
+            {},
+            "give --pose hip=RAD,thigh=RAD,calf=RAD (no crouch is within the joints' ranges)",
+        ),
+        (
+            [('axis="1 0 0"', 'axis="0.9 0.1 0"')],
+            {},
+            "has 2 (RF_HAA, RH_HAA): the axis of LF_HAA, a leg's hip, is (0.994, 0.110, 0.000) in",
+        ),
         ([('class="pitch"/>', 'class="pitch" stiffness="5"/>')], {}, "have springs (stiffness)"),
         ([('class="pitch"/>', 'class="pitch" type="slide"/>')], {}, "LF_HFE is no hinge"),
-        ([('name="LF_KFE" class="knee"/>', 'name="LF_KFE" class="knee"/><joint name="toe"/>')], {},
-         "the branch of LF_HAA has 4 joints (LF_HAA, LF_HFE, LF_KFE, toe); fix joints that are no"),
-        ([('size="0.012" fromto="0 0 0 0 -0.15 0"', 'size="0.012" contype="0" conaffinity="0" fromto="0 0 0 0 -0.15 0"'), ('name="LF" class="collision"', 'name="LF" class="collision" contype="0" conaffinity="0"')], {}, "no colliding shape is below the knee of FL"),
-        ([('pos="0.22 -0.05 0"', 'pos="0.22 0.15 0"')], {}, "x of body 'base' has to point forwards"),
+        ([TOE], {}, "the branch of LF_HAA has 4 joints (LF_HAA, LF_HFE, LF_KFE, toe); fix joints"),
+        (FOOTLESS, {}, "no colliding shape is below the knee of FL, LF_KFE: give its foot"),
+        ([('pos="0.22 -0.05 0"', 'pos="0.22 0.15 0"')], {}, "of body 'base' has to point forwards"),
         ([('forcerange="-40 40"', 'forcerange="-3 3"')], {}, "and its torque limit is 3"),
-        ([('armature="0.01"', 'armature="0.0001"'), ('"0.001 0.0001 0.001"', '"1e-5 1e-5 1e-5"'), ('pos="0 -0.1 0" mass="0.2"', 'pos="0 0 0" mass="0.2"')], {},
-         "no gains are stable"),
+        (LIGHT, {}, "no gains are stable at the physics step of 5 ms"),
     ],
-)  # fmt: skip
+)
 def test_what_the_file_does_not_say_is_asked_and_what_is_no_quadruped_refused(
     tmp_path: Path, edits: list[tuple[str, str]], answers: dict[str, Any], complaint: str
 ) -> None:
