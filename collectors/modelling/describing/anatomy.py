@@ -73,94 +73,89 @@ def find_anatomy(mjcf: Mjcf, weld: tuple[str, ...], notes: Notes) -> Anatomy:
     are not to be welded.
     """
     model = mjcf.model
-    names = [model.joint(j).name for j in range(model.njnt)]
+    names = [model.joint(j).name or f"joint {j}" for j in range(model.njnt)]
     if unknown := sorted(set(weld) - set(names)):
         raise notes.wrong(f"no joint {', '.join(unknown)} to weld; it has {', '.join(names)}")
-    free = int(mujoco.mjtJoint.mjJNT_FREE)
-    moving = [j for j in range(model.njnt) if model.jnt_type[j] != free and names[j] not in weld]
+    free = model.jnt_type == mujoco.mjtJoint.mjJNT_FREE
+    moving = [j for j in range(model.njnt) if not free[j] and names[j] not in weld]
+    if not moving:
+        raise notes.wrong("it has no moving joints")
     data = mujoco.MjData(model)
     data.qpos[:] = mjcf.poses[0][1]
     data.qpos[model.jnt_qposadr[moving]] = 0.0
     mujoco.mj_kinematics(model, data)
-    branches = _branches(model, moving)
-    roots = {head: int(model.body_rootid[model.jnt_bodyid[head]]) for head in branches}
-    if not branches:
-        raise notes.wrong("it has no moving joints")
-    found = {
-        root: [c for head, c in branches.items() if roots[head] == root]
-        for root in sorted(set(roots.values()))
-    }
-    legs_of = {
-        root: [chain for chain in chains if not _why_no_leg(model, data, root, chain)]
-        for root, chains in found.items()
-    }
-    trunk = max(found, key=lambda root: len(legs_of[root]))
-    _check_legs(model, data, trunk, found[trunk], notes)
-    joints = _in_order(model, data, trunk, legs_of[trunk], notes)
+    roots = model.body_rootid[model.jnt_bodyid].tolist()
+    floating = {root for j, root in enumerate(roots) if free[j]}
+    carriers = [roots[j] for j in moving]
+    trunk = max(carriers, key=lambda root: (root in floating, carriers.count(root)))
+    branches = _branches(model, [j for j in moving if roots[j] == trunk])
+    axes = data.xmat[trunk].reshape(3, 3)
+    reasons = [_why_no_leg(model, data.xaxis @ axes, names, branch) for branch in branches]
+    legs = _check_legs(branches, reasons, names, model.body(trunk).name, notes)
+    hips = data.xanchor[[leg[0] for leg in legs]] @ axes
+    joints = _in_order(legs, hips - hips.mean(axis=0), names, notes)
     made = [f"{leg}_{kind}" for leg in LEGS for kind in JOINTS_OF_A_LEG]
-    joint_names = tuple(names[j] or made[i] for i, j in enumerate(joints))
-    parts = _parts(model, trunk, joints)
-    anatomy = Anatomy(model, data, trunk, joints, joint_names, parts)
-    _note(anatomy, mjcf, weld, notes)
+    joint_names = tuple(model.joint(j).name or made[i] for i, j in enumerate(joints))
+    anatomy = Anatomy(model, data, trunk, joints, joint_names, _parts(model, trunk, joints))
+    source = "its free joint" if floating else "it carries the legs; a free joint is added"
+    _note(anatomy, source, notes)
+    if weld:
+        notes.decide("welded", ", ".join(weld), f"--weld, in {mjcf.poses[0][0]}")
     return anatomy
 
 
-def _branches(model: mujoco.MjModel, moving: list[int]) -> dict[int, list[int]]:
-    """By its first joint, each tree of joints below a root body, in the MJCF's order."""
-    head_of: dict[int, int] = {}
+def _branches(model: mujoco.MjModel, moving: list[int]) -> list[list[int]]:
+    """Joints in trees: each list starts with one that has no other between it and the root."""
+    heads: dict[int, int] = {}
     branches: dict[int, list[int]] = {}
     for j in moving:
-        body, above = int(model.jnt_bodyid[j]), None
-        while above is None and body > 0:
-            on_body = [k for k in moving if k < j and model.jnt_bodyid[k] == body]
-            above = on_body[-1] if on_body else None
+        body, above = int(model.jnt_bodyid[j]), -1
+        while above < 0 and body > 0:
+            above = max((k for k in moving if k < j and model.jnt_bodyid[k] == body), default=-1)
             body = int(model.body_parentid[body])
-        head_of[j] = j if above is None else head_of[above]
-        branches.setdefault(head_of[j], []).append(j)
-    return branches
+        heads[j] = j if above < 0 else heads[above]
+        branches.setdefault(heads[j], []).append(j)
+    return list(branches.values())
 
 
-def _why_no_leg(model: mujoco.MjModel, data: mujoco.MjData, trunk: int, chain: list[int]) -> str:
-    """Why a branch of joints is no leg; empty for a leg."""
-    names = [model.joint(j).name or f"joint {j}" for j in chain]
-    if len(chain) != JOINTS_PER_LEG:
-        return f"the branch of {names[0]} has {len(chain)} joints ({', '.join(names)})"
-    bodies = [int(model.jnt_bodyid[j]) for j in chain]
+def _why_no_leg(
+    model: mujoco.MjModel, axes: np.ndarray, names: list[str], branch: list[int]
+) -> str:
+    """Why a branch is no leg, by axes (njnt, 3) in the trunk's frame; empty for a leg."""
+    own = [names[j] for j in branch]
+    if len(branch) != JOINTS_PER_LEG:
+        return f"the branch of {own[0]} has {len(branch)} joints ({', '.join(own)})"
+    bodies = [int(model.jnt_bodyid[j]) for j in branch]
     for above, below in pairwise(bodies):
         while below > above:
             below = int(model.body_parentid[below])
         if below != above:
-            return f"the branch of {names[0]} forks"
-    axes = data.xaxis[chain] @ data.xmat[trunk].reshape(3, 3)
-    for j, name, axis, kind in zip(chain, names, axes, JOINTS_OF_A_LEG, strict=True):
+            return f"the branch of {own[0]} forks"
+    for j, kind in zip(branch, JOINTS_OF_A_LEG, strict=True):
         if model.jnt_type[j] != mujoco.mjtJoint.mjJNT_HINGE:
-            return f"{name} is no hinge"
-        along = np.eye(3)[_AXES[kind]]
-        if np.linalg.norm(np.abs(axis) - along) > _AXIS_TOLERANCE:
-            found = ", ".join(f"{value + 0.0:.3f}" for value in axis)
+            return f"{names[j]} is no hinge"
+        if np.linalg.norm(np.abs(axes[j]) - np.eye(3)[_AXES[kind]]) > _AXIS_TOLERANCE:
+            found = ", ".join(f"{value + 0.0:.3f}" for value in axes[j])
             return (
-                f"the axis of {name}, a leg's {kind}, is ({found}) in the frame of body "
-                f"'{model.body(trunk).name}'; it has to be along {'xy'[_AXES[kind]]}"
+                f"the axis of {names[j]}, a leg's {kind}, is ({found}) in the trunk's frame; it "
+                f"has to be along {'xy'[_AXES[kind]]}"
             )
     return ""
 
 
 def _check_legs(
-    model: mujoco.MjModel, data: mujoco.MjData, trunk: int, chains: list[list[int]], notes: Notes
-) -> None:
-    """RobotError unless four branches are legs and there are no others."""
-    reasons = {chain[0]: _why_no_leg(model, data, trunk, chain) for chain in chains}
-    legs = [chain for chain in chains if not reasons[chain[0]]]
-    others = [model.joint(j).name or f"joint {j}" for c in chains if reasons[c[0]] for j in c]
-    body = model.body(trunk).name
+    branches: list[list[int]], reasons: list[str], names: list[str], body: str, notes: Notes
+) -> list[list[int]]:
+    """The branches that are legs; RobotError unless they are four, and all."""
+    legs = [branch for branch, why in zip(branches, reasons, strict=True) if not why]
+    others = [names[j] for branch in branches if branch not in legs for j in branch]
     if len(legs) == N_LEGS and not others:
-        return
+        return legs
     if len(legs) == N_LEGS:
-        raise notes.wrong(
-            f"{', '.join(others)}: joints of no leg; to fix them give --weld {','.join(others)}"
-        )
-    heads = ", ".join(model.joint(chain[0]).name for chain in legs) or "none"
-    why = "; ".join(reason for reason in reasons.values() if reason)
+        listed = ",".join(others)
+        raise notes.wrong(f"{listed}: joints of no leg; to fix them give --weld {listed}")
+    heads = ", ".join(names[leg[0]] for leg in legs) or "none"
+    why = "; ".join(reason for reason in reasons if reason)
     hint = "; fix joints that are none of a leg's three by --weld JOINT,JOINT" if others else ""
     raise notes.wrong(
         f"a robot has four legs, each of hip roll, thigh pitch and calf pitch; body '{body}' has "
@@ -169,24 +164,15 @@ def _check_legs(
 
 
 def _in_order(
-    model: mujoco.MjModel,
-    data: mujoco.MjData,
-    trunk: int,
-    legs: list[list[int]],
-    notes: Notes,
+    legs: list[list[int]], hips: np.ndarray, names: list[str], notes: Notes
 ) -> tuple[int, ...]:
-    """The legs' joints as FL, FR, RL, RR by where the hips are."""
-    hips = (data.xanchor[[leg[0] for leg in legs]] - data.xpos[trunk]) @ data.xmat[trunk].reshape(
-        3, 3
-    )
-    hips = hips - hips.mean(axis=0)
+    """The legs' joints as FL, FR, RL, RR by places (4, 3) of hips about their middle."""
     places = sorted(range(N_LEGS), key=lambda i: (hips[i, 0] < 0, hips[i, 1] < 0))
     signs = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
     if not (hips[places, :2] * signs > 0).all():
-        names = ", ".join(model.joint(leg[0]).name for leg in legs)
         raise notes.wrong(
-            f"the hips ({names}) are not front left, front right, rear left and rear right of "
-            f"their middle; x of body '{model.body(trunk).name}' has to point forwards, y left"
+            f"the hips ({', '.join(names[leg[0]] for leg in legs)}) are not front left, front "
+            "right, rear left and rear right of their middle; the trunk's x has to point forwards"
         )
     return tuple(j for i in places for j in legs[i])
 
@@ -201,16 +187,9 @@ def _parts(model: mujoco.MjModel, trunk: int, joints: tuple[int, ...]) -> dict[i
     return parts
 
 
-def _note(anatomy: Anatomy, mjcf: Mjcf, weld: tuple[str, ...], notes: Notes) -> None:
-    model, names = anatomy.model, anatomy.joint_names
-    free = model.body_jntnum[anatomy.trunk] and (
-        model.jnt_type[model.body_jntadr[anatomy.trunk]] == mujoco.mjtJoint.mjJNT_FREE
-    )
-    source = "its free joint" if free else "it carries the legs; a free joint is added"
+def _note(anatomy: Anatomy, source: str, notes: Notes) -> None:
     notes.decide("trunk", anatomy.trunk_name, source)
     for leg, label in enumerate(LEGS):
-        joints = names[JOINTS_PER_LEG * leg : JOINTS_PER_LEG * (leg + 1)]
+        joints = anatomy.joint_names[JOINTS_PER_LEG * leg : JOINTS_PER_LEG * (leg + 1)]
         notes.decide(f"leg {label}", ", ".join(joints), "places of the hips, axes")
     notes.decide("joint signs", shown(anatomy.signs), "axes")
-    if weld:
-        notes.decide("welded", ", ".join(weld), f"--weld, in {mjcf.poses[0][0]}")

@@ -188,7 +188,7 @@ def choose_gains(
         kd = np.where(np.isfinite(told), told, chosen)
         source = _source("--kd", told, f"damping ratio {ratio:.2f} of the heaviest joint; {why}")
     notes.decide("kd, Nms/rad", shown(kd), source)
-    _caution(drives, float(torque.max()), notes)
+    _caution(robot, drives, float(torque.max()), notes)
     return replace(robot, kp_nm_per_rad=kp, kd_nms_per_rad=kd)
 
 
@@ -241,8 +241,12 @@ def _choose_kd(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray) -> tuple
     return float(f"{kd:.2g}"), (kd + own) / critical
 
 
-def _caution(drives: Drives, standing_nm: float, notes: Notes) -> None:
+def _caution(robot: RobotCard, drives: Drives, standing_nm: float, notes: Notes) -> None:
     """Note what a file says and a robot hardly has."""
+    turning = drives.upper - drives.lower > 2 * np.pi
+    if turning.any():
+        what = f"{', '.join(joints_of(turning, robot.joint_names))} can turn all round"
+        notes.decide("caution", what, "--limit sets other ranges")
     times = drives.torque.max() / standing_nm
     if times > _MOST_TORQUE:
         what = f"torque limits of {times:.0f} times what standing takes"

@@ -285,7 +285,7 @@ def test_other_joints_are_welded_where_the_key_frame_has_them(tmp_path: Path) ->
     bent = ('qpos="0 0 0.35 1 0 0 0 ', 'qpos="0 0 0.35 1 0 0 0 1.5708 0 ')
     path = menagerie_file(tmp_path / "collection", ARM, bent)
     said = refusal(path)
-    assert "shoulder, elbow: joints of no leg; to fix them give --weld shoulder,elbow" in said
+    assert "shoulder,elbow: joints of no leg; to fix them give --weld shoulder,elbow" in said
     robot = init_robot(path, tmp_path / "robot", Answers(weld=("shoulder", "elbow"))).robot
     assert robot.trunk_half_size_m == pytest.approx((0.32, 0.06, 0.08), abs=1e-3)
     assert "no joint tail to weld; it has " in refusal(path, weld=("tail",))
@@ -387,7 +387,7 @@ LIGHT = (
         ([('class="pitch"/>', 'class="pitch" type="slide"/>')], {}, "LF_HFE is no hinge"),
         ([TOE], {}, "the branch of LF_HAA has 4 joints (LF_HAA, LF_HFE, LF_KFE, toe); fix joints"),
         (FOOTLESS, {}, "no colliding shape is below the knee of FL, LF_KFE: give its foot"),
-        ([('pos="0.22 -0.05 0"', 'pos="0.22 0.15 0"')], {}, "of body 'base' has to point forwards"),
+        ([('pos="0.22 -0.05 0"', 'pos="0.22 0.15 0"')], {}, "the trunk's x has to point forwards"),
         ([('forcerange="-40 40"', 'forcerange="-3 3"')], {}, "and its torque limit is 3"),
         (LIGHT, {}, "no gains are stable at the physics step of 5 ms"),
     ],
