@@ -297,6 +297,32 @@ def test_a_trunk_without_free_joint_gets_one(tmp_path: Path) -> None:
     assert decided(described, "trunk") == "base (it carries the legs; a free joint is added)"
 
 
+def test_the_barest_file_is_enough(tmp_path: Path) -> None:
+    """No names, actuators, free joint, key frame or armature, and two joints of one body."""
+    spec = mujoco.MjSpec()
+    spec.compiler.degree = False
+    trunk = spec.worldbody.add_body(pos=[1, 2, 3])
+    trunk.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=[0.2, 0.1, 0.05], mass=8)
+    motor = {"actfrcrange": [-30, 30]}
+    for x, y in ((-1, 1), (-1, -1), (1, -1), (1, 1)):
+        thigh = trunk.add_body(pos=[0.2 * x, 0.1 * y, 0])
+        thigh.add_joint(axis=[1, 0, 0], range=[-1, 1], **motor)
+        thigh.add_joint(axis=[0, 1, 0], range=[-2, 2], pos=[0, 0.05 * y, 0.01], **motor)
+        thigh.add_geom(size=[0.03, 0, 0], mass=0.5)
+        calf = thigh.add_body(pos=[0, 0.05 * y, -0.2])
+        calf.add_joint(axis=[0, -1, 0], range=[0.3, 2.5], **motor)
+        calf.add_geom(size=[0.02, 0, 0], pos=[0, 0, -0.2], mass=0.2)
+    spec.compile()
+    (tmp_path / "bare.xml").write_text(spec.to_xml())
+    described = init_robot(tmp_path / "bare.xml", tmp_path / "robot", Answers())
+    robot = described.robot
+    assert described.findings.warnings == ()
+    assert robot.name == "bare"
+    assert robot.joint_names[:3] == ("FL_hip", "FL_thigh", "FL_calf")
+    np.testing.assert_allclose(robot.thigh_offset_m[0], [0, 0.05, 0.01])
+    np.testing.assert_allclose(robot.knee_offset_m[0], [0, 0, -0.21])
+
+
 def test_a_robot_without_a_pose_crouches(tmp_path: Path) -> None:
     path = menagerie_file(tmp_path / "collection", ("-0.7 1.4", "0 0"))
     assert refusal(path).endswith(
