@@ -90,13 +90,13 @@ def joint_values(
 
 def joints_of(chosen: np.ndarray, joint_names: tuple[str, ...]) -> list[str]:
     """Joints chosen by a mask (12,): hip, thigh and calf where all legs' are, else their names."""
-    found = []
-    for kind, legs in zip(JOINTS_OF_A_LEG, chosen.reshape(N_LEGS, JOINTS_PER_LEG).T, strict=True):
-        found += [kind] if legs.all() else []
-    for i, name in enumerate(joint_names):
-        if chosen[i] and JOINTS_OF_A_LEG[i % JOINTS_PER_LEG] not in found:
-            found.append(name)
-    return found
+    kinds = [kind for k, kind in enumerate(JOINTS_OF_A_LEG) if chosen[k::JOINTS_PER_LEG].all()]
+    others = [
+        name
+        for i, name in enumerate(joint_names)
+        if chosen[i] and JOINTS_OF_A_LEG[i % JOINTS_PER_LEG] not in kinds
+    ]
+    return kinds + others
 
 
 def shown(values: np.ndarray) -> str:

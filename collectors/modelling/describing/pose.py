@@ -8,6 +8,7 @@ import numpy as np
 from collectors.modelling.describing.notes import Answers, Notes, joint_values
 from collectors.robots.kinematics import LegKinematics
 from collectors.robots.robot import JOINTS_PER_LEG, KNEES, N_JOINTS, N_LEGS, RobotCard
+from collectors.rotations import wrapped
 
 CROUCH = 0.76
 """Share of the leg's length that the shipped robots stand at, nearly."""
@@ -17,6 +18,7 @@ _LEVEL = 0.03
 _BENT_RAD = 0.3
 _PROVISIONAL_BEND_RAD = 1.2
 _SLACK_RAD = 1e-3
+
 Pose = tuple[str, np.ndarray]
 
 
@@ -70,24 +72,20 @@ def crouch(robot: RobotCard, bends: np.ndarray) -> np.ndarray:
 def calf_ups(robot: RobotCard, pose: np.ndarray) -> np.ndarray:
     """(4, 3): the vertical in each calf's frame, which is the trunk's with all joints at 0."""
     hip, thigh, calf = (robot.joint_signs * pose).reshape(N_LEGS, JOINTS_PER_LEG).T
-    pitch, nothing = thigh + calf, np.zeros(N_LEGS)
-    # The transpose of Rx(hip) Ry(pitch), times z.
-    return np.stack(
-        [-np.sin(pitch) * np.cos(hip), nothing + np.sin(hip), np.cos(pitch) * np.cos(hip)], axis=1
-    )
+    forward, up = -np.sin(thigh + calf), np.cos(thigh + calf)
+    # The transpose of Rx(hip) Ry(thigh + calf), times z.
+    return np.stack([forward * np.cos(hip), np.sin(hip), up * np.cos(hip)], axis=1)
 
 
 def _stands(robot: RobotCard, angles: np.ndarray) -> bool:
     """Whether feet are level and below a trunk on bent legs, within the limits."""
     posed = replace(robot, default_joint_pos_rad=angles)
     feet = LegKinematics(posed).foot_positions(angles[None])[0]
-    turns = np.round(posed.knee_bend_rad / (2 * np.pi))
-    bend = np.abs(posed.knee_bend_rad - 2 * np.pi * turns)
     height, reach = -feet[:, 2], posed.reach_m
     return bool(
         _within(robot, angles).all()
         and np.ptp(height) < _LEVEL * robot.leg_length_m
-        and (bend > _BENT_RAD).all()
+        and (np.abs(wrapped(posed.knee_bend_rad)) > _BENT_RAD).all()
         and _LOWEST * reach < height.mean() < _HIGHEST * reach
     )
 

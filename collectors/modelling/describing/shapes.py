@@ -11,9 +11,11 @@ from collectors.modelling.describing.notes import Answers, Notes
 from collectors.robots.robot import JOINTS_PER_LEG, LEGS, N_LEGS
 
 _G = mujoco.mjtGeom
-_PRIMITIVES = (_G.mjGEOM_SPHERE, _G.mjGEOM_CAPSULE, _G.mjGEOM_ELLIPSOID)
-_PRIMITIVES = (*_PRIMITIVES, _G.mjGEOM_CYLINDER, _G.mjGEOM_BOX)
-_REACH_TOLERANCE_M = 0.01
+_PRIMITIVES = (
+    *(_G.mjGEOM_SPHERE, _G.mjGEOM_CAPSULE, _G.mjGEOM_ELLIPSOID, _G.mjGEOM_CYLINDER),
+    _G.mjGEOM_BOX,
+)
+_SPHERE_LEAD_M = 0.01
 _SOLE_M = 0.005
 _LEAST_HALF_HEIGHT_M = 0.02
 
@@ -128,10 +130,9 @@ def foot_shapes(anatomy: Anatomy, shapes: Sequence[Shape], notes: Notes) -> list
                 f"no colliding shape is below the knee of {LEGS[leg]}, "
                 f"{anatomy.joint_names[part - 1]}: give its foot a sphere in the MJCF"
             )
+        spheres = [_SPHERE_LEAD_M * (shape.kind == _G.mjGEOM_SPHERE) for shape in own]
         reach = [farthest(shape, knee)[1] for shape in own]
-        near = [s for s, r in zip(own, reach, strict=True) if r > max(reach) - _REACH_TOLERANCE_M]
-        near.sort(key=lambda shape: shape.kind != _G.mjGEOM_SPHERE)
-        feet.append(near[0] if near[0].kind == _G.mjGEOM_SPHERE else own[int(np.argmax(reach))])
+        feet.append(own[int(np.argmax(np.add(reach, spheres)))])
     return feet
 
 
@@ -154,8 +155,12 @@ def round_foot(shape: Shape, up: np.ndarray) -> Shape:
     sole = points[rise < rise.min() + _SOLE_M]
     centre = (sole.min(axis=0) + sole.max(axis=0)) / 2
     centre = centre + up * (rise.min() - around + radius - centre @ up)
+    return _sphere(shape.part, radius, centre.round(5) + 0.0, shape.name)
+
+
+def _sphere(part: int, radius: float, place: np.ndarray, name: str) -> Shape:
     size = np.array([radius, 0.0, 0.0])
-    return Shape(shape.part, _G.mjGEOM_SPHERE, size, centre.round(5) + 0.0, np.eye(3), shape.name)
+    return Shape(part, _G.mjGEOM_SPHERE, size, place, np.eye(3), name)
 
 
 def with_feet_and_knees(
@@ -167,16 +172,10 @@ def with_feet_and_knees(
     radius = min(float(foot.size[0]) for foot in feet)
     for leg in range(N_LEGS):
         place, part = anatomy.anchors[JOINTS_PER_LEG * leg + 2], JOINTS_PER_LEG * leg + 2
-        there = [
-            shape
-            for shape in rest
-            if shape.part == part
-            and shape.kind == _G.mjGEOM_SPHERE
-            and np.linalg.norm(shape.pos - place) < shape.size[0] / 2
-        ]
-        size = np.array([radius, 0.0, 0.0])
-        knee = there[0] if there else Shape(part, _G.mjGEOM_SPHERE, size, place, np.eye(3))
+        own = [s for s in rest if s.part == part and s.kind == _G.mjGEOM_SPHERE]
+        there = [s for s in own if np.linalg.norm(s.pos - place) < s.size[0] / 2]
         added += not there
+        knee = there[0] if there else _sphere(part, radius, place, "")
         rest = [shape for shape in rest if shape is not knee]
         knees.append(replace(knee, name=knee.name or f"{LEGS[leg]}_knee"))
     return [*rest, *feet, *knees], feet, knees, added
