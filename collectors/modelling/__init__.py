@@ -1,1 +1,1 @@
-"""Robots from files: varied bodies of a family."""
+"""Robots from files: described from an MJCF, and varied bodies of a family."""

@@ -4,26 +4,23 @@ Torques, gains, damping and armature grow with a body's mass and leg length as t
 similar animals do (Alexander and Jayes, 1983), before the gains' own factors.
 """
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mujoco
 import numpy as np
 
+from collectors.modelling.card_file import write_card
 from collectors.modelling.stretching import Stretch, along, stretch_robot
 from collectors.physics.contract.robot_check import check_robot
 from collectors.robots.kinematics import LegKinematics, standing_height_m
 from collectors.robots.robot import (
     CARD_FILE,
-    CARD_KEYS,
     JOINTS_PER_LEG,
     N_LEGS,
-    OPTIONAL_KEYS,
     RobotCard,
     RobotError,
     load_robot,
@@ -124,10 +121,15 @@ def write_varied(robot: RobotCard, factors: Factors, name: str, folder: Path) ->
         trunk_half_size_m=tuple(np.array(robot.trunk_half_size_m) * trunk),
         width_m=float(2 * legs.feet_below_m[0, 1] + size * beyond_feet),
     )
-    card = _card(_standing_alike(varied, robot)) | {"name": name, "mjcf": f"{name}.xml"}
-    card["source"] = f"{robot.name} ({robot.source}), with the factors of 'variation' here"
-    card["variation"] = {key: [value, value] for key, value in factors.items()}
-    (folder / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+    named = replace(
+        _standing_alike(varied, robot),
+        name=name,
+        path=folder / CARD_FILE,
+        mjcf_path=folder / f"{name}.xml",
+        source=f"{robot.name} ({robot.source}), with the factors of 'variation' here",
+        variation={key: (value, value) for key, value in factors.items()},
+    )
+    write_card(named)
     return load_robot(str(folder))
 
 
@@ -182,12 +184,3 @@ def _standing_alike(varied: RobotCard, robot: RobotCard) -> RobotCard:
     pose = LegKinematics(varied).joint_positions(feet[None])[0]
     pose = np.clip(pose, varied.joint_lower_rad, varied.joint_upper_rad)
     return replace(varied, nominal_height_m=height, default_joint_pos_rad=pose)
-
-
-def _card(robot: RobotCard) -> dict[str, Any]:
-    """The content of a robot's card."""
-    values = {key: getattr(robot, key) for key in (*CARD_KEYS, *OPTIONAL_KEYS) if key != "mjcf"}
-    return {
-        key: value.tolist() if isinstance(value, np.ndarray) else value
-        for key, value in values.items()
-    }

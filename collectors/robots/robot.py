@@ -20,6 +20,14 @@ N_JOINTS = N_LEGS * JOINTS_PER_LEG
 LEGS = ("FL", "FR", "RL", "RR")
 JOINTS_OF_A_LEG = ("hip", "thigh", "calf")
 
+KNEES = {
+    "backward": (-1, -1, -1, -1),
+    "forward": (1, 1, 1, 1),
+    "inward": (-1, -1, 1, 1),
+    "outward": (1, 1, -1, -1),
+}
+"""Where knees point, as signs of their bend, front legs first: -1 backwards."""
+
 
 class RobotError(ValueError):
     """A robot card, or its MJCF, that cannot be used."""
@@ -342,7 +350,12 @@ def _of_legs(numbers: np.ndarray, key: str, wrong: _Wrong) -> np.ndarray:
             f"{key} needs 3 numbers, the front left leg's, or {N_LEGS} lists of 3, "
             f"not {numbers.size} numbers"
         )
-    legs = np.tile(numbers, (N_LEGS, 1))
+    return mirrored(key, numbers)
+
+
+def mirrored(key: str, front_left: np.ndarray) -> np.ndarray:
+    """(4, 3): all legs' offsets of a kind (a card's key) from the front left leg's (3,)."""
+    legs = np.tile(front_left, (N_LEGS, 1))
     rear, right, _ = _MIRRORED[key]
     legs[2:, 0] *= rear
     legs[1::2, 1] *= right

@@ -16,6 +16,26 @@ def stiffness(
     stable while no eigenvalue of M^-1 (h (kd + d) + h^2 kp / 2) reaches 2: here the largest one
     over 2, so gains are stable below 1. M is the default pose's, with armature.
     """
+    inertia, dofs = _inertia(robot, model)
+    damping = np.zeros(model.nv)
+    damping[dofs] = SUBSTEP_S * (kd + model.dof_damping[dofs]) + SUBSTEP_S**2 * kp / 2
+    # Similar to a symmetric matrix: L^-1 D L^-T with M = L L^T.
+    lower = np.linalg.cholesky(inertia)
+    half = np.linalg.solve(lower, np.diag(damping))
+    values, vectors = np.linalg.eigh(np.linalg.solve(lower, half.T))
+    speeds = np.linalg.solve(lower.T, vectors[:, -1])
+    joint = int(np.argmax(np.abs(speeds[dofs])))
+    return float(values[-1]) / 2.0, robot.joint_names[joint]
+
+
+def joint_inertia(robot: RobotCard, model: mujoco.MjModel) -> np.ndarray:
+    """(12, 12) kg m^2 of the joints in the default pose, the trunk held, with armature."""
+    inertia, dofs = _inertia(robot, model)
+    return inertia[np.ix_(dofs, dofs)]
+
+
+def _inertia(robot: RobotCard, model: mujoco.MjModel) -> tuple[np.ndarray, list[int]]:
+    """The inertia matrix (nv, nv) in the default pose, and the joints' rows."""
     data = mujoco.MjData(model)
     root = int(model.body(robot.trunk_body).jntadr[0])
     start = int(model.jnt_qposadr[root])
@@ -25,13 +45,4 @@ def stiffness(
     mujoco.mj_forward(model, data)
     inertia = np.empty((model.nv, model.nv))
     mujoco.mj_fullM(model, data, inertia)
-    damping = np.zeros(model.nv)
-    dofs = [int(model.joint(name).dofadr[0]) for name in robot.joint_names]
-    damping[dofs] = SUBSTEP_S * (kd + model.dof_damping[dofs]) + SUBSTEP_S**2 * kp / 2
-    # Similar to a symmetric matrix: L^-1 D L^-T with M = L L^T.
-    lower = np.linalg.cholesky(inertia)
-    half = np.linalg.solve(lower, np.diag(damping))
-    values, vectors = np.linalg.eigh(np.linalg.solve(lower, half.T))
-    speeds = np.linalg.solve(lower.T, vectors[:, -1])
-    joint = int(np.argmax(np.abs(speeds[dofs])))
-    return float(values[-1]) / 2.0, robot.joint_names[joint]
+    return inertia, [int(model.joint(name).dofadr[0]) for name in robot.joint_names]
