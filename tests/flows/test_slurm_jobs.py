@@ -67,7 +67,7 @@ def test_a_plan_comes_back_from_its_json(plan: LeggedPlan | TrainPlan | Pipeline
 @pytest.mark.parametrize(
     ("tree", "complaint"),
     [
-        ({"robot": 3}, "LeggedPlan has no 'robot'; allowed: grid, "),
+        ({"colour": 3}, "LeggedPlan has no 'colour'; allowed: grid, "),
         ({"robots": "many"}, "LeggedPlan.robots needs int, not 'many'"),
         ({"grid": {"levels": [1, "x"]}}, "LeggedPlan.grid.levels needs int, not 'x'"),
         ({"grid": 5}, "LeggedPlan.grid needs an object"),

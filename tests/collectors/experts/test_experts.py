@@ -132,7 +132,7 @@ def test_features_are_what_is_known_and_the_truth_without_the_noise(
 
 
 def test_an_unknown_expert_is_refused_with_the_shipped_ones() -> None:
-    assert f"no expert 'nobody'; allowed: {DEFAULT_EXPERT}" in refusal("nobody")
+    assert f"no expert 'nobody'; allowed: {', '.join(list_experts())}" in refusal("nobody")
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
