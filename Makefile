@@ -24,7 +24,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-fast docs lint format bench lock clean
+.PHONY: help setup setup-dev demo test test-fast test-long docs lint format bench lock clean
 
 define find_python
 python=""; \
@@ -79,11 +79,16 @@ demo: $(STAMP) $(PLAYER) ## collect, train, evaluate and report, small: runs/dem
 	$(BIN)/gaitforge demo --out runs/demo
 
 # A third worker for the times in which tests wait for servers and clusters; tests/conftest.py orders the files.
-test: $(DEV_STAMP) ## every test
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST)
+test: $(DEV_STAMP) ## the tests, without those of test-long
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(PYTEST)
 
 test-fast: $(DEV_STAMP) ## the tests without the slow ones
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(PYTEST)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not long" $(PYTEST)
+
+# Among them tests with lerobot, d4rl and torchrl: their packages ask for other versions than ours, so each
+# project gets an environment of its own in build/.
+test-long: $(DEV_STAMP) ## tests of half a minute and more: kills at random, compilers, other projects' packages
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m long $(PYTEST)
 
 docs: $(DEV_STAMP) ## the documentation site: build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q -d build/site

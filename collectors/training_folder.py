@@ -1,7 +1,10 @@
 """A training's folder: `training.json` commits a checkpoint, whose tensors lie beside it."""
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,55 @@ import torch
 from safetensors.torch import save
 
 from datasets.files import check_outside_stores, write_bytes_durably
+from datasets.history import HistoryFile
+from datasets.interrupts import Notices, Stopped, deferred_signals
 
 TRAINING = "training.json"
+CHECKPOINT_EVERY_S = 60.0
+"""Seconds between checkpoints. They wait for an update's end: two minutes may be lost."""
+
+
+class TrainingFiles:
+    """Writes a training's history, and its checkpoints: now and then, at its end, at a signal."""
+
+    def __init__(self, history: HistoryFile, every_s: float, notices: Notices) -> None:
+        self._history, self._every_s, self._notices = history, every_s, notices
+        self._saved = time.monotonic()
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a row to the history."""
+        self._history.append(row)
+
+    def after_step(
+        self, steps: int, save: Callable[[], None], *, last: bool, convenient: bool = True
+    ) -> None:
+        """Call `save` if a checkpoint is due; raises Stopped if a signal came, after saving.
+
+        Args:
+            steps: done so far; last: whether these are all.
+            convenient: whether a checkpoint that is due may be written now.
+        """
+        received = self._notices.received
+        due = time.monotonic() - self._saved >= self._every_s
+        if last or received or (due and convenient):
+            self._history.sync()
+            save()
+            self._saved = time.monotonic()
+        if received:
+            raise Stopped(received, f"step {steps}")
+
+
+@contextmanager
+def training_files(out: Path, steps: int, every_s: float) -> Iterator[TrainingFiles]:
+    """Open a training's files after `steps`; signals wait for `TrainingFiles.after_step`."""
+    with closing(HistoryFile(out, "steps", steps)) as history, deferred_signals() as notices:
+        yield TrainingFiles(history, every_s, notices)
+
+
+def check_period(every_s: float) -> None:
+    """Raise ValueError for an impossible `checkpoint_every_s`; 0 is after every update."""
+    if not (isfinite(every_s) and every_s >= 0):
+        raise ValueError(f"checkpoint_every_s must be a number of seconds from 0, got {every_s}")
 
 
 def write_checkpoint(

@@ -10,6 +10,7 @@ from typing import Any
 from prefect import State
 from prefect.states import Completed
 
+from datasets.history import read_history
 from flows import forms
 from flows.progress import Advance, Reporter
 from flows.records.part_records import store_address
@@ -24,7 +25,6 @@ from flows.settings import override_form
 from flows.stages.status import training_status
 from flows.stages.train import SelectPlan, TrainPlan, run_training
 from learners.training.config import TrainConfig
-from learners.training.records.history import read_history
 from learners.training.train import TrainResult
 
 TABLE_PERIOD_S = 60.0

@@ -49,7 +49,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with the most slow tests come first, so that no worker is left with one in the end."""
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    long = [("slow", 1), ("long", 4)]
+    slow = Counter[Path]()
+    for item in items:
+        slow[item.path] += sum(weight for name, weight in long if item.get_closest_marker(name))
     items.sort(key=lambda item: -slow[item.path])
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -253,3 +255,31 @@ def test_nightly_collections_are_new_ones_and_one_at_a_time(name: str) -> None:
 def with_values(line: str, values: dict[str, str]) -> str:
     """A shell line with its variables replaced."""
     return re.sub(r"\$(\w+)", lambda found: values[found.group(1)], line)
+
+
+def instructions(kind: str) -> list[str]:
+    """What the Containerfile's instructions of a kind say, continued lines joined."""
+    text = (ROOT / "Containerfile").read_text().replace("\\\n", " ")
+    return re.findall(rf"^{kind} +(.*)$", text, re.M)
+
+
+def test_the_container_is_built_by_what_the_project_has_and_not_run_by_root() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"&& make ([a-z-]+)", " ".join(instructions("RUN")))
+    assert targets == ["setup"]
+    assert all(f"\n{target}:" in makefile for target in targets)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [chosen] = [each.removeprefix("EXTRAS=") for each in instructions("ARG") if "EXTRAS" in each]
+    assert set(chosen.split(",")) | {"warp"} <= set(project["optional-dependencies"])
+    ignored = [line.strip("*/") for line in (ROOT / ".containerignore").read_text().splitlines()]
+    tracked = subprocess.run(
+        ["git", "ls-files"], check=False, cwd=ROOT, capture_output=True, text=True
+    ).stdout
+    if tracked:  # also in an archive without git, where nothing is to be compared
+        assert not {Path(name).parts[0] for name in tracked.splitlines()} & set(ignored)
+    assert instructions("USER") == ["1000"]
+    assert [json.loads(each) for each in instructions("ENTRYPOINT")] == [["gaitforge"]]
+    stages = [each.split()[-1] for each in instructions("FROM")]
+    assert {"cpu", "cuda"} <= set(stages)
+    copied = [each for each in instructions("COPY") if each.startswith("--from=")]
+    assert {each.split()[0].removeprefix("--from=") for each in copied} <= set(stages)

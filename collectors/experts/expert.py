@@ -5,6 +5,7 @@ An expert is a safetensors file and a JSON card. The MLP runs in NumPy: collecti
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -16,8 +17,10 @@ from safetensors.numpy import load_file
 from collectors.experts.network import Mlp
 from collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
 from collectors.policies import Memoryless, Observation
+from collectors.robots.batch import RobotBatch
+from collectors.robots.descriptor import BODY_DIM, body_vector
 from collectors.robots.gait import GaitReference
-from collectors.robots.robot import N_JOINTS, RobotCard, list_robots, load_robot
+from collectors.robots.robot import N_JOINTS, RobotCard, list_robots, load_robot, load_robots
 
 EXPERTS = Path(__file__).parent.parent / "assets" / "experts"
 DEFAULT_EXPERT = "aliengo-locomotion"
@@ -33,17 +36,28 @@ class ExpertFeatures:
     reference: np.ndarray
 
     @classmethod
-    def of(cls, observation: Observation, robot: RobotCard, gait: GaitReference) -> Self:
+    def of(
+        cls,
+        observation: Observation,
+        robots: RobotBatch,
+        gait: GaitReference,
+        bodies: np.ndarray | None = None,
+    ) -> Self:
         """From an observation of N robots, float32.
 
         features (N, FEATURE_DIM): last action and command, privileged block, reference action; the
         observation's noisy measurements are left out. reference (N, 12): the gait's action.
+
+        Args:
+            bodies: (N, BODY_DIM) body vectors, which end the features of an expert for
+                a family of robots.
         """
         targets = gait.joint_targets(observation.command, observation.clock)
-        reference = (targets - robot.default_joint_pos_rad) / robot.action_scale_rad
+        reference = (targets - robots.default_joint_pos_rad) / robots.action_scale_rad
         reference = reference.astype(np.float32)
         known = observation.policy[:, _KNOWN]
-        features = np.concatenate([known, observation.privileged, reference], axis=1)
+        parts = [known, observation.privileged, reference]
+        features = np.concatenate(parts if bodies is None else [*parts, bodies], axis=1)
         return cls(features, reference)
 
 
@@ -51,18 +65,25 @@ class ExpertPolicy(Memoryless):
     """A trained expert as a policy; ValueError for weights that do not fit the features.
 
     Args:
-        weights: the tensors of an `Mlp` from FEATURE_DIM to 12.
+        weights: the tensors of an `Mlp` from FEATURE_DIM to 12, or from FEATURE_DIM +
+            BODY_DIM where the expert drives a family of robots.
     """
 
     def __init__(self, name: str, robot: RobotCard, weights: dict[str, np.ndarray]):
         self.name = name
         self.robot = robot
+        self._robots = RobotBatch(robot)
         self._gait = GaitReference(robot)
-        self._residual = Mlp(weights, FEATURE_DIM, N_JOINTS, f"expert '{name}'")
+        self._body = body_vector(robot)[None] if drives_a_family(weights) else None
+        inputs = FEATURE_DIM + (0 if self._body is None else BODY_DIM)
+        self._residual = Mlp(weights, inputs, N_JOINTS, f"expert '{name}'")
 
     def act(self, observation: Observation) -> np.ndarray:
         """(N, 12) float32 actions."""
-        inputs = ExpertFeatures.of(observation, self.robot, self._gait)
+        body = self._body
+        if body is not None:
+            body = np.broadcast_to(body, (len(observation.policy), BODY_DIM))
+        inputs = ExpertFeatures.of(observation, self._robots, self._gait, body)
         return inputs.reference + self._residual(inputs.features)
 
     def parameters(self) -> int:
@@ -70,13 +91,19 @@ class ExpertPolicy(Memoryless):
         return self._residual.parameters()
 
 
+def drives_a_family(weights: Mapping[str, np.ndarray]) -> bool:
+    """Whether an expert's network reads a robot's descriptor beside the features."""
+    return "mean" in weights and weights["mean"].size == FEATURE_DIM + BODY_DIM
+
+
 @dataclass(frozen=True)
 class Expert:
-    """An expert's policy, card and hash of weights."""
+    """An expert's policy, card, weights (the tensors of its `Mlp`) and their hash."""
 
     policy: ExpertPolicy
     card: dict[str, Any]
     hash: str
+    weights: dict[str, np.ndarray]
 
 
 def list_experts() -> list[str]:
@@ -84,11 +111,41 @@ def list_experts() -> list[str]:
     return sorted(path.stem for path in EXPERTS.glob("*.safetensors"))
 
 
-def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
+def shipped_experts(robots: Iterable[str]) -> list[str]:
+    """Names of the shipped experts of these robots, by name; robots without one are left out."""
+    driven = {_files(name)[1]["robot"]: name for name in list_experts()}
+    return [driven[robot] for robot in robots if robot in driven]
+
+
+def robots_of_expert(name: str) -> list[RobotCard]:
+    """The robots that an expert was trained on; ValueError as `load_expert`."""
+    path, card = _files(name)
+    return _robots_of(card["robot"], path)
+
+
+def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
     """Load a shipped expert by name, or one from its `.safetensors` file.
 
-    ValueError for no such expert, no card, or weights that do not fit.
+    Args:
+        robot: what an expert for a family of robots drives (by default the first of those that it
+            was trained on); others drive their own.
+
+    Raises:
+        ValueError: no such expert or robot, no card, or weights that do not fit.
     """
+    path, card = _files(name)
+    try:
+        weights = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"expert {path.name} cannot be read: {error}") from None
+    chosen = robot if robot and drives_a_family(weights) else ""
+    driven = load_robot(chosen) if chosen else _robots_of(card["robot"], path)[0]
+    policy = ExpertPolicy(path.stem, driven, weights)
+    return Expert(policy, card, hashlib.sha256(path.read_bytes()).hexdigest()[:16], weights)
+
+
+def _files(name: str) -> tuple[Path, dict[str, Any]]:
+    """An expert's file of weights, and its card."""
     path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
     if not path.is_file():
         raise ValueError(
@@ -98,31 +155,29 @@ def load_expert(name: str = DEFAULT_EXPERT) -> Expert:
     if not card_path.is_file():
         raise ValueError(f"expert {path.name} has no card {card_path.name} beside it")
     try:
-        weights = load_file(path)
         card = json.loads(card_path.read_text())
-    except (SafetensorError, ValueError) as error:
+    except ValueError as error:
         raise ValueError(f"expert {path.name} cannot be read: {error}") from None
     if not isinstance(card, dict) or not isinstance(card.get("robot"), str) or not card["robot"]:
         raise ValueError(f"expert {path.name}: its card {card_path.name} names no robot")
-    policy = ExpertPolicy(path.stem, _robot_of(card["robot"], path), weights)
-    return Expert(policy, card, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+    return path, card
 
 
-def _robot_of(robot: str, expert: Path) -> RobotCard:
-    """The robot that an expert's card names: a shipped one, or a path.
+def _robots_of(robot: str, expert: Path) -> list[RobotCard]:
+    """The robot that an expert's card names: a shipped one, or a path of one or of a family.
 
     A path is relative to the expert's folder; the robot is also found, by its own name, in that
     folder or beside it, so that both can be moved together.
     """
     if robot in list_robots():
-        return load_robot(robot)
+        return [load_robot(robot)]
     folder = expert.resolve().parent
     place = folder / robot
     name = Path(place.parent.name, place.name) if place.suffix == ".json" else Path(place.name)
     places = (place, folder / name, folder.parent / name)
     for found in places:
         if found.exists():
-            return load_robot(str(found))
+            return load_robots(str(found))
     tried = ", ".join(dict.fromkeys(map(str, places)))
     raise ValueError(
         f"expert {expert.name}: its robot '{robot}' is neither shipped "

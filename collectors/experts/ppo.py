@@ -5,20 +5,26 @@ The network learns a correction to the kinematic gait; the critic sees more than
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from rsl_rl.algorithms import PPO
 from safetensors.numpy import save
 
 from collectors.experts import ppo_checkpoint as checkpoint
+from collectors.experts.expert import load_expert
 from collectors.experts.ppo_algorithm import PPOSettings, Update, make_algorithm, ppo_updates
 from collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
-from collectors.robots.robot import DEFAULT_ROBOT, load_robot
+from collectors.robots.robot import DEFAULT_ROBOT, load_robots
+from collectors.training_folder import training_files
 from datasets.files import write_bytes_durably
 
+WEIGHTS = "expert.safetensors"
 _FIXED = ("robot", "robots", "hidden", "horizon")
 """Settings that a resumed training keeps."""
 
@@ -28,13 +34,20 @@ class ExpertTrainingConfig(PPOSettings):
     """How an expert is trained; an action unit is 0.25 rad.
 
     Attributes:
+        robot: a robot's name, folder or card; or a folder of robots' folders, one family, for an
+            expert that also reads the body.
         robots: in parallel.
         full_speed_steps: environment steps over which commanded speeds widen to their range.
+        start_from: an expert (name or file) whose actor training starts from, with `initial_std`
+            as its exploration; empty for an actor that leaves the gait as it is.
+        critic_updates: first updates that train the critic alone, where there is such an expert.
     """
 
     robot: str = DEFAULT_ROBOT
     robots: int = 1024
     full_speed_steps: int = 12_000_000
+    start_from: str = ""
+    critic_updates: int = 20
 
 
 def train_expert(
@@ -42,31 +55,38 @@ def train_expert(
 ) -> tuple[Path, dict[str, Any]]:
     """Train an expert, or resume from the checkpoint in `out`; returns its weights and card.
 
-    ValueError for a checkpoint of another configuration in `out`.
-
     Args:
-        report: called after every update with steps, rates, mean return, success, and a table of
-            terrain-skill cells.
+        report: called after every update with its row of `history.jsonl`, see `_summary`.
+
+    Raises:
+        ValueError: a checkpoint of another configuration is in `out`.
+        Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(config.seed)
     torch.set_num_threads(config.learner_threads)
-    task = ExpertTask(load_robot(config.robot), config.robots, config.threads, config.seed)
-    algorithm = make_algorithm(config, task)
-    progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
-    if extra:
-        task.begin(progress.iteration, extra["levels"].numpy())
-    weights = out / "expert.safetensors"
-    _widen_speeds(task, progress, config)
-    for update in ppo_updates(algorithm, task, config, progress):
+    bodies = load_robots(config.robot)
+    with closing(ExpertTask(bodies, config.robots, config.threads, config.seed)) as task:
+        algorithm = make_algorithm(config, task)
+        progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
+        if extra:
+            successes = extra.get("successes")  # earlier versions had none
+            known = task.successes if successes is None else successes.numpy()
+            task.begin(progress.iteration, extra["levels"].numpy(), known)
+        elif config.start_from:
+            checkpoint.set_actor(algorithm, load_expert(config.start_from).weights)
         _widen_speeds(task, progress, config)
-        report(_summary(config, task, update))
-        if update.checkpoint_due:
-            tensors = checkpoint.network_weights(algorithm.get_policy())
-            write_bytes_durably(weights, save(tensors))
-            levels = {"levels": torch.from_numpy(task.levels)}
-            checkpoint.save_training(out, asdict(config), algorithm, progress, levels)
-    task.close()
+        alone = config.critic_updates if config.start_from else 0
+        algorithm.get_policy().requires_grad_(progress.iteration >= alone)
+        write = partial(_save, config, out, task, algorithm, progress)
+        with training_files(out, progress.steps, config.checkpoint_every_s) as files:
+            for update in ppo_updates(algorithm, task, config, progress):
+                algorithm.get_policy().requires_grad_(progress.iteration >= alone)
+                _widen_speeds(task, progress, config)
+                row = _summary(config, task, update)
+                files.append(row)
+                report(row)
+                files.after_step(progress.steps, write, last=progress.steps >= config.steps)
     card = {
         "robot": config.robot,
         "skills": list(SKILL_SHARES),
@@ -76,7 +96,24 @@ def train_expert(
         "seed": config.seed,
         "training": asdict(config),
     }
-    return weights, card
+    return out / WEIGHTS, card
+
+
+def _save(
+    config: ExpertTrainingConfig,
+    out: Path,
+    task: ExpertTask,
+    algorithm: PPO,
+    progress: checkpoint.Progress,
+) -> None:
+    """Write the weights to ship, then the checkpoint."""
+    weights = save(checkpoint.network_weights(algorithm.get_policy()))
+    write_bytes_durably(out / WEIGHTS, weights)
+    curriculum = {
+        "levels": torch.from_numpy(task.levels),
+        "successes": torch.from_numpy(task.successes),
+    }
+    checkpoint.save_training(out, asdict(config), algorithm, progress, curriculum)
 
 
 def _widen_speeds(
@@ -86,10 +123,15 @@ def _widen_speeds(
 
 
 def _summary(config: ExpertTrainingConfig, task: ExpertTask, done: Update) -> dict[str, Any]:
+    """An update's row of the history; means are None where no episode ended.
+
+    "cells" has {"terrain/skill": [success, survival, episodes]}, "levels" {skill: mean level}.
+    """
     finished, task.finished = task.finished, []
-    cells: dict[str, list[float]] = {}
+    cells: dict[str, list[tuple[bool, bool]]] = {}
     for episode in finished:
-        cells.setdefault(f"{episode['terrain']}/{episode['skill']}", []).append(episode["success"])
+        cell = cells.setdefault(f"{episode['terrain']}/{episode['skill']}", [])
+        cell.append((episode["success"], episode["survived"]))
 
     def mean(key: str) -> float | None:
         return float(np.mean([e[key] for e in finished])) if finished else None
@@ -102,6 +144,7 @@ def _summary(config: ExpertTrainingConfig, task: ExpertTask, done: Update) -> di
         "success": mean("success"),
         "survival": mean("survived"),
         "level": float(task.levels.mean()),
+        "levels": task.skill_levels(),
         "losses": done.losses,
-        "cells": {k: [float(np.mean(v)), len(v)] for k, v in sorted(cells.items())},
+        "cells": {k: [*np.mean(v, axis=0).tolist(), len(v)] for k, v in sorted(cells.items())},
     }

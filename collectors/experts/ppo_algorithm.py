@@ -11,6 +11,7 @@ import torch
 from rsl_rl.algorithms import PPO
 
 from collectors.experts.ppo_checkpoint import Progress, linear_layers
+from collectors.training_folder import CHECKPOINT_EVERY_S, check_period
 
 
 class _CappedPPO(PPO):
@@ -35,7 +36,7 @@ class PPOSettings:
         steps: environment steps in all; horizon: of each robot in a rollout.
         max_learning_rate: ceiling of the adaptive schedule, which else reaches 4e-3.
         initial_std: of the exploration noise, in units of the network's output.
-        checkpoint_every: updates.
+        checkpoint_every_s: seconds between checkpoints, which wait for an update's end.
     """
 
     steps: int = 40_000_000
@@ -54,17 +55,19 @@ class PPOSettings:
     seed: int = 0
     threads: int = 2
     learner_threads: int = 1
-    checkpoint_every: int = 20
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S
+
+    def __post_init__(self) -> None:
+        check_period(self.checkpoint_every_s)
 
 
 @dataclass(frozen=True)
 class Update:
-    """One update: what it reports, PPO's losses, and whether a checkpoint is due."""
+    """One update: what it reports, PPO's losses, and the simulation's share of the time."""
 
     summary: dict[str, Any]
     losses: dict[str, float]
     simulation_share: float
-    checkpoint_due: bool
 
 
 def ppo_updates(
@@ -93,9 +96,7 @@ def ppo_updates(
             "action_std": float(algorithm.get_policy().output_std.mean().detach()),
             "learning_rate": algorithm.learning_rate,
         }
-        finished = progress.steps >= config.steps
-        due = finished or progress.iteration % config.checkpoint_every == 0
-        yield Update(summary, losses, (simulated - started) / elapsed, due)
+        yield Update(summary, losses, (simulated - started) / elapsed)
 
 
 def make_algorithm(config: PPOSettings, task: Any) -> PPO:

@@ -1,7 +1,7 @@
 """Checkpoints of an expert's training: the policy to ship, and the state to resume from."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from safetensors.torch import load_file
 
 from collectors.training_folder import TRAINING, check_setting, write_checkpoint
 from datasets.optimiser_state import load_optimiser_tensors, optimiser_tensors, tensors_below
+
+_STARTED_COUNT = 2_000_000
+"""Observations that a given actor's normaliser counts as seen."""
 
 
 @dataclass
@@ -48,6 +51,32 @@ def network_weights(network: Any) -> dict[str, np.ndarray]:
         weights[f"layer{i}.weight"] = linear.weight.detach().numpy()
         weights[f"layer{i}.bias"] = linear.bias.detach().numpy()
     return weights
+
+
+def set_actor(algorithm: PPO, weights: Mapping[str, np.ndarray]) -> None:
+    """Give an actor shipped weights, see `network_weights`; ValueError if they do not fit.
+
+    Its normaliser goes on from `_STARTED_COUNT` observations.
+    """
+    network = algorithm.get_policy()
+    normaliser, layers = network.obs_normalizer, linear_layers(network)
+    assert isinstance(normaliser, EmpiricalNormalization), "experts are trained with one"
+    std = torch.from_numpy(weights["std"]).reshape(1, -1) - normaliser.eps
+    places = {"mean": normaliser._mean}
+    for i, linear in enumerate(layers):
+        places |= {f"layer{i}.weight": linear.weight, f"layer{i}.bias": linear.bias}
+    mine = {name: place.numel() for name, place in places.items()} | {
+        "std": normaliser._std.numel()
+    }
+    if {name: value.size for name, value in weights.items()} != mine:
+        raise ValueError("the expert to start from has other inputs or layers (hidden)")
+    with torch.no_grad():
+        for name, place in places.items():
+            place.copy_(torch.from_numpy(weights[name]).reshape(place.shape))
+        buffers = dict(normaliser.named_buffers())
+        buffers["_std"].copy_(std)
+        buffers["_var"].copy_(std.square())
+        buffers["count"].fill_(_STARTED_COUNT)
 
 
 def save_training(

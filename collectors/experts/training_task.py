@@ -5,6 +5,7 @@ distance and, where one stands, the passage; down below 40 % or after a fall (le
 relative to the command as windows are short).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from collectors.experts.expert import ExpertFeatures
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
 from collectors.policies import Observation
+from collectors.robots.commands import C
+from collectors.robots.descriptor import body_vector
 from collectors.robots.gait import GaitReference
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from collectors.scenarios.skills import SKILLS
@@ -26,22 +29,34 @@ SKILL_SHARES = {s.name: s.share for s in SKILLS.values() if s.share > 0}
 """What experts are trained on; the critic's one-hot inputs are in this order."""
 SKILL_NAMES = tuple(SKILL_SHARES)
 MAX_RESIDUAL = 6.0
+_EVEN = 0.15
+"""A skill is drawn in proportion to its share times this plus its rate of failure on the terrain:
+cells that fail are practised more."""
+_MEAN_RATE = 0.005
 CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1
 
 
 class ExpertTask:
-    """The parts of `rsl_rl.env.VecEnv` that PPO reads: actions correct the gait."""
+    """The parts of `rsl_rl.env.VecEnv` that PPO reads: actions correct the gait.
 
-    def __init__(self, robot: RobotCard, robots: int, threads: int, seed: int):
+    Args:
+        bodies: of the parallel robots, taken in turn; more than one have their descriptors in the
+            features.
+    """
+
+    def __init__(self, bodies: Sequence[RobotCard], robots: int, threads: int, seed: int):
         self.num_envs = robots
         self.num_actions = N_JOINTS
         self.max_episode_length = EPISODE_STEPS
         self.device = "cpu"
         self.cfg: dict[str, object] = {}
         self.speed_scale = 0.0
-        self._robot = robot
-        self._env = LeggedEnvironment(robot, robots, threads)
-        self._gait = GaitReference(robot)
+        rows = [bodies[i % len(bodies)] for i in range(robots)] if len(bodies) > 1 else bodies
+        self._env = LeggedEnvironment(rows, robots, threads)
+        self._gait = GaitReference(*rows)
+        self._bodies = None
+        if len(bodies) > 1:
+            self._bodies = np.stack([body_vector(robot) for robot in rows])
         self._seed = seed
         names, shares = list(TERRAIN_SHARES), np.array(list(TERRAIN_SHARES.values()))
         quota = np.floor(np.cumsum(shares) * robots + 1e-9)
@@ -49,11 +64,16 @@ class ExpertTask:
         self._what = np.zeros((robots, 1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)))
         self._returns = np.zeros(robots)
         self.finished: list[dict[str, Any]] = []
-        self.begin(0, np.random.default_rng(seed).integers(0, 4, (robots, len(SKILL_SHARES))))
+        levels = np.random.default_rng(seed).integers(0, 4, (robots, len(SKILL_SHARES)))
+        self.begin(0, levels, np.full((len(TERRAIN_SHARES), len(SKILL_SHARES)), 0.5))
 
-    def begin(self, iteration: int, levels: np.ndarray) -> None:
-        """Restart every robot at levels (N, skills); a resumed training draws new episodes."""
-        self.levels = levels.copy()
+    def begin(self, iteration: int, levels: np.ndarray, successes: np.ndarray) -> None:
+        """Restart every robot at levels (N, skills); a resumed training draws new episodes.
+
+        Args:
+            successes: (terrains, skills) moving means of success.
+        """
+        self.levels, self.successes = levels.copy(), successes.copy()
         self._rng = np.random.default_rng([self._seed, iteration])
         ids = np.arange(self.num_envs)
         self._restart(ids)
@@ -63,7 +83,7 @@ class ExpertTask:
         self._inputs = self._features(self._env.observe())
 
     def get_observations(self) -> TensorDict:
-        """{"features": (N, FEATURE_DIM), "critic": (N, CRITIC_DIM)}."""
+        """{"features": (N, FEATURE_DIM or more), "critic": (N, CRITIC_DIM)}."""
         features = torch.from_numpy(self._inputs.features)
         hidden = torch.from_numpy(self._critic_only())
         return TensorDict({"features": features, "critic": hidden}, batch_size=[self.num_envs])
@@ -91,12 +111,22 @@ class ExpertTask:
         observations, ended = self.get_observations(), torch.from_numpy(done.astype(np.int64))
         return observations, reward, ended, extras
 
+    def skill_levels(self) -> dict[str, float]:
+        """Mean level of each skill, over the robots on terrains where it is trained."""
+        found = {}
+        for column, name in enumerate(SKILL_NAMES):
+            skill = SKILLS[name]
+            rows = [i for i, terrain in enumerate(self._terrain) if skill.commanded_on(terrain)]
+            if rows:
+                found[name] = float(self.levels[rows, column].mean())
+        return found
+
     def close(self) -> None:
         """Free the simulator."""
         self._env.close()
 
     def _features(self, observation: Observation) -> ExpertFeatures:
-        return ExpertFeatures.of(observation, self._robot, self._gait)
+        return ExpertFeatures.of(observation, self._env.robots, self._gait, self._bodies)
 
     def _critic_only(self) -> np.ndarray:
         """(N, CRITIC_DIM) float32 for the critic only.
@@ -104,13 +134,13 @@ class ExpertTask:
         Time left of the window, level, terrain, skill, forces on feet and of barriers (weights).
         """
         state = self._env.physics.state
-        weight_n = self._robot.weight_n
+        weight_n = self._env.robots.weight_n
         left = 1.0 - self._env.step_count / EPISODE_STEPS
         return np.concatenate(
             [
                 left[:, None],
                 self._what,
-                np.linalg.norm(state.foot_force, axis=2) / weight_n,
+                np.linalg.norm(state.foot_force, axis=2) / weight_n[:, None],
                 (state.barrier_force / weight_n)[:, None],
             ],
             axis=1,
@@ -121,7 +151,10 @@ class ExpertTask:
         for index in ids.tolist():
             terrain = self._terrain[index]
             skills = [name for name in SKILL_SHARES if SKILLS[name].commanded_on(terrain)]
-            shares = np.array([SKILL_SHARES[s] for s in skills])
+            failures = 1.0 - self.successes[list(TERRAIN_SHARES).index(terrain)]
+            shares = np.array(
+                [SKILL_SHARES[s] * (_EVEN + failures[SKILL_NAMES.index(s)]) for s in skills]
+            )
             skill = str(self._rng.choice(skills, p=shares / shares.sum()))
             seed = int(self._rng.integers(2**62))
             level = int(self.levels[index, SKILL_NAMES.index(skill)])
@@ -151,12 +184,17 @@ class ExpertTask:
             elif fell or share < 0.4:
                 level = max(0, level - 1)
             self.levels[index, skill] = level
+            succeeded = self._env.success(index, fell)
+            # Exploration shakes a robot that stands, so that only its falls count.
+            mastered = succeeded if track.command[C.LOCOMOTE] else not fell
+            cell = list(TERRAIN_SHARES).index(spec.terrain), skill
+            self.successes[cell] += _MEAN_RATE * (mastered - self.successes[cell])
             self.finished.append(
                 {
                     "terrain": spec.terrain,
                     "skill": spec.skill,
                     "return": float(self._returns[index]),
-                    "success": self._env.success(index, fell),
+                    "success": succeeded,
                     "survived": not fell,
                 }
             )

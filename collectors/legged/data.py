@@ -12,13 +12,25 @@ from collectors.legged.observations import OBS_DIM, POLICY_SLICES, PRIVILEGED_DI
 from collectors.legged.rollout import STATE_DIM, EpisodeResult
 from collectors.part_arrays import joined_arrays
 from collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
-from collectors.robots.robot import N_JOINTS, RobotCard
+from collectors.robots.descriptor import (
+    BODY_DIM,
+    BODY_SLICES,
+    DESCRIPTOR_NAMES,
+    DESCRIPTOR_UNITS,
+    body_vector,
+    descriptor,
+)
+from collectors.robots.robot import JOINTS_OF_A_LEG, LEGS, N_JOINTS, RobotCard, list_robots
+from collectors.robots.stored_robots import ROBOTS, SEVERAL, robots_attribute
 from collectors.scenarios.passages import OPEN_GROUND
 from collectors.scenarios.randomisation import DRAW_NAMES, DRAWS
 from collectors.scenarios.skills import SKILLS, matching_cells
 from collectors.scenarios.terrains import N_LEVELS, TERRAINS
 from collectors.timing import CONTROL_DT_S
 from datasets import Field, Schema
+
+PLACES = tuple(f"{leg}_{joint}" for leg in LEGS for joint in JOINTS_OF_A_LEG)
+"""Names of joints where robots with other names for them share a store."""
 
 
 @dataclass(frozen=True)
@@ -37,37 +49,57 @@ class StoredForm:
     half: bool = False
 
 
-def legged_schema(robot: RobotCard, form: StoredForm | None = None) -> Schema:
-    """The store's schema: observation, action, reward, final observation, and what `form` adds."""
+def legged_schema(*robots: RobotCard, form: StoredForm | None = None) -> Schema:
+    """The store's schema: observation, action, reward, final observation, and what `form` adds.
+
+    With several robots, joints have the names of their places, and the attributes hold every
+    robot; a robot that is not shipped is among them also alone.
+    """
+    several, robot = len(robots) > 1, robots[0]
+    joints = PLACES if several else robot.joint_names
+    scales = {each.action_scale_rad for each in robots}
+    attributes: dict[str, Any] = {"joint_names": list(joints)}
+    if not several:
+        attributes["default_joint_pos_rad"] = robot.default_joint_pos_rad.tolist()
+    if len(scales) == 1:
+        attributes["action_scale_rad"] = robot.action_scale_rad
+    attributes |= {
+        "command_names": list(COMMAND_NAMES),
+        "command_units": list(COMMAND_UNITS),
+        "randomisation": {d.name: {"unit": d.unit, "low": d.low, "high": d.high} for d in DRAWS},
+    }
+    if several or robot.name not in list_robots():
+        attributes[ROBOTS] = robots_attribute(robots)
+    if several:
+        units = zip(DESCRIPTOR_NAMES, DESCRIPTOR_UNITS, strict=True)
+        attributes["descriptor"] = dict(units)
     return Schema(
-        fields=_fields(robot, form or StoredForm()),
+        fields=_fields(joints, scales, form or StoredForm(), several),
         control_dt_s=CONTROL_DT_S,
-        robot=robot.name,
-        attributes={
-            "joint_names": list(robot.joint_names),
-            "default_joint_pos_rad": robot.default_joint_pos_rad.tolist(),
-            "action_scale_rad": robot.action_scale_rad,
-            "command_names": list(COMMAND_NAMES),
-            "command_units": list(COMMAND_UNITS),
-            "randomisation": {
-                d.name: {"unit": d.unit, "low": d.low, "high": d.high} for d in DRAWS
-            },
-        },
+        robot=SEVERAL if several else robot.name,
+        attributes=attributes,
     )
 
 
-def _fields(robot: RobotCard, form: StoredForm) -> tuple[Field, ...]:
+def _fields(
+    joint_names: Sequence[str], scales: set[float], form: StoredForm, bodies: bool
+) -> tuple[Field, ...]:
     dtype = "float16" if form.half else "float32"
     text = "observation before the step: all that a learned policy sees"
     obs = Field("obs", (OBS_DIM,), dtype, "SI (1, rad/s, rad, m/s)", text, POLICY_SLICES)
-    unit = f"{robot.action_scale_rad} rad from the default pose"
+    scale = f"{min(scales)} rad" if len(scales) == 1 else "action scales of the robot"
+    unit = f"{scale} from the default pose"
     text = "joint position targets chosen by the policy, before any action noise"
-    joints = {name: (i, i + 1) for i, name in enumerate(robot.joint_names)}
+    joints = {name: (i, i + 1) for i, name in enumerate(joint_names)}
     action = Field("action", (N_JOINTS,), dtype, unit, text, joints)
     text = "observation after the episode's last step"
     final_obs = replace(obs, name="final_obs", description=text, per="episode")
     fields = [obs, action, Field("reward", (), unit="1", description="reward of the step")]
     fields.append(final_obs)
+    if bodies:
+        text = "the robot's body as policies for many robots read it"
+        body = Field("body", (BODY_DIM,), "float32", "1", text, BODY_SLICES, per="episode")
+        fields.append(body)
     if form.state:
         text = "base position (world), quaternion wxyz and joint positions before the step"
         slices = {"base_pos": (0, 3), "base_quat": (3, 7), "joint_pos": (7, STATE_DIM)}
@@ -152,10 +184,13 @@ COLLECTION_PRESETS: dict[str, CollectionGrid] = {
 
 
 def part_arrays(
-    results: Sequence[EpisodeResult], schema: Schema
+    results: Sequence[EpisodeResult], schema: Schema, robot: RobotCard | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """As `joined_arrays`, episodes in plan order."""
-    return joined_arrays([result.record for result in _ordered(results)], schema)
+    """As `joined_arrays`, episodes in plan order; `robot` where the schema has its body."""
+    steps, per_episode = joined_arrays([result.record for result in _ordered(results)], schema)
+    if "body" in schema.names("episode") and robot is not None:
+        per_episode["body"] = np.tile(body_vector(robot), (len(results), 1))
+    return steps, per_episode
 
 
 def part_catalog(
@@ -163,13 +198,18 @@ def part_catalog(
     robot: RobotCard,
     simulator: tuple[str, str],
     expert: tuple[str, str],
+    described: bool = False,
 ) -> dict[str, list[Any]]:
     """Catalog columns of a part, a row per episode in plan order.
 
     Args:
-        simulator: name and version; expert: name and hash.
+        simulator: name and version; expert: name and hash; described: with the columns of the
+            robot's descriptor.
     """
     rows = [_row(r, robot, simulator, expert) for r in _ordered(results)]
+    if described:
+        body = dict(zip(DESCRIPTOR_NAMES, descriptor(robot).tolist(), strict=True))
+        rows = [row | body for row in rows]
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 

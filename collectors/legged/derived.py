@@ -75,7 +75,7 @@ def derived_field(name: str, robot: RobotCard) -> tuple[Field, Measure]:
         )
     if name in ("state", "privileged"):
         form = StoredForm(state=True, privileged=True)
-        return legged_schema(robot, form).field(name), _MEASURES[name]
+        return legged_schema(robot, form=form).field(name), _MEASURES[name]
     scan = (
         "height of the base above the ground at 7 x 5 points of its heading frame "
         "(x -0.4 to 0.8 m, y -0.3 to 0.3 m), minus the nominal height, clipped to 1 m"

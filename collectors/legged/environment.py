@@ -4,6 +4,7 @@ The first axis of all arrays is the robot. The environment never resets by itsel
 returned at an episode's end is the true final one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,9 +23,9 @@ from collectors.legged.signals import signals
 from collectors.physics import make_backend
 from collectors.physics.interface import RobotStart
 from collectors.policies import Observation
+from collectors.robots.batch import RobotBatch
 from collectors.robots.commands import N_COMMANDS, C, ramped
 from collectors.robots.gait import leg_phases
-from collectors.robots.kinematics import standing_height_m
 from collectors.robots.robot import N_JOINTS, RobotCard
 from collectors.rotations import from_yaw, lengths, yaw_of
 from collectors.scenarios.passages import place_barriers, steer
@@ -67,24 +68,29 @@ class LeggedEnvironment:
     """N independent robots, each in its own episode.
 
     Args:
+        robot: of all rows; or one for each row, of one family.
         episode_steps: control steps after which an episode is truncated.
 
     Attributes:
+        robots: the rows' robots; robot: the first of them.
         view: what reward and termination read of the last step; None before the first.
     """
 
     def __init__(
         self,
-        robot: RobotCard,
+        robot: RobotCard | Sequence[RobotCard],
         num_robots: int,
         threads: int = 2,
         backend: str = "mujoco",
         episode_steps: int = EPISODE_STEPS,
     ):
-        self.robot = robot
+        self.robots = RobotBatch(*([robot] if isinstance(robot, RobotCard) else robot))
+        self.robot = self.robots[0]
+        if len(self.robots) not in (1, num_robots):
+            raise ValueError(f"{len(self.robots)} robots for {num_robots} rows")
         self.num_robots = num_robots
         self.episode_steps = episode_steps
-        self.physics = make_backend(backend, robot, num_robots, threads)
+        self.physics = make_backend(backend, self.robots.robots, num_robots, threads)
         self.terrain = TerrainBatch(num_robots)
         self.specs: list[EpisodeSpec | None] = [None] * num_robots
         self.episode_draws: list[EpisodeDraws | None] = [None] * num_robots
@@ -95,7 +101,6 @@ class LeggedEnvironment:
         self.track_yaw = np.zeros(num_robots)
         self._passage = np.zeros((num_robots, 4))
         self._rows = np.arange(num_robots)
-        self._standing_height_m = standing_height_m(robot)
         self._draws = np.zeros((num_robots, N_DRAWS), dtype=np.float32)
         self._noise = np.zeros((num_robots, episode_steps + 1, NOISE_DIM), dtype=np.float32)
         self._push_step = np.full(num_robots, -1)
@@ -110,7 +115,8 @@ class LeggedEnvironment:
     def reset(self, ids: np.ndarray, specs: list[EpisodeSpec]) -> None:
         """Start episode `specs[k]` on robot `ids[k]`."""
         for index, spec in zip(ids.tolist(), specs, strict=True):
-            drawn = draw_episode(spec, self.robot, self.episode_steps)
+            robot = self.robots[index]
+            drawn = draw_episode(spec, robot, self.episode_steps)
             drawn = replace(drawn, draws=self.physics.realised(drawn.draws))
             tile = make_tile(spec.terrain, spec.level, drawn.terrain_variant)
             self.terrain.set(index, tile)
@@ -122,11 +128,13 @@ class LeggedEnvironment:
             self._push_step[index] = drawn.push_step
             self._push_velocity[index] = drawn.push_velocity
             joint_pos = np.clip(
-                self.robot.default_joint_pos_rad + drawn.joint_offset,
-                self.robot.joint_lower_rad,
-                self.robot.joint_upper_rad,
+                robot.default_joint_pos_rad + drawn.joint_offset,
+                robot.joint_lower_rad,
+                robot.joint_upper_rad,
             )
-            base_pos = np.array([*drawn.offset_xy, self._start_height(tile, drawn)])
+            height = self.robots.standing_height_m[index % len(self.robots)]
+            height += _ground_below(tile, drawn) + START_CLEARANCE_M
+            base_pos = np.array([*drawn.offset_xy, height])
             quat = from_yaw(np.array(drawn.yaw))
             self.track_origin[index], self.track_yaw[index] = drawn.offset_xy, drawn.yaw
             self._passage[index] = _passage_row(drawn)
@@ -139,13 +147,6 @@ class LeggedEnvironment:
         self.step_count[ids] = 0
         self._last_action[ids] = 0.0
         self._reward[ids] = 0.0
-
-    def _start_height(self, tile: TerrainTile, drawn: EpisodeDraws) -> float:
-        """Height at which the default pose stands on the highest point under the robot."""
-        c, s = np.cos(drawn.yaw), np.sin(drawn.yaw)
-        footprint = SCAN_POINTS[FOOTPRINT] @ np.array([[c, s], [-s, c]]) + drawn.offset_xy
-        ground = tile_heights(tile, footprint).max()
-        return float(ground) + self._standing_height_m + START_CLEARANCE_M
 
     def observe(self) -> Observation:
         """The observation before the next control step."""
@@ -184,7 +185,7 @@ class LeggedEnvironment:
 
     def joint_targets(self, action: np.ndarray) -> np.ndarray:
         """(N, 12) rad: default pose plus scaled action, within the joint limits and a margin."""
-        robot = self.robot
+        robot = self.robots
         targets = robot.default_joint_pos_rad + robot.action_scale_rad * action
         margin = TARGET_MARGIN_RAD
         return np.clip(targets, robot.joint_lower_rad - margin, robot.joint_upper_rad + margin)
@@ -208,7 +209,7 @@ class LeggedEnvironment:
         passage = drawn.passage if drawn else None
         command = self.target_command[index].copy()
         noise = spec.action_noise if spec else 0.0
-        return Track(values, command, passage, self.robot.trunk_half_size_m[0], noise)
+        return Track(values, command, passage, self.robots[index].trunk_half_size_m[0], noise)
 
     def success(self, index: int, terminated: bool) -> bool:
         """Whether robot `index`'s episode met its skill's criterion; never after a fall."""
@@ -242,7 +243,7 @@ class LeggedEnvironment:
         state, geometry = self.physics.state, seen.geometry
         foot_offset = state.foot_pos - state.base_pos[:, None]
         return StepView(
-            robot=self.robot,
+            robots=self.robots,
             command=command,
             state=state,
             geometry=geometry,
@@ -281,15 +282,16 @@ class LeggedEnvironment:
         """(N, PRIVILEGED_DIM) float32 in the order of `observations.PRIVILEGED_SLICES`."""
         state, geometry = self.physics.state, seen.geometry
         phase = 2 * np.pi * leg_phases(command, clock)
-        height_error = geometry.height - self.robot.nominal_height_m - command[:, C.BODY_HEIGHT]
-        scan = state.base_pos[:, 2:3] - geometry.scan - self.robot.nominal_height_m
+        nominal = self.robots.nominal_height_m
+        height_error = geometry.height - nominal - command[:, C.BODY_HEIGHT]
+        scan = state.base_pos[:, 2:3] - geometry.scan - nominal[:, None]
         parts = {
             "base_lin_vel_body": geometry.lin_vel_body,
             "base_ang_vel_body": state.base_ang_vel_body,
             "velocity_heading": geometry.velocity_heading,
             "projected_gravity": geometry.gravity,
             "gravity_error": geometry.gravity - geometry.desired_gravity(command),
-            "joint_pos_error": state.joint_pos - self.robot.default_joint_pos_rad,
+            "joint_pos_error": state.joint_pos - self.robots.default_joint_pos_rad,
             "joint_vel": state.joint_vel,
             "height_error": height_error[:, None],
             "foot_contact": seen.foot_contact,
@@ -308,6 +310,13 @@ class LeggedEnvironment:
         along, across, heading = on_track.T
         ahead = np.stack([kind, start - along, end - along, opening, across, heading], axis=1)
         return np.where(kind[:, None] != 0, ahead, 0.0)
+
+
+def _ground_below(tile: TerrainTile, drawn: EpisodeDraws) -> float:
+    """Height of the highest point under a robot at its start."""
+    c, s = np.cos(drawn.yaw), np.sin(drawn.yaw)
+    footprint = SCAN_POINTS[FOOTPRINT] @ np.array([[c, s], [-s, c]]) + drawn.offset_xy
+    return float(tile_heights(tile, footprint).max())
 
 
 def _passage_row(drawn: EpisodeDraws) -> tuple[float, float, float, float]:

@@ -15,6 +15,7 @@ from collectors.legged.rollout import EpisodeRecord, EpisodeResult, Measure, run
 from collectors.physics import is_exact
 from collectors.policies import Memoryless, Observation
 from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
+from collectors.robots.stored_robots import SEVERAL, stored_robot
 from collectors.scenarios.randomisation import DRAW_NAMES
 from datasets import Selection
 
@@ -99,8 +100,9 @@ def replay_environment(
         robot: a name or path; empty for the store's own.
 
     Raises:
-        ValueError: not episodes of the legged task, half floats, several simulators or versions, a
-            simulator that does not repeat itself bit for bit, or another version than the one here.
+        ValueError: not episodes of the legged task, half floats, several robots, simulators or
+            versions, a simulator that does not repeat itself bit for bit, or another version than
+            the one here.
     """
     schema, address = selection.store.schema, selection.store.address
     if "obs" not in schema.names() or schema.field("obs").slices != POLICY_SLICES:
@@ -111,7 +113,7 @@ def replay_environment(
     name, version = (_one(table, column) for column in ("simulator", "simulator_version"))
     if not is_exact(name):
         raise ValueError(f"{address} was made by {name}, which repeats no episode bit for bit")
-    card = load_robot(robot or schema.robot)
+    card = load_robot(robot) if robot else robot_of_selection(selection)
     env = LeggedEnvironment(card, robots, threads, name)
     if env.physics.version != version:
         here = env.physics.version
@@ -120,6 +122,30 @@ def replay_environment(
             f"{address} was made by {name} {version}; version {here} cannot repeat it bit for bit"
         )
     return env
+
+
+def robot_of_selection(selection: Selection) -> RobotCard:
+    """The robot of a selection's episodes; ValueError for several, or one that is not to be had."""
+    schema = selection.store.schema
+    if schema.robot != SEVERAL:
+        return stored_robot(schema.attributes, schema.robot)
+    names = sorted(set(selection.episodes().column("robot").to_pylist()))
+    if len(names) != 1:
+        some = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        raise ValueError(
+            f"these episodes are of {len(names)} robots ({some}); select one: robot = '{names[0]}'"
+            if names
+            else "no episodes are selected"
+        )
+    return stored_robot(schema.attributes, names[0])
+
+
+def by_robot(selection: Selection) -> list[Selection]:
+    """The selection's episodes, one selection a robot, by name."""
+    if selection.store.schema.robot != SEVERAL:
+        return [selection]
+    robots = np.array(selection.episodes().column("robot").to_pylist())
+    return [selection.with_rows(selection.rows[robots == name]) for name in np.unique(robots)]
 
 
 def stored_episodes(selection: Selection) -> list[StoredEpisode]:

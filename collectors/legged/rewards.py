@@ -13,8 +13,8 @@ import numpy as np
 
 from collectors.legged.geometry import Geometry
 from collectors.physics.interface import PhysicsState
+from collectors.robots.batch import RobotBatch
 from collectors.robots.commands import C
-from collectors.robots.robot import RobotCard
 from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 
@@ -27,7 +27,7 @@ class StepView:
     unit vector in the body frame that its attitude asks for.
     """
 
-    robot: RobotCard
+    robots: RobotBatch
     command: np.ndarray
     state: PhysicsState
     geometry: Geometry
@@ -42,7 +42,7 @@ class StepView:
     @property
     def height_error_m(self) -> np.ndarray:
         """(N,) height of the trunk minus the commanded one."""
-        return self.geometry.height - self.robot.nominal_height_m - self.command[:, C.BODY_HEIGHT]
+        return self.geometry.height - self.robots.nominal_height_m - self.command[:, C.BODY_HEIGHT]
 
 
 def _squares(values: np.ndarray) -> np.ndarray:
@@ -123,8 +123,8 @@ def unrest(view: StepView) -> np.ndarray:
 
 def joint_limits(view: StepView) -> np.ndarray:
     """Sum of rad beyond 95 % of the joint range."""
-    middle = (view.robot.joint_upper_rad + view.robot.joint_lower_rad) / 2
-    half = 0.95 * (view.robot.joint_upper_rad - view.robot.joint_lower_rad) / 2
+    middle = (view.robots.joint_upper_rad + view.robots.joint_lower_rad) / 2
+    half = 0.95 * (view.robots.joint_upper_rad - view.robots.joint_lower_rad) / 2
     return np.maximum(np.abs(view.state.joint_pos - middle) - half, 0.0).sum(axis=1)
 
 

@@ -36,7 +36,7 @@ def signals(view: StepView, on_track: np.ndarray) -> np.ndarray:
         S.BARRIER_FORCE: view.state.barrier_force,
         S.BARRIER_BODY_FORCE: view.state.barrier_body_force,
         S.TORQUE: np.abs(view.state.joint_torque).max(axis=1),
-        S.ACTION_RATE: action_change * view.robot.action_scale_rad / CONTROL_DT_S,
+        S.ACTION_RATE: action_change * view.robots.action_scale_rad[:, 0] / CONTROL_DT_S,
     }
     recorded = np.empty((len(on_track), N_SIGNALS), dtype=np.float32)
     for signal, value in values.items():

@@ -3,6 +3,7 @@
 A back end's module holds its class and `availability()`; importing it needs no optional package.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 
 from collectors.physics.interface import Availability, BackendUnavailable, PhysicsBackend
@@ -21,10 +22,18 @@ def availability(name: str) -> Availability:
     return import_module(BACKENDS[check_backend(name)][0]).availability()
 
 
-def make_backend(name: str, robot: RobotCard, num_robots: int, threads: int) -> PhysicsBackend:
+def make_backend(
+    name: str, robot: RobotCard | Sequence[RobotCard], num_robots: int, threads: int
+) -> PhysicsBackend:
     """Build a back end; BackendUnavailable if that cannot be done here.
 
-    ValueError for an unknown back end, or fewer than one robot or thread.
+    Args:
+        robot: of all rows; or one for each row, of one structure, where the back end has
+            `several_robots`.
+
+    Raises:
+        ValueError: an unknown back end, fewer than one robot or thread, or several robots where
+            the back end takes one.
     """
     check_backend(name)
     if num_robots < 1 or threads < 1:
@@ -33,4 +42,10 @@ def make_backend(name: str, robot: RobotCard, num_robots: int, threads: int) -> 
     if not found.available:
         raise BackendUnavailable(f"simulator '{name}' is not available: {found.why_not}")
     module, cls = BACKENDS[name]
-    return getattr(import_module(module), cls)(robot, num_robots, threads)
+    backend = getattr(import_module(module), cls)
+    robots = [robot] if isinstance(robot, RobotCard) else list(robot)
+    if len(robots) == 1:
+        return backend(robots[0], num_robots, threads)
+    if not backend.several_robots:
+        raise ValueError(f"simulator '{name}' holds one robot, not {len(robots)}; allowed: mujoco")
+    return backend(robots, num_robots, threads)

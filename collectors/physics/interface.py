@@ -98,6 +98,7 @@ class PhysicsBackend(Protocol):
         fixed_world: whether tiles, barriers, masses, centres of mass and frictions change only by
             rebuilding the simulation, at the next `step`; the other robots' states are kept. Reset
             all robots of such a back end together.
+        several_robots: whether the rows may be different robots.
     """
 
     name: str
@@ -106,6 +107,7 @@ class PhysicsBackend(Protocol):
     state: PhysicsState
     exact: bool
     fixed_world: bool
+    several_robots: bool
 
     def realised(self, draws: np.ndarray) -> np.ndarray:
         """(..., N_DRAWS) the nearest draws that this simulator can realise.

@@ -92,8 +92,9 @@ def command_scale(robot: RobotCard) -> np.ndarray:
     factors[[C.BODY_HEIGHT, C.SWING_HEIGHT]] = scale
     factors[[C.VEL_X, C.VEL_Y]] = np.sqrt(scale)
     factors[[C.YAW_RATE, C.GAIT_FREQUENCY]] = 1.0 / np.sqrt(scale)
-    factors[C.STANCE_WIDTH] = (robot.hip_offset_m[1] + robot.thigh_offset_m) / (0.051 + 0.0868)
-    factors[C.STANCE_LENGTH] = robot.hip_offset_m[0] / 0.2407
+    front_left, _, rear_left, _ = robot.feet_below_m
+    factors[C.STANCE_WIDTH] = (front_left[1] + rear_left[1]) / 2 / (0.051 + 0.0868)
+    factors[C.STANCE_LENGTH] = (front_left[0] - rear_left[0]) / 2 / 0.2407
     return factors
 
 

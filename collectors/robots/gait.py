@@ -35,31 +35,42 @@ def leg_phases(command: np.ndarray, clock: np.ndarray) -> np.ndarray:
 
 
 class GaitReference:
-    """Joint targets (N, 12) in rad from commands and clocks, for one robot."""
+    """Joint targets (N, 12) in rad from commands and clocks, for one robot or one for each row."""
 
-    def __init__(self, robot: RobotCard):
-        self._robot = robot
-        self._kinematics = LegKinematics(robot)
-        self._signs = robot.leg_signs
+    def __init__(self, *robots: RobotCard):
+        self._kinematics = LegKinematics(*robots)
+        self._signs = robots[0].leg_signs
+        self._sizes = np.array([_sizes(robot) for robot in robots])
+        self._lower, self._upper, self._torque_limit, self._kp, self._kd = (
+            np.stack([getattr(robot, key) for robot in robots])
+            for key in (
+                *("joint_lower_rad", "joint_upper_rad", "torque_limit_nm"),
+                *("kp_nm_per_rad", "kd_nms_per_rad"),
+            )
+        )
 
     def joint_targets(self, command: np.ndarray, clock: np.ndarray) -> np.ndarray:
         """PD targets of commands (N, 16) at clocks (N,); they carry the weight and lead motion."""
-        robot = self._robot
         clocks = np.stack([clock, clock + command[:, C.GAIT_FREQUENCY] * CONTROL_DT_S])
         phase, tilt = leg_phases(command, clocks), _tilt(command)
         feet, load = np.empty((*phase.shape, 3)), np.empty(phase.shape[1:])
-        sizes = robot.nominal_height_m, robot.foot_radius_m, robot.weight_n
-        _place_feet(command, phase, tilt, self._signs, sizes, feet, load)
+        _place_feet(command, phase, tilt, self._signs, self._sizes, feet, load)
         poses = self._kinematics.joint_positions(feet).reshape(2, len(command), -1)
-        pose, next_pose = np.clip(poses, robot.joint_lower_rad, robot.joint_upper_rad)
+        pose, next_pose = np.clip(poses, self._lower, self._upper)
         velocity = (next_pose - pose) / CONTROL_DT_S
         up = np.empty((len(command), 1, 3))
         _turn_up(tilt, up)
         rise = self._kinematics.rise_gradient(pose, up).reshape(*load.shape, -1)
         torque = (-load[..., None] * rise).reshape(pose.shape)
-        torque = np.clip(torque, -robot.torque_limit_nm, robot.torque_limit_nm)
-        lead = (torque + robot.kd_nms_per_rad * velocity) / robot.kp_nm_per_rad
+        torque = np.clip(torque, -self._torque_limit, self._torque_limit)
+        lead = (torque + self._kd * velocity) / self._kp
         return pose + lead
+
+
+def _sizes(robot: RobotCard) -> tuple[float, ...]:
+    """Nominal height, foot radius and x of the stance's middle in m, weight in N."""
+    front, _, rear, _ = robot.feet_below_m[:, 0]
+    return robot.nominal_height_m, robot.foot_radius_m, (front + rear) / 2, robot.weight_n
 
 
 def _tilt(command: np.ndarray) -> np.ndarray:
@@ -92,24 +103,23 @@ def _place_feet(
     phases: np.ndarray,
     tilt: np.ndarray,
     signs: np.ndarray,
-    sizes: tuple[float, float, float],
+    sizes: np.ndarray,
     feet: np.ndarray,
     load: np.ndarray,
 ) -> None:
     """Into feet (2, N, 4, 3), their centres in the trunk frame at two phases (2, N, 4).
 
-    Into load (N, 4), the weight in N on each foot at the first phase. Sizes: nominal height and
-    foot radius in m, weight in N.
+    Into load (N, 4), the weight in N on each foot at the first phase. Sizes (R, 4): see `_sizes`.
     """
-    nominal_height_m, foot_radius_m, weight_n = sizes
     for i in range(len(command)):
+        nominal_height_m, foot_radius_m, middle_x, weight_n = sizes[i % len(sizes)]
         asked = command[i]
         duty, moving, yaw_rate = asked[_DUTY], asked[_LOCOMOTE], asked[_YAW_RATE]
         stance_s = duty / max(asked[_FREQUENCY], 1e-6)
         height = nominal_height_m + asked[_HEIGHT]
         for leg in range(4):
             load[i, leg] = weight_n / (4.0 * duty) if phases[0, i, leg] < duty else 0.0
-            rest_x = signs[leg, 0] * asked[_STANCE_LENGTH] / 2
+            rest_x = signs[leg, 0] * asked[_STANCE_LENGTH] / 2 + middle_x
             rest_y = signs[leg, 1] * asked[_STANCE_WIDTH] / 2
             travel_x = (asked[_VEL_X] - yaw_rate * rest_y) * stance_s
             travel_y = (asked[_VEL_Y] + yaw_rate * rest_x) * stance_s

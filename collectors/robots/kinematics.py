@@ -1,54 +1,71 @@
-"""Closed-form kinematics of a leg with hip roll (x axis), thigh pitch and calf pitch (y axis)."""
+"""Closed-form kinematics of a leg with hip roll (x axis), thigh pitch and calf pitch (y axis).
+
+Angles of links are in the leg's plane and independent of a robot's joint signs and zeros: a link at
+angle a points along (-sin a, -cos a) in x and z, and turns with its joint about +y.
+"""
 
 from math import cos, sin, sqrt
 
 import numpy as np
 
 from collectors.compiling import compiled
-from collectors.robots.robot import N_LEGS, RobotCard
+from collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
 from collectors.rotations import wrapped
 
 
 class LegKinematics:
-    """Forward and inverse kinematics of all four legs.
+    """Forward and inverse kinematics of all four legs of one robot, or of one for each row.
 
-    Feet (N, 4, 3) are their centres in the trunk frame, m; joints (N, 12) rad. Rotation by q about
-    y turns the hanging leg (0, 0, -l) into (-l sin q, 0, -l cos q).
+    Feet (N, 4, 3) are their centres in the trunk frame, m; joints (N, 12) rad. With R robots, N is
+    a multiple of R, and row i is robot i % R.
     """
 
-    def __init__(self, robot: RobotCard):
-        self._hip = robot.hip_positions_m
-        self._side = robot.leg_signs[:, 1] * robot.thigh_offset_m
-        self._thigh = robot.thigh_length_m
-        self._calf = robot.calf_length_m
+    def __init__(self, *robots: RobotCard):
+        def of(key: str) -> np.ndarray:
+            return np.stack([getattr(robot, key) for robot in robots])
+
+        self._hip = of("hip_offset_m")
+        self._side = (of("thigh_offset_m") + of("knee_offset_m") + of("foot_offset_m"))[..., 1]
+        self._shift = of("thigh_offset_m")[..., ::2].copy()
+        self._links, self._knee = of("link_lengths_m"), of("knee_signs")
+        self._signs = of("joint_signs").reshape(-1, N_LEGS, JOINTS_PER_LEG)
+        # Angles of a leg's parts are signs * joints + zeros.
+        self._zeros = np.zeros(self._signs.shape)
+        thigh, calf = of("link_angles_rad")[..., 0], of("link_angles_rad")[..., 1]
+        turns = np.round(of("knee_bend_rad") / (2 * np.pi))
+        self._zeros[..., 1], self._zeros[..., 2] = thigh, calf - thigh - 2 * np.pi * turns
 
     def foot_positions(self, joint_pos: np.ndarray) -> np.ndarray:
         """(N, 12) joint angles to (N, 4, 3) foot centres in the trunk frame."""
-        q = joint_pos.reshape(-1, N_LEGS, 3)
+        q = self._by_robot(joint_pos.reshape(-1, N_LEGS, JOINTS_PER_LEG)) * self._signs
+        q = q + self._zeros
         hip, thigh, knee = q[..., 0], q[..., 1], q[..., 1] + q[..., 2]
-        x = -self._thigh * np.sin(thigh) - self._calf * np.sin(knee)
-        drop = -self._thigh * np.cos(thigh) - self._calf * np.cos(knee)
+        upper, lower = self._links[..., 0], self._links[..., 1]
+        x = -upper * np.sin(thigh) - lower * np.sin(knee) + self._shift[..., 0]
+        drop = -upper * np.cos(thigh) - lower * np.cos(knee) + self._shift[..., 1]
         y = self._side * np.cos(hip) - drop * np.sin(hip)
         z = self._side * np.sin(hip) + drop * np.cos(hip)
-        return np.stack([x, y, z], axis=-1) + self._hip
+        feet = np.stack([x, y, z], axis=-1) + self._hip
+        return feet.reshape(-1, N_LEGS, 3)
 
     def joint_positions(self, feet: np.ndarray) -> np.ndarray:
-        """(N, 4, 3) foot centres to (N, 12) joint angles, knees bent backwards.
+        """(N, 4, 3) foot centres to (N, 12) joint angles, knees bent as in the default pose.
 
         A target out of reach gives the straight leg that points at it.
         """
         feet = feet.reshape(-1, N_LEGS, 3)
-        place, joints = np.empty((5, *feet.shape[:2])), np.empty(feet.shape)
-        lengths = self._thigh, self._calf
-        _unturned(feet, self._hip, self._side, *lengths, place)
-        x, y, z, drop, cos_calf = place
+        place = np.empty((6, *feet.shape[:2]))
+        _unturned(feet, self._hip, self._side, self._shift, self._links, place)
+        x, y, z, drop, below, cos_calf = place.reshape(6, -1, *self._side.shape)
+        angles = np.empty((*x.shape, JOINTS_PER_LEG))
         hip = np.arctan2(z, y) - np.arctan2(drop, self._side)
-        calf = -np.arccos(cos_calf)
+        calf = self._knee * np.arccos(cos_calf)
         straight = np.empty((2, *calf.shape))
-        _straight(calf, *lengths, straight)
-        thigh = np.arctan2(x, drop) - np.arctan2(straight[0], straight[1])
-        joints[..., 0], joints[..., 1], joints[..., 2] = wrapped(hip), wrapped(thigh), calf
-        return joints.reshape(-1, 3 * N_LEGS)
+        _straight(calf, self._links, straight)
+        thigh = np.arctan2(x, below) - np.arctan2(straight[0], straight[1])
+        angles[..., 0], angles[..., 1] = wrapped(hip), wrapped(thigh - self._zeros[..., 1])
+        angles[..., 2] = calf - self._zeros[..., 2]
+        return (self._signs * angles).reshape(-1, N_JOINTS)
 
     def rise_gradient(self, joint_pos: np.ndarray, up: np.ndarray) -> np.ndarray:
         """(N, 12) m/rad, derivatives of each foot's position along `up` by its leg's joints.
@@ -56,10 +73,15 @@ class LegKinematics:
         Args:
             up: (N, 1, 3) unit vectors in the trunk frame.
         """
-        joints = joint_pos.reshape(-1, N_LEGS, 3)
+        joints = joint_pos.reshape(-1, N_LEGS, JOINTS_PER_LEG)
         gradient = np.empty(joints.shape)
-        _rise_gradient(joints, up, self._side, self._thigh, self._calf, gradient)
-        return gradient.reshape(-1, 3 * N_LEGS)
+        legs = self._signs, self._zeros, self._side, self._shift, self._links
+        _rise_gradient(joints, up, *legs, gradient)
+        return gradient.reshape(-1, N_JOINTS)
+
+    def _by_robot(self, values: np.ndarray) -> np.ndarray:
+        """(N, ...) to (N / R, R, ...)."""
+        return values.reshape(-1, len(self._hip), *values.shape[1:])
 
 
 def standing_height_m(robot: RobotCard) -> float:
@@ -72,52 +94,69 @@ def standing_height_m(robot: RobotCard) -> float:
 def _unturned(
     feet: np.ndarray,
     hips: np.ndarray,
-    side: np.ndarray,
-    thigh: float,
-    calf: float,
+    sides: np.ndarray,
+    shifts: np.ndarray,
+    links: np.ndarray,
     place: np.ndarray,
 ) -> None:
-    """Into place (5, N, 4): feet relative to hips, depth in the leg's plane (< 0), cos(calf)."""
+    """Into place (6, N, 4) what inverse kinematics starts from.
+
+    x, y, z from the hip joint, x without the thigh joint's shift; depth in the leg's plane (< 0)
+    from the hip joint and from the thigh joint; the cosine of the knee's bend.
+    """
     for i in range(feet.shape[0]):
+        r = i % len(hips)
         for leg in range(feet.shape[1]):
-            x, y = feet[i, leg, 0] - hips[leg, 0], feet[i, leg, 1] - hips[leg, 1]
-            z = feet[i, leg, 2] - hips[leg, 2]
-            drop = -sqrt(max(y * y + z * z - side[leg] * side[leg], 1e-6))
-            bend = (x * x + drop * drop - thigh * thigh - calf * calf) / (2 * thigh * calf)
+            side, upper, lower = sides[r, leg], links[r, leg, 0], links[r, leg, 1]
+            x, y = feet[i, leg, 0] - hips[r, leg, 0], feet[i, leg, 1] - hips[r, leg, 1]
+            x, z = x - shifts[r, leg, 0], feet[i, leg, 2] - hips[r, leg, 2]
+            drop = -sqrt(max(y * y + z * z - side * side, 1e-6))
+            below = drop - shifts[r, leg, 1]
+            bend = (x * x + below * below - upper * upper - lower * lower) / (2 * upper * lower)
             place[0, i, leg], place[1, i, leg], place[2, i, leg] = x, y, z
-            place[3, i, leg], place[4, i, leg] = drop, min(max(bend, -1.0), 1.0)
+            place[3, i, leg], place[4, i, leg] = drop, below
+            place[5, i, leg] = min(max(bend, -1.0), 1.0)
 
 
 @compiled
-def _straight(angles: np.ndarray, thigh: float, calf: float, foot: np.ndarray) -> None:
-    """Into foot (2, N, 4): x and z of the foot under a thigh at 0 with the calf at `angles`."""
-    for i in range(angles.shape[0]):
-        for leg in range(angles.shape[1]):
-            foot[0, i, leg] = -calf * sin(angles[i, leg])
-            foot[1, i, leg] = -thigh - calf * cos(angles[i, leg])
+def _straight(angles: np.ndarray, links: np.ndarray, foot: np.ndarray) -> None:
+    """Into foot (2, K, R, 4): x and z of the foot under a thigh at 0, knees bent by `angles`."""
+    for k in range(angles.shape[0]):
+        for r in range(angles.shape[1]):
+            for leg in range(angles.shape[2]):
+                upper, lower = links[r, leg]
+                foot[0, k, r, leg] = -lower * sin(angles[k, r, leg])
+                foot[1, k, r, leg] = -upper - lower * cos(angles[k, r, leg])
 
 
 @compiled
 def _rise_gradient(
     joints: np.ndarray,
     up: np.ndarray,
-    side: np.ndarray,
-    thigh: float,
-    calf: float,
+    signs: np.ndarray,
+    zeros: np.ndarray,
+    sides: np.ndarray,
+    shifts: np.ndarray,
+    links: np.ndarray,
     gradient: np.ndarray,
 ) -> None:
     for i in range(joints.shape[0]):
         ux, uy, uz = up[i, 0]
+        r = i % len(signs)
         for leg in range(joints.shape[1]):
-            hip, pitch = joints[i, leg, 0], joints[i, leg, 1]
-            knee = pitch + joints[i, leg, 2]
+            sign, side, (upper, lower) = signs[r, leg], sides[r, leg], links[r, leg]
+            hip = sign[0] * joints[i, leg, 0]
+            pitch = sign[1] * joints[i, leg, 1] + zeros[r, leg, 1]
+            knee = pitch + (sign[2] * joints[i, leg, 2] + zeros[r, leg, 2])
             sin_hip, cos_hip, sin_knee, cos_knee = sin(hip), cos(hip), sin(knee), cos(knee)
-            x = -thigh * sin(pitch) - calf * sin_knee
-            drop = -thigh * cos(pitch) - calf * cos_knee
-            y = side[leg] * cos_hip - drop * sin_hip
-            z = side[leg] * sin_hip + drop * cos_hip
+            # From the thigh joint, then from the hip joint.
+            x = -upper * sin(pitch) - lower * sin_knee
+            below = -upper * cos(pitch) - lower * cos_knee
+            drop = below + shifts[r, leg, 1]
+            y = side * cos_hip - drop * sin_hip
+            z = side * sin_hip + drop * cos_hip
             # The leg swings in the plane of x and of its own downward axis, which the hip turns.
             along_drop = uz * cos_hip - uy * sin_hip
-            gradient[i, leg, 0] = uz * y - uy * z
-            gradient[i, leg, 1] = ux * drop - x * along_drop
-            gradient[i, leg, 2] = -ux * calf * cos_knee + calf * sin_knee * along_drop
+            gradient[i, leg, 0] = sign[0] * (uz * y - uy * z)
+            gradient[i, leg, 1] = sign[1] * (ux * below - x * along_drop)
+            gradient[i, leg, 2] = sign[2] * (-ux * lower * cos_knee + lower * sin_knee * along_drop)

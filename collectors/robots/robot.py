@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,46 @@ N_JOINTS = N_LEGS * JOINTS_PER_LEG
 LEGS = ("FL", "FR", "RL", "RR")
 JOINTS_OF_A_LEG = ("hip", "thigh", "calf")
 
+KNEES = {
+    "backward": (-1, -1, -1, -1),
+    "forward": (1, 1, 1, 1),
+    "inward": (-1, -1, 1, 1),
+    "outward": (1, 1, -1, -1),
+}
+"""Where knees point, as signs of their bend, front legs first: -1 backwards."""
+
 
 class RobotError(ValueError):
     """A robot card, or its MJCF, that cannot be used."""
+
+
+VARIATION: dict[str, tuple[float, float]] = {
+    "size": (0.75, 1.35),
+    "trunk_length": (0.85, 1.2),
+    "trunk_width": (0.85, 1.2),
+    "trunk_height": (0.85, 1.2),
+    "thigh_length": (0.85, 1.2),
+    "calf_length": (0.85, 1.2),
+    "mass": (0.85, 1.2),
+    "trunk_mass": (0.8, 1.25),
+    "kp": (0.8, 1.25),
+    "kd": (0.8, 1.25),
+}
+"""Factors between which the bodies of a family are drawn: of every length, of the trunk's sizes
+(and with them of the distances between the legs), of links, of the density of all and of the trunk,
+and of gains that follow weight and leg length."""
 
 
 @dataclass(frozen=True)
 class RobotCard:
     """A quadruped with three joints a leg: hip roll, thigh pitch, calf pitch.
 
-    Legs are FL, FR, RL, RR; arrays are (12,) in `joint_names` order. `trunk_half_size_m` is the
-    trunk's box along x, y and z, `width_m` the outline across the hips with vertical legs.
+    Legs are FL, FR, RL, RR; arrays are (12,) in `joint_names` order. Offsets (4, 3) of each leg
+    are in m along the trunk's axes while all joints are at 0: from the trunk's origin to the hip
+    joint, from there to the thigh joint, to the knee and to the foot's centre. `joint_signs` is +1
+    where a positive angle turns about +x (hip) or +y (thigh, calf), -1 where about -x or -y. Knees
+    bend as in the default pose. `trunk_half_size_m` is the trunk's box along x, y and z, `width_m`
+    the outline across the hips with vertical legs, `variation` the ranges of its family.
     """
 
     name: str
@@ -41,6 +70,7 @@ class RobotCard:
     foot_geoms: tuple[str, ...]
     knee_geoms: tuple[str, ...]
     joint_names: tuple[str, ...]
+    joint_signs: np.ndarray
     default_joint_pos_rad: np.ndarray
     joint_lower_rad: np.ndarray
     joint_upper_rad: np.ndarray
@@ -50,13 +80,14 @@ class RobotCard:
     action_scale_rad: float
     mass_kg: float
     foot_radius_m: float
-    hip_offset_m: tuple[float, float]
-    thigh_offset_m: float
-    thigh_length_m: float
-    calf_length_m: float
+    hip_offset_m: np.ndarray
+    thigh_offset_m: np.ndarray
+    knee_offset_m: np.ndarray
+    foot_offset_m: np.ndarray
     nominal_height_m: float
     trunk_half_size_m: tuple[float, float, float]
     width_m: float
+    variation: dict[str, tuple[float, float]] = field(default_factory=lambda: dict(VARIATION))
 
     @property
     def leg_signs(self) -> np.ndarray:
@@ -64,15 +95,51 @@ class RobotCard:
         return np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
 
     @property
-    def hip_positions_m(self) -> np.ndarray:
-        """(4, 3): hip joints in the trunk frame."""
-        xy = self.leg_signs * np.array(self.hip_offset_m)
-        return np.concatenate([xy, np.zeros((N_LEGS, 1))], axis=1)
+    def link_lengths_m(self) -> np.ndarray:
+        """(4, 2): of each leg, thigh joint to knee and knee to foot, in the plane of the leg."""
+        offsets = np.stack([self.knee_offset_m, self.foot_offset_m], axis=1)
+        return np.hypot(offsets[..., 0], offsets[..., 2])
+
+    @property
+    def link_angles_rad(self) -> np.ndarray:
+        """(4, 2): angles of thigh and calf with all joints at 0, in the plane of the leg.
+
+        A link at angle a points along (-sin a, -cos a) in x and z; it turns about +y.
+        """
+        offsets = np.stack([self.knee_offset_m, self.foot_offset_m], axis=1)
+        return np.arctan2(-offsets[..., 0], -offsets[..., 2]) + 0.0
+
+    @property
+    def knee_bend_rad(self) -> np.ndarray:
+        """(4,): angle from thigh to calf in the default pose, before it is wrapped."""
+        thigh, calf = self.link_angles_rad.T
+        turned = (self.joint_signs * self.default_joint_pos_rad)[2::JOINTS_PER_LEG]
+        return turned + (calf - thigh)
+
+    @property
+    def knee_signs(self) -> np.ndarray:
+        """(4,): -1 where the knee bends backwards in the default pose, +1 where forwards."""
+        turns = np.round(self.knee_bend_rad / (2 * np.pi))
+        return np.where(self.knee_bend_rad - 2 * np.pi * turns < 0, -1.0, 1.0)
 
     @property
     def leg_length_m(self) -> float:
-        """Length of a straight leg, hip to foot."""
-        return self.thigh_length_m + self.calf_length_m
+        """Mean length of a straight front and rear leg, thigh joint to foot."""
+        front, rear = self.link_lengths_m[0].sum(), self.link_lengths_m[2].sum()
+        return float((front + rear) / 2)
+
+    @property
+    def feet_below_m(self) -> np.ndarray:
+        """(4, 2): x and y in the trunk's frame of feet straight below the thigh joints."""
+        thigh = self.hip_offset_m + self.thigh_offset_m
+        y = thigh[:, 1] + (self.knee_offset_m + self.foot_offset_m)[:, 1]
+        return np.stack([thigh[:, 0], y], axis=1)
+
+    @property
+    def reach_m(self) -> float:
+        """Height of the trunk's origin on straight legs, from the feet's centres."""
+        drop = (self.hip_offset_m + self.thigh_offset_m)[:, 2]
+        return float((self.link_lengths_m.sum(axis=1) - drop).min())
 
     @property
     def weight_n(self) -> float:
@@ -86,17 +153,18 @@ class RobotCard:
 
 _TEXTS = ("name", "mjcf", "source", "trunk_body")
 _NAMES = {"foot_geoms": N_LEGS, "knee_geoms": N_LEGS, "joint_names": N_JOINTS}
-_ANGLES = ("default_joint_pos_rad", "joint_lower_rad", "joint_upper_rad")
-_GAINS = ("kp_nm_per_rad", "kd_nms_per_rad")
-"""A single gain holds for every joint."""
-_LENGTHS = ("foot_radius_m", "thigh_offset_m", "thigh_length_m", "calf_length_m", "width_m")
-_POSITIVE = {
-    **dict.fromkeys(("torque_limit_nm", *_GAINS), N_JOINTS),
-    **dict.fromkeys(("action_scale_rad", "mass_kg", "nominal_height_m", *_LENGTHS), 1),
-    **{"hip_offset_m": 2, "trunk_half_size_m": 3},
+_GAINS = ("kp_nm_per_rad", "kd_nms_per_rad", "torque_limit_nm")
+_JOINTS = ("default_joint_pos_rad", "joint_lower_rad", "joint_upper_rad", *_GAINS)
+_MIRRORED = {
+    "hip_offset_m": (-1.0, -1.0, 1.0),
+    **dict.fromkeys(("thigh_offset_m", "knee_offset_m", "foot_offset_m"), (1.0, -1.0, 1.0)),
 }
-_COUNTS = dict.fromkeys(_ANGLES, N_JOINTS) | _POSITIVE
-CARD_KEYS = (*_TEXTS, *_NAMES, *_COUNTS)
+"""What a rear leg and a right leg do to the front left leg's x and y."""
+_SIZES = ("action_scale_rad", "mass_kg", "foot_radius_m", "nominal_height_m", "width_m")
+OPTIONAL_KEYS = ("joint_signs", "variation")
+_NUMBERS = (*_JOINTS, *_SIZES, *_MIRRORED, "trunk_half_size_m")
+_POSITIVE = (*_GAINS, *_SIZES, "trunk_half_size_m")
+CARD_KEYS = (*_TEXTS, *_NAMES, *_NUMBERS)
 _LARGEST = 1e6
 
 _Wrong = Callable[[str], RobotError]
@@ -125,11 +193,36 @@ def find_robot(robot: str) -> Path:
 
 
 def absolute_robot(robot: str) -> str:
-    """A shipped robot's name, or the absolute path of another; RobotError if there is none."""
+    """A shipped robot's name, or the absolute path of another or of a folder of robots.
+
+    RobotError if there is none.
+    """
     if robot in list_robots():
         return robot
+    if folders := _family(robot):
+        return str(folders[0].parent.resolve())
     path = find_robot(robot).resolve()
     return str(path.parent if path.name == CARD_FILE else path)
+
+
+def load_robots(robot: str) -> list[RobotCard]:
+    """Robots that `load_robot` loads, and those of folders of robots' folders; with commas.
+
+    RobotError as `load_robot`.
+    """
+    found = []
+    for name in robot.split(","):
+        folders = [] if name in list_robots() else _family(name)
+        found += [load_robot(str(folder)) for folder in folders] or [load_robot(name)]
+    return found
+
+
+def _family(robot: str) -> list[Path]:
+    """Folders of robots in a folder that is no robot's itself, sorted."""
+    path = Path(robot)
+    if not robot or not path.is_dir() or (path / CARD_FILE).is_file():
+        return []
+    return sorted(card.parent for card in path.glob(f"*/{CARD_FILE}"))
 
 
 def load_robot(robot: str = "aliengo") -> RobotCard:
@@ -165,7 +258,9 @@ def _card(path: Path, raw: dict[str, Any]) -> RobotCard:
         _check_names(raw[key], key, count, wrong)
     entries: dict[str, Any] = {key: raw[key] for key in _TEXTS if key != "mjcf"}
     entries |= {key: tuple(raw[key]) for key in _NAMES}
-    entries |= {key: _numbers(raw[key], key, count, wrong) for key, count in _COUNTS.items()}
+    entries |= {key: _numbers(raw[key], key, wrong) for key in _NUMBERS}
+    entries["joint_signs"] = _numbers(raw.get("joint_signs", 1), "joint_signs", wrong)
+    entries["variation"] = VARIATION | _ranges(raw.get("variation", {}), wrong)
     card = RobotCard(path=path, mjcf_path=path.parent / raw["mjcf"], **entries)
     _check_pose(card)
     if not card.mjcf_path.is_file():
@@ -177,11 +272,12 @@ def _check_keys(path: Path, raw: dict[str, Any], wrong: _Wrong) -> None:
     missing = [key for key in CARD_KEYS if key not in raw]
     if missing:
         raise wrong(f"its card {path.name} lacks {', '.join(missing)}")
-    unknown = sorted(set(raw) - set(CARD_KEYS))
+    allowed = (*CARD_KEYS, *OPTIONAL_KEYS)
+    unknown = sorted(set(raw) - set(allowed))
     if unknown:
         raise wrong(
             f"its card {path.name} has the unknown {', '.join(unknown)}; "
-            f"allowed: {', '.join(CARD_KEYS)}"
+            f"allowed: {', '.join(allowed)}"
         )
 
 
@@ -195,28 +291,79 @@ def _check_names(names: Any, key: str, count: int, wrong: _Wrong) -> None:
         raise wrong(f"{key} names {', '.join(twice)} more than once")
 
 
-def _numbers(value: Any, key: str, count: int, wrong: _Wrong) -> Any:
-    """The key's numbers: one float, a tuple, or float64 (12,) in the order of the joints."""
-    items = value if isinstance(value, list) else [value]
-    if not all(
-        isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < _LARGEST for x in items
-    ):
+def _numbers(value: Any, key: str, wrong: _Wrong) -> Any:
+    """The key's numbers: a float, a tuple of three, or float64 (12,) or (4, 3)."""
+    try:
+        numbers = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        numbers = np.array(np.nan)
+    if _not_a_number(value) or not (np.abs(numbers) < _LARGEST).all():
         raise wrong(f"{key} has to be a number or a list of numbers, all finite")
-    if key in _GAINS and len(items) == 1:
-        items = items * count
-    if len(items) != count:
-        needs = f"{'1 or ' if key in _GAINS else ''}{count} numbers" if count > 1 else "one number"
-        raise wrong(f"{key} needs {needs}, not {len(items)}")
-    numbers = np.array(items, dtype=np.float64)
     if key in _POSITIVE and not (numbers > 0).all():
         raise wrong(f"{key} has to be positive")
-    if count == N_JOINTS:
+    if key in _SIZES:
+        if numbers.size != 1:
+            raise wrong(f"{key} needs one number, not {numbers.size}")
+        return float(numbers.ravel()[0])
+    if key == "trunk_half_size_m":
+        if numbers.shape != (3,):
+            raise wrong(f"{key} needs 3 numbers, not {numbers.size}")
+        return tuple(numbers.tolist())
+    return _of_legs(numbers, key, wrong) if key in _MIRRORED else _of_joints(numbers, key, wrong)
+
+
+def _ranges(value: Any, wrong: _Wrong) -> dict[str, tuple[float, float]]:
+    """Ranges of `VARIATION` that the card replaces."""
+    if not isinstance(value, dict) or not set(value) <= set(VARIATION):
+        raise wrong(f"variation has to be an object with some of {', '.join(VARIATION)}")
+    ranges = {}
+    for name, ends in value.items():
+        numbers = isinstance(ends, list) and len(ends) == 2 and not _not_a_number(ends)
+        if not numbers or not 0 < ends[0] <= ends[1] < _LARGEST:
+            raise wrong(f"variation: {name} has to be [low, high], both positive")
+        ranges[name] = (float(ends[0]), float(ends[1]))
+    return ranges
+
+
+def _not_a_number(value: Any) -> bool:
+    """Whether something in nested lists is no number; JSON's true and texts are none."""
+    if isinstance(value, list):
+        return any(map(_not_a_number, value))
+    return isinstance(value, bool) or not isinstance(value, int | float)
+
+
+def _of_joints(numbers: np.ndarray, key: str, wrong: _Wrong) -> np.ndarray:
+    """(12,): one number is every joint's, three are the hip's, thigh's and calf's of every leg."""
+    if numbers.ndim > 1 or numbers.size not in (1, JOINTS_PER_LEG, N_JOINTS):
+        raise wrong(f"{key} needs 1, {JOINTS_PER_LEG} or {N_JOINTS} numbers, not {numbers.size}")
+    if key == "joint_signs" and not (np.abs(numbers) == 1).all():
+        raise wrong("joint_signs has to be 1 or -1")
+    return np.resize(numbers, N_JOINTS)
+
+
+def _of_legs(numbers: np.ndarray, key: str, wrong: _Wrong) -> np.ndarray:
+    """(4, 3): three numbers are the front left leg's, and mirrored."""
+    if numbers.shape == (N_LEGS, 3):
         return numbers
-    return float(numbers[0]) if count == 1 else tuple(numbers.tolist())
+    if numbers.shape != (3,):
+        raise wrong(
+            f"{key} needs 3 numbers, the front left leg's, or {N_LEGS} lists of 3, "
+            f"not {numbers.size} numbers"
+        )
+    return mirrored(key, numbers)
+
+
+def mirrored(key: str, front_left: np.ndarray) -> np.ndarray:
+    """(4, 3): all legs' offsets of a kind (a card's key) from the front left leg's (3,)."""
+    legs = np.tile(front_left, (N_LEGS, 1))
+    rear, right, _ = _MIRRORED[key]
+    legs[2:, 0] *= rear
+    legs[1::2, 1] *= right
+    return legs
 
 
 def _check_pose(card: RobotCard) -> None:
-    """Check limits, default pose and leg length against each other."""
+    """Check limits, default pose and leg lengths against each other."""
     for i, joint in enumerate(card.joint_names):
         low, high = card.joint_lower_rad[i], card.joint_upper_rad[i]
         default = card.default_joint_pos_rad[i]
@@ -229,13 +376,11 @@ def _check_pose(card: RobotCard) -> None:
                 f"the default position of {joint}, {default:g}, is outside its limits "
                 f"{low:g} to {high:g}"
             )
-        if i % JOINTS_PER_LEG == JOINTS_PER_LEG - 1 and default >= 0:
-            raise card.wrong(
-                f"the default position of {joint}, {default:g}, is not below 0: "
-                "knees have to bend backwards"
-            )
-    if card.nominal_height_m >= card.leg_length_m:
+    if not card.link_lengths_m.all():
+        raise card.wrong("knee_offset_m and foot_offset_m need a length in x and z")
+    reach = card.reach_m + card.foot_radius_m
+    if card.nominal_height_m >= reach:
         raise card.wrong(
             f"nominal_height_m {card.nominal_height_m:g} is out of reach: "
-            f"the legs are {card.leg_length_m:g} long"
+            f"on straight legs it is {reach:g}"
         )

@@ -35,7 +35,8 @@ class Skill:
         ranges: of the commands that differ from the neutral trot's, drawn uniformly.
         mirrored: commands that take either sign with equal chance.
         terrains: where it is commanded, None for all; a terrain's record may name it too.
-        share: of the episodes that train an expert; 0 leaves the skill out of training.
+        share: of the episodes that train an expert, before cells that fail get more; 0 leaves the
+            skill out of training.
         passage: what stands on its track.
     """
 
@@ -240,10 +241,11 @@ def _roll_through(
 def _roll_for_gap(robot: RobotCard, gap_m: float) -> float:
     """Roll in rad at which the hips fit a gap with the legs hanging vertically.
 
-    The hip joints, `hip_offset_m[1]` off the middle, then stand closer together:
+    The hip joints, hip_y off the middle, then stand closer together:
     width(roll) = width - 2 hip_y (1 - cos roll).
     """
-    cosine = 1.0 - (robot.width_m - gap_m) / (2.0 * robot.hip_offset_m[1])
+    hip_y = robot.hip_offset_m[0, 1]
+    cosine = 1.0 - (robot.width_m - gap_m) / (2.0 * hip_y)
     return float(np.arccos(np.clip(cosine, -1.0, 1.0)))
 
 

@@ -22,6 +22,7 @@ CARD_VERSION = 2
 BINS = 20
 MOST_WHOLE_BINS = 24
 NOISE = "action_noise"
+ROBOT = "robot"
 CHANNEL_QUANTILES = (0.01, 0.5, 0.99)
 
 
@@ -60,19 +61,26 @@ def card_record(
         "draws": list(_draws(selection, episodes)),
         "provenance": _provenance(episodes),
         "about": read_about(store).to_json(),
-        "noise": _noise(selection, episodes),
+        "noise": _groups(selection, episodes, NOISE),
+        "robots": _robots(selection, episodes),
         "columns": [asdict(each) for each in glossary(store.schema, episodes.schema)],
         "parts": list(_parts(selection)),
         "channels": list(_channels(selection, scheduler, read)) if channels else [],
     }
 
 
-def _noise(selection: Selection, episodes: pa.Table) -> list[dict[str, Any]]:
-    """Groups by the noise on executed actions, each with its share of the episodes."""
-    if NOISE not in episodes.column_names:
+def _groups(selection: Selection, episodes: pa.Table, column: str) -> list[dict[str, Any]]:
+    """Groups by a column, each with its share of the episodes; none without the column."""
+    if column not in episodes.column_names:
         return []
-    groups = selection.describe((NOISE,))
+    groups = selection.describe((column,))
     return [group | {"share": group["episodes"] / len(selection)} for group in groups]
+
+
+def _robots(selection: Selection, episodes: pa.Table) -> list[dict[str, Any]]:
+    """Groups by robot where there are several."""
+    groups = _groups(selection, episodes, ROBOT)
+    return groups if len(groups) > 1 else []
 
 
 def histogram(

@@ -114,6 +114,7 @@ def glossary(schema: Schema, columns: pa.Schema) -> list[Column]:
     draws: Mapping[str, Any] = attributes.get(RANDOMISATION, {})
     names, units = attributes.get("command_names", []), attributes.get("command_units", [])
     commands = {f"command_{name}": unit for name, unit in zip(names, units, strict=False)}
+    bodies: Mapping[str, str] = attributes.get("descriptor", {})
     found = []
     for column in columns:
         name = column.name
@@ -124,6 +125,9 @@ def glossary(schema: Schema, columns: pa.Schema) -> list[Column]:
             unit, low, high = (draws[name].get(key, "1") for key in ("unit", "low", "high"))
             meaning = f"{_draw(name, schema)}, {low:g} to {high:g}"
             what = Column(name, "", unit, meaning, "draw")
+        elif name in bodies:
+            words = name.removeprefix("body_").removesuffix(f"_{bodies[name]}").replace("_", " ")
+            what = Column(name, "", bodies[name], f"the robot's {words}", "data")
         else:
             what = KNOWN.get(name, Column(name, "", "", "", "data"))
         found.append(replace(what, type=str(column.type)))

@@ -15,6 +15,7 @@ from flows.progress import Reporter
 from flows.records.plans import record_from_tree
 from learners.revision import git_revision
 
+TRAINING_LOCK = ".training.lock"
 _VERSIONED = ("gaitforge", "mujoco", "torch", "numpy", "zarr", "duckdb", "rsl-rl-lib", "prefect")
 Kept = TypeVar("Kept")
 
@@ -81,6 +82,24 @@ def held_lock(lock: Path, reporter: Reporter, waiting: str) -> Iterator[None]:
             return
     reporter.say(waiting)
     with exclusive_lock(lock):
+        yield
+
+
+@contextmanager
+def training_lock(out: Path) -> Iterator[None]:
+    """Hold the lock of a training's folder, which is made.
+
+    The kernel releases the lock when the process dies.
+
+    Raises:
+        ValueError: another process trains there, or the folder cannot be made.
+    """
+    prepare_folder(out)
+    with exclusive_lock(out / TRAINING_LOCK, wait=False) as alone:
+        if not alone:
+            raise ValueError(
+                f"another process trains in {out}; wait for it, or choose another folder"
+            )
         yield
 
 

@@ -8,7 +8,9 @@ from typing import Any
 from collectors.legged.environment import MAX_ACTION, TARGET_MARGIN_RAD
 from collectors.legged.observations import FIELD_MEANINGS, FIELD_UNITS, POLICY_SLICES
 from collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
+from collectors.robots.descriptor import body_vector
 from collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
+from collectors.robots.stored_robots import SEVERAL
 from collectors.scenarios.command_ranges import command_ranges
 from collectors.timing import CONTROL_DT_S, DECIMATION
 from datasets.files import sha256_file
@@ -55,7 +57,12 @@ def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> Ex
             f"{run.name} is unfinished: exporting its last checkpoint, step {progress.get('step')}"
         )
     trained = read_record(run / PLAN) or {}
-    robot = load_robot(plan.robot or trained.get("robot", DEFAULT_ROBOT))
+    known = trained.get("robot", DEFAULT_ROBOT)
+    if known == SEVERAL and not plan.robot:
+        raise ValueError(f"{run} drives several robots; name one: --robot aliengo")
+    robot = load_robot(plan.robot or known)
+    if policy.layout.body_fields:
+        policy.drive(body_vector(robot))
     source = {
         "run": run.resolve().name,
         "checkpoint": plan.checkpoint,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import datasets
+from datasets.history import HISTORY, read_history
 from datasets.layout import ROOT_FILE
 from datasets.storage.s3.bucket import is_bucket_url
 from flows.records.activity import Heartbeat, read_active, read_failures
@@ -20,7 +21,6 @@ from flows.records.part_records import (
 from flows.records.plans import PLAN
 from flows.records.records import read_record, to_tree
 from flows.tasks.registry import recorded_plan
-from learners.training.records.history import HISTORY, read_history
 
 RECENT_PARTS = 10
 """Parts that the rate is taken over; twice the parts in work, if that is more."""

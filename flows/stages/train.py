@@ -1,12 +1,13 @@
 """Training runs on selections of a store."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from datasets import Selection, open_store
 from flows.progress import Reporter, from_totals
 from flows.records.plans import PLAN
-from flows.records.records import provenance, write_record
+from flows.records.records import provenance, training_lock, write_record
 from learners.models.registry import preset
 from learners.training.config import TrainConfig
 from learners.training.distributed import process_rank
@@ -67,25 +68,35 @@ def run_training(
     """Train in `out`, or resume the run there; a finished run returns at once.
 
     Under `torchrun` every process calls this; the first one writes.
+
+    Raises:
+        ValueError: another process trains in `out`, or as `SelectPlan.select` and `train`.
+        Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     selection = plan.select.select(store_path)
     preset(plan.config.model, plan.config.model_overrides)
-    # The trainer refuses a folder with another run; its plan must survive that.
-    if process_rank() == 0 and not (out / PLAN).exists():
-        version = selection.store.info()
-        record = {
-            "plan": plan,
-            "store": Path(store_path).name,
-            "dataset": version.hash,
-            "schema_version": version.schema_version,
-            "selection": selection.hash,
-            "robot": selection.schema.robot,
-        }
-        write_record(out / PLAN, record | provenance())
-    with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
-        show = from_totals(advance)
+    leads = process_rank() == 0
+    with training_lock(out) if leads else nullcontext():
+        # The trainer refuses a folder with another run; its plan must survive that.
+        if leads and not (out / PLAN).exists():
+            _write_plan(plan, store_path, selection, out)
+        with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
+            show = from_totals(advance)
 
-        def report(done: int, total: int, row: HistoryRow) -> None:
-            show(done, f"loss {row.loss:.4f}, {row.steps_per_s:,.0f} steps/s")
+            def report(done: int, total: int, row: HistoryRow) -> None:
+                show(done, f"loss {row.loss:.4f}, {row.steps_per_s:,.0f} steps/s")
 
-        return train(plan.config, selection, out, report)
+            return train(plan.config, selection, out, report)
+
+
+def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, out: Path) -> None:
+    version = selection.store.info()
+    record = {
+        "plan": plan,
+        "store": Path(store_path).name,
+        "dataset": version.hash,
+        "schema_version": version.schema_version,
+        "selection": selection.hash,
+        "robot": selection.schema.robot,
+    }
+    write_record(out / PLAN, record | provenance())

@@ -10,7 +10,12 @@ import numpy as np
 
 from collectors.legged.derived import DERIVABLE, derived_field, measured_by
 from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.replaying import replay_environment, replayed, stored_episodes
+from collectors.legged.replaying import (
+    replay_environment,
+    replayed,
+    robot_of_selection,
+    stored_episodes,
+)
 from collectors.legged.rollout import Measure
 from collectors.robots.robot import load_robot
 from datasets import Field, Schema, Selection
@@ -73,7 +78,7 @@ class DerivePlan(OverlayPlan):
 def _field_and_measure(plan: DerivePlan) -> tuple[Field, Measure]:
     episodes = plan.episodes()
     if ":" not in plan.of:
-        robot = load_robot(plan.robot or episodes.store.schema.robot)
+        robot = load_robot(plan.robot) if plan.robot else robot_of_selection(episodes)
         field, measure = derived_field(plan.of, robot)
         return replace(field, name=plan.name or field.name), measure
     function = named_function(plan.of)

@@ -2,16 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from math import ceil
 from typing import Any
 
-from collectors.experts.expert import DEFAULT_EXPERT, load_expert
+from collectors.experts.expert import (
+    DEFAULT_EXPERT,
+    drives_a_family,
+    load_expert,
+    robots_of_expert,
+)
 from collectors.legged import data
 from collectors.legged.driving import Driver
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.rollout import run_episodes
 from collectors.policies import Policy
-from collectors.robots.robot import RobotCard
+from collectors.robots.robot import RobotCard, load_robots
 from collectors.simulators import check_backend
 from collectors.timing import EPISODE_STEPS
 from datasets import Schema
@@ -37,7 +43,11 @@ class LeggedPlan(CollectionPlan):
     """What to collect with legged robots.
 
     Attributes:
-        grid: the episodes; expert: name or file of the policy that acts; sim: physics back end.
+        grid: the episodes; sim: physics back end.
+        expert: name or file of the policy that acts, or several of them with commas.
+        robot: robots (names, cards, folders, or folders of robots' folders) with commas; empty for
+            all robots of the experts. Each is driven by the expert of that robot, or else by the
+            one for families. Parts take the robots in turn.
         form: which fields are stored, and in which precision.
         robots: most parallel robots of a simulator; threads: of a local run.
     """
@@ -48,6 +58,7 @@ class LeggedPlan(CollectionPlan):
     grid: data.CollectionGrid = field(default_factory=data.CollectionGrid)
     form: data.StoredForm = field(default_factory=data.StoredForm)
     expert: str = DEFAULT_EXPERT
+    robot: str = ""
     sim: str = "mujoco"
     robots: int = 320
     threads: int = 2
@@ -63,25 +74,53 @@ class LeggedPlan(CollectionPlan):
 
     def content(self) -> dict[str, Any]:
         """What the parts' names change with."""
+        bodies = {"bodies": self._bodies()} if self.robot or "," in self.expert else {}
         return {
             **asdict(replace(self.grid, parts=1)),
             "expert": self.actor_hash(),
             "sim": self.sim,
             "form": asdict(self.form),
+            **bodies,
         }
 
-    def actor_hash(self) -> str:
-        """Of the policy whose actions are stored."""
-        return load_expert(self.expert).hash
+    def _bodies(self) -> dict[str, str]:
+        """Robot -> hash of its card and MJCF, and its expert's hash."""
+        found = {}
+        for robot, expert in self.pairs():
+            files = robot.path.read_bytes() + robot.mjcf_path.read_bytes()
+            found[robot.name] = f"{digest(files.hex())} {load_expert(expert).hash}"
+        return found
 
-    def actor(self, robots: int) -> tuple[Policy, RobotCard]:
-        """The policy whose actions are stored, for a number of robots, and its robot."""
-        expert = load_expert(self.expert).policy
-        return expert, expert.robot
+    def pairs(self) -> list[tuple[RobotCard, str]]:
+        """The robots and the expert of each.
+
+        Raises:
+            ValueError: no such robot or expert, a robot that no expert drives, two of one name.
+        """
+        return list(_pairs(self.expert, self.robot))
+
+    def pair(self, part: str) -> tuple[RobotCard, str]:
+        """The robot of a part, and its expert."""
+        pairs = self.pairs()
+        return pairs[int(part.rpartition("-")[2]) % len(pairs)]
+
+    def actor_hash(self) -> str:
+        """Of the policy whose actions are stored, or of several."""
+        hashes = [load_expert(name).hash for name in self.expert.split(",")]
+        return hashes[0] if len(hashes) == 1 else digest(hashes)
+
+    def actor(self, robots: int, part: str = "") -> tuple[Policy, RobotCard]:
+        """The policy whose actions are stored, for a number of robots, and its robot.
+
+        Args:
+            part: that is made; empty for the first.
+        """
+        robot, expert = self.pair(part or "-0")
+        return load_expert(expert, str(robot.path)).policy, robot
 
     def schema(self) -> Schema:
         """See `CollectionPlan.schema`."""
-        return data.legged_schema(self.actor(1)[1], self.form)
+        return data.legged_schema(*(robot for robot, _ in self.pairs()), form=self.form)
 
     def simulate(self, threads: int = 1) -> "LeggedSimulation":
         """See `CollectionPlan.simulate`."""
@@ -89,23 +128,31 @@ class LeggedPlan(CollectionPlan):
 
 
 class LeggedSimulation(Simulation):
-    """An expert on N simulated robots.
+    """An expert on N simulated robots, of the body that a part asks for.
 
     Attributes:
         env: the simulated robots; policy: its actions are stored; driver: drives in its place.
     """
 
     def __init__(self, plan: LeggedPlan, threads: int):
-        self._plan = plan
+        self._plan, self._threads = plan, threads
         # Full waves: a last wave of a few episodes would leave the other robots idle.
         waves = ceil(plan.grid.episodes_per_part / plan.robots)
-        robots = ceil(plan.grid.episodes_per_part / waves)
-        self.policy, robot = plan.actor(robots)
+        self._robots = ceil(plan.grid.episodes_per_part / waves)
         self.driver: Driver | None = None
-        self.env = LeggedEnvironment(robot, robots, threads, plan.sim)
+        self._several = len(plan.pairs()) > 1
+        self._open("")
+
+    def _open(self, part: str) -> None:
+        self.policy, robot = self._plan.actor(self._robots, part)
+        self.env = LeggedEnvironment(robot, self._robots, self._threads, self._plan.sim)
 
     def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
         """See `Simulation.roll_out`."""
+        robot, expert_name = self._plan.pair(part)
+        if robot.name != self.env.robot.name:
+            self.env.close()
+            self._open(part)
         policy, physics = self.policy, self.env.physics
         episodes = run_episodes(
             self.env,
@@ -117,13 +164,40 @@ class LeggedSimulation(Simulation):
             driver=self.driver,
         )
         results = list(episodes)
-        simulator, expert = (physics.name, physics.version), (policy.name, self._plan.actor_hash())
-        catalog = data.part_catalog(results, self.env.robot, simulator, expert)
-        return PartData(*data.part_arrays(results, schema), catalog)
+        own = load_expert(expert_name).hash if self._several else self._plan.actor_hash()
+        simulator, expert = (physics.name, physics.version), (policy.name, own)
+        catalog = data.part_catalog(results, self.env.robot, simulator, expert, self._several)
+        return PartData(*data.part_arrays(results, schema, self.env.robot), catalog)
 
     def close(self) -> None:
         """See `Simulation.close`."""
         self.env.close()
+
+
+@cache
+def _pairs(experts: str, robots: str) -> tuple[tuple[RobotCard, str], ...]:
+    """See `LeggedPlan.pairs`."""
+    own: dict[str, str] = {}
+    for_families = ""
+    for name in experts.split(","):
+        expert = load_expert(name)
+        if drives_a_family(expert.weights):
+            for_families = for_families or name
+        else:
+            own.setdefault(expert.policy.robot.name, name)
+    if robots:
+        bodies = load_robots(robots)
+    else:
+        bodies = [body for name in experts.split(",") for body in robots_of_expert(name)]
+    names = [body.name for body in bodies]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"robot {', '.join(twice)} is named more than once")
+    if lost := [name for name in names if name not in own and not for_families]:
+        raise ValueError(
+            f"no expert among {experts} drives {', '.join(lost)}; they drive "
+            f"{', '.join(own)}, and a robot without an expert of its own needs one for families"
+        )
+    return tuple((body, own.get(body.name, for_families)) for body in bodies)
 
 
 def legged_plan(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from collectors.experts.expert import load_expert
 from collectors.legged.driving import Driver, driven_steps
 from collectors.policies import Policy
 from collectors.robots.robot import RobotCard
@@ -56,13 +57,25 @@ class LeggedPolicyPlan(LeggedPlan):
         """See `LeggedPlan.actor_hash`."""
         return super().actor_hash() if self.expert else self.source.weights_hash()
 
-    def actor(self, robots: int) -> tuple[Policy, RobotCard]:
-        """See `LeggedPlan.actor`. Raises ValueError if the expert's robot is not the policy's."""
-        policy, _, robot = self.source.load(robots)
-        expert, driven = super().actor(robots) if self.expert else (policy, robot)
-        if driven.name != robot.name:
-            raise ValueError(f"the policy drives {robot.name}, but the expert {driven.name}")
-        return expert, robot
+    def pairs(self) -> list[tuple[RobotCard, str]]:
+        """See `LeggedPlan.pairs`: the policy's robot.
+
+        Raises:
+            ValueError: the expert's robot is not the policy's.
+        """
+        _, _, robot = self.source.load(1, self.robot)
+        if self.expert:
+            driven = load_expert(self.expert, str(robot.path)).policy.robot
+            if driven.name != robot.name:
+                raise ValueError(f"the policy drives {robot.name}, but the expert {driven.name}")
+        return [(robot, self.expert)]
+
+    def actor(self, robots: int, part: str = "") -> tuple[Policy, RobotCard]:
+        """See `LeggedPlan.actor`."""
+        if self.expert:
+            return super().actor(robots, part)
+        policy, _, robot = self.source.load(robots, self.robot)
+        return policy, robot
 
     def simulate(self, threads: int = 1) -> "LeggedPolicySimulation":
         """See `CollectionPlan.simulate`."""

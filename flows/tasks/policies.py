@@ -10,7 +10,9 @@ from typing import Any
 from collectors.experts.expert import load_expert
 from collectors.legged.observations import POLICY_SLICES
 from collectors.policies import Policy
+from collectors.robots.descriptor import body_vector
 from collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
+from collectors.robots.stored_robots import SEVERAL
 from datasets.files import sha256_file
 from flows.records.plans import PLAN
 from flows.records.records import digest, read_record
@@ -77,7 +79,7 @@ class PolicySource:
         if self.made_by:
             return _class(self.made_by)(robots), 0, load_robot(robot or DEFAULT_ROBOT)
         if self.run is None:
-            expert = load_expert(self.expert).policy
+            expert = load_expert(self.expert, robot).policy
             expert.name = self.name
             return expert, expert.parameters(), load_robot(robot) if robot else expert.robot
         if is_exported_policy(self.run):
@@ -85,9 +87,13 @@ class PolicySource:
             card = load_robot(robot or exported.description["control"]["robot"])
             return exported, exported.parameters, card
         network = load_policy(self.run, obs_slices=POLICY_SLICES, which=self.which)
+        trained = (read_record(self.run / PLAN) or {}).get("robot", DEFAULT_ROBOT)
+        if trained == SEVERAL and not robot:
+            raise ValueError(f"{self.run} drives several robots; name one: --robot aliengo")
+        card = load_robot(robot or trained)
+        if network.layout.body_fields:
+            network.drive(body_vector(card))
         policy = LearnedPolicy(network, robots, self.name, return_target, reset_every=reset_every)
-        trained = read_record(self.run / PLAN) or {}
-        card = load_robot(robot or trained.get("robot", DEFAULT_ROBOT))
         return policy, count_parameters(network), card
 
     def _exported(self, folder: Path, robots: int, return_target: float) -> OnnxPolicy:

@@ -118,6 +118,9 @@ class LearnedPolicy:
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)
         self._first = np.ones(num_robots, dtype=bool)
         self._last_action = np.zeros((num_robots, network.act_dim), dtype=np.float32)
+        self._body = np.tile(network.body.numpy(), (num_robots, 1))
+        if np.isnan(self._body).any():
+            raise ValueError(f"policy {name} reads the robot's body; give it by `drive`")
         self._generator = torch.Generator().manual_seed(seed)
         self._std = network.action_std().detach() if sample else None
         self._step = fastest_step(network.eval(), num_robots)
@@ -140,6 +143,8 @@ class LearnedPolicy:
                 f"{observation.policy.shape}"
             )
         obs = np.ascontiguousarray(observation.policy, dtype=np.float32)
+        if self._layout.body_fields:
+            obs = np.concatenate([obs, self._body], axis=1)
         if self._layout.keeps_last_action:
             obs = np.concatenate([obs, self._last_action], axis=1)
         if self._reset_every:

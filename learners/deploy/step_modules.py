@@ -92,6 +92,7 @@ class PolicyStep(nn.Module):
             float(policy.return_scale),
             return_zero=float(policy.return_zero),
         )
+        self.policy.body.copy_(policy.body)
         kept = StateTensor(KEPT_ACTION, torch.zeros(batch_size, self.act_dim), batch_axis=0)
         self._kept = (kept,) if policy.layout.keeps_last_action else ()
         self.state_tensors: tuple[StateTensor, ...] = (*self._kept, *step.state_tensors)

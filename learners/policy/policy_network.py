@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from learners.policy.gaussian import GaussianSpread
 from learners.policy.normalisation import Normaliser
-from learners.policy.tokens import LAST_ACTION, TokenLayout
+from learners.policy.tokens import BODY, LAST_ACTION, TokenLayout
 
 
 class PolicyNetwork(nn.Module):
@@ -17,8 +18,8 @@ class PolicyNetwork(nn.Module):
     The network works in normalised units. Return-to-go is in units of the stored reward; the
     network sees (R - `return_zero`) / `return_scale`, 1.0 at the start of an expert's episode.
 
-    Observations (..., Do) have the fields of the layout. If the layout keeps the last action, it is
-    appended to the stored observation (..., Ds), see `observation`.
+    Observations (..., Do) have the fields of the layout. If the layout has fields of the body, or
+    keeps the last action, they are appended to the stored observation (..., Ds), see `observation`.
 
     With `gaussian` the policy is a Gaussian with the network's output as mean; `forward` and `step`
     return the mean.
@@ -27,6 +28,7 @@ class PolicyNetwork(nn.Module):
     network: Any
     return_scale: Tensor
     return_zero: Tensor
+    body: Tensor
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class PolicyNetwork(nn.Module):
         self.register_buffer("return_scale", torch.tensor(return_scale, dtype=torch.float32))
         zero = torch.tensor(return_zero, dtype=torch.float32)
         self.register_buffer("return_zero", zero, persistent=False)  # in the card
+        self.register_buffer("body", torch.full((layout.body_dim,), torch.nan), persistent=False)
 
     @property
     def conditioned(self) -> bool:
@@ -76,22 +79,45 @@ class PolicyNetwork(nn.Module):
         """(A,) in the units of the data; ValueError for a deterministic policy."""
         return self.log_std.exp() * self.action_normaliser.std
 
-    def observation(self, stored: Tensor, last_action: Tensor | None = None) -> Tensor:
-        """Stored (..., Ds) -> (..., Do), with last_action (..., A) if the layout keeps it."""
-        if not self.layout.keeps_last_action:
-            return stored
-        if last_action is None:
-            raise ValueError("the stored observation has no last action; give last_action")
-        return torch.cat([stored, last_action], dim=-1)
+    def drive(self, body: np.ndarray) -> None:
+        """Take a body (layout.body_dim,) as that of every robot, until the next call.
+
+        ValueError for a body of another size.
+        """
+        if body.shape != self.body.shape:
+            raise ValueError(
+                f"the policy reads bodies of {self.body.numel()} numbers, not {body.size}"
+            )
+        self.body.copy_(torch.from_numpy(body))
+
+    def observation(
+        self, stored: Tensor, last_action: Tensor | None = None, body: Tensor | None = None
+    ) -> Tensor:
+        """Stored (..., Ds) -> (..., Do).
+
+        Args:
+            last_action: (..., A), which a layout that keeps it needs.
+            body: (..., layout.body_dim); by default the one that `drive` was given.
+        """
+        parts = [stored]
+        if self.layout.body_fields:
+            body = self.body if body is None else body
+            parts.append(body.expand(*stored.shape[:-1], -1))
+        if self.layout.keeps_last_action:
+            if last_action is None:
+                raise ValueError("the stored observation has no last action; give last_action")
+            parts.append(last_action)
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else stored
 
     def predict_batch(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Normalised actions (B, T, A) for a batch of windows, in the loss.
 
-        The batch has obs (B, T, Ds), mask (B, T) and, if the policy takes them, return_to_go (B, T)
-        and last_action (B, T, A). Actions where the mask is false mean nothing: a network that
-        `takes_mask` does not compute them.
+        The batch has obs (B, T, Ds), mask (B, T), and what the policy takes: return_to_go (B, T),
+        last_action (B, T, A) and body (B, D). Actions where the mask is false mean nothing: a
+        network that `takes_mask` does not compute them.
         """
-        obs = self.observation(batch["obs"], batch.get(LAST_ACTION))
+        body = batch[BODY][:, None] if self.layout.body_fields else None
+        obs = self.observation(batch["obs"], batch.get(LAST_ACTION), body)
         tokens = self.tokens(obs, batch.get("return_to_go"))
         if getattr(self.network, "takes_mask", False):
             return self.network(tokens, batch["mask"])

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 TOKEN_KINDS = ("obs", "return")
 LAST_ACTION = "last_action"
+BODY = "body"
+"""Field of an episode that describes its robot, and its name in a batch."""
 
 Slices = Mapping[str, tuple[int, int]]
 
@@ -19,6 +21,8 @@ class TokenLayout:
         obs_slices: observation field -> (start, stop), without gaps or overlaps.
         keeps_last_action: the stored observation has no last action; the policy remembers it and
             appends it as the last field of obs_slices.
+        body_fields: fields of obs_slices that describe the robot. They are the same in all steps,
+            not stored with them, and follow the stored ones.
 
     Raises:
         ValueError: an unknown kind, or fields that break these rules.
@@ -27,6 +31,7 @@ class TokenLayout:
     kind: str
     obs_slices: Slices
     keeps_last_action: bool = False
+    body_fields: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in TOKEN_KINDS:
@@ -53,17 +58,28 @@ class TokenLayout:
                 "the last field of the observation"
             )
         object.__setattr__(self, "obs_slices", {name: (a, b) for name, a, b in ordered})
+        object.__setattr__(self, "body_fields", tuple(self.body_fields))
+        names = [name for name, _, _ in ordered][: -1 if self.keeps_last_action else None]
+        if self.body_fields and tuple(names[-len(self.body_fields) :]) != self.body_fields:
+            raise ValueError("the fields of the body have to follow the stored ones")
 
     @classmethod
-    def of_data(cls, kind: str, stored_slices: Slices, act_dim: int) -> "TokenLayout":
-        """The layout for stored fields.
+    def of_data(
+        cls, kind: str, stored_slices: Slices, act_dim: int, body_slices: Slices | None = None
+    ) -> "TokenLayout":
+        """The layout for stored fields, and for those of the body if there are any.
 
         It keeps the last action if the tokens need it and it is not stored.
         """
-        if not needs_last_action(kind, stored_slices):
-            return cls(kind, stored_slices)
-        end = cls("obs", stored_slices).obs_dim
-        return cls(kind, {**stored_slices, LAST_ACTION: (end, end + act_dim)}, True)
+        slices, end = dict(stored_slices), cls("obs", stored_slices).obs_dim
+        bodies = {name: (end + a, end + b) for name, (a, b) in (body_slices or {}).items()}
+        if bodies:
+            slices |= bodies
+            end = max(stop for _, stop in bodies.values())
+        keeps = needs_last_action(kind, stored_slices)
+        if keeps:
+            slices[LAST_ACTION] = (end, end + act_dim)
+        return cls(kind, slices, keeps, tuple(bodies))
 
     @property
     def obs_dim(self) -> int:
@@ -73,8 +89,13 @@ class TokenLayout:
     @property
     def stored_slices(self) -> Slices:
         """Field -> (start, stop) in the stored observation."""
-        kept = LAST_ACTION if self.keeps_last_action else None
-        return {name: bounds for name, bounds in self.obs_slices.items() if name != kept}
+        added = {*self.body_fields, *([LAST_ACTION] if self.keeps_last_action else [])}
+        return {name: bounds for name, bounds in self.obs_slices.items() if name not in added}
+
+    @property
+    def body_dim(self) -> int:
+        """Size of the body's fields together."""
+        return sum(b - a for a, b in (self.obs_slices[name] for name in self.body_fields))
 
     @property
     def stored_dim(self) -> int:

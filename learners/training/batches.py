@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from datasets import Selection
-from learners.policy.tokens import needs_last_action
+from learners.policy.tokens import BODY, needs_last_action
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
 from learners.training.objectives import OBJECTIVES, objective_fields
@@ -47,21 +48,36 @@ def on_device(batch: Mapping[str, Tensor], ranks: Ranks) -> Batch:
     return {name: value.to(ranks.device, non_blocking=True) for name, value in batch.items()}
 
 
+def has_bodies(selection: Selection) -> bool:
+    """Whether the episodes are stored with the bodies of their robots."""
+    return BODY in selection.schema.names("episode")
+
+
+def with_bodies(batches: Iterable[Batch], selection: Selection) -> Iterator[Batch]:
+    """The stream's batches, with "body" (B, D) where the episodes have bodies."""
+    if not has_bodies(selection):
+        yield from batches
+        return
+    bodies = torch.from_numpy(selection.read(BODY))
+    for batch in batches:
+        yield {**batch, BODY: bodies[batch["episode"]]}
+
+
 class TrainingBatches:
     """Endless batches, epoch after epoch, from `stream`."""
 
     def __init__(self, config: TrainConfig, selection: Selection, ranks: Ranks) -> None:
         self.stream = open_stream(config, selection, ranks, config.seed)
-        self._batch_size = config.batch_size
+        self._selection, self._batch_size = selection, config.batch_size
 
     def __iter__(self) -> Iterator[tuple[str, Batch]]:
         """Batches with their positions in words."""
-        batches = iter(self.stream)
+        batches = with_bodies(self.stream, self._selection)
         while True:
             state = self.stream.state_dict()
             batch = next(batches, None)
             if batch is None:
-                batches = iter(self.stream)
+                batches = with_bodies(self.stream, self._selection)
                 continue
             number = state["cursor"] // self._batch_size
             yield f"epoch {state['epoch']}, batch {number}", batch

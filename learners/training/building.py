@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from datasets import Selection
@@ -12,7 +13,8 @@ from learners.models.registry import build_network, preset
 from learners.policy.gaussian import GaussianSpread
 from learners.policy.normalisation import Normaliser
 from learners.policy.policy_network import PolicyNetwork
-from learners.policy.tokens import TokenLayout
+from learners.policy.tokens import BODY, TokenLayout
+from learners.training.batches import has_bodies
 from learners.training.config import TrainConfig
 from learners.training.nonfinite import NonFiniteError
 from learners.training.objectives import OBJECTIVES
@@ -30,8 +32,13 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     action_statistics = _normaliser("action", selection)
     act_dim = action_statistics.mean.numel()
     stored_slices = selection.schema.field("obs").slices
-    layout = TokenLayout.of_data(objective.tokens, stored_slices, act_dim)
+    body_slices = selection.schema.field(BODY).slices if has_bodies(selection) else None
+    layout = TokenLayout.of_data(objective.tokens, stored_slices, act_dim, body_slices)
     obs_normaliser = _normaliser("obs", selection)
+    if layout.body_fields:
+        bodies = selection.read(BODY).astype(np.float64)
+        spread = Normaliser(bodies.mean(axis=0), bodies.std(axis=0))
+        obs_normaliser = obs_normaliser.followed_by(spread)
     if layout.keeps_last_action:
         obs_normaliser = obs_normaliser.followed_by(action_statistics)
     with torch.random.fork_rng(devices=[]):

@@ -8,6 +8,7 @@ import torch
 
 from datasets import Selection
 from learners.policy.policy_network import PolicyNetwork
+from learners.training.batches import with_bodies
 from learners.training.config import TrainConfig
 from learners.training.nonfinite import NonFiniteError
 from learners.training.objectives import masked_sum, squared_error
@@ -63,7 +64,7 @@ def held_out_error(
     total, steps = 0.0, 0
     try:
         with torch.inference_mode():
-            for batch in stream:
+            for batch in with_bodies(stream, held_out):
                 predicted = policy.predict_batch(batch)
                 target = policy.action_normaliser.normalise(batch["action"])
                 total += float(masked_sum(squared_error(predicted, target), batch["mask"]))

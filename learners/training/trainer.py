@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from datasets import Selection
+from datasets.interrupts import Notices, Stopped, deferred_signals
 from learners.checkpoint import Checkpoint
 from learners.policy.policy_network import PolicyNetwork
-from learners.training.batches import TrainingBatches, on_device, open_stream
+from learners.training.batches import TrainingBatches, on_device, open_stream, with_bodies
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
-from learners.training.interrupts import Notices, Stopped, deferred_signals
 from learners.training.nonfinite import NonFiniteError, blame, data_fault
 from learners.training.optimisation import learning_rate
 from learners.training.records.history import HistoryRow
@@ -109,7 +109,7 @@ class Trainer:
                 self.report(self.done.step, self.config.steps, self._so_far())
             if received := self.ranks.largest(notices.received):
                 self._save(finished=self.done.step == self.config.steps, stopped=True)
-                raise Stopped(received, self.done.step)
+                raise Stopped(received, f"step {self.done.step}")
         self._save(finished=True)
         if self.report:
             self.report(self.done.step, self.config.steps, self._so_far())
@@ -172,7 +172,7 @@ class Trainer:
         sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         fault = None
         with torch.no_grad():
-            for number, batch in enumerate(stream, start=1):
+            for number, batch in enumerate(with_bodies(stream, held_out), start=1):
                 loss = self.updater.summed_loss(policy, on_device(batch, self.ranks)).double()
                 sums += torch.stack([loss, batch["mask"].sum().to(loss)])
                 if fault is None and not loss.isfinite():

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 import datasets
+from collectors.robots.robot import absolute_robot
 from flows.records.part_records import (
     PartCollected,
     collection_rate,
@@ -16,7 +17,7 @@ from flows.tasks.interface import CollectionPlan
 from flows.tasks.overlay import OverlayPlan
 from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, option, setting
 from pipeline.cli.parsing.runners import RUNNER, runner_settings
-from pipeline.cli.parsing.values import numbers
+from pipeline.cli.parsing.values import names, numbers
 from pipeline.cli.running import show_submitted
 from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show_one, show_result
@@ -27,6 +28,7 @@ from pipeline.tables import fields_of, show_one, show_result
     "store --preset",
     option("--parts", "only these parts of the plan, e.g. 0-9", numbers),
     "--expert",
+    option("--robot", "robots or folders of robots, which parts take in turn", names),
     option("--policy", "a policy that drives: folder of a run or export, or module:Class"),
     option("--labeller", "with --policy: the expert, which labels every step and drives in turns"),
     "--share --stretch SIMULATOR SIMULATION CELLS",
@@ -43,13 +45,19 @@ from pipeline.tables import fields_of, show_one, show_result
 )
 def collect_command(arguments: argparse.Namespace) -> None:
     """Collect the missing parts of a plan into a store."""
+    from collectors.experts.expert import shipped_experts
     from flows.tasks.legged import legged_plan
     from flows.tasks.legged_policy import driven_by
 
+    top = given(arguments, "expert", "sim", "robots", "threads")
+    if arguments.robot:
+        top["robot"] = ",".join(map(absolute_robot, arguments.robot))
+        if own := shipped_experts(arguments.robot):
+            top = {"expert": ",".join(own)} | top
     plan = legged_plan(
         arguments.preset,
         given(arguments, "seed", **CELL_FIELDS),
-        given(arguments, "expert", "sim", "robots", "threads"),
+        top,
         arguments.settings,
         given(arguments, "state", "privileged", "half"),
     )

@@ -42,14 +42,15 @@ def _train(arguments: argparse.Namespace) -> None:
         return
     from collectors.experts.ppo import ExpertTrainingConfig
     from collectors.physics.contract.robot_check import check_robot
-    from collectors.robots.robot import absolute_robot, load_robot
+    from collectors.robots.robot import absolute_robot, load_robots
     from flows.stages.legged.training import run_expert_training
 
     config = planned(ExpertTrainingConfig(), arguments, "steps", "robots", "seed", "threads")
     # The expert's card names the robot, and is read from other working directories.
     config = replace(config, robot=absolute_robot(config.robot))
-    for warning in check_robot(load_robot(config.robot)).warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    for robot in load_robots(config.robot):
+        for warning in check_robot(robot).warnings:
+            print(f"warning: {robot.name}: {warning}", file=sys.stderr)
     print(run_expert_training(config, arguments.out, TerminalReporter()))
 
 

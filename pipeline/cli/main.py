@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from learners.training.interrupts import INTERRUPTED, Stopped, raised_once
+from datasets.interrupts import INTERRUPTED, Stopped, raised_once
 from pipeline.cli.parsing.parser import WRONG_INPUT, Command, Parser, add_command, command, option
 
 COMMANDS = {

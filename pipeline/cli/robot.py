@@ -1,11 +1,21 @@
-"""`gaitforge robot`: list and check robots."""
+"""`gaitforge robot`: list, check, describe and vary robots."""
 
 import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from collectors.robots.robot import list_robots, load_robot
-from pipeline.cli.parsing.parser import actions, command, option
+from collectors.robots.robot import KNEES, RobotCard, list_robots, load_robot
+from datasets.files import write_bytes_durably
+from pipeline.cli.parsing.parser import AddTo, actions, command, flag, group, option
+from pipeline.cli.parsing.values import by_joint, half_sizes, names, positive, ranges_by_joint
+from pipeline.progress import TerminalReporter
 from pipeline.tables import fields_of, show, show_one, table
 
+if TYPE_CHECKING:
+    from collectors.physics.contract.robot_check import RobotFindings
+
+_PICTURE_PX = (640, 400)
 _SIZES = ("mass_kg", "leg_length_m", "nominal_height_m")
 
 
@@ -19,9 +29,13 @@ def _list(arguments: argparse.Namespace) -> None:
     )
 
 
+_PICTURE = option("--picture", "also draw the robot into this PNG", Path, metavar="FILE")
+
+
 @command(
-    "gaitforge robot check my_robot",
+    "gaitforge robot check my_robot --picture my_robot.png",
     option("robot", "a folder with robot.json and its MJCF, a card, or a shipped robot"),
+    _PICTURE,
     "--json",
 )
 def _check(arguments: argparse.Namespace) -> None:
@@ -30,16 +44,85 @@ def _check(arguments: argparse.Namespace) -> None:
 
     robot = load_robot(arguments.robot)
     findings = check_robot(robot)
-    record = {
-        "name": robot.name,
-        "card": str(robot.path),
-        "mjcf": str(robot.mjcf_path),
-        **fields_of(robot, *_SIZES),
-        "default_pose_height_m": findings.default_height_m,
-        "stood_height_m": findings.trial.height_m,
-        "stood_tilt_rad": findings.trial.tilt_rad,
-        "action_scale_rad": robot.action_scale_rad,
-    }
+    if arguments.json:
+        show_one(_checked(findings), as_json=True)
+    else:
+        _show_checked(findings)
+    _draw(robot, arguments.picture)
+
+
+def _joint_option(name: str, text: str) -> AddTo:
+    """Values of joints; may be repeated."""
+    what = f"{text} of joints: by a joint's name, or hip, thigh, calf of all legs"
+    form = "JOINT=X,..."
+    return option(name, what, by_joint, [], action="extend", metavar=form)
+
+
+@command(
+    "gaitforge robot init mujoco_menagerie/unitree_a1/a1.xml --out robots/a1",
+    option("mjcf", "an MJCF of a quadruped, as in mujoco_menagerie", Path, metavar="MJCF"),
+    option("--out", "folder to write: card and MJCF", Path, required=True),
+    _PICTURE,
+    "--json",
+    group(
+        "what the file does not say, or others than it says",
+        option("--name", "the robot's name (default: the MJCF's model)"),
+        option("--weld", "joints to fix, as an arm's, comma-separated", names, ()),
+        option(
+            "--limit",
+            "ranges of joints, rad: by a joint's name, or hip, thigh, calf of all legs",
+            *(ranges_by_joint, []),
+            action="extend",
+            metavar="JOINT=LOW:HIGH,...",
+        ),
+        _joint_option("--torque", "torque limits, Nm,"),
+        _joint_option("--pose", "default angles, rad,"),
+        option("--knees", "where knees point", choices=KNEES, metavar="|".join(KNEES)),
+        _joint_option("--kp", "stiffness, Nm/rad,"),
+        _joint_option("--kd", "damping gains, Nms/rad,"),
+        _joint_option("--armature", "rotor inertias, kg m2,"),
+        _joint_option("--damping", "passive damping, Nms/rad,"),
+        option(
+            "--trunk-box", "half sizes in m of a box for the trunk", half_sizes, metavar="X,Y,Z"
+        ),
+        flag("--leave-out-meshes", "go on without colliding meshes whose files are missing"),
+    ),
+)
+def _init(arguments: argparse.Namespace) -> None:
+    """Write a robot's folder, card and MJCF, from an MJCF of any making."""
+    from collectors.modelling.describing.describe import init_robot
+    from collectors.modelling.describing.notes import Answers
+
+    answers = Answers(
+        name=arguments.name,
+        weld=arguments.weld,
+        limits=dict(arguments.limit),
+        torque_nm=dict(arguments.torque),
+        pose_rad=dict(arguments.pose),
+        knees=arguments.knees,
+        kp=dict(arguments.kp),
+        kd=dict(arguments.kd),
+        armature=dict(arguments.armature),
+        damping=dict(arguments.damping),
+        trunk_half_size_m=arguments.trunk_box,
+        leave_out_meshes=arguments.leave_out_meshes,
+    )
+    described = init_robot(arguments.mjcf, arguments.out, answers)
+    if arguments.json:
+        decisions = [asdict(decision) for decision in described.decisions]
+        checked = _checked(described.findings)
+        show_one({"decisions": decisions, "check": checked}, as_json=True)
+    else:
+        for decision in described.decisions:
+            print(f"{decision.what}: {decision.value} ({decision.source})")
+        print()
+        _show_checked(described.findings)
+    _draw(described.robot, arguments.picture)
+
+
+def _checked(findings: "RobotFindings") -> dict[str, Any]:
+    """What a check found, as a record."""
+    robot = findings.robot
     columns = {
         "default_rad": robot.default_joint_pos_rad,
         "lower_rad": robot.joint_lower_rad,
@@ -54,14 +137,58 @@ def _check(arguments: argparse.Namespace) -> None:
         {"joint": joint, **{name: float(values[i]) for name, values in columns.items()}}
         for i, joint in enumerate(robot.joint_names)
     ]
-    if arguments.json:
-        show_one({**record, "joints": joints, "warnings": list(findings.warnings)}, as_json=True)
-        return
+    return {
+        "name": robot.name,
+        "card": str(robot.path),
+        "mjcf": str(robot.mjcf_path),
+        **fields_of(robot, *_SIZES),
+        "default_pose_height_m": findings.default_height_m,
+        "stood_height_m": findings.trial.height_m,
+        "stood_tilt_rad": findings.trial.tilt_rad,
+        "action_scale_rad": robot.action_scale_rad,
+        "joints": joints,
+        "warnings": list(findings.warnings),
+    }
+
+
+def _show_checked(findings: "RobotFindings") -> None:
+    record = _checked(findings)
+    joints, warnings = record.pop("joints"), record.pop("warnings")
     show_one(record, as_json=False)
     print(f"\n{table(joints)}\n")
-    for warning in findings.warnings:
+    for warning in warnings:
         print(f"warning: {warning}")
-    print(f"{robot.name} can be used" + (" all the same" if findings.warnings else ""))
+    print(f"{findings.robot.name} can be used" + (" all the same" if warnings else ""))
 
 
-robot_command = actions("gaitforge robot check my_robot", _list, _check)
+def _draw(robot: RobotCard, picture: Path | None) -> None:
+    if picture is None:
+        return
+    from collectors.rendering.portrait import draw_portrait
+    from pipeline.report.picture_files import side_by_side
+
+    write_bytes_durably(picture, side_by_side(draw_portrait(robot, *_PICTURE_PX)))
+
+
+@command(
+    "gaitforge robot vary aliengo --count 100 --out robots/family",
+    option("robot", "a shipped robot, or a folder or card as for check"),
+    option("--count", "bodies of the family", positive, 100),
+    option("--out", "folder of the bodies' folders", Path, required=True),
+    "--seed --json",
+)
+def _vary(arguments: argparse.Namespace) -> None:
+    """Write bodies drawn around a robot: other sizes, masses, links and gains."""
+    from collectors.modelling.varying import vary_robots
+
+    robot, seed = load_robot(arguments.robot), arguments.seed or 0
+    count, out = arguments.count, arguments.out
+    with TerminalReporter().step(f"vary {robot.name}", count, "body") as advance:
+        bodies = vary_robots(robot, seed, count, out, lambda: advance(1, ""))
+    show(
+        [{**fields_of(each, "name", *_SIZES), "folder": str(each.path.parent)} for each in bodies],
+        arguments.json,
+    )
+
+
+robot_command = actions("gaitforge robot check my_robot", _list, _check, _init, _vary)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.errors import amount
+from datasets.interrupts import STOPPED, raised_once
 from flows.progress import Reporter, Silent
 from flows.records.records import read_record, to_tree
 from flows.runners.slurm import jobs as slurm
@@ -22,7 +23,6 @@ from flows.stages.status import (
     is_pipeline,
     status,
 )
-from learners.training.interrupts import STOPPED, raised_once
 from pipeline.cli.parsing.parser import actions, command, flag, group, option, setting
 from pipeline.cli.parsing.runners import SITE_SLURM, run_here, site_settings
 from pipeline.cli.parsing.values import names, port, positive, store_address, whole

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collectors.robots.robot import load_robots
 from datasets.errors import amount
 from flows.progress import Silent
 from flows.records.part_records import store_address
@@ -38,6 +39,7 @@ from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one, show_result
 
 if TYPE_CHECKING:
+    from flows.stages.evaluate import EvaluatePlan
     from flows.tasks.policies import PolicySource
 
 SELECTED = ("terrain", "skill", "level", "where")
@@ -84,14 +86,20 @@ def train_command(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    "gaitforge evaluate runs/fcnet --terrain flat,rough --skill run --episodes 64",
+    "gaitforge evaluate runs/fcnet --terrain flat,rough --skill run --episodes 64\n"
+    "          gaitforge evaluate runs/all --robot go1,robots/family --out runs/all/bodies",
     option("policy_run", "folder of a training run or exported policy", Path, metavar="RUN"),
     "--checkpoint --robot SIMULATOR",
     *GRID,
     option(
+        "--beside",
+        "with several robots: experts of these robots, whose returns are the measure",
+        metavar="EXPERT,EXPERT",
+    ),
+    option(
         "--out",
-        "keep the result in this file, and do nothing where it is that already (default with "
-        "--runner slurm: RUN/evaluation.json)",
+        "keep the result in this file (of several robots: in files in this folder), and do "
+        "nothing where it is that already (default with --runner slurm: RUN/evaluation.json)",
         Path,
         metavar="FILE",
     ),
@@ -121,6 +129,9 @@ def show_evaluation(
 
     grid = EvaluationGrid(**given(arguments, "episodes", "seed", **CELL_FIELDS))
     plan = planned(EvaluatePlan(grid=grid), arguments, "threads", "sim")
+    if plan.robot and len(load_robots(plan.robot)) > 1:
+        _show_bodies(arguments, source, plan, path)
+        return
     evaluation = evaluate_policy(source, plan, TerminalReporter(), path)
     cells = to_tree(evaluation.cells)
     means = (
@@ -130,6 +141,29 @@ def show_evaluation(
         "in brackets 95 % intervals"
     )
     show_result(cells, cells, arguments.json, means, f"evaluated on {plan.grid}")
+
+
+def _show_bodies(
+    arguments: argparse.Namespace, source: PolicySource, plan: EvaluatePlan, out: Path | None
+) -> None:
+    """Evaluate a policy on several robots; print a row each, and their means."""
+    from flows.stages.legged.bodies import evaluate_bodies
+    from flows.tasks.legged import LeggedPlan
+
+    robots, experts = load_robots(plan.robot), {}
+    if beside := getattr(arguments, "beside", None):
+        pairs = LeggedPlan(expert=beside, robot=plan.robot).pairs()
+        experts = {robot.name: expert for robot, expert in pairs}
+    found = evaluate_bodies(source, plan, robots, TerminalReporter(), out, experts)
+    rows = to_tree(found)
+    means = {
+        key: sum(row[key] for row in rows) / len(rows)
+        for key in ("return", "success", "survival", "expert_return", "share")
+        if rows[0][key] is not None
+    }
+    line = ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in means.items())
+    lines = f"\n{source.name}: means over {amount(len(rows), 'robot')}: {line}", f"on {plan.grid}"
+    show_result(rows, rows, arguments.json, *lines)
 
 
 @command("gaitforge models --json", "--json")

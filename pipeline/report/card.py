@@ -234,11 +234,13 @@ def _digits(value: float | None) -> str:
 def abstract(record: Record) -> str:
     """The card in one sentence."""
     total, cells, schema = record["total"][0], record["cells"], record["schema"]
+    robots = record.get("robots")
+    robot = amount(len(robots), "robot") if robots else schema["robot"]
     columns = (*schema["group_by"], "level")
     kinds = [amount(len({cell[name] for cell in cells}), name) for name in columns]
     hours = total["steps"] * schema["control_dt_s"] / 3600
     return (
-        f"{count(total['steps'])} control steps ({fixed(hours, 1)} h) of {schema['robot']} in"
+        f"{count(total['steps'])} control steps ({fixed(hours, 1)} h) of {robot} in"
         f" {amount(total['episodes'], 'episode')} on {', '.join(kinds[:-1])} and {kinds[-1]};"
         f" mean return {fixed(total['return'])}, success rate {fixed(total['success'])}."
     )

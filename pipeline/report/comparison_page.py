@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from datasets.errors import amount
+from datasets.history import read_history
 from flows.records.records import read_record
 from flows.stages.comparison.legged import COMPARISON
-from learners.training.records.history import read_history
 from pipeline.report import charts
 from pipeline.report.expert_section import SheetFigure, sheet_figures
 from pipeline.report.figures import Panel

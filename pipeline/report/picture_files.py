@@ -67,6 +67,13 @@ def contact_sheet(heading: Heading, frames: np.ndarray, times_s: np.ndarray) -> 
     return _first_within(MAX_SHEET_BYTES, tries)
 
 
+def side_by_side(frames: np.ndarray) -> bytes:
+    """A PNG of the frames (F, height, width, 3) uint8 in one row."""
+    buffer = io.BytesIO()
+    _montage([Image.fromarray(frame) for frame in frames]).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
 def check_animation(kind: str) -> None:
     """Refuse an animation that cannot be written here.
 
@@ -199,7 +206,7 @@ def _indexed(image: Image.Image, palette: Image.Image) -> Image.Image:
 
 
 def _montage(images: Sequence[Image.Image]) -> Image.Image:
-    """Pictures side by side, from which one palette for all is taken."""
+    """Pictures side by side."""
     width, height = images[0].size
     whole = Image.new("RGB", (width * len(images), height))
     for k, image in enumerate(images):

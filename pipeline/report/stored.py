@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.legged.replaying import replay_environment, replayed, stored_episodes
+from collectors.legged.replaying import by_robot, replay_environment, replayed, stored_episodes
 from collectors.legged.rollout import EpisodeResult
 from collectors.rendering.rendering import RenderingError, Shot, draw
 from collectors.robots.robot import RobotCard
@@ -46,13 +46,14 @@ def _replayed(
 
 
 def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
-    """A stored episode a skill, of median return.
+    """A stored episode a skill, of median return; of the first robot where there are several.
 
     Raises:
         RenderingError: not the legged task's own episodes, or they do not repeat here.
     """
     if "skill" not in selection.catalog.column_names:
         raise RenderingError("only episodes that gaitforge collected with legged robots are drawn")
+    selection = by_robot(selection)[0]
     tallies, indices = _typical(selection)
     results, robot = _replayed(selection, indices)
     ids = selection.episode_ids()

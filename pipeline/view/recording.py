@@ -116,14 +116,14 @@ class _Watcher:
 
 def _curves(view: StepView) -> np.ndarray:
     """(N, C) the curves of `recorded_charts`."""
-    geometry, command, robot = view.geometry, view.command, view.robot
+    geometry, command, robots = view.geometry, view.command, view.robots
     terms = [weight * CONTROL_DT_S * term(view) for term, weight in REWARDS.items()]
     speed, wanted = geometry.lin_vel_heading, _attitude(view.desired_gravity)
     pitch, roll = _attitude(geometry.gravity)
     columns = [
         *(command[:, C.VEL_X], speed[:, 0], command[:, C.VEL_Y], speed[:, 1]),
         *(command[:, C.YAW_RATE], geometry.yaw_rate),
-        *(robot.nominal_height_m + command[:, C.BODY_HEIGHT], geometry.height),
+        *(robots.nominal_height_m + command[:, C.BODY_HEIGHT], geometry.height),
         *(wanted[0], pitch, wanted[1], roll),
         *(np.sum(terms, axis=0), *terms),
         *(*view.action.T, *view.state.joint_torque.T),

@@ -6,7 +6,12 @@ import numpy as np
 
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.observations import POLICY_SLICES
-from collectors.legged.replaying import Executed, replay_environment, stored_episodes
+from collectors.legged.replaying import (
+    Executed,
+    replay_environment,
+    robot_of_selection,
+    stored_episodes,
+)
 from collectors.robots.commands import C
 from collectors.robots.robot import load_robot
 from collectors.rotations import yaw_of
@@ -52,7 +57,7 @@ def stored_show(selection: Selection, reporter: Reporter, robot: str = "") -> Sh
         raise ValueError(
             f"{store.address} has no column {missing[0]}: view shows stores of the legged task"
         )
-    card = load_robot(robot or store.schema.robot)
+    card = load_robot(robot) if robot else robot_of_selection(selection)
     rows = selection.episodes().to_pylist()
     try:
         env = replay_environment(selection, min(MOST_PARALLEL, len(rows)), str(card.path))

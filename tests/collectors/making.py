@@ -23,6 +23,7 @@ from collectors.physics.contract.scene import (
 )
 from collectors.physics.interface import PhysicsState
 from collectors.policies import Observation
+from collectors.robots.batch import RobotBatch
 from collectors.robots.robot import N_JOINTS, RobotCard
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "hold",
     "in_the_air",
     "perfect_view",
+    "robot_of_another_shape",
     "similar_robot",
     "spec",
     "start_at",
@@ -48,18 +50,41 @@ __all__ = [
 
 def similar_robot(factor: float) -> RobotCard:
     """Aliengo with every length times a factor, as far as commands and passages go."""
-    lengths = {
-        "foot_radius_m",
-        "thigh_offset_m",
-        "thigh_length_m",
-        "calf_length_m",
-        "nominal_height_m",
-        "width_m",
-    }
+    offsets = ("hip_offset_m", "thigh_offset_m", "knee_offset_m", "foot_offset_m")
+    lengths = ("foot_radius_m", "nominal_height_m", "width_m", *offsets)
     shorter: dict[str, Any] = {name: factor * getattr(ROBOT, name) for name in lengths}
-    for name in ("hip_offset_m", "trunk_half_size_m"):
-        shorter[name] = tuple(factor * length for length in getattr(ROBOT, name))
+    shorter["trunk_half_size_m"] = tuple(factor * half for half in ROBOT.trunk_half_size_m)
     return replace(ROBOT, name="similar", **shorter)
+
+
+def robot_of_another_shape(seed: int) -> RobotCard:
+    """Aliengo with other offsets, joint zeros, signs and knees for every leg, drawn from a seed."""
+    rng = np.random.default_rng(seed)
+    signs = rng.choice([-1.0, 1.0], N_JOINTS)
+    bend = rng.choice([-1.0, 1.0], 4) * rng.uniform(0.6, 1.6, 4)
+    thigh = rng.uniform(-0.2, 0.2, 4) - bend / 2  # feet hang below
+    zeros = rng.uniform(-1.5, 1.5, (4, 2))  # angles of thigh and calf at joint 0
+    links = rng.uniform(0.15, 0.35, (4, 2))
+
+    def along(angles: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        sideways = rng.uniform(-0.03, 0.03, 4)
+        return np.stack([-lengths * np.sin(angles), sideways, -lengths * np.cos(angles)], axis=1)
+
+    hip = rng.uniform(-0.1, 0.1, 4)
+    default = signs * np.stack([hip, thigh - zeros[:, 0], bend - np.diff(zeros)[:, 0]], 1).ravel()
+    side = np.array([[1.0, 1.0, 1.0], [1.0, -1.0, 1.0]] * 2)
+    return replace(
+        ROBOT,
+        name="strange",
+        joint_signs=signs,
+        default_joint_pos_rad=default,
+        joint_lower_rad=default - 0.3,
+        joint_upper_rad=default + 0.3,
+        hip_offset_m=ROBOT.hip_offset_m + rng.uniform(-0.05, 0.05, (4, 3)),
+        thigh_offset_m=side * [0.03, 0.1, 0.04] + rng.uniform(-0.03, 0.03, (4, 3)),
+        knee_offset_m=along(zeros[:, 0], links[:, 0]),
+        foot_offset_m=along(zeros[:, 1], links[:, 1]),
+    )
 
 
 SMALL_ROBOT = similar_robot(0.8)
@@ -116,7 +141,7 @@ def perfect_view(command: np.ndarray) -> StepView:
         heading=np.array([[1.0, 0.0]]),
     )
     return StepView(
-        robot=ROBOT,
+        robots=RobotBatch(ROBOT),
         command=command[None],
         state=state,
         geometry=geometry,

@@ -79,6 +79,7 @@ def test_finished_rounds_are_no_work_and_no_others(
         run_dagger(replace(PLAN, share=0.5), folder / "legged.zarr", folder / "out", Silent())
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_and_ends_the_same(
     done: tuple[Path, list[dict]], tmp_path: Path
 ) -> None:

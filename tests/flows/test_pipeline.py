@@ -298,7 +298,7 @@ def plan_file(folder: Path, plan: PipelinePlan = DEMO) -> Path:
     return folder / "given.json"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_pipeline_killed_at_random_gives_the_results_of_an_undisturbed_one(
     demo: tuple[Path, dict[str, Any]], tmp_path: Path, processes: None
 ) -> None:
@@ -325,7 +325,7 @@ def test_a_pipeline_killed_at_random_gives_the_results_of_an_undisturbed_one(
     assert open_store(out / "legged.zarr").verify() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stages_on_dask_give_the_results_of_one_process(
     demo: tuple[Path, dict[str, Any]], tmp_path: Path, processes: None
 ) -> None:

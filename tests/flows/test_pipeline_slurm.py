@@ -55,6 +55,7 @@ def kill(cluster: SlurmCluster, words: bytes) -> None:
     os.kill(until(find, f"a process of {words!r}"), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_chain_that_is_cancelled_killed_and_submitted_again_gives_the_plain_results(
     cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_collection_that_is_queued_again_keeps_its_successors_waiting(
     assert set(states(out, capfd).values()) == {"done"}
 
 
+@pytest.mark.long
 def test_a_comparison_on_slurm_and_on_dask_has_the_rows_of_one_process(
     cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,7 +131,7 @@ def test_a_later_run_picks_up_what_one_that_did_not_wait_has_submitted(
     assert len(open_store(store).parts()) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_cancelled_run_cancels_its_job_and_a_killed_one_leaves_it_to_a_later_run(
     server: Server, tmp_path: Path
 ) -> None:
@@ -180,7 +180,7 @@ def is_flow(pid: int) -> bool:
     return b"engine" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_no_part_is_lost_or_made_twice_where_a_tenth_of_the_tasks_are_killed(
     server: Server, slurm: SlurmCluster, tmp_path: Path

@@ -167,6 +167,7 @@ def test_320_tasks_in_one_run_are_all_recorded(
     print(f"{MANY} tasks in {took:.1f} s")
 
 
+@pytest.mark.long
 def test_a_pipelines_flow_gives_the_results_of_the_plain_one_and_runs_each_stage_once(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +209,7 @@ def test_a_killed_flow_process_loses_the_parts_in_work_alone(
     assert_completes(words, store, parts=4, capfd=capfd)
 
 
+@pytest.mark.long
 def test_a_killed_server_is_one_line_and_the_command_goes_on(
     server: Server,
     tmp_path: Path,

@@ -335,7 +335,7 @@ def command_line(pid: int) -> bytes:
         return b""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_training_that_reaches_its_limit_saves_and_ends_as_if_never_stopped(
     cluster: SlurmCluster,
     tmp_path: Path,
@@ -364,7 +364,7 @@ def test_a_training_that_reaches_its_limit_saves_and_ends_as_if_never_stopped(
     assert history(run) == uninterrupted
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_on_two_nodes_stop_and_go_on_together(
     cluster: SlurmCluster, tmp_path: Path, walks: Path, uninterrupted: list[tuple[Any, ...]]
 ) -> None:

@@ -67,7 +67,7 @@ def test_a_plan_comes_back_from_its_json(plan: LeggedPlan | TrainPlan | Pipeline
 @pytest.mark.parametrize(
     ("tree", "complaint"),
     [
-        ({"robot": 3}, "LeggedPlan has no 'robot'; allowed: grid, "),
+        ({"colour": 3}, "LeggedPlan has no 'colour'; allowed: grid, "),
         ({"robots": "many"}, "LeggedPlan.robots needs int, not 'many'"),
         ({"grid": {"levels": [1, "x"]}}, "LeggedPlan.grid.levels needs int, not 'x'"),
         ({"grid": 5}, "LeggedPlan.grid needs an object"),
@@ -364,7 +364,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_any_number_of_signals_ends_a_collecting_task_with_its_code(tmp_path: Path) -> None:
     numbers = [signal.SIGINT, signal.SIGTERM] * ROUNDS
     plan = replace(PLAN, robots=256, grid=replace(PLAN.grid, episodes_per_part=256))

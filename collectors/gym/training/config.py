@@ -10,9 +10,10 @@ from collectors.gym.algorithms.sac import SACConfig
 from collectors.gym.planning.mppi import PlannerConfig
 from collectors.gym.tasks import find_task
 from collectors.gym.training.demonstrations import Demonstrations, check_can_plan
-from collectors.training_folder import check_setting
+from collectors.training_folder import CHECKPOINT_EVERY_S, check_period, check_setting
 
-_FREE_TO_CHANGE = ("steps", "threads", "checkpoint_every")
+# "checkpoint_every" is of earlier versions.
+_FREE_TO_CHANGE = ("steps", "threads", "checkpoint_every_s", "checkpoint_every")
 _OLD_NAMES = {"ppo.trace": "ppo.gae_lambda", "ppo.divergence": "ppo.target_kl"}
 """Settings as earlier versions recorded them -> their present names."""
 
@@ -32,7 +33,7 @@ class GymTrainingConfig:
         steps_per_update: environment steps per update. SAC's paper has 1; more of them give a
             longer training's buffer for the same computation.
         evaluate_every: steps between evaluations; evaluation_episodes: of the mean action in each.
-        checkpoint_every: steps between checkpoints, which wait for an episode's end.
+        checkpoint_every_s: seconds between checkpoints, which wait for an episode's end.
         seed: random seed; threads: of torch and the planner.
     """
 
@@ -48,7 +49,7 @@ class GymTrainingConfig:
     sac: SACConfig = field(default_factory=SACConfig)
     evaluate_every: int = 5_000
     evaluation_episodes: int = 5
-    checkpoint_every: int = 20_000
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S
     seed: int = 0
     threads: int = 1
 
@@ -56,8 +57,9 @@ class GymTrainingConfig:
         task = find_task(self.env)
         if self.demonstrations:
             check_can_plan(task)
+        check_period(self.checkpoint_every_s)
         for name, value in asdict(self).items():
-            least = 0 if name in ("seed", "demonstrations") else 1
+            least = 0 if name in ("seed", "demonstrations", "checkpoint_every_s") else 1
             if isinstance(value, int) and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if not 0.0 < self.noise <= 1.0:

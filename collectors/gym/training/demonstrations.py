@@ -8,7 +8,8 @@ success, and from then on to the mean of its last actions. Starts are spread ove
 
 Files in the training's folder: `demonstrations.f32` in the replay buffer's layout, the reference
 first, log-densities NaN; then `demonstrations.json` with the settings and every attempt, from which
-an interrupted run continues.
+an interrupted run continues. A new reference waits in `demonstrations-ATTEMPT.f32` until it is
+recorded, so that no record has another one's actions.
 """
 
 import json
@@ -25,8 +26,9 @@ from collectors.gym.algorithms.replay import ReplayBuffer
 from collectors.gym.planning.adroit_objectives import OBJECTIVES
 from collectors.gym.planning.mppi import Planner, PlannerConfig, Reference
 from collectors.gym.tasks import GymTask
-from datasets.errors import listed
-from datasets.files import write_bytes_durably
+from datasets.errors import amount, listed
+from datasets.files import replace_durably, write_bytes_durably
+from datasets.interrupts import Notices, Stopped, deferred_signals
 
 DEMONSTRATIONS_FILE, RECORD_FILE = "demonstrations.f32", "demonstrations.json"
 _SETTLING = 30
@@ -78,12 +80,8 @@ class Demonstrations:
         self._attempts = _read_attempts(out, self._settings)
         out.mkdir(parents=True, exist_ok=True)
         self._planner = Planner(task, OBJECTIVES[task.env_id], config, threads)
-        sizes, horizon = (self._planner.obs_dim, self._planner.act_dim), task.facts.horizon
-        rows, path = self.counted * horizon, out / DEMONSTRATIONS_FILE
-        self.buffer = ReplayBuffer(path, max(count * horizon, rows), *sizes, rows)
-        self._reference: Reference | None = None
-        if rows:
-            self._reference = self._to_follow()
+        self.buffer = self._opened()
+        self._reference = self._to_follow() if self.counted else None
 
     @property
     def attempts(self) -> int:
@@ -115,8 +113,26 @@ class Demonstrations:
         succeeded = [attempt for attempt in self._attempts[: self._searched] if attempt["counts"]]
         return max(succeeded, key=lambda attempt: attempt["return"], default=None)
 
-    def plan(self) -> Attempt:
+    def _opened(self) -> ReplayBuffer:
+        """The file of the episodes that count, where the reference now moves if it is new."""
+        best = self._attempts.index(self._best) if self._best else None
+        for new in self._out.glob(_reference_file("*")):
+            if new.name == _reference_file(best):
+                replace_durably(new, self._out / DEMONSTRATIONS_FILE)
+            else:
+                new.unlink()  # of an attempt that was killed before its record
+        return self._file(DEMONSTRATIONS_FILE, self._count, self.counted)
+
+    def _file(self, name: str, episodes: int, counted: int) -> ReplayBuffer:
+        horizon, sizes = self._task.facts.horizon, (self._planner.obs_dim, self._planner.act_dim)
+        capacity, rows = max(episodes, counted) * horizon, counted * horizon
+        return ReplayBuffer(self._out / name, capacity, *sizes, rows)
+
+    def plan(self, notices: Notices | None = None) -> Attempt:
         """Plan one more episode; ValueError if the search for a reference found none.
+
+        Args:
+            notices: of signals; one raises Stopped after the planner's step.
 
         Returns:
             The episode's seed, noise and return, the step of its first success if any, and whether
@@ -138,16 +154,16 @@ class Demonstrations:
             follows = self._reference
         if not searching:
             seed = self._least_known_start(rng)
-        transitions, succeeded = self._play(seed, follows)
+        transitions, succeeded = self._play(seed, follows, notices or Notices())
         total = float(sum(transition[3] for transition in transitions))
         best = self._best
         least = -np.inf if best is None else best["return"] * (1.0 if searching else _LEAST_SHARE)
         counts = succeeded[-1] and total > least
-        if counts and searching:
-            self.buffer.rows = 0
-        for transition in transitions if counts else []:
-            self.buffer.add(*transition)
-        self.buffer.flush()
+        if counts:
+            new = self._file(_reference_file(number), 1, 0) if searching else self.buffer
+            for transition in transitions:
+                new.add(*transition)
+            new.flush()
         first = succeeded.index(True) if any(succeeded) else None
         attempt = {
             "seed": seed,
@@ -157,11 +173,17 @@ class Demonstrations:
             "counts": counts,
         }
         self._attempts.append(attempt)
-        if counts and searching:
-            self._reference = self._to_follow()
         record = json.dumps({**self._settings, "attempts": self._attempts}, indent=1)
         write_bytes_durably(self._out / RECORD_FILE, record.encode())
+        if counts and searching:
+            self.buffer = self._opened()
+            self._reference = self._to_follow()
         return attempt
+
+    def check(self, notices: Notices) -> None:
+        """Raise Stopped if a signal came."""
+        if notices.received:
+            raise Stopped(notices.received, f"{amount(self.attempts, 'planned episode')}")
 
     def _least_known_start(self, rng: np.random.Generator) -> int:
         """The seed, of `_STARTS`, whose start is least like those of the demonstrations so far.
@@ -175,7 +197,9 @@ class Demonstrations:
         starts, known = (scale(torch.from_numpy(each).float()) for each in (seen, known))
         return seeds[int(torch.cdist(starts, known).amin(1).argmax())]
 
-    def _play(self, seed: int, reference: Reference) -> tuple[list[tuple[Any, ...]], list[bool]]:
+    def _play(
+        self, seed: int, reference: Reference, notices: Notices
+    ) -> tuple[list[tuple[Any, ...]], list[bool]]:
         """An episode's transitions as `ReplayBuffer.add` takes them, and each step's success."""
         transitions, succeeded = [], []
         obs = self._planner.reset(seed, reference)
@@ -185,6 +209,7 @@ class Demonstrations:
             transitions.append((obs, action, np.nan, float(reward), *ended, next_obs))
             succeeded.append(bool(info["success"]))
             obs = next_obs
+            self.check(notices)
         return transitions, succeeded
 
     def _to_follow(self) -> Reference:
@@ -218,21 +243,31 @@ def demonstrate(
     demonstrations: Demonstrations,
     progress: Callable[[int, str], None] = lambda episodes, note: None,
 ) -> None:
-    """Plan until all wanted episodes count; ValueError after too many attempts.
+    """Plan until all wanted episodes count.
 
     Args:
         progress: called after every attempt with 1 if it reduced `episodes_left`, else 0, and its
             return as text.
+
+    Raises:
+        ValueError: too many attempts failed.
+        Stopped: (a KeyboardInterrupt) by a signal; finished attempts are recorded.
     """
-    while (left := demonstrations.episodes_left) > 0:
-        if demonstrations.attempts >= MOST_ATTEMPTS * demonstrations.episodes:
-            raise ValueError(
-                f"only {demonstrations.counted} of {demonstrations.attempts} planned episodes "
-                "count; raise planner.samples"
-            )
-        attempt = demonstrations.plan()
-        done = left - demonstrations.episodes_left
-        progress(done, f"return {attempt['return']:,.0f}")
+    with deferred_signals() as notices:
+        while (left := demonstrations.episodes_left) > 0:
+            if demonstrations.attempts >= MOST_ATTEMPTS * demonstrations.episodes:
+                raise ValueError(
+                    f"only {demonstrations.counted} of {demonstrations.attempts} planned episodes "
+                    "count; raise planner.samples"
+                )
+            attempt = demonstrations.plan(notices)
+            done = left - demonstrations.episodes_left
+            progress(done, f"return {attempt['return']:,.0f}")
+            demonstrations.check(notices)
+
+
+def _reference_file(attempt: int | str | None) -> str:
+    return f"demonstrations-{attempt}.f32"
 
 
 def _read_attempts(out: Path, settings: dict[str, Any]) -> list[Attempt]:

@@ -22,6 +22,7 @@ from collectors.gym.training.record import Row, TrainingRecord, read_training
 from collectors.gym.training.training import snapshot_path
 from collectors.policies import TaskPolicy
 from datasets.files import write_bytes_durably
+from datasets.history import read_history
 
 MEDIUM_SHARE = 1.0 / 3.0
 """Medium's return, as a share of the way from random to expert."""
@@ -60,7 +61,9 @@ def choose_policies(
         ValueError: no training in `out`, no evaluation, or none better than random.
     """
     training = read_training(out)
-    if training is None or not training.history:
+    trained = training.steps if training else 0
+    history = [row for row in read_history(out) if row["steps"] <= trained]
+    if training is None or not history:
         raise ValueError(f"{out} has no evaluations of a training to choose policies by")
     task = find_task(training.config["env"])
     with closing(TaskBatch(task, ENVIRONMENTS)) as batch:
@@ -71,7 +74,7 @@ def choose_policies(
             length = float(np.mean([episode.length for episode in run]))
             return Measured(float(returns.mean()), float(returns.std(ddof=1)), length)
 
-        steps, measured = _choose(training, out, measure, RandomPolicy(batch.act_dim))
+        steps, measured = _choose(training, history, out, measure, RandomPolicy(batch.act_dim))
     # The recipe commits the policies: one of an earlier end of this training goes first.
     (out / RECIPE).unlink(missing_ok=True)
     algorithm = "ppo" if training.config.get("demonstrations") else "sac"
@@ -103,10 +106,14 @@ def total_episodes() -> int:
 
 
 def _choose(
-    training: TrainingRecord, out: Path, measure: Measure, random_policy: TaskPolicy
+    training: TrainingRecord,
+    history: Sequence[Row],
+    out: Path,
+    measure: Measure,
+    random_policy: TaskPolicy,
 ) -> tuple[dict[str, int], dict[str, Measured]]:
     """The steps of expert and medium, and the returns of these two and of the random policy."""
-    task, history = find_task(training.config["env"]), training.history
+    task = find_task(training.config["env"])
 
     def measure_again(step: int) -> float:
         return measure(_snapshot(out, step, task), CANDIDATE_EPISODES, _CANDIDATE_SEED).mean

@@ -27,7 +27,6 @@ _WITH_DEMONSTRATIONS: dict[str, dict[str, Any]] = {
         "planner": PlannerConfig(effort=0.1, horizon=48, knots=5),
         "steps": 8_000_000,
         "evaluate_every": 24_000,
-        "checkpoint_every": 120_000,
     },
 }
 

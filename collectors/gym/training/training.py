@@ -25,9 +25,9 @@ from collectors.gym.tasks import find_task
 from collectors.gym.training.config import GymTrainingConfig, check_same
 from collectors.gym.training.off_policy import OffPolicy
 from collectors.gym.training.on_policy import OnPolicy
-from collectors.gym.training.record import Row, TrainingRecord, read_training, write_history
+from collectors.gym.training.record import Row, TrainingRecord, read_training
 from collectors.policies import Memoryless, StoredObservation
-from collectors.training_folder import write_checkpoint
+from collectors.training_folder import TrainingFiles, training_files, write_checkpoint
 from datasets.files import write_bytes_durably
 
 SNAPSHOTS = "snapshots"
@@ -49,18 +49,27 @@ def train_gym(
     """Train in `out`, or resume the training there; one process at a time.
 
     Args:
-        report: called after every evaluation with its row of the history: steps, episodes, mean
+        report: called after every evaluation with its row of `history.jsonl`: steps, episodes, mean
             return and length, what the algorithm measures, steps_per_s since the last one, wall_s.
         progress: called a few times a second with the steps since its last call.
 
     Raises:
         ValueError: another training is in `out`, its demonstrations are missing (`demonstrate`),
             or weights or returns are not finite.
+        Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     (out / SNAPSHOTS).mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(config.threads)
-    with closing(_Training(config, out)) as training:
-        training.run(report, progress)
+    with (
+        closing(_Training(config, out)) as training,
+        training_files(out, training.steps, config.checkpoint_every_s) as files,
+    ):
+
+        def evaluated(row: Row) -> None:
+            files.append(row)
+            report(row)
+
+        training.run(evaluated, progress, files)
 
 
 class _MeanAction(Memoryless):
@@ -83,7 +92,7 @@ class _Training:
         if record is not None:
             check_same(config, record.config, out)
         start = record or TrainingRecord({}, 0, 0, 0.0, "")
-        self.steps, self.episodes, self.history = start.steps, start.episodes, list(start.history)
+        self.steps, self.episodes = start.steps, start.episodes
         kind = OnPolicy if config.demonstrations else OffPolicy
         self._learner = kind(config, out, self.steps)
         if record is not None:
@@ -96,9 +105,13 @@ class _Training:
         """Seconds of training so far, with those before the checkpoint."""
         return time.perf_counter() - self._started
 
-    def run(self, report: Callable[[Row], None], progress: Callable[[int], None]) -> None:
+    def run(
+        self,
+        report: Callable[[Row], None],
+        progress: Callable[[int], None],
+        files: TrainingFiles,
+    ) -> None:
         config, since = self.config, (self.steps, self.wall_s)
-        checkpointed = self.steps
         while self.steps < config.steps:
             taken, ended = self._learner.advance(progress)
             evaluated = self.steps // config.evaluate_every
@@ -107,9 +120,7 @@ class _Training:
             if done or self.steps // config.evaluate_every > evaluated:
                 report(self._evaluate((self.steps - since[0]) / (self.wall_s - since[1])))
                 since = self.steps, self.wall_s
-            if done or (ended and self.steps - checkpointed >= config.checkpoint_every):
-                self._save()
-                checkpointed = self.steps
+            files.after_step(self.steps, self._save, last=done, convenient=ended > 0)
 
     def _evaluate(self, steps_per_s: float) -> Row:
         """Evaluate and save the actor; the starts are the same every time."""
@@ -132,8 +143,6 @@ class _Training:
         }
         weights = scale.weights_for_unscaled(actor)
         write_bytes_durably(snapshot_path(self.out, self.steps), save(weights))
-        self.history.append(row)
-        write_history(self.out, self.history)
         return row
 
     def _save(self) -> None:
@@ -142,8 +151,7 @@ class _Training:
         tensors = self._learner.algorithm.state_dict()
         if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
             self._stop("weights that are not finite")
-        counts = self.steps, self.episodes, self.wall_s
-        record = TrainingRecord(asdict(self.config), *counts, "", self.history)
+        record = TrainingRecord(asdict(self.config), self.steps, self.episodes, self.wall_s, "")
         write_checkpoint(self.out, self.steps, tensors, asdict(record))
 
     def _stop(self, what: str) -> NoReturn:

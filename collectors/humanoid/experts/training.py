@@ -7,6 +7,7 @@ state initialisation: Peng et al. 2018, "DeepMimic").
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from collectors.humanoid.experts.batch import TrackingBatch
 from collectors.humanoid.experts.experts import WEIGHTS, PDLaw
 from collectors.humanoid.observation import N_JOINTS
 from collectors.humanoid.walker import load_humanoid
+from collectors.training_folder import training_files
 from datasets.files import write_bytes_durably
 
 _FIXED = ("snippet", "clip", "law", "residual_scale", "humanoids", "hidden", "horizon")
@@ -61,6 +63,7 @@ class ResidualTrainingConfig(PPOSettings):
     termination_error: float = TERMINATION_ERROR
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("steps", "humanoids", "horizon", "threads", "learner_threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -140,30 +143,33 @@ def train_residual(
 ) -> tuple[Path, dict[str, Any]]:
     """Train an expert in `out`, or resume; returns the path of its weights and its card.
 
-    Raises ValueError if a training of another snippet or other sizes is in `out`.
-
     Args:
-        report: called after every update with steps, steps_per_s, and the mean normalised return
-            and length of the episodes that ended (None without any).
+        report: called after every update with its row of `history.jsonl`: steps, steps_per_s, and
+            the mean normalised return and length of the episodes that ended (None without any).
+
+    Raises:
+        ValueError: a training of another snippet or other sizes is in `out`.
+        Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(config.seed)
     torch.set_num_threads(config.learner_threads)
     tree = {**asdict(config), "snippet": snippet.name, "clip": clip.digest}
-    humanoid, weights = load_humanoid(), out / WEIGHTS
-    batch = TrackingBatch(humanoid, clip, snippet, config.humanoids, config.threads)
+    batch = TrackingBatch(load_humanoid(), clip, snippet, config.humanoids, config.threads)
     with closing(batch):
         task = ResidualTask(batch, config, 0)
         algorithm = make_algorithm(config, task)
         progress, _ = checkpoint.load_training(out, tree, _FIXED, algorithm)
         if progress.steps:
             task = ResidualTask(batch, config, progress.iteration)
-        for update in ppo_updates(algorithm, task, config, progress):
-            report(_summary(task, update))
-            if update.checkpoint_due:
-                write_bytes_durably(weights, save(_shipped_weights(config, algorithm)))
-                checkpoint.save_training(out, tree, algorithm, progress, {})
-    return weights, {
+        write = partial(_save, config, tree, out, algorithm, progress)
+        with training_files(out, progress.steps, config.checkpoint_every_s) as files:
+            for update in ppo_updates(algorithm, task, config, progress):
+                row = _summary(task, update)
+                files.append(row)
+                report(row)
+                files.after_step(progress.steps, write, last=progress.steps >= config.steps)
+    return out / WEIGHTS, {
         "snippet": snippet.name,
         "clip": clip.digest,
         "law": asdict(config.law),
@@ -171,6 +177,18 @@ def train_residual(
         "wall_s": progress.wall_s,
         "training": tree,
     }
+
+
+def _save(
+    config: ResidualTrainingConfig,
+    tree: dict[str, object],
+    out: Path,
+    algorithm: PPO,
+    progress: checkpoint.Progress,
+) -> None:
+    """Write the weights to ship, then the checkpoint; `tree` has its settings."""
+    write_bytes_durably(out / WEIGHTS, save(_shipped_weights(config, algorithm)))
+    checkpoint.save_training(out, tree, algorithm, progress, {})
 
 
 def _summary(task: ResidualTask, done: Update) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Check a robot: card against MJCF, motors against weight, a simulated stand."""
+"""Check a robot: card against MJCF, motors against weight, a simulated stand, a small step."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -7,15 +7,20 @@ import numpy as np
 
 from collectors.physics import make_backend
 from collectors.physics.interface import PhysicsBackend, RobotStart
+from collectors.physics.mujoco.model import build_model
+from collectors.physics.mujoco.stiffness import stiffness
 from collectors.robots.commands import C
 from collectors.robots.gait import GaitReference
 from collectors.robots.kinematics import LegKinematics, standing_height_m
 from collectors.robots.robot import N_LEGS, RobotCard
 from collectors.rotations import gravity_in_body
 from collectors.scenarios.skills import STAND
-from collectors.timing import CONTROL_DT_S
+from collectors.timing import CONTROL_DT_S, SUBSTEP_S
 
 TRIAL_S = 2.0
+_HIGH_M = 100.0
+_JUMP_RAD = 0.1
+_JUMP_S = 0.2
 MAX_SAG_RAD = 1.0
 """Softer gains are refused: the target that carries the weight would pass a joint's limits by more
 than the half a rad that targets may. Mostly a wrong unit."""
@@ -24,6 +29,7 @@ _HEIGHT_SHARE = 0.1
 _FALLEN_HEIGHT_SHARE = 0.15
 _FALLEN_TILT_RAD = 0.2
 _TREMBLING_RADS = 5.0
+_AIR_SPEED_RADS = 1.0
 _CLEARANCE_M = 0.01
 
 
@@ -42,11 +48,16 @@ class Stance:
 
 @dataclass(frozen=True)
 class Trial:
-    """End of a simulated stand: trunk height and tilt, largest joint speed of the last second."""
+    """What a simulated stand, and a small step of all joint targets in the air, led to.
+
+    Trunk height and tilt at the end of the stand; the largest joint speed of its last second, and
+    of the last second in the air.
+    """
 
     height_m: float
     tilt_rad: float
     joint_speed_rads: float
+    air_speed_rads: float
 
 
 @dataclass(frozen=True)
@@ -63,12 +74,13 @@ class RobotFindings:
 def check_robot(robot: RobotCard) -> RobotFindings:
     """Check a robot's MJCF against its card, its motors against its weight, and let it stand.
 
-    RobotError if the MJCF contradicts the card, joint limits do not allow the nominal height, or
-    motors or gains are too weak for the weight.
+    RobotError if the MJCF contradicts the card, joint limits do not allow the nominal height,
+    motors or gains are too weak for the weight, or gains too stiff for the physics step.
     """
     with closing(make_backend("mujoco", robot, 1, 1)) as backend:
         stance = standing_load(robot)
-        trial = _stand(robot, backend)
+        trial = _try_out(robot, backend)
+    _check_stable(robot, trial)
     height = standing_height_m(robot)
     return RobotFindings(robot, height, stance, trial, _warnings(robot, height, stance, trial))
 
@@ -76,9 +88,8 @@ def check_robot(robot: RobotCard) -> RobotFindings:
 def standing_load(robot: RobotCard) -> Stance:
     """The static load of standing; RobotError where limits or gains do not allow it."""
     kinematics = LegKinematics(robot)
-    feet = robot.hip_positions_m
-    feet[:, 1] += robot.leg_signs[:, 1] * robot.thigh_offset_m
-    feet[:, 2] = robot.foot_radius_m - robot.nominal_height_m
+    below = np.full((N_LEGS, 1), robot.foot_radius_m - robot.nominal_height_m)
+    feet = np.concatenate([robot.feet_below_m, below], axis=1)
     pose = kinematics.joint_positions(feet[None])
     up = np.array([[[0.0, 0.0, 1.0]]])
     torque = -robot.weight_n / N_LEGS * kinematics.rise_gradient(pose, up)[0]
@@ -106,22 +117,47 @@ def standing_load(robot: RobotCard) -> Stance:
     return stance
 
 
-def _stand(robot: RobotCard, backend: PhysicsBackend) -> Trial:
-    """Stand on flat ground for `TRIAL_S` under the gait's targets."""
+def _try_out(robot: RobotCard, backend: PhysicsBackend) -> Trial:
+    """Stand on flat ground; then, in the air, let all joint targets make a small step."""
     command = STAND.draw_command(np.random.default_rng(0), robot)
     command[[C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL]] = 0.0
     targets = GaitReference(robot).joint_targets(command[None], np.zeros(1))
+
+    def hold(seconds: float, jump_rad: float = 0.0) -> float:
+        """The fastest joint's speed in the last second."""
+        found = []
+        for _ in range(round(seconds / CONTROL_DT_S)):
+            backend.step(targets + jump_rad)
+            found.append(float(np.abs(backend.state.joint_vel).max()))
+        return max(found[-round(1.0 / CONTROL_DT_S) :])
+
     position = np.array([0.0, 0.0, standing_height_m(robot) + _CLEARANCE_M])
     backend.reset(0, RobotStart(position, robot.default_joint_pos_rad))
-    speeds = []
-    for _ in range(round(TRIAL_S / CONTROL_DT_S)):
-        backend.step(targets)
-        speeds.append(float(np.abs(backend.state.joint_vel).max()))
+    standing = hold(TRIAL_S)
+    height = float(backend.state.base_pos[0, 2])
     up = -gravity_in_body(backend.state.base_quat)[0, 2]
+    backend.reset(0, RobotStart(np.array([0.0, 0.0, _HIGH_M]), robot.default_joint_pos_rad))
+    for jump in (_JUMP_RAD, -_JUMP_RAD):
+        hold(_JUMP_S, jump)
     return Trial(
-        height_m=float(backend.state.base_pos[0, 2]),
+        height_m=height,
         tilt_rad=float(np.arccos(np.clip(up, -1.0, 1.0))),
-        joint_speed_rads=max(speeds[len(speeds) // 2 :]),
+        joint_speed_rads=standing,
+        air_speed_rads=hold(TRIAL_S),
+    )
+
+
+def _check_stable(robot: RobotCard, trial: Trial) -> None:
+    """Refuse gains with which legs in the air do not come to rest."""
+    if trial.air_speed_rads < _AIR_SPEED_RADS:
+        return
+    kp, kd = robot.kp_nm_per_rad, robot.kd_nms_per_rad
+    found, joint = stiffness(robot, build_model(robot), kp, kd)
+    raise robot.wrong(
+        f"gains are too stiff for the physics step of {1000 * SUBSTEP_S:g} ms, by a factor of "
+        f"{found:.1f} at {joint}: in the air joints go on at {trial.air_speed_rads:.0f} rad/s "
+        f"after a step of {_JUMP_RAD:g} rad; lower kd_nms_per_rad (then kp_nm_per_rad), or give "
+        "the joints their armature"
     )
 
 

@@ -109,6 +109,7 @@ class IsaacGymBackend:
     name = "isaacgym"
     exact = False
     fixed_world = True
+    several_robots = False
 
     def __init__(
         self,

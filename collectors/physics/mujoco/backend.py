@@ -1,6 +1,7 @@
 """MuJoCo on the CPU: one model per robot, stepped by `mujoco.rollout` on threads."""
 
 import copy
+from collections.abc import Sequence
 
 import mujoco
 import numpy as np
@@ -11,9 +12,18 @@ from collectors.physics.interface import Availability, PhysicsState, RobotStart
 from collectors.physics.mujoco.host import RobotRows, write_start
 from collectors.physics.mujoco.model import build_model
 from collectors.robots.robot import N_JOINTS, RobotCard
-from collectors.timing import DECIMATION
+from collectors.timing import DECIMATION, SUBSTEP_S
 
 _FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
+_DIVERGED = [
+    int(kind)
+    for kind in (
+        mujoco.mjtWarning.mjWARN_BADQPOS,
+        mujoco.mjtWarning.mjWARN_BADQVEL,
+        mujoco.mjtWarning.mjWARN_BADQACC,
+    )
+]
+"""MuJoCo's warnings of numbers that are not finite, or huge; it goes on from the file's pose."""
 
 
 def availability() -> Availability:
@@ -35,14 +45,17 @@ class MujocoBackend:
     version = mujoco.__version__
     exact = True
     fixed_world = False
+    several_robots = True
 
-    def __init__(self, robot: RobotCard, num_robots: int, threads: int):
+    def __init__(self, robot: RobotCard | Sequence[RobotCard], num_robots: int, threads: int):
         self.num_robots = num_robots
-        self._robot = robot
-        nominal = build_model(robot)
-        self._nominal = nominal
-        self._models = [copy.copy(nominal) for _ in range(num_robots)]
+        self._robots = [robot] * num_robots if isinstance(robot, RobotCard) else list(robot)
+        self._nominals = _nominal_models(self._robots)
+        nominal = self._nominals[0]
+        self._models = [copy.copy(each) for each in self._nominals]
+        _no_log_file()
         self._datas = [mujoco.MjData(nominal) for _ in range(threads)]
+        self._warned = [data.warning.number for data in self._datas]
         self._scratch = mujoco.MjData(nominal)
         self.pool = Rollout(nthread=threads)
         self._chunk = max(1, num_robots // (threads * 8))
@@ -52,7 +65,7 @@ class MujocoBackend:
         self._states = np.zeros((num_robots, DECIMATION, n_state))
         self._sensors = np.zeros((num_robots, DECIMATION, nominal.nsensordata))
         self._control = np.zeros((num_robots, DECIMATION, N_JOINTS))
-        self._rows = RobotRows(nominal, robot, num_robots)
+        self._rows = RobotRows(nominal, self._robots[0], num_robots)
         # FULLPHYSICS starts with the time, then qpos and qvel.
         self._pos = self._full[:, 1 : 1 + nominal.nq]
         self._vel = self._full[:, 1 + nominal.nq : 1 + nominal.nq + nominal.nv]
@@ -65,7 +78,7 @@ class MujocoBackend:
     def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
         model, data = self._models[index], self._scratch
-        write_start(model, data, self._nominal, self._robot, start)
+        write_start(model, data, self._nominals[index], self._robots[index], start)
         self._full[index], self._sensors[index] = 0.0, 0.0
         self._rows.start(index, start, self._pos[index], self._vel[index])
         mujoco.mj_setState(model, data, self._full[index], _FULL)
@@ -78,7 +91,7 @@ class MujocoBackend:
         self.state.base_lin_vel_world[ids, :2] += velocity_xy
 
     def step(self, joint_targets: np.ndarray) -> None:
-        """See `PhysicsBackend.step`."""
+        """See `PhysicsBackend.step`; RobotError when the simulation diverges."""
         rows = self._rows
         _delay(self._control, rows.targets, joint_targets + rows.joint_offset, rows.lag)
         self.pool.rollout(
@@ -92,6 +105,11 @@ class MujocoBackend:
             skip_checks=True,
             chunk_size=self._chunk,
         )
+        if any(count[_DIVERGED].any() for count in self._warned):
+            raise self._robots[0].wrong(
+                "the simulation diverged: its gains are too stiff for the physics step of "
+                f"{1000 * SUBSTEP_S:g} ms; lower kd_nms_per_rad or kp_nm_per_rad"
+            )
         rows.sensor_origin[:] = rows.origin
         _keep_last(self._states, self._full, rows.period, rows.origin)
         self.state = self._read()
@@ -102,6 +120,34 @@ class MujocoBackend:
 
     def _read(self) -> PhysicsState:
         return self._rows.read(self._pos, self._vel, self._sensors[:, -1])
+
+
+def _nominal_models(robots: Sequence[RobotCard]) -> list[mujoco.MjModel]:
+    """One model a row, shared by rows of the same robot; ValueError for other structures."""
+    models: dict[str, mujoco.MjModel] = {}
+    for robot in robots:
+        if robot.name not in models:
+            models[robot.name] = build_model(robot)
+            if _structure(models[robot.name]) != _structure(models[robots[0].name]):
+                raise ValueError(
+                    f"robots '{robots[0].name}' and '{robot.name}' have other bodies, joints or "
+                    "shapes; one simulation takes robots of one family"
+                )
+    return [models[robot.name] for robot in robots]
+
+
+def _structure(model: mujoco.MjModel) -> tuple[object, ...]:
+    """Names and kinds of a model's elements; of equal ones the threads' data hold any."""
+    elements = model.names.split(b"\0")[1:]  # the first is the model's own
+    kinds = model.geom_type.tolist(), model.jnt_type.tolist(), model.body_parentid.tolist()
+    return elements, kinds, model.nq, model.nv, model.nu, model.nsensordata
+
+
+def _no_log_file() -> None:
+    """Keep MuJoCo from writing MUJOCO_LOG.TXT into the working directory."""
+    config = mujoco.MjLogConfig.get()
+    config.logto_file = config.logto_console = False
+    mujoco.MjLogConfig.set(config)
 
 
 @compiled

@@ -1,5 +1,7 @@
 """Check a compiled model against its robot's card."""
 
+from collections.abc import Iterable
+
 import mujoco
 import numpy as np
 
@@ -50,11 +52,15 @@ def _check_joints(robot: RobotCard, model: mujoco.MjModel) -> None:
 def _check_legs(robot: RobotCard, model: mujoco.MjModel) -> None:
     """Legs FL, FR, RL, RR, joints hip, thigh, calf; each foot and knee on its leg."""
     data = _posed(robot, model, np.zeros(len(robot.joint_names)))
+    hips = data.xanchor[[model.joint(name).id for name in robot.joint_names[::JOINTS_PER_LEG]]]
+    hips = hips - hips.mean(axis=0)
     for leg, signs in enumerate(robot.leg_signs):
         names = robot.joint_names[leg * JOINTS_PER_LEG : (leg + 1) * JOINTS_PER_LEG]
         joints = [model.joint(name) for name in names]
         above = model.body(robot.trunk_body).id
-        for joint, part, axis in zip(joints, JOINTS_OF_A_LEG, _AXES, strict=True):
+        turns = robot.joint_signs.reshape(-1, JOINTS_PER_LEG)[leg]
+        axes = (turns[:, None] * _AXES).tolist()
+        for joint, part, axis in zip(joints, JOINTS_OF_A_LEG, axes, strict=True):
             below = int(model.jnt_bodyid[joint.id])
             if not _carries(model, above, below):
                 raise robot.wrong(
@@ -66,13 +72,13 @@ def _check_legs(robot: RobotCard, model: mujoco.MjModel) -> None:
             if not np.allclose(found, axis, atol=1e-3):
                 raise robot.wrong(
                     f"the axis of {joint.name}, {part} of {LEGS[leg]}, is {_vector(found)} "
-                    f"in the trunk's frame; it has to be {_vector(axis)}"
+                    f"in the trunk's frame; by joint_signs it has to be {_vector(axis)}"
                 )
-        hip = data.xanchor[joints[0].id]
-        if not (hip[:2] * signs > 0).all():
+        if not (hips[leg, :2] * signs > 0).all():
             raise robot.wrong(
                 f"legs have to be named in the order {', '.join(LEGS)}, by where they are: "
-                f"'{names[0]}', named as {LEGS[leg]}, is at x {hip[0]:.3f}, y {hip[1]:.3f}"
+                f"'{names[0]}', named as {LEGS[leg]}, is {hips[leg, 0]:.3f} m before and "
+                f"{hips[leg, 1]:.3f} m left of the hips' middle"
             )
         thigh, calf = (int(model.jnt_bodyid[joint.id]) for joint in joints[1:])
         for key, geom, carrier in (
@@ -120,7 +126,7 @@ def _check_mass(robot: RobotCard, model: mujoco.MjModel) -> None:
 
 
 def _check_feet(robot: RobotCard, model: mujoco.MjModel) -> None:
-    """The card's lengths put the feet where the MJCF does, in two poses; foot radii agree."""
+    """The card's offsets put the feet where the MJCF does, in two poses; foot radii agree."""
     default = robot.default_joint_pos_rad
     middle = (robot.joint_lower_rad + robot.joint_upper_rad) / 2
     bent = default + np.clip(middle - default, -_BENT_RAD, _BENT_RAD)
@@ -133,7 +139,7 @@ def _check_feet(robot: RobotCard, model: mujoco.MjModel) -> None:
         if distance[worst] > _LENGTH_TOLERANCE_M:
             raise robot.wrong(
                 f"in {what} '{robot.foot_geoms[worst]}' is at {_vector(feet[worst])} in "
-                f"{robot.mjcf_path.name}, and at {_vector(expected[worst])} by the card's lengths"
+                f"{robot.mjcf_path.name}, and at {_vector(expected[worst])} by the card's offsets"
             )
     for name in robot.foot_geoms:
         foot = model.geom(name)
@@ -162,5 +168,5 @@ def _carries(model: mujoco.MjModel, carrier: int, body: int) -> bool:
     return body == carrier
 
 
-def _vector(values: np.ndarray | tuple[float, ...]) -> str:
-    return f"({', '.join(f'{value:.3f}' for value in values)})"
+def _vector(values: Iterable[float]) -> str:
+    return f"({', '.join(f'{value + 0.0:.3f}' for value in values)})"

@@ -56,6 +56,7 @@ class MujocoWarpBackend:
     name = _NAME
     exact = False
     fixed_world = False
+    several_robots = False
 
     def __init__(
         self, robot: RobotCard, num_robots: int, threads: int, limits: "WorldLimits | None" = None

@@ -11,11 +11,8 @@ from collectors.gym.training.demonstrations import demonstrate
 from collectors.gym.training.recipe import choose_policies, total_episodes
 from collectors.gym.training.record import Row
 from collectors.gym.training.training import train_gym, trained_gym_steps
-from datasets.files import exclusive_lock
 from flows.progress import Reporter
-from flows.records.records import provenance, read_record
-
-LOCK = ".training.lock"
+from flows.records.records import provenance, read_record, training_lock
 
 
 def run_gym_training(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str, Any]:
@@ -28,13 +25,9 @@ def run_gym_training(config: GymTrainingConfig, out: Path, reporter: Reporter) -
     Raises:
         ValueError: the task's package is not installed, another process trains in `out`, another
             training is there, or this one diverged or never got better than random.
+        Stopped: (a KeyboardInterrupt) by a signal; planned episodes and a checkpoint are saved.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(out / LOCK, wait=False) as alone:
-        if not alone:
-            raise ValueError(
-                f"another process trains in {out}; wait for it, or choose another folder"
-            )
+    with training_lock(out):
         return _finished(config, out) or _train(config, out, reporter)
 
 
@@ -63,7 +56,7 @@ def _train(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str
 
         def report(summary: Row) -> None:
             nonlocal note
-            note = f"return {summary['return']:.0f}"
+            note = f"return {summary['return']:.0f}, length {summary['length']:.0f}"
 
         train_gym(config, out, report, lambda steps: advance(steps, note))
     with reporter.step("measure policies", total_episodes(), "episode") as advance:

@@ -1,17 +1,16 @@
 """Training and measuring experts of the humanoid's snippets."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from collectors.experts.ppo_checkpoint import trained_steps
-from collectors.humanoid.clips.reference import read_clip
+from collectors.humanoid.clips.reference import ReferenceClip, read_clip
 from collectors.humanoid.clips.snippets import Snippet
 from collectors.humanoid.experts.experts import PD
 from collectors.humanoid.experts.training import ResidualTrainingConfig, train_residual
 from flows.progress import Reporter, from_totals
-from flows.records.records import provenance, write_record
+from flows.records.records import provenance, training_lock, write_record
 from flows.stages.humanoid.evaluation import HumanoidSource, Rollouts, evaluate_snippets
 
 
@@ -22,27 +21,40 @@ def train_humanoid_expert(
 
     `HumanoidPlan.expert = out` then finds the weights and their card, which has the evaluations of
     PD and expert from the snippet's start.
+
+    Raises:
+        ValueError: another process trains it, or as `train_residual`.
+        Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
-    folder = out / snippet.name
-    done = trained_steps(folder)
     clip = read_clip(reference, snippet.clip)
+    with training_lock(out / snippet.name):
+        weights, card = _train(config, clip, snippet, out / snippet.name, reporter)
+        card |= provenance()
+        write_record(weights.with_suffix(".json"), card)
+        for name, source in (("pd", PD), ("expert", str(weights))):
+            policy = HumanoidSource(name, expert=source)
+            (score,) = evaluate_snippets(policy, reference, [snippet], Rollouts(), reporter)
+            card[name] = asdict(score)
+        write_record(weights.with_suffix(".json"), card)
+    return card
+
+
+def _train(
+    config: ResidualTrainingConfig,
+    clip: ReferenceClip,
+    snippet: Snippet,
+    folder: Path,
+    reporter: Reporter,
+) -> tuple[Path, dict[str, Any]]:
+    done = trained_steps(folder)
     with reporter.step(f"train {snippet.name}", config.steps, "step", done) as advance:
         show = from_totals(advance, done)
 
-        def report(summary: dict[str, Any]) -> None:
+        def report(row: dict[str, Any]) -> None:
             note = ""
-            if summary["normalised_return"] is not None:
-                note = f"normalised return {summary['normalised_return']:.3f}"
-            show(summary["steps"], note)
-            with open(folder / "history.jsonl", "a") as file:
-                file.write(json.dumps(summary) + "\n")
+            if row["normalised_return"] is not None:
+                mean, length = row["normalised_return"], row["normalised_length"]
+                note = f"normalised return {mean:.3f}, length {length:.3f}"
+            show(row["steps"], note)
 
-        weights, card = train_residual(config, clip, snippet, folder, report)
-    card |= provenance()
-    write_record(weights.with_suffix(".json"), card)
-    for name, source in (("pd", PD), ("expert", str(weights))):
-        policy = HumanoidSource(name, expert=source)
-        (score,) = evaluate_snippets(policy, reference, [snippet], Rollouts(), reporter)
-        card[name] = asdict(score)
-    write_record(weights.with_suffix(".json"), card)
-    return card
+        return train_residual(config, clip, snippet, folder, report)

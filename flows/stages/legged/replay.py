@@ -1,10 +1,11 @@
 """Replay of legged episodes from their seeds, stored draws and stored actions."""
 
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.legged.replaying import replay_environment, replayed, stored_episodes
+from collectors.legged.replaying import by_robot, replay_environment, replayed, stored_episodes
 from datasets import Selection
 from flows.progress import Reporter
 
@@ -30,17 +31,16 @@ def replay_legged(
     count = min(count, len(selection))
     chosen = np.sort(np.random.default_rng(seed).choice(len(selection), count, replace=False))
     selection = selection.with_rows(selection.rows[chosen])
-    env = replay_environment(selection, min(ROBOTS, max(count, 1)), robot)
     faults = []
-    try:
-        with reporter.step("replay", selection.steps, "step") as advance:
-            for first in range(0, count, env.num_robots):
-                rows = selection.rows[first : first + env.num_robots]
-                episodes = stored_episodes(selection.with_rows(rows))
-                for episode, _, what in replayed(env, episodes, None, lambda n: advance(n, "")):
-                    if what:
-                        part, number = episode.row["part"], episode.row["episode"]
-                        faults.append(ReplayFault(part, number, what))
-    finally:
-        env.close()
+    with reporter.step("replay", selection.steps, "step") as advance:
+        for own in by_robot(selection):
+            env = replay_environment(own, min(ROBOTS, max(len(own), 1)), robot)
+            with closing(env):
+                for first in range(0, len(own), env.num_robots):
+                    rows = own.rows[first : first + env.num_robots]
+                    episodes = stored_episodes(own.with_rows(rows))
+                    for episode, _, what in replayed(env, episodes, None, lambda n: advance(n, "")):
+                        if what:
+                            part, number = episode.row["part"], episode.row["episode"]
+                            faults.append(ReplayFault(part, number, what))
     return sorted(faults, key=lambda each: (each.part, each.episode))

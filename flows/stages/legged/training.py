@@ -1,24 +1,33 @@
 """Training an expert and measuring it: its weights, and their card."""
 
-import json
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from collectors.experts.ppo import ExpertTrainingConfig, train_expert
 from collectors.experts.ppo_checkpoint import trained_steps
 from collectors.legged.evaluation import EvaluationGrid
+from collectors.robots.robot import load_robots
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from flows.progress import Reporter, from_totals
-from flows.records.records import provenance, write_record
+from flows.records.records import provenance, training_lock, write_record
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from flows.stages.legged.bodies import evaluate_bodies
 
 CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), episodes=200)
 """Of the card's table: easy, middle and hard levels, fully randomised, held-out tiles."""
 
+CARD_BODIES = 8
+"""Most bodies of a family in the card of its expert."""
+
 TABLE_EVERY = 20
-"""Updates between tables of success."""
+"""Updates between tables of success and survival."""
 
 
 def run_expert_training(
@@ -27,53 +36,83 @@ def run_expert_training(
     """Train an expert in `out`, or resume the training there; returns its weights.
 
     The card lies beside the weights; `history.jsonl` has a line for each update.
+
+    Raises:
+        ValueError: another process trains in `out`, or as `train_expert`.
+        Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    done, table = trained_steps(out), _SuccessTable()
-    with reporter.step("train expert", config.steps, "step", done) as advance:
-        show = from_totals(advance, done)
-
-        def report(summary: dict[str, Any]) -> None:
-            note = ""
-            if summary["return"] is not None:
-                note = f"return {summary['return']:.2f}, success {summary['success']:.2f}"
-            show(summary["steps"], note)
-            table.add(summary["cells"])
-            if summary["iteration"] % TABLE_EVERY == 0:
-                reporter.say(table.take(summary))
-            with open(out / "history.jsonl", "a") as file:
-                file.write(json.dumps(summary) + "\n")
-
-        weights, card = train_expert(config, out, report)
-    # The policy needs a card to be loaded, and measured.
-    path = weights.with_suffix(".json")
-    write_record(path, card | provenance())
-    plan = EvaluatePlan(grid=grid, threads=config.threads)
-    evaluation = evaluate_policy(PolicySource("expert", expert=str(weights)), plan, reporter)
-    write_record(path, card | provenance() | {"evaluation": evaluation})
+    with training_lock(out):
+        weights, card = _train(config, out, reporter)
+        # The policy needs a card to be loaded, and measured.
+        path = weights.with_suffix(".json")
+        write_record(path, card | provenance())
+        source = PolicySource("expert", expert=str(weights))
+        plan = EvaluatePlan(grid=grid, threads=config.threads)
+        bodies = load_robots(config.robot)
+        if len(bodies) == 1:
+            found = replace(evaluate_policy(source, plan, reporter), returns=())
+            measured: dict[str, object] = {"evaluation": found}
+        else:
+            some = bodies[:: ceil(len(bodies) / CARD_BODIES)]
+            plan = replace(plan, grid=replace(grid, episodes=ceil(grid.episodes / len(some))))
+            measured = {"bodies": evaluate_bodies(source, plan, some, reporter)}
+        write_record(path, card | provenance() | measured)
     return weights
 
 
-class _SuccessTable:
-    """Success by terrain and skill, from the episodes of the last updates."""
+def _train(
+    config: ExpertTrainingConfig, out: Path, reporter: Reporter
+) -> tuple[Path, dict[str, Any]]:
+    done, table = trained_steps(out), ProgressTable()
+    with reporter.step("train expert", config.steps, "step", done) as advance:
+        show = from_totals(advance, done)
+
+        def report(row: dict[str, Any]) -> None:
+            show(row["steps"], progress_note(row))
+            table.add(row["cells"])
+            if row["iteration"] % TABLE_EVERY == 0:
+                reporter.say(table.take(row))
+
+        return train_expert(config, out, report)
+
+
+def progress_note(row: Mapping[str, Any]) -> str:
+    """An update's means in a few words; those of episodes only where one ended."""
+    level = f"level {row['level']:.1f}"
+    if row["return"] is None:
+        return level
+    shares = f"survival {row['survival']:.0%}, success {row['success']:.0%}"
+    return f"return {row['return']:.1f}, {shares}, {level}"
+
+
+class ProgressTable:
+    """Success and survival by terrain and skill, from the episodes of the last updates."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3))
 
-    def add(self, cells: dict[str, list[float]]) -> None:
-        """Count an update's cells: {"terrain/skill": [mean success, episodes]}."""
-        for cell, (mean, count) in cells.items():
-            self._sums[cell][0] += mean * count
-            self._sums[cell][1] += count
+    def add(self, cells: Mapping[str, Sequence[float]]) -> None:
+        """Count an update's cells: {"terrain/skill": [success, survival, episodes]}."""
+        for cell, (success, survival, episodes) in cells.items():
+            self._sums[cell] += [success * episodes, survival * episodes, episodes]
 
-    def take(self, summary: dict[str, Any]) -> str:
-        """The table as text; clears it."""
-        sums, self._sums = dict(self._sums), defaultdict(lambda: [0.0, 0.0])
-        head = f"{summary['steps'] / 1e6:.2f} M steps, mean level {summary['level']:.1f}"
-        lines = [f"success while exploring, at {head}"]
-        lines.append(f"{'':<10}" + "".join(f"{skill:>9}" for skill in SKILLS))
+    def take(self, row: Mapping[str, Any]) -> str:
+        """The table as text, with the levels of an update's row; clears it."""
+        head = f"success/survival in % while exploring, at {row['steps'] / 1e6:.2f} M steps"
+        lines = [head, _line("", SKILLS)]
         for terrain in TERRAINS:
-            row = [sums.get(f"{terrain}/{skill}") for skill in SKILLS]
-            texts = [f"{cell[0] / cell[1]:.2f}" if cell else "" for cell in row]
-            lines.append(f"{terrain:<10}" + "".join(f"{text:>9}" for text in texts))
+            lines.append(_line(terrain, [self._text(f"{terrain}/{skill}") for skill in SKILLS]))
+        levels = [row["levels"].get(skill) for skill in SKILLS]
+        lines.append(_line("level", ["" if each is None else f"{each:.1f}" for each in levels]))
+        self._sums.clear()
         return "\n".join(lines)
+
+    def _text(self, cell: str) -> str:
+        if cell not in self._sums:
+            return ""
+        success, survival, episodes = self._sums[cell]
+        return f"{100 * success / episodes:.0f}/{100 * survival / episodes:.0f}"
+
+
+def _line(name: str, cells: Iterable[str]) -> str:
+    return f"{name:<10}{''.join(f'{cell:>9}' for cell in cells)}".rstrip()

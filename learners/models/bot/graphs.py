@@ -17,8 +17,10 @@ from learners.policy.tokens import Slices
 # base_lin_vel_body are those of the published A1 policy that are not in our own observation
 # (github.com/carlosferrazza/BodyTransformer, a1_walk/rsl_rl/rsl_rl/utils/mappings.py).
 JOINT_FIELDS = ("joint_pos", "joint_vel", "sin_joint_pos", "cos_joint_pos", "last_action")
+JOINT_FIELDS += ("body_stiffness", "body_damping", "body_torque")
+JOINT_FIELDS += ("body_link", "body_pose", "body_sign")
 ROOT_FIELDS = ("base_lin_vel_body", "base_ang_vel_body", "projected_gravity", "command")
-ROOT_FIELDS += ("return_to_go",)
+ROOT_FIELDS += ("return_to_go", "body_trunk")
 
 QUADRUPED_JOINTS = tuple(
     f"{leg}_{part}" for leg in ("FL", "FR", "RL", "RR") for part in ("hip", "thigh", "calf")

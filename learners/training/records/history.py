@@ -2,16 +2,14 @@
 
 import csv
 import io
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from datasets.files import write_bytes_durably
+from datasets.history import HistoryFile
 
-HISTORY = "history.jsonl"
 TABLE = "metrics.csv"
 EVENTS = "tensorboard"
 _TAGS = {
@@ -51,54 +49,36 @@ class History:
     def __init__(self, run_dir: Path, last_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # slow to import
 
-        kept = [row for row in read_history(run_dir) if row["step"] <= last_step]
-        lines = "".join(json.dumps(row) + "\n" for row in kept)
-        table = ",".join(COLUMNS) + "\n" + "".join(map(_as_csv, kept))
-        self._files = []
-        for name, content in ((HISTORY, lines), (TABLE, table)):
-            write_bytes_durably(run_dir / name, content.encode())
-            self._files.append((run_dir / name).open("a", encoding="utf-8"))
+        self._lines = HistoryFile(run_dir, "step", last_step)
+        table = ",".join(COLUMNS) + "\n" + "".join(map(_as_csv, self._lines.kept))
+        write_bytes_durably(run_dir / TABLE, table.encode())
+        self._table = (run_dir / TABLE).open("a", encoding="utf-8")
         purge = last_step + 1 if last_step else None
         self._events = SummaryWriter(str(run_dir / EVENTS), purge_step=purge)
 
     def append(self, row: HistoryRow) -> None:
         """Add one row and flush."""
         values = asdict(row)
-        lines = (json.dumps(values) + "\n", _as_csv(values))
-        for file, line in zip(self._files, lines, strict=True):
-            file.write(line)
-            file.flush()
+        self._lines.append(values)
+        self._table.write(_as_csv(values))
+        self._table.flush()
         for name, tag in _TAGS.items():
             if values[name] is not None:
                 self._events.add_scalar(tag, values[name], row.step)
 
     def sync(self) -> None:
         """Write the rows so far to the disk."""
-        for file in self._files:
-            os.fsync(file.fileno())
+        self._lines.sync()
+        os.fsync(self._table.fileno())
 
     def close(self) -> None:
         """Close the files."""
         self._events.close()
-        for file in self._files:
-            file.close()
+        self._lines.close()
+        self._table.close()
 
 
 def _as_csv(row: Mapping[str, object]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(row.get(name) for name in COLUMNS)
     return line.getvalue()
-
-
-def read_history(run_dir: Path) -> list[dict[str, Any]]:
-    """The rows so far, oldest first, without a last line cut short by a crash."""
-    path = run_dir / HISTORY
-    if not path.is_file():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows

@@ -1,6 +1,7 @@
 """Types of the command line's values; a wrong one is refused in one line."""
 
 import argparse
+from math import isfinite
 from pathlib import Path
 
 from collectors.simulators import check_backend
@@ -31,6 +32,34 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(number for each in ranges for number in each)
 
 
+def by_joint(text: str) -> list[tuple[str, float]]:
+    """Comma-separated values of joints: hip=0,thigh=0.8,calf=-1.5."""
+    try:
+        return [(name, _number(value)) for name, value in _pairs(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not like hip=0,thigh=0.8") from None
+
+
+def ranges_by_joint(text: str) -> list[tuple[str, tuple[float, float]]]:
+    """Comma-separated ranges of joints: hip=-1:1,thigh=-0.5:3."""
+    try:
+        parts = [(name, value.split(":")) for name, value in _pairs(text)]
+        return [(name, (_number(low), _number(high))) for name, (low, high) in parts]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not like hip=-1:1,thigh=-0.5:3") from None
+
+
+def half_sizes(text: str) -> tuple[float, float, float]:
+    """Three positive lengths: 0.3,0.1,0.08."""
+    try:
+        x, y, z = map(_number, text.split(","))
+    except ValueError:
+        x = y = z = 0.0
+    if min(x, y, z) <= 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not like 0.3,0.1,0.08")
+    return x, y, z
+
+
 def positive(text: str) -> int:
     """A whole number of at least 1."""
     return _whole_number(text, 1)
@@ -57,6 +86,19 @@ def simulator(text: str) -> str:
         return check_backend(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    """NAME=VALUE,NAME=VALUE; ValueError for anything else."""
+    found = [tuple(part.split("=")) for part in names(text)]
+    return [(name, value) for name, value in found]
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _whole_number(text: str, least: int, most: int = LARGEST) -> int:

@@ -18,10 +18,12 @@ from collectors.experts.expert import (
     ExpertPolicy,
     list_experts,
     load_expert,
+    shipped_experts,
 )
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.observations import POLICY_SLICES
 from collectors.policies import Observation
+from collectors.robots.batch import RobotBatch
 from collectors.robots.gait import GaitReference
 from collectors.robots.robot import N_JOINTS
 from tests.collectors.making import ROBOT, spec
@@ -115,7 +117,7 @@ def test_features_are_what_is_known_and_the_truth_without_the_noise(
     observation: Observation,
 ) -> None:
     gait = GaitReference(ROBOT)
-    made = ExpertFeatures.of(observation, ROBOT, gait)
+    made = ExpertFeatures.of(observation, RobotBatch(ROBOT), gait)
     known = observation.policy[:, slice(*KNOWN)]
     parts = [known, observation.privileged, made.reference]
     np.testing.assert_array_equal(made.features, np.concatenate(parts, axis=1))
@@ -124,11 +126,13 @@ def test_features_are_what_is_known_and_the_truth_without_the_noise(
     measured = observation.policy.copy()
     measured[:, : KNOWN[0]] += np.random.default_rng(0).normal(size=(3, KNOWN[0]))
     noisier = replace(observation, policy=measured)
-    np.testing.assert_array_equal(ExpertFeatures.of(noisier, ROBOT, gait).features, made.features)
+    np.testing.assert_array_equal(
+        ExpertFeatures.of(noisier, RobotBatch(ROBOT), gait).features, made.features
+    )
 
 
 def test_an_unknown_expert_is_refused_with_the_shipped_ones() -> None:
-    assert f"no expert 'nobody'; allowed: {DEFAULT_EXPERT}" in refusal("nobody")
+    assert f"no expert 'nobody'; allowed: {', '.join(list_experts())}" in refusal("nobody")
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -149,7 +153,7 @@ def test_a_missing_card_is_refused(copied: Path) -> None:
         (b"{}", "its card mine.json names no robot"),
         (b'{"robot": ""}', "its card mine.json names no robot"),
         (b'{"robot": 3}', "its card mine.json names no robot"),
-        (b'{"robot": "spot"}', "expert mine.safetensors: its robot 'spot' is neither shipped"),
+        (b'{"robot": "rex"}', "expert mine.safetensors: its robot 'rex' is neither shipped"),
     ],
 )
 def test_a_card_that_does_not_name_a_known_robot_is_refused(
@@ -220,3 +224,11 @@ def test_a_file_of_ones_own_loads_by_its_path(copied: Path) -> None:
     assert expert.policy.name == "mine"
     assert expert.card == card
     assert expert.policy.parameters() == 8 * FEATURE_DIM + 8 + N_JOINTS * 8 + N_JOINTS
+
+
+def test_shipped_experts_are_found_by_their_robots() -> None:
+    assert shipped_experts(["go1", "rex", "aliengo"]) == ["go1-locomotion", "aliengo-locomotion"]
+    for name in list_experts():
+        expert = load_expert(name)
+        assert shipped_experts([expert.policy.robot.name]) == [name]
+        assert expert.card["evaluation"]["cells"]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,24 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from collectors.experts.expert import FEATURE_DIM, ExpertPolicy, load_expert
+from collectors.experts.expert import FEATURE_DIM, ExpertPolicy, load_expert, robots_of_expert
 from collectors.experts.ppo import ExpertTrainingConfig, train_expert
+from collectors.experts.ppo_checkpoint import trained_steps
 from collectors.experts.training_task import (
     CRITIC_DIM,
     SKILL_NAMES,
     TERRAIN_SHARES,
     ExpertTask,
 )
+from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
+from collectors.modelling.varying import vary_robots
+from collectors.robots.descriptor import BODY_DIM
 from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
 from collectors.timing import EPISODE_STEPS
+from datasets.history import read_history
 from tests.collectors.making import FIRM_STANCE, ROBOT
 
 PER_UPDATE = 64 * 24
@@ -35,7 +41,7 @@ TINY = ExpertTrainingConfig(
     mini_batches=2,
     hidden=(16, 8),
     threads=1,
-    checkpoint_every=1,
+    checkpoint_every_s=0.0,
 )
 
 
@@ -151,8 +157,50 @@ def test_another_configuration_in_the_folder_is_refused(
     assert sorted(path.name for path in trained.folder.iterdir()) == before
 
 
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+@pytest.mark.parametrize(("every_s", "saved"), [(0.0, PER_UPDATE), (1e6, 0)])
+def test_checkpoints_come_by_the_clock(tmp_path: Path, every_s: float, saved: int) -> None:
+    def stop(row: dict[str, Any]) -> None:
+        if row["iteration"] == 2:
+            raise Interrupted
+
+    config = replace(TINY, checkpoint_every_s=every_s)
+    with pytest.raises(Interrupted):
+        train_expert(config, tmp_path, stop)
+    assert trained_steps(tmp_path) == saved
+    assert [row["steps"] for row in read_history(tmp_path)] == [PER_UPDATE, 2 * PER_UPDATE]
+    heard: list[int] = []
+    train_expert(config, tmp_path, lambda row: heard.append(row["steps"]))
+    assert heard[0] == saved + PER_UPDATE
+    assert [row["steps"] for row in read_history(tmp_path)] == [PER_UPDATE, 2 * PER_UPDATE]
+
+
+@pytest.mark.parametrize("every_s", [-1.0, float("nan"), float("inf")])
+def test_a_time_between_checkpoints_that_cannot_be_is_refused(every_s: float) -> None:
+    with pytest.raises(ValueError, match="checkpoint_every_s must be a number of seconds from 0"):
+        replace(TINY, checkpoint_every_s=every_s)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It has another setting of checkpoints, and no means of success."""
+    train_expert(replace(TINY, steps=PER_UPDATE), tmp_path, lambda row: None)
+    path = tmp_path / "training.json"
+    record = json.loads(path.read_text())
+    del record["config"]["checkpoint_every_s"]
+    record["config"]["checkpoint_every"] = 20
+    path.write_text(json.dumps(record))
+    tensors = load_file(tmp_path / record["tensors"])
+    save_file({k: v for k, v in tensors.items() if k != "successes"}, tmp_path / record["tensors"])
+    heard: list[int] = []
+    train_expert(TINY, tmp_path, lambda row: heard.append(row["steps"]))
+    assert heard == [2 * PER_UPDATE]
+
+
 def test_the_task_gives_rsl_rl_what_it_reads() -> None:
-    task = ExpertTask(ROBOT, 40, 1, 0)
+    task = ExpertTask([ROBOT], 40, 1, 0)
     try:
         observations = task.get_observations()
         assert observations["features"].shape == (40, FEATURE_DIM)
@@ -171,7 +219,7 @@ SLOTS = 80
 @pytest.fixture
 def task() -> Iterator[ExpertTask]:
     """Slots with every terrain and skill among them."""
-    made = ExpertTask(ROBOT, SLOTS, 1, 0)
+    made = ExpertTask([ROBOT], SLOTS, 1, 0)
     yield made
     made.close()
 
@@ -272,3 +320,64 @@ def test_a_checkpoint_brings_the_levels_back(tmp_path: Path) -> None:
     assert set(np.unique(fallen)) <= {0, 1}
     assert fallen.mean() < 0.1
     assert summaries[0]["level"] == pytest.approx(float(after.mean()))
+
+
+def test_a_training_starts_from_an_expert_whose_actor_waits_for_the_critic(
+    trained: Trained, tmp_path: Path
+) -> None:
+    config = replace(TINY, start_from=str(started_from(trained, tmp_path)), critic_updates=1)
+    weights, _ = train_expert(replace(config, steps=PER_UPDATE), tmp_path / "one", lambda row: None)
+    before, after = load_file(trained.weights), load_file(weights)
+    assert before.keys() == after.keys()
+    for name in before:
+        if name.startswith("layer"):
+            np.testing.assert_array_equal(after[name], before[name])
+    weights, _ = train_expert(
+        replace(config, steps=2 * PER_UPDATE), tmp_path / "two", lambda row: None
+    )
+    assert not np.array_equal(load_file(weights)["layer0.weight"], before["layer0.weight"])
+    with pytest.raises(ValueError, match="other inputs or layers"):
+        train_expert(replace(config, hidden=(16, 9)), tmp_path / "wide", lambda row: None)
+
+
+def started_from(trained: Trained, folder: Path) -> Path:
+    """The trained expert with a card beside it."""
+    path = folder / "first.safetensors"
+    path.write_bytes(trained.weights.read_bytes())
+    path.with_suffix(".json").write_text(json.dumps(trained.card))
+    return path
+
+
+def test_what_fails_is_practised_more() -> None:
+    task = ExpertTask([ROBOT], 400, 1, 0)
+    flat = list(TERRAIN_SHARES).index("flat")
+    successes = np.ones((len(TERRAIN_SHARES), len(SKILL_NAMES)))
+    successes[flat, SKILL_NAMES.index("tilt")] = 0.0
+    try:
+        task.begin(0, task.levels, successes)
+        drawn = [spec.skill for spec in task._env.specs if spec and spec.terrain == "flat"]
+    finally:
+        task.close()
+    share = SKILLS["tilt"].share / sum(skill.share for skill in SKILLS.values())
+    assert drawn.count("tilt") > 3 * share * len(drawn)
+    assert set(drawn) >= {"stand", "run"}, "what succeeds is not forgotten"
+
+
+def test_an_expert_for_a_family_reads_the_body_and_drives_other_bodies(tmp_path: Path) -> None:
+    vary_robots(ROBOT, 0, 3, tmp_path / "family", lambda: None)
+    (tmp_path / "family" / "aliengo-0-002").rename(tmp_path / "unseen")
+    config = replace(TINY, robot=str(tmp_path / "family"), steps=PER_UPDATE)
+    weights, card = train_expert(config, tmp_path / "expert", lambda row: None)
+    weights.with_suffix(".json").write_text(json.dumps(card))
+    assert load_file(weights)["mean"].shape == (FEATURE_DIM + BODY_DIM,)
+    names = [robot.name for robot in robots_of_expert(str(weights))]
+    assert names == ["aliengo-0-000", "aliengo-0-001"]
+    assert load_expert(str(weights)).policy.robot.name == names[0]
+    unseen = load_expert(str(weights), str(tmp_path / "unseen")).policy
+    assert unseen.robot.name == "aliengo-0-002"
+    with closing(LeggedEnvironment(unseen.robot, 2, 1)) as env:
+        env.reset(np.arange(2), [EpisodeSpec(0, "flat", 0, "rush", 1)] * 2)
+        own = unseen.act(env.observe())
+        other = load_expert(str(weights)).policy.act(env.observe())
+    assert own.shape == (2, N_JOINTS)
+    assert not np.allclose(own, other, atol=1e-3)

@@ -1,5 +1,6 @@
 """Demonstrations: what counts, what they follow, and what a stop leaves."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from collectors.gym.planning.mppi import Planner, PlannerConfig, Reference
 from collectors.gym.tasks import find_task
 from collectors.gym.training.demonstrations import Demonstrations, demonstrate
 from collectors.gym.training.recommended import recommended_training
+from datasets.interrupts import STOPPED, Notices, Stopped
 from tests.collectors.gym.making import make_demonstrations
 
 RELOCATE = find_task("AdroitHandRelocate-v1")
@@ -52,16 +54,16 @@ def succeed_always(
         reward = given[-1] if given else reward + 1.0
         return obs, reward, terminated, truncated, {**info, "success": True}
 
-    def playing(seed: int, reference: Reference) -> tuple:
+    def playing(seed: int, reference: Reference, notices: Notices) -> tuple:
         if rewards:
             given.append(rewards.pop(0))
-        return play(seed, reference)
+        return play(seed, reference, notices)
 
     monkeypatch.setattr(env, "step", succeeding)
     monkeypatch.setattr(demonstrations, "_play", playing)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_planned_episodes_open_the_door_and_are_alike(tmp_path: Path) -> None:
     told: list[tuple[int, str]] = []
     # Fewer rounds and samples than recommended open the door too.
@@ -99,6 +101,56 @@ def test_what_fails_does_not_count_and_a_stop_costs_one_episode(tmp_path: Path) 
         (tmp_path / name / "demonstrations.json").read_text() for name in ("whole", "cut")
     )
     assert cut_record == whole_record
+
+
+def test_a_signal_ends_planning_within_an_episode_and_keeps_the_finished_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    act = Planner.act
+
+    def acting(self: Planner) -> np.ndarray:
+        steps.append(len(steps))
+        if len(steps) == 205:
+            signal.raise_signal(signal.SIGTERM)
+        return act(self)
+
+    monkeypatch.setattr(Planner, "act", acting)
+    with opened(tmp_path) as stopped, pytest.raises(Stopped) as caught:
+        demonstrate(stopped)
+    assert str(caught.value) == "stopped by SIGTERM after 1 planned episode"
+    assert caught.value.exit_code == STOPPED
+    assert len(steps) == 205
+    with opened(tmp_path) as again:
+        assert again.attempts == 1
+
+
+@pytest.mark.parametrize("killed_at", ["write_bytes_durably", "replace_durably"])
+def test_a_kill_leaves_the_reference_that_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    class Killed(Exception):
+        """Stands for kill -9."""
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with opened(tmp_path, free=2) as demonstrations:
+        succeed_always(demonstrations, monkeypatch, [3.0, 5.0])
+        demonstrations.plan()
+        with monkeypatch.context() as patched:
+            patched.setattr(f"collectors.gym.training.demonstrations.{killed_at}", kill)
+            with pytest.raises(Killed):
+                demonstrations.plan()
+    recorded = 1 if killed_at == "write_bytes_durably" else 2
+    with opened(tmp_path, free=2) as again:
+        assert again.attempts == recorded
+        rewards = again.buffer.all("reward")[:, 0].tolist()
+    assert rewards == [3.0 if recorded == 1 else 5.0] * 200
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "demonstrations.f32",
+        "demonstrations.json",
+    }
 
 
 def test_the_best_episode_so_far_is_what_the_others_follow(

@@ -23,8 +23,10 @@ from collectors.gym.training.recipe import choose_medium, choose_policies, mediu
 from collectors.gym.training.record import read_training
 from collectors.gym.training.training import train_gym, trained_gym_steps
 from datasets.files import exclusive_lock
+from datasets.history import read_history
 from flows.progress import Silent
-from flows.stages.gym.training import LOCK, run_gym_training
+from flows.records.records import TRAINING_LOCK
+from flows.stages.gym.training import run_gym_training
 
 SMALL = GymTrainingConfig(
     env="Hopper-v5",
@@ -32,7 +34,7 @@ SMALL = GymTrainingConfig(
     random_steps=100,
     evaluate_every=100,
     evaluation_episodes=1,
-    checkpoint_every=100,
+    checkpoint_every_s=0.0,
     sac=SACConfig(hidden=16, batch_size=16),
 )
 
@@ -203,7 +205,7 @@ def test_only_evaluations_of_the_training_itself_choose_its_policies(tmp_path: P
         if summary["steps"] == 300:
             raise Interrupted
 
-    late = replace(SMALL, checkpoint_every=10_000)
+    late = replace(SMALL, checkpoint_every_s=1e6)
     with pytest.raises(Interrupted):
         train_gym(late, tmp_path, stop)
     with open(tmp_path / "history.jsonl", "a") as file:
@@ -211,33 +213,32 @@ def test_only_evaluations_of_the_training_itself_choose_its_policies(tmp_path: P
     train_gym(replace(late, seed=7, evaluate_every=200), tmp_path, nothing)
     record = read_training(tmp_path)
     assert record is not None
-    assert [row["steps"] for row in record.history] == [200, 400]
-    lines = (tmp_path / "history.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == record.history
-    times = [row["wall_s"] for row in record.history]
+    history = read_history(tmp_path)
+    assert [row["steps"] for row in history] == [200, 400]
+    times = [row["wall_s"] for row in history]
     assert 0 < times[0] < times[1] <= record.wall_s
 
 
 def test_a_training_of_an_earlier_version_is_finished(tmp_path: Path, few_episodes: None) -> None:
-    """Its evaluations are in `history.jsonl` alone, and settings that it did not know lack."""
+    """Its history has rows after the checkpoint, and settings that it did not know lack."""
     train_gym(CHEETAH, tmp_path, nothing)
     path = tmp_path / "training.json"
     tree = json.loads(path.read_text())
-    known = tree.pop("history")
+    known = read_history(tmp_path)
+    tree["config"]["checkpoint_every"] = 20_000
     del tree["config"]["demonstrations"], tree["config"]["ppo"]["clip"]
     path.write_text(json.dumps(tree))
     with open(tmp_path / "history.jsonl", "a") as file:
         file.write('{"steps": 300, "return": 1e9}\n{"steps": 1')
     recipe = run_gym_training(replace(CHEETAH, steps=300), tmp_path, Silent())
-    record = read_training(tmp_path)
-    assert record is not None
-    assert record.history[:2] == known
-    assert [row["steps"] for row in record.history] == [100, 200, 300]
+    history = read_history(tmp_path)
+    assert history[:2] == known
+    assert [row["steps"] for row in history] == [100, 200, 300]
     assert recipe["trained_steps"] == 300
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
-    with exclusive_lock(tmp_path / LOCK) as held:
+    with exclusive_lock(tmp_path / TRAINING_LOCK) as held:
         assert held
         with pytest.raises(ValueError, match="another process trains in"):
             run_gym_training(SMALL, tmp_path, Silent())
@@ -305,9 +306,9 @@ def test_a_training_that_is_no_longer_finite_ends_before_its_checkpoint(
 
     monkeypatch.setattr(SAC, "update", spoiled)
     with pytest.raises(ValueError, match="temperature nan after 100 steps; start again"):
-        train_gym(replace(SMALL, checkpoint_every=10_000), tmp_path, nothing)
+        train_gym(replace(SMALL, checkpoint_every_s=1e6), tmp_path, nothing)
     assert trained_gym_steps(tmp_path) == 0
-    assert not (tmp_path / "history.jsonl").exists()
+    assert read_history(tmp_path) == []
     with pytest.raises(ValueError, match="weights that are not finite after"):
         train_gym(replace(SMALL, evaluate_every=1_000, steps_per_update=100), tmp_path, nothing)
 
@@ -355,7 +356,7 @@ def test_wrong_settings_are_refused(setting: dict[str, Any], message: str) -> No
         replace(SMALL, **setting)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hopper_learns_to_stand_and_hop_within_a_few_thousand_steps(tmp_path: Path) -> None:
     config = GymTrainingConfig(
         steps=3_000,
@@ -364,7 +365,7 @@ def test_hopper_learns_to_stand_and_hop_within_a_few_thousand_steps(tmp_path: Pa
         sac=SACConfig(hidden=64, batch_size=64, learning_rate=1e-3, critic_learning_rate=1e-3),
     )
     run_gym_training(config, tmp_path, Silent())
-    history = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    history = read_history(tmp_path)
     assert len(history) == 3
     recipe = read_recipe(tmp_path)
     assert recipe.expert_return > 5 * recipe.random_return

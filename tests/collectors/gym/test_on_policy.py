@@ -37,7 +37,7 @@ SMALL = GymTrainingConfig(
     ),
     evaluate_every=400,
     evaluation_episodes=1,
-    checkpoint_every=400,
+    checkpoint_every_s=0.0,
 )
 
 

@@ -18,6 +18,7 @@ class Wrapped:
     version = "1"
     exact = True
     fixed_world = False
+    several_robots = False
 
     def __init__(self, num_robots: int, threads: int):
         self.num_robots = num_robots

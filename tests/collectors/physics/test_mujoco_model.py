@@ -1,5 +1,6 @@
 """MJCFs as users have them: what becomes of one, and the line that a wrong one gets."""
 
+from contextlib import closing
 from dataclasses import replace
 
 # MuJoCo's compiled modules come without type stubs.
@@ -15,6 +16,7 @@ from collectors.physics import make_backend
 from collectors.physics.contract.robot_check import TRIAL_S, check_robot
 from collectors.physics.mujoco.model import build_model
 from collectors.physics.mujoco.model_check import check_model
+from collectors.physics.mujoco.stiffness import stiffness
 from collectors.robots.robot import RobotCard, RobotError, list_robots, load_robot
 from collectors.scenarios.passages import Barrier
 from collectors.timing import SUBSTEP_S
@@ -64,11 +66,11 @@ def test_a_shipped_robot_stands(name: str) -> None:
     findings = check_robot(robot)
     assert findings.warnings == ()
     assert TRIAL_S == 2.0
-    assert findings.trial.height_m == pytest.approx(robot.nominal_height_m, abs=0.01)
+    assert findings.trial.height_m == pytest.approx(robot.nominal_height_m, rel=0.035)
     assert findings.trial.tilt_rad < 0.02
     assert findings.trial.joint_speed_rads < 0.2
-    assert findings.default_height_m == pytest.approx(robot.nominal_height_m, abs=0.02)
-    assert np.abs(findings.stance.torque_nm).max() < robot.torque_limit_nm.min() / 2
+    assert findings.default_height_m == pytest.approx(robot.nominal_height_m, rel=0.05)
+    assert (np.abs(findings.stance.torque_nm) < robot.torque_limit_nm / 2).all()
 
 
 def test_motors_and_sensors_follow_the_card_whatever_the_mjcf_has(foreign: RobotCard) -> None:
@@ -177,7 +179,7 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
         ({}, [(CALF, CALF + ' type="slide"')], "RR_calf_joint has to be a hinge"),
         ({}, [(ROLL, '<joint axis="0 0 1"')],
          "the axis of FL_hip_joint, hip of FL, is (0.000, 0.000, 1.000) in the trunk's frame; "
-         "it has to be (1.000, 0.000, 0.000)"),
+         "by joint_signs it has to be (1.000, 0.000, 0.000)"),
         ({}, [(ROLL, '<joint axis="-1 0 0"')], "is (-1.000, 0.000, 0.000)"),
         (swapped("joint_names", 1, 2), (), "'FL_thigh_joint' cannot be the FL leg's calf"),
         (swapped("joint_names", 1, 4), (), "'FR_thigh_joint' cannot be the FL leg's thigh"),
@@ -185,7 +187,7 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
             other_leg_order("FR", "FL", "RR", "RL"),
             (),
             "legs have to be named in the order FL, FR, RL, RR, by where they are: "
-            "'FR_hip_joint', named as FL, is at x 0.188, y -0.047",
+            "'FR_hip_joint', named as FL, is 0.188 m before and -0.047 m left of the hips' middle",
         ),
         (swapped("foot_geoms", 0, 1), (), "foot_geoms: 'FR_foot' is not on the FL leg"),
         (changed("foot_geoms", 3, "trunk"), (), "foot_geoms: 'trunk' is not on the RR leg"),
@@ -212,13 +214,18 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
         ),
         ({}, [HEAVY], "mass_kg is 13.101, the bodies of mine.xml weigh 14.101"),
         (
-            {"thigh_length_m": 0.25},
+            {"knee_offset_m": [0.0, 0.0, -0.25]},
             (),
             "in the default pose 'FL_foot' is at (0.173, 0.127, -0.311) in mine.xml, and at "
-            "(0.146, 0.127, -0.337) by the card's lengths",
+            "(0.146, 0.127, -0.337) by the card's offsets",
         ),
-        ({"hip_offset_m": [0.15, 0.04675]}, (), "by the card's lengths"),
+        ({"hip_offset_m": [0.15, 0.04675, 0.0]}, (), "by the card's offsets"),
         ({"foot_radius_m": 0.03}, (), "foot_radius_m is 0.03, the radius of 'FL_foot' 0.02"),
+        (
+            {"kp_nm_per_rad": 500.0, "kd_nms_per_rad": 40.0},
+            (),
+            "gains are too stiff for the physics step of 5 ms, by a factor of 12.0 at R",
+        ),
         ({"kp_nm_per_rad": 3.5}, (), "FL_calf_joint sags by 1.4 rad with kp_nm_per_rad 3.5; it ta"),
         ({"torque_limit_nm": [4.0] * 12}, (), "standing at 0.32 m takes 4.9 Nm of FL_calf_joint, "),
         ({"nominal_height_m": 0.425}, (), "nominal_height_m 0.425 takes FL_calf_joint to -0."),
@@ -263,7 +270,6 @@ def test_a_model_of_another_robot_does_not_pass() -> None:
         ({"nominal_height_m": 0.25}, "the default pose stands at 0.331 m, nominal_height_m is 0.2"),
         ({"kp_nm_per_rad": 11.0}, "gains are soft: under its own weight FL_calf_joint, FR_calf_"),
         ({"kp_nm_per_rad": 11.0}, "it does not stand: after 2 s its trunk is 0."),
-        ({"kd_nms_per_rad": 10.0}, "it trembles: joints move at "),
         ({"torque_limit_nm": [8.0] * 12}, "motors are weak: trotting overloads FL_calf_joint"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -273,6 +279,38 @@ def test_a_robot_that_can_be_used_but_looks_wrong_gets_a_warning(
 ) -> None:
     findings = check_robot(load_robot(str(robot_folder(tmp_path, card))))
     assert any(found.startswith(warning) for found in findings.warnings), findings.warnings
+
+
+@pytest.mark.parametrize("kp", [35.0, 200.0])
+@pytest.mark.parametrize("share", [0.8, 1.3])
+def test_gains_are_refused_beyond_what_the_physics_step_bears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kp: float, share: float
+) -> None:
+    """The linear theory of the step, held against the simulator."""
+    monkeypatch.chdir(tmp_path)
+    model, gains = build_model(GO1), np.full(12, kp)
+    at_0, at_1 = (stiffness(GO1, model, gains, np.full(12, kd))[0] for kd in (0.0, 1.0))
+    kd = (share - at_0) / (at_1 - at_0)
+    folder = robot_folder(tmp_path / "mine", {"kp_nm_per_rad": kp, "kd_nms_per_rad": kd})
+    if share < 1.0:
+        assert check_robot(load_robot(str(folder))).trial.air_speed_rads < 0.01
+    else:
+        assert f"too stiff for the physics step of 5 ms, by a factor of {share:.1f}" in refusal(
+            folder
+        )
+    assert not list(tmp_path.glob("MUJOCO_LOG*"))
+
+
+def test_a_simulation_that_diverges_is_an_error_and_no_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    robot = replace(GO1, kp_nm_per_rad=np.full(12, 1e9), torque_limit_nm=np.full(12, 1e9))
+    with closing(make_backend("mujoco", robot, 2, 1)) as backend:
+        backend.reset(0, start_at(z=0.33, joint_pos=robot.default_joint_pos_rad))
+        with pytest.raises(RobotError, match="the simulation diverged"):
+            hold(backend, 200, robot.default_joint_pos_rad + 0.1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_floor_of_the_mjcfs_own_holds_nobody_up(foreign: RobotCard) -> None:

@@ -43,8 +43,8 @@ OF_DRAW = {
 }
 
 
-SLOW = ("mujoco_warp", "isaacgym")
-"""Without a GPU and on the double: minutes."""
+SLOW = {"mujoco_warp": pytest.mark.long, "isaacgym": pytest.mark.slow}
+"""Without a GPU, with kernels to compile, and on the double: minutes."""
 
 
 FRESH = ("restart", "own-barriers")
@@ -84,9 +84,7 @@ def from_pool(make: Make, pool: Pool) -> Make:
     return take
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in BACKENDS]
-)
+@pytest.fixture(params=[pytest.param(name, marks=SLOW.get(name, ())) for name in BACKENDS])
 def make(request: pytest.FixtureRequest, pool: Pool) -> Make:
     """Makes back ends of each kind that can be built here."""
     name = request.param

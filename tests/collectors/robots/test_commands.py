@@ -181,13 +181,10 @@ def test_similar_robots_are_asked_for_similar_motion(skill: str, seed: int, fact
 
 @given(skills, seeds)
 def test_stances_follow_the_robots_own_hips(skill: str, seed: int) -> None:
-    hip_x, hip_y = ROBOT.hip_offset_m
-    long_and_wide = replace(
-        ROBOT, hip_offset_m=(1.5 * hip_x, hip_y + ROBOT.thigh_offset_m), thigh_offset_m=hip_y
-    )
+    long_and_wide = replace(ROBOT, hip_offset_m=ROBOT.hip_offset_m * [1.5, 2.0, 1.0])
     own = SKILLS[skill].draw_command(np.random.default_rng(seed), ROBOT)
     other = SKILLS[skill].draw_command(np.random.default_rng(seed), long_and_wide)
-    across = (hip_y + ROBOT.thigh_offset_m + hip_y) / (hip_y + ROBOT.thigh_offset_m)
+    across = long_and_wide.feet_below_m[0, 1] / ROBOT.feet_below_m[0, 1]
     assert other[C.STANCE_LENGTH] == pytest.approx(1.5 * own[C.STANCE_LENGTH])
     assert other[C.STANCE_WIDTH] == pytest.approx(across * own[C.STANCE_WIDTH])
     assert other[C.VEL_X] == own[C.VEL_X], "legs of the same length walk as fast"

@@ -52,17 +52,6 @@ def test_the_rise_of_feet_by_their_joints_is_what_small_turns_do(
     np.testing.assert_allclose(found, own_leg, atol=1e-8)
 
 
-def test_every_robot_has_its_own_up() -> None:
-    kinematics = LegKinematics(ROBOT)
-    rng = np.random.default_rng(0)
-    joint_pos = rng.uniform(ROBOT.joint_lower_rad, ROBOT.joint_upper_rad, (5, N_JOINTS))
-    up = rng.normal(size=(5, 1, 3))
-    together = kinematics.rise_gradient(joint_pos, up)
-    for row in range(5):
-        alone = kinematics.rise_gradient(joint_pos[row : row + 1], up[row : row + 1])
-        np.testing.assert_allclose(together[row], alone[0], atol=1e-12)
-
-
 def standing(height_m: float, pitch: float, roll: float) -> np.ndarray:
     """(16,) a command to stand like this."""
     command = np.array([low for low, _ in (NEUTRAL | SKILLS["stand"].ranges).values()])

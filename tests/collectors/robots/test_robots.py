@@ -12,23 +12,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.robots.gait import GaitReference
 from collectors.robots.kinematics import LegKinematics
 from collectors.robots.robot import (
     CARD_FILE,
     CARD_KEYS,
     N_JOINTS,
     N_LEGS,
+    RobotCard,
     RobotError,
     absolute_robot,
     find_robot,
     list_robots,
     load_robot,
 )
-from tests.collectors.making import DEFAULT_POSE, ROBOT, STANDING_HEIGHT_M
+from collectors.scenarios.skills import SKILLS
+from tests.collectors.making import (
+    DEFAULT_POSE,
+    ROBOT,
+    STANDING_HEIGHT_M,
+    robot_of_another_shape,
+)
 from tests.collectors.robots.robot_folders import GO1, MISSING, changed, robot_folder
 
 KINEMATICS = LegKinematics(ROBOT)
-REACH_M = ROBOT.thigh_length_m + ROBOT.calf_length_m
+REACH_M = ROBOT.leg_length_m
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +58,7 @@ def feet_below_hips() -> st.SearchStrategy[np.ndarray]:
     foot = st.tuples(st.floats(-0.15, 0.15), st.floats(0.0, 0.2), st.floats(-0.40, -0.18))
     signs = np.stack([np.ones(N_LEGS), ROBOT.leg_signs[:, 1], np.ones(N_LEGS)], axis=1)
     return st.lists(foot, min_size=N_LEGS, max_size=N_LEGS).map(
-        lambda feet: (np.array(feet) * signs + ROBOT.hip_positions_m)[None]
+        lambda feet: (np.array(feet) * signs + ROBOT.hip_offset_m)[None]
     )
 
 
@@ -107,9 +115,8 @@ def test_inverse_kinematics_gives_the_default_pose_back() -> None:
 def test_a_target_out_of_reach_gets_the_straight_leg_that_points_at_it(
     times_reach: float, forward: float
 ) -> None:
-    sideways = np.array([0.0, ROBOT.thigh_offset_m, 0.0]) * ROBOT.leg_signs[:, 1:]
     direction = np.array([np.sin(forward), 0.0, -np.cos(forward)])
-    hips = ROBOT.hip_positions_m + sideways
+    hips = ROBOT.hip_offset_m + ROBOT.thigh_offset_m
     feet = hips + times_reach * REACH_M * direction
     joint_pos = KINEMATICS.joint_positions(feet[None])
     assert np.isfinite(joint_pos).all()
@@ -118,19 +125,75 @@ def test_a_target_out_of_reach_gets_the_straight_leg_that_points_at_it(
     np.testing.assert_allclose(reached, np.tile(REACH_M * direction, (N_LEGS, 1)), atol=1e-9)
 
 
-@given(joint_angles(), st.floats(-0.5, 0.5), st.floats(-0.5, 0.5))
-def test_the_rise_gradient_is_the_derivative_of_the_feets_height(
-    joint_pos: np.ndarray, lean_x: float, lean_y: float
-) -> None:
-    up = np.array([lean_x, lean_y, 1.0]) / np.linalg.norm([lean_x, lean_y, 1.0])
-    gradient = KINEMATICS.rise_gradient(joint_pos, up[None, None])[0]
+@given(st.integers(0, 2**31))
+def test_legs_of_any_shape_have_their_feet_where_mujoco_puts_them_and_come_back(seed: int) -> None:
+    """Any offsets, signs and zeros of joints, and direction of each knee."""
+    robot, rng = robot_of_another_shape(seed), np.random.default_rng(seed)
+    kinematics = LegKinematics(robot)
+    joint_pos = rng.uniform(robot.joint_lower_rad, robot.joint_upper_rad, (3, N_JOINTS))
+    feet = kinematics.foot_positions(joint_pos)
+    found = [feet_by_mujoco(robot, each) for each in joint_pos]
+    np.testing.assert_allclose(feet, found, atol=1e-9)
+    np.testing.assert_allclose(kinematics.joint_positions(feet), joint_pos, atol=1e-7)
+
+
+@given(st.integers(0, 2**31))
+def test_the_rise_gradient_is_the_derivative_of_the_feets_height(seed: int) -> None:
+    robot, rng = robot_of_another_shape(seed), np.random.default_rng(seed)
+    kinematics = LegKinematics(robot)
+    joint_pos = rng.uniform(robot.joint_lower_rad, robot.joint_upper_rad, (1, N_JOINTS))
+    up = rng.normal(size=3)
+    up /= np.linalg.norm(up)
+    gradient = kinematics.rise_gradient(joint_pos, up[None, None])[0]
     step = 1e-6
     for joint in range(N_JOINTS):
         nudge = np.zeros((1, N_JOINTS))
         nudge[0, joint] = step
-        above = KINEMATICS.foot_positions(joint_pos + nudge)[0, joint // 3] @ up
-        below = KINEMATICS.foot_positions(joint_pos - nudge)[0, joint // 3] @ up
+        above = kinematics.foot_positions(joint_pos + nudge)[0, joint // 3] @ up
+        below = kinematics.foot_positions(joint_pos - nudge)[0, joint // 3] @ up
         assert gradient[joint] == pytest.approx((above - below) / (2 * step), abs=1e-7)
+
+
+@given(st.integers(0, 2**31))
+def test_robots_of_several_shapes_together_get_the_bits_that_each_gets_alone(seed: int) -> None:
+    robots = [ROBOT, *(robot_of_another_shape(seed + k) for k in range(3))]
+    rng = np.random.default_rng(seed)
+    together, alone = LegKinematics(*robots), [LegKinematics(robot) for robot in robots]
+    feet = rng.uniform(-0.3, 0.3, (2 * len(robots), N_LEGS, 3)) + np.array([0.0, 0.0, -0.4])
+    joint_pos, up = together.joint_positions(feet), rng.normal(size=(len(feet), 1, 3))
+    gradients = together.rise_gradient(joint_pos, up)
+    positions = together.foot_positions(joint_pos)
+    commands = np.stack([SKILLS["rush"].draw_command(rng, robot) for robot in robots])
+    targets = GaitReference(*robots).joint_targets(commands, np.full(len(robots), 0.3))
+    for row in range(len(feet)):
+        one, r, only = alone[row % len(robots)], row % len(robots), slice(row, row + 1)
+        np.testing.assert_array_equal(joint_pos[row], one.joint_positions(feet[only])[0])
+        np.testing.assert_array_equal(
+            gradients[row], one.rise_gradient(joint_pos[only], up[only])[0]
+        )
+        np.testing.assert_array_equal(positions[row], one.foot_positions(joint_pos[only])[0])
+        own = GaitReference(robots[r]).joint_targets(commands[r : r + 1], np.array([0.3]))
+        np.testing.assert_array_equal(targets[r], own[0])
+
+
+def feet_by_mujoco(robot: RobotCard, joint_pos: np.ndarray) -> np.ndarray:
+    """(4, 3) feet of a chain of bodies with the card's offsets and axes."""
+    spec = mujoco.MjSpec()
+    for leg in range(N_LEGS):
+        body = spec.worldbody
+        for part, offset in enumerate(
+            (robot.hip_offset_m, robot.thigh_offset_m, robot.knee_offset_m)
+        ):
+            body = body.add_body(pos=offset[leg])
+            turn = robot.joint_signs[3 * leg + part]
+            body.add_joint(axis=[turn, 0.0, 0.0] if part == 0 else [0.0, turn, 0.0])
+            body.add_geom(size=[0.01, 0.0, 0.0])
+        body.add_site(name=f"foot {leg}", pos=robot.foot_offset_m[leg])
+    model = spec.compile()
+    data = mujoco.MjData(model)
+    data.qpos[:] = joint_pos
+    mujoco.mj_kinematics(model, data)
+    return np.array([data.site(f"foot {leg}").xpos for leg in range(N_LEGS)])
 
 
 def refusal(robot: Path | str) -> str:
@@ -174,7 +237,7 @@ def test_a_gain_given_once_holds_for_every_joint(tmp_path: Path) -> None:
 
 def test_what_is_no_robot_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert "no robot 'spot'; allowed: aliengo, go1" in refusal("spot")
+    assert "no robot 'rex'; allowed: a1, aliengo, " in refusal("rex")
     assert "no robot ''" in refusal("")
     assert f"{tmp_path / 'empty'} holds no robot.json" in refusal(tmp_path / "empty")
 
@@ -214,33 +277,36 @@ JOINTS = list(GO1.joint_names)
         ({"joint_names": "FL_hip_joint"}, "joint_names has to be a list of names"),
         ({"foot_geoms": ["FL_foot", "FR_foot"]}, "foot_geoms needs 4 names, not 2"),
         ({"knee_geoms": [*GO1.knee_geoms[:3], ""]}, "knee_geoms has to be a list of names"),
-        ({"kp_nm_per_rad": [35.0] * 11}, "kp_nm_per_rad needs 1 or 12 numbers, not 11"),
-        ({"kd_nms_per_rad": []}, "kd_nms_per_rad needs 1 or 12 numbers, not 0"),
+        ({"kp_nm_per_rad": [35.0] * 11}, "kp_nm_per_rad needs 1, 3 or 12 numbers, not 11"),
+        ({"kd_nms_per_rad": []}, "kd_nms_per_rad needs 1, 3 or 12 numbers, not 0"),
         ({"kp_nm_per_rad": "35"}, "kp_nm_per_rad has to be a number or a list of numbers"),
         ({"kp_nm_per_rad": True}, "kp_nm_per_rad has to be a number"),
-        ({"kp_nm_per_rad": [[35.0] * 12]}, "kp_nm_per_rad has to be a number"),
+        ({"kp_nm_per_rad": [[35.0] * 12]}, "kp_nm_per_rad needs 1, 3 or 12 numbers"),
+        ({"kp_nm_per_rad": [[35.0], [35.0, 35.0]]}, "kp_nm_per_rad has to be a number"),
+        ({"joint_signs": [1, -1, 0]}, "joint_signs has to be 1 or -1"),
         ({"kp_nm_per_rad": -35.0}, "kp_nm_per_rad has to be positive"),
         ({"mass_kg": float("nan")}, "mass_kg has to be a number or a list of numbers, all finite"),
         ({"mass_kg": 10**400}, "mass_kg has to be a number or a list of numbers, all finite"),
         ({"mass_kg": None}, "mass_kg has to be a number"),
         ({"mass_kg": [13.1, 13.1]}, "mass_kg needs one number, not 2"),
-        ({"hip_offset_m": 0.19}, "hip_offset_m needs 2 numbers, not 1"),
+        ({"hip_offset_m": 0.19}, "hip_offset_m needs 3 numbers, the front left leg's, or 4 lists"),
+        ({"hip_offset_m": [0.19, 0.05]}, "or 4 lists of 3, not 2 numbers"),
+        ({"foot_offset_m": [0.0, 0.01, 0.0]}, "foot_offset_m need a length in x and z"),
         ({"trunk_half_size_m": [0.3, 0.1, -0.1]}, "trunk_half_size_m has to be positive"),
-        ({"torque_limit_nm": 23.7}, "torque_limit_nm needs 12 numbers, not 1"),
-        (changed("torque_limit_nm", 4, 0.0), "torque_limit_nm has to be positive"),
+        ({"torque_limit_nm": [23.7, 23.7]}, "torque_limit_nm needs 1, 3 or 12 numbers, not 2"),
+        (changed("torque_limit_nm", 2, 0.0), "torque_limit_nm has to be positive"),
         (
-            changed("joint_lower_rad", 3, 2.0),
-            "the lower limit of FR_hip_joint, 2, is not below the upper, 1.047",
+            {"joint_lower_rad": [2.0, -0.663, -2.722]},
+            "the lower limit of FL_hip_joint, 2, is not below the upper, 1.047",
         ),
         (
-            changed("default_joint_pos_rad", 7, 3.5),
+            {"default_joint_pos_rad": [0.0, 0.8, -1.5] * 2 + [0.0, 3.5, -1.5] * 2},
             "the default position of RL_thigh_joint, 3.5, is outside its limits -0.663 to 2.967",
         ),
         (
-            changed("default_joint_pos_rad", 2, 0.5) | changed("joint_upper_rad", 2, 1.0),
-            "the default position of FL_calf_joint, 0.5, is not below 0: knees",
+            {"nominal_height_m": 0.5},
+            "nominal_height_m 0.5 is out of reach: on straight legs it is 0.446",
         ),
-        ({"nominal_height_m": 0.5}, "nominal_height_m 0.5 is out of reach: the legs are 0.426"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -254,4 +320,5 @@ def test_a_card_that_cannot_be_is_refused(
 
 def test_the_shipped_cards_are_complete_json() -> None:
     for name in list_robots():
-        assert set(json.loads(find_robot(name).read_text())) == set(CARD_KEYS)
+        keys = set(json.loads(find_robot(name).read_text()))
+        assert set(CARD_KEYS) <= keys <= {*CARD_KEYS, "joint_signs"}

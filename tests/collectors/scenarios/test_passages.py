@@ -113,7 +113,7 @@ def test_aliengo_always_has_three_centimetres_under_the_bar(level: int, seed: in
 
 def outline(robot: RobotCard, roll: float) -> float:
     """Width over the hips when the legs hang vertically from a rolled trunk."""
-    return robot.width_m - 2 * robot.hip_offset_m[1] * (1 - np.cos(roll))
+    return robot.width_m - 2 * robot.hip_offset_m[0, 1] * (1 - np.cos(roll))
 
 
 @given(levels, seeds, robots)

@@ -23,7 +23,7 @@ pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
 PROGRAM = "d4rl_reader.py"
 EPISODES = [*random_episodes(60), (3, "truncated")]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # installs packages first
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from tests.datasets.making import small_store
 
 PROGRAM = "lerobot_reader.py"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # installs packages first
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def test_actions_are_the_callers_own() -> None:
     np.testing.assert_array_equal(first, kept)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_step_is_exact_over_ten_thousand_recorded_steps() -> None:
     """FCNet of the demo's size against the float64 parallel form, one stream without a reset."""
     expert = load_expert().policy

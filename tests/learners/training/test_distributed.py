@@ -18,12 +18,13 @@ import pytest
 import torch
 
 from datasets import Selection
+from datasets.history import read_history
 from learners.checkpoint import load_policy, read_checkpoint
 from learners.training.batches import open_stream
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks, process_group, process_rank
 from learners.training.held_out import split_episodes
-from learners.training.records.history import HistoryRow, read_history
+from learners.training.records.history import HistoryRow
 from learners.training.train import train
 from tests.learners.making import SMALL, make_selection
 

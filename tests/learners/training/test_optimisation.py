@@ -174,7 +174,7 @@ def test_networks_draw_the_same_random_numbers_when_a_step_is_repeated() -> None
 
 # The compiler's remarks on FCNet's caches and complex weights are no fault of ours.
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_compiled_network_learns_the_same() -> None:
     pytest.importorskip("torch._inductor")
     if not any(map(shutil.which, ("g++", "clang++"))):

@@ -15,13 +15,14 @@ import pytest
 import torch
 
 from datasets import Selection
+from datasets.history import read_history
+from datasets.interrupts import INTERRUPTED, STOPPED, Stopped
 from flows.stages.status import training_status
 from learners.checkpoint import BEST, load_policy, read_checkpoint
 from learners.training.batches import open_stream
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
-from learners.training.interrupts import INTERRUPTED, STOPPED, Stopped
-from learners.training.records.history import HistoryRow, read_history
+from learners.training.records.history import HistoryRow
 from learners.training.train import TrainResult, train
 from learners.training.trainer import Progress
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
@@ -250,7 +251,7 @@ def test_how_a_run_is_carried_out_may_change(
 def test_an_interrupt_that_a_destructor_lost_is_raised_at_the_end() -> None:
     program = (
         "import os, signal\n"
-        "from learners.training.interrupts import raised_once\n"
+        "from datasets.interrupts import raised_once\n"
         "class Dying:\n"
         "    def __del__(self):\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from datasets import Selection
+from datasets.history import read_history
 from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
 from learners.models.registry import PRESETS
 from learners.training.config import TrainConfig
 from learners.training.optimisation import learning_rate
-from learners.training.records.history import HistoryRow, read_history
+from learners.training.records.history import HistoryRow
 from learners.training.train import NonFiniteError, train
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, SpoiledSelection, make_selection
 

@@ -39,7 +39,7 @@ def test_a_store_without_records_is_refused(tmp_path: Path) -> None:
         BENCH.run(tmp_path, replace(BENCH.quick, recorded=tmp_path / "absent"), Silent())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_small_run_measures_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_LOGGING_LEVEL", "WARNING")
     assert call("bench", "flows", "--quick", "--out", tmp_path) == 0

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from datasets.files import exclusive_lock
+from flows.records.records import TRAINING_LOCK
 from pipeline.cli.main import build_parser
 from tests.pipeline.command_line import SMALL_MODEL, TINY_GRID, Outcome, Run, assert_refused
 
@@ -152,6 +154,12 @@ def test_a_training_run_is_told_and_not_repeated(run: Run, store: Path, trained:
     assert settings["model_overrides"] == json.loads(SMALL_MODEL)
     other = run("train", store, "--out", trained, "--steps", "3")
     assert_refused(other, "run")
+
+
+def test_two_processes_do_not_train_one_run(run: Run, store: Path, trained: Path) -> None:
+    with exclusive_lock(trained / TRAINING_LOCK):
+        second = run("train", store, "--out", trained, "--steps", "2")
+    assert_refused(second, "another process trains in")
 
 
 def test_evaluation_of_a_run_and_of_an_expert(run: Run, trained: Path) -> None:

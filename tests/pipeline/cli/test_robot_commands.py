@@ -37,7 +37,8 @@ def test_the_list_names_every_shipped_robot(run: Run) -> None:
     rows = json.loads(out)
     assert [row["name"] for row in rows] == list_robots()
     assert all(Path(row["file"]).is_file() for row in rows)
-    assert rows[1]["mass_kg"] == pytest.approx(13.1, abs=0.01)
+    masses = {row["name"]: row["mass_kg"] for row in rows}
+    assert masses["go1"] == pytest.approx(13.1, abs=0.01)
     assert run("robot", "list").out.split()[0] == "name"
 
 
@@ -73,7 +74,7 @@ def test_what_looks_wrong_is_said_and_can_be_used(run: Run, tmp_path: Path) -> N
     ("card", "mjcf", "complaint"),
     [
         ({"joint_names": ["FL_hip_joint"]}, (), "joint_names needs 12 names, not 1"),
-        ({"kp_nm_per_rad": [35.0] * 11}, (), "kp_nm_per_rad needs 1 or 12 numbers, not 11"),
+        ({"kp_nm_per_rad": [35.0] * 11}, (), "kp_nm_per_rad needs 1, 3 or 12 numbers, not 11"),
         ({"mass_kg": MISSING}, (), "its card robot.json lacks mass_kg"),
         ({"trunk_body": "torso"}, (), "mine.xml has no body 'torso'"),
         (changed("default_joint_pos_rad", 0, 2.0), (), "outside its limits -1.047 to 1.047"),
@@ -102,7 +103,7 @@ def test_a_bad_robot_gets_one_line_and_nothing_is_written(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["robot", "check", "spot"], ["expert", "train", "--robot", "spot", "--out", "out"]],
+    [["robot", "check", "rex"], ["expert", "train", "--robot", "rex", "--out", "out"]],
     ids=["check", "train"],
 )
 def test_a_robot_that_is_not_there_gets_one_line(
@@ -114,7 +115,8 @@ def test_a_robot_that_is_not_there_gets_one_line(
     monkeypatch.chdir(tmp_path)
     code, out, err = run(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "no robot 'spot'; allowed: aliengo, go1, or a card, or a folder" in err
+    assert "no robot 'rex'; allowed: a1, aliengo, anymal_c, " in err
+    assert ", or a card, or a folder" in err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -168,3 +170,23 @@ def test_an_experts_card_may_name_its_robot_from_its_own_folder(
 
 def test_an_experts_card_may_name_a_shipped_robot(tmp_path: Path) -> None:
     assert load_expert(str(write_expert(tmp_path, "go1"))).policy.robot.name == "go1"
+
+
+def test_a_family_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
+    command = ["robot", "vary", "go1", "--seed", "5", "--out", tmp_path / "family"]
+    code, out, _ = run(*command, "--count", "2")
+    assert code == 0
+    assert "go1-5-001" in out
+    first = _contents(tmp_path / "family" / "go1-5-000")
+    code, out, _ = run(*command, "--count", "3", "--json")
+    assert code == 0
+    assert '"name": "go1-5-002"' in out
+    assert _contents(tmp_path / "family" / "go1-5-000") == first
+    (tmp_path / "family" / "go1-5-001").rename(tmp_path / "family" / "go1-5-003")
+    code, _, err = run(*command, "--count", "4")
+    assert code == 2
+    assert "holds the robot 'go1-5-001', not 'go1-5-003'" in err
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}

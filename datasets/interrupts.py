@@ -1,4 +1,7 @@
-"""Signals: noted until the end of a training step, or raised once."""
+"""Signals: noted until the end of a training step, or raised once.
+
+Collectors' and learners' trainings share it.
+"""
 
 import os
 import signal
@@ -22,10 +25,10 @@ class Stopped(KeyboardInterrupt):
     A KeyboardInterrupt for every signal, so that it is handled like Ctrl-C.
     """
 
-    def __init__(self, number: int, step: int) -> None:
+    def __init__(self, number: int, done: str) -> None:
+        """`done` says what was finished, such as "step 7"."""
         self.signal = signal.Signals(number)
-        self.step = step
-        super().__init__(f"stopped by {self.signal.name} after step {step}")
+        super().__init__(f"stopped by {self.signal.name} after {done}")
 
     @property
     def exit_code(self) -> int:

@@ -1,0 +1,1 @@
+"""Robots from files: described from an MJCF, and varied bodies of a family."""

@@ -1,0 +1,1 @@
+"""A robot's card and clean MJCF from an MJCF of any making."""

@@ -1,0 +1,215 @@
+"""Describe a robot: from an MJCF of any making to a folder with its card and a clean MJCF."""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from collectors.modelling.card_file import write_card
+from collectors.modelling.describing.anatomy import Anatomy, find_anatomy
+from collectors.modelling.describing.body import part_mass, write_body
+from collectors.modelling.describing.drives import (
+    Drives,
+    choose_gains,
+    find_drives,
+    with_armature,
+)
+from collectors.modelling.describing.mjcf import Mjcf, read_mjcf
+from collectors.modelling.describing.notes import Answers, Decision, Notes, shown
+from collectors.modelling.describing.pose import calf_ups, choose_pose
+from collectors.modelling.describing.shapes import (
+    Shape,
+    collision_shapes,
+    farthest,
+    foot_shapes,
+    round_foot,
+    trunk_half_size,
+    width,
+    with_feet_and_knees,
+)
+from collectors.physics.contract.robot_check import RobotFindings, check_robot
+from collectors.physics.mujoco.model import build_model
+from collectors.robots.kinematics import standing_height_m
+from collectors.robots.robot import (
+    CARD_FILE,
+    JOINTS_PER_LEG,
+    N_JOINTS,
+    N_LEGS,
+    RobotCard,
+    RobotError,
+    list_robots,
+    load_robot,
+)
+from datasets.files import check_outside_stores, fsync_tree, replace_durably
+
+ACTION_SCALE_RAD = 0.25
+"""The shipped robots'."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """A robot that was written, how it was described, and what its check found."""
+
+    robot: RobotCard
+    decisions: tuple[Decision, ...]
+    findings: RobotFindings
+
+
+def init_robot(mjcf: Path, out: Path, answers: Answers) -> Described:
+    """Write a robot's folder from an MJCF, if `check_robot` finds it usable.
+
+    RobotError for an MJCF that is none or of no quadruped, for what the user has to say, for a
+    robot that cannot be used, and for a folder that is not empty.
+    """
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise RobotError(f"{out} is there already and not an empty folder; choose another --out")
+    check_outside_stores(out).parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
+    try:
+        robot, decisions = describe(mjcf, folder, answers)
+        findings = check_robot(robot)
+        folder.chmod(0o755)
+        fsync_tree(folder)
+        replace_durably(folder, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    robot = load_robot(str(out))
+    return Described(robot, decisions, replace(findings, robot=robot))
+
+
+def describe(mjcf: Path, folder: Path, answers: Answers) -> tuple[RobotCard, tuple[Decision, ...]]:
+    """Write card and MJCF into a folder, unchecked, and load the card."""
+    notes = Notes(mjcf.name)
+    source = read_mjcf(mjcf, answers, notes)
+    anatomy = find_anatomy(source, answers.weld, notes)
+    name = _name(source, answers, notes)
+    drives = find_drives(anatomy, answers, notes)
+    shapes = collision_shapes(anatomy, answers, notes)
+    robot = _start(anatomy, drives, name, folder)
+    robot, shapes = _on_feet(robot, anatomy, source, shapes, answers, notes)
+    notes.raise_questions()
+    drives = with_armature(drives, robot, answers, notes)
+    robot = _with_sizes(robot, shapes, answers, notes)
+    write_body(robot.mjcf_path, robot, anatomy, shapes, drives)
+    robot = choose_gains(robot, build_model(robot), drives, answers, notes)
+    robot = replace(robot, source=_told(mjcf, notes.decisions))
+    write_body(robot.mjcf_path, robot, anatomy, shapes, drives)
+    write_card(robot)
+    return load_robot(str(folder)), tuple(notes.decisions)
+
+
+def _name(source: Mjcf, answers: Answers, notes: Notes) -> str:
+    own = re.sub(r"[^\w.-]+", "_", source.name).strip("_").lower()
+    name = answers.name or own
+    if not re.fullmatch(r"[\w.-]+", name) or name.strip(".") == "":
+        raise RobotError(f"--name {name}: it has to consist of letters, digits, '_', '-' and '.'")
+    if name in list_robots():
+        notes.ask(f"--name NAME (not the shipped {name})")
+    notes.decide("name", name, "--name" if answers.name else "the file's model")
+    return name
+
+
+def _start(anatomy: Anatomy, drives: Drives, name: str, folder: Path) -> RobotCard:
+    """A card with what is known before feet and pose; the rest holds placeholders."""
+    places = anatomy.anchors.reshape(N_LEGS, JOINTS_PER_LEG, 3)
+    masses = [part_mass(anatomy, part)[0] for part in sorted(set(anatomy.parts.values()))]
+    mass = float(round(sum(masses), 4))
+    none = np.ones(N_JOINTS)
+    return RobotCard(
+        name=name,
+        path=folder / CARD_FILE,
+        mjcf_path=folder / f"{name}.xml",
+        source="",
+        trunk_body=anatomy.trunk_name,
+        foot_geoms=(),
+        knee_geoms=(),
+        joint_names=anatomy.joint_names,
+        joint_signs=anatomy.signs,
+        default_joint_pos_rad=0 * none,
+        joint_lower_rad=drives.lower,
+        joint_upper_rad=drives.upper,
+        kp_nm_per_rad=none,
+        kd_nms_per_rad=none,
+        torque_limit_nm=drives.torque,
+        action_scale_rad=ACTION_SCALE_RAD,
+        mass_kg=mass,
+        foot_radius_m=0.0,
+        hip_offset_m=places[:, 0],
+        thigh_offset_m=(places[:, 1] - places[:, 0]).round(6) + 0.0,
+        knee_offset_m=(places[:, 2] - places[:, 1]).round(6) + 0.0,
+        foot_offset_m=np.zeros((N_LEGS, 3)),
+        nominal_height_m=1.0,
+        trunk_half_size_m=(1.0, 1.0, 1.0),
+        width_m=1.0,
+    )
+
+
+def _on_feet(
+    robot: RobotCard,
+    anatomy: Anatomy,
+    source: Mjcf,
+    shapes: Sequence[Shape],
+    answers: Answers,
+    notes: Notes,
+) -> tuple[RobotCard, list[Shape]]:
+    """With round feet, knees and a default pose; a foot's sphere follows from the pose."""
+    poses = [(name, anatomy.positions(qpos)) for name, qpos in source.poses]
+    places = anatomy.anchors[2::JOINTS_PER_LEG]
+    old = foot_shapes(anatomy, shapes, notes)
+    tips = [farthest(foot, knee)[0] for foot, knee in zip(old, places, strict=True)]
+    robot = replace(robot, foot_offset_m=np.array(tips) - places)
+    _, pose = choose_pose(robot, poses, answers, Notes(notes.file))
+    feet = [round_foot(*each) for each in zip(old, calf_ups(robot, pose), strict=True)]
+    offsets = (np.array([foot.pos for foot in feet]) - places).round(6) + 0.0
+    radius = float(np.mean([foot.size[0] for foot in feet]).round(6))
+    robot = replace(robot, foot_offset_m=offsets, foot_radius_m=radius)
+    origin, pose = choose_pose(robot, poses, answers, notes)
+    robot = replace(robot, default_joint_pos_rad=pose.round(4) + 0.0)
+    shapes, feet, knees, added = with_feet_and_knees(anatomy, shapes, old, feet)
+    robot = replace(
+        robot,
+        foot_geoms=tuple(foot.name for foot in feet),
+        knee_geoms=tuple(knee.name for knee in knees),
+    )
+    _note_feet(robot, old, added, notes)
+    notes.decide("default pose, rad", shown(robot.default_joint_pos_rad), origin)
+    return robot, shapes
+
+
+def _note_feet(robot: RobotCard, old: Sequence[Shape], added: int, notes: Notes) -> None:
+    kinds = {foot.kind.name.removeprefix("mjGEOM_").lower() for foot in old} - {"sphere"}
+    made = f"; each {' or '.join(sorted(kinds))} now a sphere that touches the ground where it did"
+    source = f"the shapes that reach farthest from the knees{made if kinds else ''}"
+    notes.decide("feet", ", ".join(robot.foot_geoms), source)
+    source = f"{added} spheres added at the knee joints" if added else "the file's spheres there"
+    notes.decide("knees", ", ".join(robot.knee_geoms), source)
+
+
+def _with_sizes(
+    robot: RobotCard, shapes: Sequence[Shape], answers: Answers, notes: Notes
+) -> RobotCard:
+    half = trunk_half_size(shapes)
+    height = round(standing_height_m(robot), 3)
+    notes.decide("foot radius, m", f"{robot.foot_radius_m:g}", "feet")
+    notes.decide("nominal height, m", f"{height:g}", "the default pose")
+    box = "--trunk-box" if answers.trunk_half_size_m else "as far as the trunk's shapes reach"
+    notes.decide("trunk box, half sizes, m", " ".join(f"{each:g}" for each in half), box)
+    notes.decide("width, m", f"{width(shapes):g}", "outline of the legs' shapes, hips at 0")
+    notes.decide("mass, kg", f"{robot.mass_kg:g}", "all bodies")
+    notes.decide("action scale, rad", f"{ACTION_SCALE_RAD:g}", "the shipped robots'")
+    x, y, z = half.tolist()
+    return replace(
+        robot, nominal_height_m=height, trunk_half_size_m=(x, y, z), width_m=width(shapes)
+    )
+
+
+def _told(mjcf: Path, decisions: Sequence[Decision]) -> str:
+    """The card's source: the file, and what was not simply read from it."""
+    kept = ("damping", "armature", "default pose", "kp", "kd", "trunk box")
+    told = {d.what.split(",")[0]: d.source for d in decisions if d.what.startswith(kept)}
+    listed = [f"{what}: {source}" for what, source in told.items() if source != "the file's"]
+    return "; ".join([f"{mjcf.name}, by gaitforge robot init", *listed])

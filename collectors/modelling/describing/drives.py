@@ -1,0 +1,263 @@
+"""What a robot's joints can do: limits, torques, armature, damping and gains."""
+
+from dataclasses import dataclass, replace
+
+import mujoco
+import numpy as np
+
+from collectors.modelling.describing.anatomy import Anatomy
+from collectors.modelling.describing.notes import Answers, Notes, joint_values, joints_of, shown
+from collectors.physics.contract.robot_check import standing_load
+from collectors.physics.mujoco.stiffness import joint_inertia, stiffness
+from collectors.physics.mujoco.urdf import FRICTION_SPEED_RADS
+from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
+from collectors.timing import SUBSTEP_S
+
+MAX_SAG_RAD = 0.15
+MAX_STIFFNESS = 0.6
+_SAG_RAD = 0.14
+"""Go1's under its own weight."""
+_DAMPING_RATIO, _LEAST_DAMPING_RATIO = 0.5, 0.1
+"""Of the joint with the most inertia; 0.5 is Aliengo's."""
+_AIM_STIFFNESS = 0.5
+_ARMATURE_SHARES = (0.0015, 0.0025, 0.0037)
+"""Of mass x leg length squared, for hip, thigh and calf; Aliengo's and Go1's, nearly."""
+_VERY_STIFF = 1e6
+_ASKED = 1e5
+"""Stands for a value that the user still has to give."""
+_MOST_TORQUE = 20.0
+_FAST_RADS = 10.0
+"""A trotting knee's speed."""
+
+
+@dataclass(frozen=True)
+class Drives:
+    """Of the joints (12,), SI units; NaN where the file says nothing.
+
+    `kp` and `kd` are those of its position actuators.
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+    torque: np.ndarray
+    damping: np.ndarray
+    armature: np.ndarray
+    kp: np.ndarray
+    kd: np.ndarray
+
+
+def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
+    """Read the joints and their actuators; asks for limits and torques that are missing."""
+    model, names, joints = anatomy.model, anatomy.joint_names, list(anatomy.joints)
+    springs = [n for n, j in zip(names, joints, strict=True) if model.jnt_stiffness[j]]
+    if springs:
+        raise notes.wrong(f"{', '.join(springs)} have springs (stiffness), which cards lack")
+    lower, upper = _limits(anatomy, answers, notes)
+    torque = _torques(anatomy, answers, notes)
+    kp, kd = _servos(anatomy)
+    damping = model.dof_damping[model.jnt_dofadr[joints]]
+    friction = model.dof_frictionloss[model.jnt_dofadr[joints]]
+    source = "the file's"
+    if ((kd == 0) & (damping > 0)).any():
+        kd, damping = np.where(kd == 0, damping, kd), np.where(kd == 0, 0.0, damping)
+        source = "the file's is kd, as its position actuators have no kv"
+    if friction.any():
+        damping = damping + friction / FRICTION_SPEED_RADS
+        source += f", plus its dry friction as it is at {FRICTION_SPEED_RADS:g} rad/s"
+    told = joint_values("--damping", answers.damping, names)
+    damping = np.where(np.isfinite(told), told, damping)
+    source = _source("--damping", told, source)
+    notes.decide("damping, Nms/rad", shown(damping), source)
+    return Drives(lower, upper, torque, damping, _armature(anatomy, answers), kp, kd)
+
+
+def _limits(anatomy: Anatomy, answers: Answers, notes: Notes) -> tuple[np.ndarray, np.ndarray]:
+    """(12,) lowest and highest angles; far ones where they are still to be asked."""
+    model, joints, ends = anatomy.model, list(anatomy.joints), []
+    ranged = np.array(model.jnt_limited[joints], dtype=bool)
+    for side, (what, far) in enumerate((("lower", -_ASKED), ("upper", _ASKED))):
+        given = {joint: limits[side] for joint, limits in answers.limits.items()}
+        told = joint_values("--limit", given, anatomy.joint_names)
+        own = np.where(ranged, model.jnt_range[joints][:, side], far)
+        ends.append(np.where(np.isfinite(told), told, own).round(5))
+        source = _source("--limit", told, "joint ranges")
+        notes.decide(f"{what} limits, rad", shown(ends[side]), source)
+    for name, low, high in zip(anatomy.joint_names, *ends, strict=True):
+        if low >= high:
+            raise notes.wrong(f"--limit {name}={low:g}:{high:g}: the first has to be the lower")
+    _ask(notes, "--limit", "LOW:HIGH", ends[1] == _ASKED, anatomy.joint_names)
+    return ends[0], ends[1]
+
+
+def _ask(notes: Notes, option: str, form: str, which: np.ndarray, names: tuple[str, ...]) -> None:
+    if which.any():
+        notes.ask(f"{option} {','.join(f'{each}={form}' for each in joints_of(which, names))}")
+
+
+def _source(option: str, told: np.ndarray, own: str = "the file's") -> str:
+    """Where values (12,) come from, some or all of them told (not NaN)."""
+    if np.isfinite(told).all():
+        return option
+    return f"{own}, and {option}" if np.isfinite(told).any() else own
+
+
+def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
+    """(12,) the smallest limit of actuators and joint."""
+    model, found, sources = anatomy.model, np.full(N_JOINTS, _ASKED), set[str]()
+    for i, joint in enumerate(anatomy.joints):
+        limits = []
+        for a in _actuators(model, joint):
+            gear = abs(float(model.actuator_gear[a, 0]))
+            if model.actuator_forcelimited[a]:
+                force = float(np.abs(model.actuator_forcerange[a]).min())
+                limits.append((force * gear, "actuators' forcerange"))
+            motor = not model.actuator_biasprm[a, 1]
+            if model.actuator_ctrllimited[a] and motor:
+                control = float(np.abs(model.actuator_ctrlrange[a]).min())
+                gain = abs(float(model.actuator_gainprm[a, 0]))
+                limits.append((control * gain * gear, "motors' ctrlrange and gear"))
+        if model.jnt_actfrclimited[joint]:
+            limits.append((float(np.abs(model.jnt_actfrcrange[joint]).min()), "actuatorfrcrange"))
+        if limits:
+            found[i], source = min(limits)
+            sources.add(source)
+    told = joint_values("--torque", answers.torque_nm, anatomy.joint_names)
+    found = np.where(np.isfinite(told), told, found)
+    _ask(notes, "--torque", "NM", found == _ASKED, anatomy.joint_names)
+    source = _source("--torque", told, "; ".join(sorted(sources)))
+    notes.decide("torque limits, Nm", shown(found), source)
+    return found
+
+
+def _actuators(model: mujoco.MjModel, joint: int) -> list[int]:
+    return [a for a in range(model.nu) if model.actuator_trnid[a, 0] == joint]
+
+
+def _servos(anatomy: Anatomy) -> tuple[np.ndarray, np.ndarray]:
+    """(12,) kp and kv of position actuators at the joints."""
+    gains = np.full((2, N_JOINTS), np.nan)
+    model = anatomy.model
+    for i, joint in enumerate(anatomy.joints):
+        for a in _actuators(model, joint):
+            bias = -model.actuator_biasprm[a, 1:3] * float(model.actuator_gear[a, 0]) ** 2
+            if bias[0] > 0:
+                gains[:, i] = bias
+    return gains[0], gains[1]
+
+
+def _armature(anatomy: Anatomy, answers: Answers) -> np.ndarray:
+    model = anatomy.model
+    own = model.dof_armature[model.jnt_dofadr[list(anatomy.joints)]]
+    told = joint_values("--armature", answers.armature, anatomy.joint_names)
+    return np.where(np.isfinite(told), told, own)
+
+
+def with_armature(drives: Drives, robot: RobotCard, answers: Answers, notes: Notes) -> Drives:
+    """Armature of the shipped robots, for weight and leg length, where a joint has none."""
+    none = drives.armature == 0
+    size = robot.mass_kg * robot.leg_length_m**2
+    derived = np.tile(_ARMATURE_SHARES, N_LEGS) * size
+    armature = np.where(none, [float(f"{value:.2g}") for value in derived], drives.armature)
+    source = "--armature" if answers.armature else "the file's"
+    if none.any():
+        which = ", ".join(joints_of(none, robot.joint_names))
+        source = f"Aliengo's for this mass and leg length, where the file has none: {which}"
+    notes.decide("armature, kg m2", shown(armature), source)
+    return replace(drives, armature=armature)
+
+
+def choose_gains(
+    robot: RobotCard, model: mujoco.MjModel, drives: Drives, answers: Answers, notes: Notes
+) -> RobotCard:
+    """The robot with the file's gains where they hold its weight and are stable, else own ones.
+
+    RobotError for limits or torques that do not allow standing, or too little inertia.
+    """
+    stiff = replace(robot, kp_nm_per_rad=np.full(N_JOINTS, _VERY_STIFF))
+    torque = np.abs(standing_load(stiff).torque_nm)
+    told = joint_values("--kp", answers.kp, robot.joint_names)
+    kp, source = np.where(np.isfinite(told), told, drives.kp), _source("--kp", told)
+    if why := _why_not_kp(robot, model, kp, torque):
+        kp = np.where(np.isfinite(told), told, _rounded_up(float(torque.max()) / _SAG_RAD))
+        source = _source("--kp", told, f"{_SAG_RAD:g} rad of sag under the weight; {why}")
+    notes.decide("kp, Nm/rad", shown(kp), source)
+    told = joint_values("--kd", answers.kd, robot.joint_names)
+    kd, source = np.where(np.isfinite(told), told, drives.kd), _source("--kd", told)
+    if why := why or _why_not_kd(robot, model, kp, kd):
+        chosen, ratio = _choose_kd(robot, model, kp)
+        kd = np.where(np.isfinite(told), told, chosen)
+        source = _source("--kd", told, f"damping ratio {ratio:.2f} of the heaviest joint; {why}")
+    notes.decide("kd, Nms/rad", shown(kd), source)
+    _caution(robot, drives, float(torque.max()), notes)
+    return replace(robot, kp_nm_per_rad=kp, kd_nms_per_rad=kd)
+
+
+def _why_not_kp(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray, torque: np.ndarray) -> str:
+    """What is wrong with kp (12,) for the torque (12,) of standing; empty if nothing."""
+    if not np.isfinite(kp).all():
+        return "the file has no position actuators"
+    sag = float((torque / kp).max())
+    if sag > MAX_SAG_RAD:
+        return f"the file's kp sags by {sag:.2f} rad"
+    if stiffness(robot, model, kp, np.zeros(N_JOINTS))[0] > _AIM_STIFFNESS:
+        return f"the file's kp of {shown(kp)} is too stiff for the physics step"
+    return ""
+
+
+def _why_not_kd(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray, kd: np.ndarray) -> str:
+    """What is wrong with kd (12,); empty if nothing."""
+    if not np.isfinite(kd).all():
+        return "the file has none"
+    critical, own = _critical_damping(robot, model, kp)
+    if (float(kd.min()) + own) / critical < _LEAST_DAMPING_RATIO:
+        return f"the file's is {(float(kd.min()) + own) / critical:.2f} of critical damping"
+    share = stiffness(robot, model, kp, kd)[0]
+    if share < MAX_STIFFNESS:
+        return ""
+    return f"the file's reaches {share:.1f} of what the physics step bears, not {MAX_STIFFNESS:g}"
+
+
+def _critical_damping(
+    robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray
+) -> tuple[float, float]:
+    """Critical damping of the joint with the most inertia, and its passive damping, Nms/rad."""
+    inertia = joint_inertia(robot, model).diagonal()
+    heaviest = int(np.argmax(inertia))
+    own = float(model.dof_damping[model.joint(robot.joint_names[heaviest]).dofadr[0]])
+    return 2 * float(np.sqrt(kp[heaviest] * inertia[heaviest])), own
+
+
+def _choose_kd(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray) -> tuple[float, float]:
+    """A kd of half of critical damping, or what the step bears; and its damping ratio."""
+    critical, own = _critical_damping(robot, model, kp)
+    kd = max(_DAMPING_RATIO * critical - own, 0.01 * float(kp.max()))
+    while stiffness(robot, model, kp, np.full(N_JOINTS, kd))[0] > _AIM_STIFFNESS:
+        kd *= 0.9
+        if (kd + own) / critical < _LEAST_DAMPING_RATIO:
+            raise robot.wrong(
+                f"no gains are stable at the physics step of {1000 * SUBSTEP_S:g} ms: joints have "
+                f"too little inertia; give --armature hip=KGM2,thigh=KGM2,calf=KGM2"
+            )
+    return float(f"{kd:.2g}"), (kd + own) / critical
+
+
+def _caution(robot: RobotCard, drives: Drives, standing_nm: float, notes: Notes) -> None:
+    """Note what a file says and a robot hardly has."""
+    turning = drives.upper - drives.lower > 2 * np.pi
+    if turning.any():
+        what = f"{', '.join(joints_of(turning, robot.joint_names))} can turn all round"
+        notes.decide("caution", what, "--limit sets other ranges")
+    times = drives.torque.max() / standing_nm
+    if times > _MOST_TORQUE:
+        what = f"torque limits of {times:.0f} times what standing takes"
+        notes.decide("caution", what, "--torque sets others")
+    brake = drives.damping * _FAST_RADS
+    if (brake > drives.torque / 2).any():
+        what = f"damping brakes by {brake.max():.0f} Nm at {_FAST_RADS:g} rad/s"
+        notes.decide("caution", what, "--damping sets another")
+
+
+def _rounded_up(value: float) -> float:
+    """A positive value rounded up to two digits."""
+    unit = 10.0 ** (np.floor(np.log10(value)) - 1)
+    return float(f"{np.ceil(value / unit) * unit:.2g}")

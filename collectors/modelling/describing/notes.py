@@ -1,0 +1,110 @@
+"""What describing a robot is told, decides and asks for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, LEGS, N_LEGS, RobotError
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the user says of a robot; the file decides what is left out.
+
+    Values of joints are by the joint's name, or by hip, thigh and calf for every leg.
+
+    Attributes:
+        weld: names of joints to fix where the file's key frame, or its own pose, has them.
+        limits: lowest and highest angle in rad.
+        trunk_half_size_m: a box that replaces the trunk's shapes.
+        leave_out_meshes: go on without colliding meshes whose files are missing.
+    """
+
+    name: str | None = None
+    weld: tuple[str, ...] = ()
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    torque_nm: Mapping[str, float] = field(default_factory=dict)
+    pose_rad: Mapping[str, float] = field(default_factory=dict)
+    knees: str | None = None
+    kp: Mapping[str, float] = field(default_factory=dict)
+    kd: Mapping[str, float] = field(default_factory=dict)
+    armature: Mapping[str, float] = field(default_factory=dict)
+    damping: Mapping[str, float] = field(default_factory=dict)
+    trunk_half_size_m: tuple[float, float, float] | None = None
+    leave_out_meshes: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One thing that was decided, and where it comes from."""
+
+    what: str
+    value: str
+    source: str
+
+
+class Notes:
+    """Decisions in their order, and the options that the user still has to give."""
+
+    def __init__(self, file: str):
+        self.file = file
+        self.decisions: list[Decision] = []
+        self._questions: list[str] = []
+
+    def decide(self, what: str, value: str, source: str) -> None:
+        """Note a decision."""
+        self.decisions.append(Decision(what, value, source))
+
+    def ask(self, option: str) -> None:
+        """Note an option that has to be given, with the form of its value."""
+        self._questions.append(option)
+
+    def raise_questions(self) -> None:
+        """RobotError that lists the options to give, if there are any."""
+        if self._questions:
+            raise self.wrong(f"it does not say everything; give {' '.join(self._questions)}")
+
+    def wrong(self, message: str) -> RobotError:
+        """An error about the file, to raise."""
+        return RobotError(f"{self.file}: {message}")
+
+
+def joint_values(
+    option: str, given: Mapping[str, float], joint_names: tuple[str, ...]
+) -> np.ndarray:
+    """(12,) given values, NaN where there is none; a joint's own goes before its kind's."""
+    unknown = sorted(set(given) - {*JOINTS_OF_A_LEG, *joint_names})
+    if unknown:
+        raise RobotError(
+            f"{option} names {', '.join(unknown)}; allowed: {', '.join(JOINTS_OF_A_LEG)}, or a "
+            f"joint's own name: {', '.join(joint_names)}"
+        )
+    kinds = JOINTS_OF_A_LEG * N_LEGS
+    values = [
+        given.get(name, given.get(kind, np.nan))
+        for name, kind in zip(joint_names, kinds, strict=True)
+    ]
+    return np.array(values, dtype=np.float64)
+
+
+def joints_of(chosen: np.ndarray, joint_names: tuple[str, ...]) -> list[str]:
+    """Joints chosen by a mask (12,): hip, thigh and calf where all legs' are, else their names."""
+    kinds = [kind for k, kind in enumerate(JOINTS_OF_A_LEG) if chosen[k::JOINTS_PER_LEG].all()]
+    others = [
+        name
+        for i, name in enumerate(joint_names)
+        if chosen[i] and JOINTS_OF_A_LEG[i % JOINTS_PER_LEG] not in kinds
+    ]
+    return kinds + others
+
+
+def shown(values: np.ndarray) -> str:
+    """Numbers of joints (12,), as short as they are alike."""
+    legs = values.reshape(N_LEGS, JOINTS_PER_LEG)
+    if np.ptp(values) == 0:
+        return f"{values[0]:g}"
+    if (np.ptp(legs, axis=0) == 0).all():
+        return ", ".join(f"{k} {v:g}" for k, v in zip(JOINTS_OF_A_LEG, legs[0], strict=True))
+    rows = (" ".join(f"{value:g}" for value in leg) for leg in legs)
+    return ", ".join(f"{name} {row}" for name, row in zip(LEGS, rows, strict=True))

@@ -1,0 +1,203 @@
+"""A robot's colliding shapes as primitives: feet, knees, trunk box and width."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import mujoco
+import numpy as np
+
+from collectors.modelling.describing.anatomy import Anatomy
+from collectors.modelling.describing.notes import Answers, Notes
+from collectors.robots.robot import JOINTS_PER_LEG, LEGS, N_LEGS
+
+_G = mujoco.mjtGeom
+_PRIMITIVES = (
+    *(_G.mjGEOM_SPHERE, _G.mjGEOM_CAPSULE, _G.mjGEOM_ELLIPSOID, _G.mjGEOM_CYLINDER),
+    _G.mjGEOM_BOX,
+)
+_SPHERE_LEAD_M = 0.01
+_SOLE_M = 0.005
+_LEAST_HALF_HEIGHT_M = 0.02
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A shape in the trunk's frame with all joints at 0.
+
+    Attributes:
+        part: 0 for the trunk, 1 + i for what joint i moves.
+        kind: a primitive.
+        size, pos, axes: (3,), (3,) m, (3, 3) columns, as MuJoCo has them.
+        vertices: (V, 3) of the mesh that the primitive replaces.
+    """
+
+    part: int
+    kind: mujoco.mjtGeom
+    size: np.ndarray
+    pos: np.ndarray
+    axes: np.ndarray
+    name: str = ""
+    vertices: np.ndarray | None = None
+
+    def outline(self) -> tuple[np.ndarray, float]:
+        """Points (P, 3) and a radius: the shape is the hull of balls around the points."""
+        a, b, c = self.size
+        if self.kind == _G.mjGEOM_SPHERE:
+            points, radius = np.zeros((1, 3)), a
+        elif self.kind == _G.mjGEOM_CAPSULE:
+            points, radius = np.array([[0, 0, b], [0, 0, -b]]), a
+        elif self.kind == _G.mjGEOM_CYLINDER:
+            turn = np.linspace(0, 2 * np.pi, 33)[:-1]
+            rim = np.stack([a * np.cos(turn), a * np.sin(turn)], axis=1)
+            points = np.concatenate([np.insert(rim, 2, end, axis=1) for end in (b, -b)])
+            radius = 0.0
+        elif self.kind == _G.mjGEOM_BOX:
+            points, radius = np.array([*np.ndindex(2, 2, 2)]) * 2.0 * self.size - self.size, 0.0
+        else:
+            turn, rise = np.meshgrid(np.linspace(0, 2 * np.pi, 33), np.linspace(0, np.pi, 17))
+            ball = [np.sin(rise) * np.cos(turn), np.sin(rise) * np.sin(turn), np.cos(rise)]
+            points, radius = np.stack(ball, axis=-1).reshape(-1, 3) * [a, b, c], 0.0
+        return self.pos + points @ self.axes.T, float(radius)
+
+    def true_outline(self) -> tuple[np.ndarray, float]:
+        """As `outline`, of the mesh where there was one."""
+        return (self.vertices, 0.0) if self.vertices is not None else self.outline()
+
+
+def collision_shapes(anatomy: Anatomy, answers: Answers, notes: Notes) -> list[Shape]:
+    """The robot's colliding shapes; a mesh becomes the box or capsule that encloses it."""
+    model, shapes, fitted = anatomy.model, [], 0
+    for g in range(model.ngeom):
+        part = anatomy.parts.get(int(model.geom_bodyid[g]))
+        if part is None or not (model.geom_contype[g] or model.geom_conaffinity[g]):
+            continue
+        kind, name = _G(int(model.geom_type[g])), model.geom(g).name
+        pos = anatomy.places(anatomy.data.geom_xpos[g])
+        axes = anatomy.axes.T @ anatomy.data.geom_xmat[g].reshape(3, 3)
+        if kind in _PRIMITIVES:
+            shapes.append(Shape(part, kind, model.geom_size[g].copy(), pos, axes, name))
+        elif kind == _G.mjGEOM_MESH:
+            mesh = model.mesh(int(model.geom_dataid[g]))
+            first, count = int(mesh.vertadr[0]), int(mesh.vertnum[0])
+            vertices = pos + model.mesh_vert[first : first + count] @ axes.T
+            shapes.append(replace(_enclosing(vertices, axes), part=part, name=name))
+            fitted += 1
+        else:
+            raise notes.wrong(f"shape '{name}' is of a kind that no robot here may have: {kind}")
+    if fitted:
+        text = f"{fitted} replaced by the smallest box or capsule around each"
+        notes.decide("meshes", text, "colliding shapes have to be primitives")
+    if answers.trunk_half_size_m:
+        half = np.array(answers.trunk_half_size_m)
+        box = Shape(0, _G.mjGEOM_BOX, half, np.zeros(3), np.eye(3))
+        shapes = [box, *(shape for shape in shapes if shape.part)]
+    elif not any(shape.part == 0 for shape in shapes):
+        notes.ask("--trunk-box X,Y,Z (half sizes in m: the trunk has no colliding shape)")
+    return shapes
+
+
+def _enclosing(vertices: np.ndarray, axes: np.ndarray) -> Shape:
+    """The smallest of: boxes along the mesh's principal axes and the trunk's, and a capsule."""
+    found = []
+    for frame in (axes, np.eye(3)):
+        local = vertices @ frame
+        low, high = local.min(axis=0), local.max(axis=0)
+        half, middle = (high - low) / 2, (high + low) / 2
+        box = Shape(0, _G.mjGEOM_BOX, half, frame @ middle, frame, vertices=vertices)
+        found.append((8 * half.prod(), box))
+        along = int(np.argmax(half))
+        turned = np.roll(frame, 2 - along, axis=1)  # its z is the longest axis
+        around = (local - middle) @ np.roll(np.eye(3), 2 - along, axis=1)
+        radius = float(np.linalg.norm(around[:, :2], axis=1).max())
+        # The caps' spheres have to hold the vertices beyond the capsule's cylinder.
+        rise = np.sqrt(np.maximum(radius**2 - (around[:, :2] ** 2).sum(axis=1), 0.0))
+        length = float(np.maximum(np.abs(around[:, 2]) - rise, 0.0).max())
+        size = np.array([radius, max(length, 1e-4), 0.0])
+        volume = np.pi * radius**2 * (2 * length + 4 / 3 * radius)
+        capsule = Shape(0, _G.mjGEOM_CAPSULE, size, frame @ middle, turned, vertices=vertices)
+        found.append((volume, capsule))
+    return min(found, key=lambda each: each[0])[1]
+
+
+def foot_shapes(anatomy: Anatomy, shapes: Sequence[Shape], notes: Notes) -> list[Shape]:
+    """Of each calf, the shape that reaches farthest from the knee; a sphere if about as far."""
+    feet = []
+    for leg in range(N_LEGS):
+        knee, part = anatomy.anchors[JOINTS_PER_LEG * leg + 2], JOINTS_PER_LEG * (leg + 1)
+        own = [shape for shape in shapes if shape.part == part]
+        if not own:
+            raise notes.wrong(
+                f"no colliding shape is below the knee of {LEGS[leg]}, "
+                f"{anatomy.joint_names[part - 1]}: give its foot a sphere in the MJCF"
+            )
+        spheres = [_SPHERE_LEAD_M * (shape.kind == _G.mjGEOM_SPHERE) for shape in own]
+        reach = [farthest(shape, knee)[1] for shape in own]
+        feet.append(own[int(np.argmax(np.add(reach, spheres)))])
+    return feet
+
+
+def farthest(shape: Shape, place: np.ndarray) -> tuple[np.ndarray, float]:
+    """The middle (3,) of a shape's farthest balls from a place, and how far they reach."""
+    points, radius = shape.true_outline()
+    distance = np.linalg.norm(points - place, axis=1)
+    middle = points[distance > distance.max() - _SOLE_M].mean(axis=0)
+    return middle, float(distance.max()) + radius
+
+
+def round_foot(shape: Shape, up: np.ndarray) -> Shape:
+    """A sphere that touches the ground where a foot's shape does, `up` (3,) being the vertical."""
+    if shape.kind == _G.mjGEOM_SPHERE:
+        return shape
+    slender = shape.kind in (_G.mjGEOM_CAPSULE, _G.mjGEOM_CYLINDER)
+    radius = float(shape.size[0] if slender else shape.size.min())
+    points, around = shape.true_outline()
+    rise = points @ up
+    sole = points[rise < rise.min() + _SOLE_M]
+    centre = (sole.min(axis=0) + sole.max(axis=0)) / 2
+    centre = centre + up * (rise.min() - around + radius - centre @ up)
+    return _sphere(shape.part, radius, centre.round(5) + 0.0, shape.name)
+
+
+def _sphere(part: int, radius: float, place: np.ndarray, name: str) -> Shape:
+    size = np.array([radius, 0.0, 0.0])
+    return Shape(part, _G.mjGEOM_SPHERE, size, place, np.eye(3), name)
+
+
+def with_feet_and_knees(
+    anatomy: Anatomy, shapes: Sequence[Shape], old: Sequence[Shape], new: Sequence[Shape]
+) -> tuple[list[Shape], list[Shape], list[Shape], int]:
+    """Shapes with new feet for the old and spheres at knees; feet, knees, how many were added."""
+    feet = [replace(foot, name=foot.name or f"{LEGS[i]}_foot") for i, foot in enumerate(new)]
+    rest, knees, added = [s for s in shapes if not any(s is foot for foot in old)], [], 0
+    radius = min(float(foot.size[0]) for foot in feet)
+    for leg in range(N_LEGS):
+        place, part = anatomy.anchors[JOINTS_PER_LEG * leg + 2], JOINTS_PER_LEG * leg + 2
+        own = [s for s in rest if s.part == part and s.kind == _G.mjGEOM_SPHERE]
+        there = [s for s in own if np.linalg.norm(s.pos - place) < s.size[0] / 2]
+        added += not there
+        knee = there[0] if there else _sphere(part, radius, place, "")
+        rest = [shape for shape in rest if shape is not knee]
+        knees.append(replace(knee, name=knee.name or f"{LEGS[leg]}_knee"))
+    return [*rest, *feet, *knees], feet, knees, added
+
+
+def trunk_half_size(shapes: Sequence[Shape]) -> np.ndarray:
+    """(3,) m: how far the trunk's shapes reach from its origin along x, y and upwards."""
+    low, high = _extent([shape for shape in shapes if shape.part == 0])
+    half = np.maximum(-low, high)
+    half[2] = max(high[2], _LEAST_HALF_HEIGHT_M)
+    return half.round(4)
+
+
+def width(shapes: Sequence[Shape]) -> float:
+    """The outline across the legs in m; thighs and calves do not move sideways by themselves."""
+    low, high = _extent([shape for shape in shapes if shape.part])
+    return float((2 * max(-low[1], high[1])).round(4))
+
+
+def _extent(shapes: Sequence[Shape]) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and largest coordinates (3,) of shapes."""
+    outlines = [shape.outline() for shape in shapes]
+    low = np.min([points.min(axis=0) - radius for points, radius in outlines], axis=0)
+    high = np.max([points.max(axis=0) + radius for points, radius in outlines], axis=0)
+    return low, high

@@ -1,0 +1,62 @@
+"""A policy evaluated on several robots, beside each robot's own expert."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from collectors.robots.robot import RobotCard
+from datasets.files import check_outside_stores
+from flows.progress import Reporter
+from flows.stages.evaluate import EvaluatePlan, evaluate_policy
+from flows.tasks.policies import PolicySource
+
+
+@dataclass(frozen=True)
+class BodyResult:
+    """Means over the cells of a grid on one robot; shares are of its own expert's return.
+
+    Without an expert `expert_return` and `share` are None.
+    """
+
+    robot: str
+    return_: float
+    success: float
+    survival: float
+    expert_return: float | None = None
+    share: float | None = None
+
+
+def evaluate_bodies(
+    source: PolicySource,
+    plan: EvaluatePlan,
+    robots: Sequence[RobotCard],
+    reporter: Reporter,
+    out: Path | None = None,
+    experts: Mapping[str, str] | None = None,
+) -> list[BodyResult]:
+    """Evaluate a policy on robots, one after the other.
+
+    Args:
+        plan: its robot is replaced by each.
+        out: folder in which each evaluation is kept and, at the next call, found.
+        experts: robot's name -> expert that is evaluated on the same episodes.
+
+    Raises:
+        ValueError: as `evaluate_policy`.
+    """
+    if out is not None:
+        check_outside_stores(out).mkdir(parents=True, exist_ok=True)
+    results = []
+    for number, robot in enumerate(robots, start=1):
+        own = replace(plan, robot=str(robot.path))
+        reporter.say(f"{robot.name}, {number} of {len(robots)}")
+        kept = out / f"{robot.name}.json" if out else None
+        found = evaluate_policy(source, own, reporter, kept)
+        result = BodyResult(robot.name, found.return_, found.success, found.survival)
+        if expert := (experts or {}).get(robot.name):
+            beside = PolicySource("expert", expert=expert)
+            kept = out / f"{robot.name}.expert.json" if out else None
+            theirs = evaluate_policy(beside, own, reporter, kept).return_
+            result = replace(result, expert_return=theirs, share=found.return_ / theirs)
+        results.append(result)
+    return results

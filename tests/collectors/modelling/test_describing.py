@@ -1,0 +1,424 @@
+"""`robot init`: what becomes of MJCFs as collections have them, and what it asks for or refuses."""
+
+# MuJoCo's compiled modules come without type stubs.
+# pyright: reportAttributeAccessIssue=false
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectors.modelling.describing.describe import Described, describe, init_robot
+from collectors.modelling.describing.notes import Answers
+from collectors.physics.mujoco.model import build_model
+from collectors.physics.mujoco.stiffness import stiffness
+from collectors.robots.kinematics import LegKinematics
+from collectors.robots.robot import KNEES, N_JOINTS, N_LEGS, RobotError
+from tests.collectors.making import robot_of_another_shape
+from tests.collectors.robots.menagerie_files import FOOT, menagerie_file, turned_file
+
+FEET = ("LF", "RF", "LH", "RH")
+UNSEEN = 'contype="0" conaffinity="0"'
+WHOLE = (
+    ('class="visual" mesh="shell"', 'class="visual" type="sphere" size="0.01"'),
+    ('file="paint.png"', 'builtin="flat" width="8" height="8"'),
+    ('<mesh file="shell.obj"/>', ""),
+)
+"""Edits after which no file is missing."""
+SERVO = 'kp="90" kv="2"'
+
+
+def init(tmp_path: Path, *edits: tuple[str, str], answers: Answers | None = None) -> Described:
+    path = menagerie_file(tmp_path / "collection", *edits)
+    return init_robot(path, tmp_path / "robot", answers or Answers())
+
+
+def refusal(path: Path, **answers: Any) -> str:
+    """The one line that an MJCF gets; nothing is written."""
+    out = path.parent / "robot"
+    with pytest.raises(RobotError) as caught:
+        init_robot(path, out, Answers(**answers))
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
+    assert not list(path.parent.glob(".robot*"))
+    return str(caught.value)
+
+
+def decided(described: Described, what: str) -> str:
+    """Value and source of a decision."""
+    found = {each.what: f"{each.value} ({each.source})" for each in described.decisions}
+    return found[what]
+
+
+def test_a_collections_file_becomes_a_robot(tmp_path: Path) -> None:
+    described = init(tmp_path)
+    robot = described.robot
+    assert described.findings.warnings == ()
+    assert sorted(path.name for path in robot.path.parent.iterdir()) == ["beast.xml", "robot.json"]
+    assert robot.joint_names[:6] == ("LF_HAA", "LF_HFE", "LF_KFE", "RF_HAA", "RF_HFE", "RF_KFE")
+    assert robot.joint_names[6::3] == ("LH_HAA", "RH_HAA")
+    assert robot.joint_signs.reshape(N_LEGS, 3).tolist() == [[1, -1, -1], [-1, -1, -1]] * 2
+    np.testing.assert_allclose(robot.hip_offset_m[:, :2], 0.01 * np.array(
+        [[22, 5], [22, -5], [-22, 5], [-22, -5]]))  # fmt: skip
+    np.testing.assert_allclose(robot.thigh_offset_m[:, 1], [0.08, -0.08, 0.08, -0.08])
+    np.testing.assert_allclose(robot.knee_offset_m, [[0, 0, -0.2]] * 4)
+    assert robot.knee_signs.tolist() == list(KNEES["inward"])
+    np.testing.assert_allclose(robot.joint_upper_rad[:3], np.radians([40, 100, 150]), atol=1e-5)
+    assert set(robot.torque_limit_nm) == {40.0}
+    assert set(robot.kp_nm_per_rad) == {90.0}
+    assert robot.trunk_half_size_m == (0.3, 0.06, 0.08)
+    assert robot.width_m == pytest.approx(2 * (0.05 + 0.08 + 0.01 + 0.02))
+    assert robot.foot_geoms == FEET
+    # The capsule's lower end, at the feet's bodies.
+    np.testing.assert_allclose(robot.foot_offset_m, [[0, -0.01, -0.2]] * 4, atol=1e-5)
+    assert robot.foot_radius_m == 0.02
+    assert robot.mass_kg == pytest.approx(float(build_model(robot).body_subtreemass[1]), abs=1e-3)
+    assert "3 in" not in decided(described, "feet")
+    assert decided(described, "knees").endswith("(4 spheres added at the knee joints)")
+    assert decided(described, "default pose, rad").endswith("(key frame 'home')")
+    assert robot.nominal_height_m == pytest.approx(0.4 * np.cos(0.7) + 0.02, abs=1e-3)
+
+
+def test_the_clean_mjcf_is_plain(tmp_path: Path) -> None:
+    robot = init(tmp_path).robot
+    root = ET.parse(robot.mjcf_path).getroot()
+    assert {each.tag for each in root} == {"compiler", "option", "default", "worldbody"}
+    tags = {each.tag for each in root.iter("worldbody") for each in each.iter()}
+    assert tags == {"worldbody", "body", "inertial", "joint", "geom"}
+    assert "quat" not in {key for body in root.iter("body") for key in body.attrib}
+    model = mujoco.MjModel.from_xml_path(str(robot.mjcf_path))
+    bits = {int(model.geom(name).conaffinity[0]) for name in robot.knee_geoms}
+    assert bits == {1}
+    assert set(model.geom_contype) == {0}
+    by_body = model.geom_conaffinity[model.geom_bodyid == model.body("base").id]
+    assert by_body.tolist() == [3, 3, 3]
+    assert model.opt.timestep == 0.005
+
+
+def test_masses_and_inertias_are_the_files(tmp_path: Path) -> None:
+    path = menagerie_file(tmp_path, *WHOLE)
+    robot, _ = describe(path, tmp_path, Answers())
+    old, new = (mujoco.MjModel.from_xml_path(str(each)) for each in (path, robot.mjcf_path))
+    poses = []
+    for model in (old, new):
+        data = mujoco.MjData(model)
+        data.qpos[:7] = 0, 0, 0, 1, 0, 0, 0
+        for name, angle in zip(robot.joint_names, robot.default_joint_pos_rad, strict=True):
+            data.joint(name).qpos[0] = angle
+        mujoco.mj_forward(model, data)
+        inertia = np.empty((model.nv, model.nv))
+        mujoco.mj_fullM(model, data, inertia)
+        dofs = [model.joint(name).dofadr[0] for name in robot.joint_names]
+        order = [*range(6), *dofs]
+        poses.append((inertia[np.ix_(order, order)], data.subtree_com[1] - data.xpos[1]))
+    np.testing.assert_allclose(poses[0][0], poses[1][0], atol=2e-5)
+    np.testing.assert_allclose(poses[0][1], poses[1][1], atol=1e-5)
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**31), st.sampled_from(sorted(KNEES)))
+def test_the_cards_kinematics_are_the_files(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, knees: str
+) -> None:
+    """Legs of any shape, signs and zeros, with bodies' frames turned in any way."""
+    folder, rng = tmp_path_factory.mktemp("turned"), np.random.default_rng(seed)
+    drawn = robot_of_another_shape(seed)
+    wide = replace(
+        drawn,
+        joint_lower_rad=drawn.default_joint_pos_rad - 6.0,
+        joint_upper_rad=drawn.default_joint_pos_rad + 6.0,
+    )
+    turned_file(folder / "turned.xml", wide, seed)
+    robot, _ = describe(folder / "turned.xml", folder, Answers(knees=knees))
+    assert robot.joint_names == drawn.joint_names
+    np.testing.assert_array_equal(robot.joint_signs, drawn.joint_signs)
+    assert robot.knee_signs.tolist() == list(KNEES[knees])
+    model = mujoco.MjModel.from_xml_path(str(folder / "turned.xml"))
+    data, kinematics = mujoco.MjData(model), LegKinematics(robot)
+    for _ in range(3):
+        joint_pos = robot.default_joint_pos_rad + rng.uniform(-1.0, 1.0, N_JOINTS)
+        for name, angle in zip(robot.joint_names, joint_pos, strict=True):
+            data.joint(name).qpos[0] = angle
+        mujoco.mj_kinematics(model, data)
+        axes, origin = data.body("trunk").xmat.reshape(3, 3), data.body("trunk").xpos
+        feet = [(data.geom(name).xpos - origin) @ axes for name in robot.foot_geoms]
+        np.testing.assert_allclose(kinematics.foot_positions(joint_pos[None])[0], feet, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "foot",
+    [
+        FOOT,
+        'size="0.02" fromto="0 0 -0.03 0 0 0.03"',
+        'type="cylinder" size="0.02 0.01"',
+        'type="box" size="0.04 0.01 0.02"',
+        'type="ellipsoid" size="0.04 0.02 0.02"',
+        'type="mesh" mesh="block"',
+    ],
+)
+def test_a_foot_of_any_shape_becomes_a_sphere_that_touches_the_ground_where_it_did(
+    tmp_path: Path, foot: str
+) -> None:
+    path = menagerie_file(tmp_path, *WHOLE, foot=foot)
+    robot, _ = describe(path, tmp_path, Answers())
+    lowest = []
+    for file in (path, robot.mjcf_path):
+        spec = mujoco.MjSpec.from_file(str(file))
+        spec.worldbody.add_geom(
+            name="ground", type=mujoco.mjtGeom.mjGEOM_BOX, size=[2, 2, 1], pos=[0, 0, -1.5]
+        )
+        for key in spec.keys:
+            spec.delete(key)
+        model = spec.compile()
+        data = mujoco.MjData(model)
+        data.qpos[:7] = 0, 0, 0, 1, 0, 0, 0
+        for name, angle in zip(robot.joint_names, robot.default_joint_pos_rad, strict=True):
+            data.joint(name).qpos[0] = angle
+        mujoco.mj_kinematics(model, data)
+        ground = model.geom("ground").id
+        feet = [model.geom(name).id for name in robot.foot_geoms]
+        points = np.zeros((N_LEGS, 6))
+        height = [
+            mujoco.mj_geomDistance(model, data, foot, ground, 1.0, ends)
+            for foot, ends in zip(feet, points, strict=True)
+        ]
+        lowest.append((np.array(height), points[:, :2]))
+    np.testing.assert_allclose(lowest[0][0], lowest[1][0], atol=5e-4)
+    # Where an edge or a face lies on the ground, any of its points may be found.
+    assert np.abs(lowest[0][1] - lowest[1][1]).max() < 0.045
+
+
+def servo(gains: str) -> tuple[str, str]:
+    """The edit that gives position actuators other gains."""
+    return SERVO, gains
+
+
+MOTOR = (
+    (f'<position {SERVO} forcerange="-40 40"/>', '<motor ctrlrange="-4 4" gear="10"/>'),
+    ("<position class", "<motor class"),
+)
+DAMPED = ('damping="0.1"', 'damping="1"')
+
+
+@pytest.mark.parametrize(
+    ("edits", "kp", "kd", "damping", "said"),
+    [
+        ((), 90.0, 2.0, 0.15, "the file's"),
+        ((servo('kp="90"'), DAMPED), 90.0, 1.0, 0.05, "the file's"),
+        ((servo('kp="90" kv="0.1"'),), 90.0, None, 0.15, "the file's is 0.06 of critical"),
+        ((servo('kp="20" kv="2"'),), 34.0, None, 0.15, "the file's kp sags by 0.23"),
+        ((servo('kp="90" kv="40"'),), 90.0, None, 0.15, "the file's reaches 7.6 of"),
+        (MOTOR, 34.0, None, 0.15, "the file has no position actuators"),
+    ],
+)
+def test_gains_are_the_files_where_they_serve(
+    tmp_path: Path,
+    edits: tuple[tuple[str, str], ...],
+    kp: float,
+    kd: float | None,
+    damping: float,
+    said: str,
+) -> None:
+    described = init(tmp_path, *edits)
+    robot = described.robot
+    assert described.findings.warnings == ()
+    assert set(robot.kp_nm_per_rad) == {kp}
+    assert set(robot.torque_limit_nm) == {40.0}
+    model = build_model(robot)
+    assert set(model.dof_damping[6:]) == {damping}
+    assert stiffness(robot, model, robot.kp_nm_per_rad, robot.kd_nms_per_rad)[0] < 0.6
+    assert float(described.findings.stance.sag_rad.max()) <= 0.15
+    if kd is not None:
+        assert set(robot.kd_nms_per_rad) == {kd}
+    assert said in decided(described, "kp, Nm/rad") + decided(described, "kd, Nms/rad")
+
+
+def test_armature_is_derived_where_there_is_none(tmp_path: Path) -> None:
+    described = init(tmp_path, ('armature="0.01"', ""))
+    armature = build_model(described.robot).dof_armature[6:]
+    np.testing.assert_allclose(armature, np.tile([0.0036, 0.0059, 0.0088], 4))
+    assert "Aliengo's for this mass and leg length" in decided(described, "armature, kg m2")
+
+
+def test_what_the_user_says_goes_before_the_file(tmp_path: Path) -> None:
+    answers = Answers(
+        name="mine",
+        limits={"calf": (-2.0, 2.0), "LF_KFE": (-1.9, 1.9)},
+        torque_nm={"hip": 20.0},
+        pose_rad={"hip": 0.0, "thigh": -0.6, "calf": 1.2},
+        kp={"calf": 100.0},
+        kd={"hip": 1.0, "thigh": 1.0, "calf": 1.5},
+        armature={"hip": 0.02},
+        damping={"calf": 0.3},
+        trunk_half_size_m=(0.25, 0.1, 0.06),
+    )
+    robot = init(tmp_path, answers=answers).robot
+    assert robot.name == "mine"
+    assert robot.joint_upper_rad[2::3].tolist() == [1.9, 2.0, 2.0, 2.0]
+    assert robot.torque_limit_nm[:3].tolist() == [20.0, 40.0, 40.0]
+    assert robot.default_joint_pos_rad.tolist() == [0.0, -0.6, 1.2] * 4
+    assert robot.kp_nm_per_rad[:3].tolist() == [90.0, 90.0, 100.0]
+    assert robot.kd_nms_per_rad[:3].tolist() == [1.0, 1.0, 1.5]
+    assert robot.trunk_half_size_m == (0.25, 0.1, 0.06)
+    model = build_model(robot)
+    assert model.dof_armature[6:9].tolist() == [0.02, 0.01, 0.01]
+    assert model.dof_damping[8] == 0.3
+    trunk = model.geom_size[model.geom_bodyid == model.body("base").id]
+    np.testing.assert_allclose(trunk, [[0.25, 0.1, 0.06]])
+
+
+ARM = (
+    '<site name="imu"/>',
+    '<site name="imu"/><body name="arm" pos="0.1 0 0.05"><joint name="shoulder" axis="0 1 0"/>'
+    '<geom class="collision" size="0.02" fromto="0 0 0 0 0 0.2"/><body pos="0 0 0.2">'
+    '<joint name="elbow" axis="0 1 0"/><geom class="collision" type="sphere" size="0.02"/>'
+    "</body></body>",
+)
+
+
+def test_other_joints_are_welded_where_the_key_frame_has_them(tmp_path: Path) -> None:
+    bent = ('qpos="0 0 0.35 1 0 0 0 ', 'qpos="0 0 0.35 1 0 0 0 1.5708 0 ')
+    path = menagerie_file(tmp_path / "collection", ARM, bent)
+    said = refusal(path)
+    assert "shoulder,elbow: joints of no leg; to fix them give --weld shoulder,elbow" in said
+    robot = init_robot(path, tmp_path / "robot", Answers(weld=("shoulder", "elbow"))).robot
+    assert robot.trunk_half_size_m == pytest.approx((0.32, 0.06, 0.08), abs=1e-3)
+    assert "no joint tail to weld; it has " in refusal(path, weld=("tail",))
+
+
+def test_a_trunk_without_free_joint_gets_one(tmp_path: Path) -> None:
+    keyless = ('qpos="0 0 0.35 1 0 0 0 ', 'qpos="')
+    described = init(tmp_path, ("<freejoint/>", ""), keyless)
+    assert decided(described, "trunk") == "base (it carries the legs; a free joint is added)"
+
+
+def test_the_barest_file_is_enough(tmp_path: Path) -> None:
+    """No names, actuators, free joint, key frame or armature, and two joints of one body."""
+    spec = mujoco.MjSpec()
+    spec.compiler.degree = False
+    trunk = spec.worldbody.add_body(pos=[1, 2, 3])
+    trunk.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=[0.2, 0.1, 0.05], mass=8)
+    motor = {"actfrcrange": [-30, 30]}
+    for x, y in ((-1, 1), (-1, -1), (1, -1), (1, 1)):
+        thigh = trunk.add_body(pos=[0.2 * x, 0.1 * y, 0])
+        thigh.add_joint(axis=[1, 0, 0], range=[-1, 1], **motor)
+        thigh.add_joint(axis=[0, 1, 0], range=[-2, 2], pos=[0, 0.05 * y, 0.01], **motor)
+        thigh.add_geom(size=[0.03, 0, 0], mass=0.5)
+        calf = thigh.add_body(pos=[0, 0.05 * y, -0.2])
+        calf.add_joint(axis=[0, -1, 0], range=[0.3, 2.5], **motor)
+        calf.add_geom(size=[0.02, 0, 0], pos=[0, 0, -0.2], mass=0.2)
+    spec.compile()
+    (tmp_path / "bare.xml").write_text(spec.to_xml())
+    described = init_robot(tmp_path / "bare.xml", tmp_path / "robot", Answers())
+    robot = described.robot
+    assert described.findings.warnings == ()
+    assert robot.name == "bare"
+    assert robot.joint_names[:3] == ("FL_hip", "FL_thigh", "FL_calf")
+    np.testing.assert_allclose(robot.thigh_offset_m[0], [0, 0.05, 0.01])
+    np.testing.assert_allclose(robot.knee_offset_m[0], [0, 0, -0.21])
+
+
+def test_a_robot_without_a_pose_crouches(tmp_path: Path) -> None:
+    path = menagerie_file(tmp_path / "collection", ("-0.7 1.4", "0 0"))
+    assert refusal(path).endswith(
+        "give --knees backward|forward|inward|outward (where the knees point)"
+    )
+    one_way = ('class="knee"/>', 'class="knee" range="10 150"/>')
+    robot = init(tmp_path, ("-0.7 1.4", "0 0"), one_way).robot
+    assert robot.knee_signs.tolist() == list(KNEES["backward"])
+    np.testing.assert_allclose(robot.default_joint_pos_rad[1::3], -0.706, atol=0.01)
+
+
+def test_meshes_become_primitives_around_them(tmp_path: Path) -> None:
+    block = ('type="box" size="0.2 0.06 0.05"', 'mesh="block" pos="0.3 0 0" type="mesh"')
+    described = init(tmp_path, block)
+    assert decided(described, "meshes").startswith("1 replaced by the smallest box or capsule")
+    assert described.robot.trunk_half_size_m[0] == pytest.approx(0.32, abs=1e-4)
+
+
+def test_files_that_are_missing_are_named_only_if_they_collide(tmp_path: Path) -> None:
+    path = menagerie_file(
+        tmp_path / "collection",
+        ('type="box" size="0.2 0.06 0.05"', 'type="mesh" mesh="shell"'),
+        ('size="0.04" fromto', f'{UNSEEN} size="0.04" fromto'),
+        ('type="sphere" size="0.03"', 'type="mesh" mesh="shell"'),
+    )
+    said = refusal(path)
+    assert "meshes of colliding shapes are missing: shell.obj; put them into" in said
+    assert said.endswith("/assets, or give --leave-out-meshes")
+    assert "--trunk-box X,Y,Z" in refusal(path, leave_out_meshes=True)
+    answers = Answers(leave_out_meshes=True, trunk_half_size_m=(0.2, 0.06, 0.05))
+    described = init_robot(path, tmp_path / "robot", answers)
+    assert decided(described, "meshes") == "without shell.obj (--leave-out-meshes)"
+    weighs = ('<inertial pos="0 0 0.01" mass="8" diaginertia="0.1 0.2 0.2"/>', "")
+    path = menagerie_file(tmp_path / "other", weighs)
+    assert "without <inertial> have their mass from meshes that are missing" in refusal(path)
+
+
+UNLIMITED = (f'{SERVO} forcerange="-40 40"', SERVO)
+TOE = ('name="LF_KFE" class="knee"/>', 'name="LF_KFE" class="knee"/><joint name="toe"/>')
+FOOTLESS = (
+    ('size="0.012" fromto', f'size="0.012" {UNSEEN} fromto'),
+    ('name="LF" class="collision"', f'name="LF" class="collision" {UNSEEN}'),
+)
+LIGHT = (
+    ('armature="0.01"', 'armature="0.0001"'),
+    ('"0.001 0.0001 0.001"', '"1e-5 1e-5 1e-5"'),
+    ('pos="0 -0.1 0" mass="0.2"', 'pos="0 0 0" mass="0.2"'),
+)
+
+
+@pytest.mark.parametrize(
+    ("edits", "answers", "complaint"),
+    [
+        (
+            [('range="-150 150"', "")],
+            {},
+            "beast.xml: it does not say everything; give --limit calf=LOW:HIGH",
+        ),
+        (
+            [('name="LF_KFE" class="knee"', 'name="LF_KFE" axis="0 0 1"')],
+            {},
+            "give --limit LF_KFE=LOW:HIGH",
+        ),
+        (
+            [UNLIMITED, ('axis="1 0 0" range="-40 40"', 'axis="1 0 0"')],
+            {},
+            "give --limit hip=LOW:HIGH --torque hip=NM,thigh=NM,calf=NM",
+        ),
+        ([("Beast", "Go1")], {}, "give --name NAME (not the shipped go1)"),
+        ([], {"name": "../x"}, "--name ../x: it has to consist of letters"),
+        (
+            [],
+            {"limits": {"knee": (0.0, 1.0)}},
+            "--limit names knee; allowed: hip, thigh, calf, or a",
+        ),
+        ([], {"pose_rad": {"hip": 0.0}}, "--pose has to name all joints"),
+        (
+            [("-0.7 1.4", "0 0"), ('range="-150 150"', 'range="-10 10"')],
+            {},
+            "give --pose hip=RAD,thigh=RAD,calf=RAD (no crouch is within the joints' ranges)",
+        ),
+        (
+            [('axis="1 0 0"', 'axis="0.9 0.1 0"')],
+            {},
+            "has 2 (RF_HAA, RH_HAA): the axis of LF_HAA, a leg's hip, is (0.994, 0.110, 0.000) in",
+        ),
+        ([('class="pitch"/>', 'class="pitch" stiffness="5"/>')], {}, "have springs (stiffness)"),
+        ([('class="pitch"/>', 'class="pitch" type="slide"/>')], {}, "LF_HFE is no hinge"),
+        ([TOE], {}, "the branch of LF_HAA has 4 joints (LF_HAA, LF_HFE, LF_KFE, toe); fix joints"),
+        (FOOTLESS, {}, "no colliding shape is below the knee of FL, LF_KFE: give its foot"),
+        ([('pos="0.22 -0.05 0"', 'pos="0.22 0.15 0"')], {}, "the trunk's x has to point forwards"),
+        ([('forcerange="-40 40"', 'forcerange="-3 3"')], {}, "and its torque limit is 3"),
+        (LIGHT, {}, "no gains are stable at the physics step of 5 ms"),
+    ],
+)
+def test_what_the_file_does_not_say_is_asked_and_what_is_no_quadruped_refused(
+    tmp_path: Path, edits: list[tuple[str, str]], answers: dict[str, Any], complaint: str
+) -> None:
+    assert complaint in refusal(menagerie_file(tmp_path, *edits), **answers)

@@ -1,0 +1,229 @@
+"""One store of many robots: parts take the bodies in turn, and everything knows which is whose."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from collectors.experts.expert import DEFAULT_EXPERT, FEATURE_DIM
+from collectors.legged.data import CollectionGrid
+from collectors.legged.evaluation import EvaluationGrid
+from collectors.legged.observations import OBS_DIM
+from collectors.modelling.varying import vary_robots
+from collectors.policies import Observation
+from collectors.robots.commands import N_COMMANDS
+from collectors.robots.descriptor import BODY_DIM, DESCRIPTOR_NAMES, body_vector, descriptor
+from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
+from collectors.robots.stored_robots import SEVERAL, stored_robot
+from datasets import Store, open_store
+from datasets.catalog.glossary import glossary
+from flows.progress import Silent
+from flows.stages.collect import collect
+from flows.stages.evaluate import EvaluatePlan
+from flows.stages.export import ExportPlan, run_export
+from flows.stages.legged.bodies import evaluate_bodies
+from flows.stages.replay import replay
+from flows.stages.train import TrainPlan, run_training
+from flows.tasks.legged import LeggedPlan
+from flows.tasks.policies import PolicySource
+from learners.training.batches import TrainingBatches
+from learners.training.config import TrainConfig
+from learners.training.distributed import Ranks
+from tests.collectors.making import ROBOT
+from tests.collectors.robots.robot_folders import GO1
+
+GRID = CollectionGrid(("flat",), ("rush", "crawl"), (0, 4), parts=5, episodes_per_part=4)
+
+
+def gait_expert(path: Path, robot: str, family: bool) -> str:
+    """An expert that adds nothing to the gait, for one robot or a family."""
+    width = FEATURE_DIM + (BODY_DIM if family else 0)
+    weights = {
+        "mean": np.zeros(width, dtype=np.float32),
+        "std": np.ones(width, dtype=np.float32),
+        "layer0.weight": np.zeros((N_JOINTS, width), dtype=np.float32),
+        "layer0.bias": np.zeros(N_JOINTS, dtype=np.float32),
+    }
+    save_file(weights, path)
+    path.with_suffix(".json").write_text(json.dumps({"robot": robot}))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def bodies(tmp_path_factory: pytest.TempPathFactory) -> list[RobotCard]:
+    """Two varied bodies, in folders that are gone when the store is used."""
+    return vary_robots(ROBOT, 0, 2, tmp_path_factory.mktemp("family") / "bodies", lambda: None)
+
+
+@pytest.fixture(scope="module")
+def plan(bodies: list[RobotCard], tmp_path_factory: pytest.TempPathFactory) -> LeggedPlan:
+    """Aliengo by its expert, Go1 by its own, and a family by one for families."""
+    folder = tmp_path_factory.mktemp("experts")
+    family = str(bodies[0].path.parent.parent)
+    experts = [
+        DEFAULT_EXPERT,
+        gait_expert(folder / "go1.safetensors", "go1", False),
+        gait_expert(folder / "family.safetensors", family, True),
+    ]
+    return LeggedPlan(grid=GRID, expert=",".join(experts), robots=4, threads=1)
+
+
+@pytest.fixture(scope="module")
+def store(plan: LeggedPlan, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    path = tmp_path_factory.mktemp("store") / "legged.zarr"
+    collect(plan, path, Silent())
+    return open_store(path)
+
+
+def test_parts_take_the_robots_of_the_experts_in_turn(
+    store: Store, plan: LeggedPlan, bodies: list[RobotCard]
+) -> None:
+    names = ["aliengo", "go1", *(body.name for body in bodies)]
+    table = store.select().episodes()
+    robots = np.array(table.column("robot").to_pylist()).reshape(GRID.parts, -1)
+    assert robots[:, 0].tolist() == [*names, names[0]]
+    assert (robots == robots[:, :1]).all()
+    experts = dict(zip(table["robot"].to_pylist(), table["expert_hash"].to_pylist(), strict=True))
+    assert experts[names[2]] == experts[names[3]]
+    assert len(set(experts.values())) == 3
+    assert store.schema.robot == SEVERAL
+    assert store.verify() == []
+
+
+def test_columns_and_schema_describe_every_body(store: Store, bodies: list[RobotCard]) -> None:
+    for robot in (ROBOT, GO1, *bodies):
+        [row, *_] = store.select().where(f"robot = '{robot.name}'").episodes().to_pylist()
+        found = [row[name] for name in DESCRIPTOR_NAMES]
+        np.testing.assert_array_equal(found, descriptor(robot))
+    heavy = store.select().where("body_mass_kg > 20 and body_front_thigh_m > 0.2")
+    assert "aliengo" in set(heavy.episodes()["robot"].to_pylist())
+    assert "go1" not in set(heavy.episodes()["robot"].to_pylist())
+    known = {c.name: c for c in glossary(store.schema, store.select().episodes().schema)}
+    assert known["body_front_thigh_m"].meaning == "the robot's front thigh"
+    assert all(known[name].unit for name in DESCRIPTOR_NAMES)
+
+
+def test_a_store_is_replayed_bit_for_bit_where_the_robots_folders_are_gone(
+    store: Store, bodies: list[RobotCard], tmp_path: Path
+) -> None:
+    again = [stored_robot(store.schema.attributes, body.name) for body in bodies]
+    folder = bodies[0].path.parent.parent
+    moved = tmp_path / "away"
+    shutil.move(folder, moved)
+    try:
+        assert replay(store.path, 20, 0, Silent()) == []
+    finally:
+        shutil.move(moved, folder)
+    for body, other in zip(bodies, again, strict=True):
+        assert other.name == body.name
+        np.testing.assert_array_equal(descriptor(other), descriptor(body))
+
+
+def test_chosen_robots_are_collected_alone_and_lost_ones_named(
+    plan: LeggedPlan, bodies: list[RobotCard]
+) -> None:
+    one = replace(plan, robot=str(bodies[1].path.parent))
+    assert [robot.name for robot, _ in one.pairs()] == [bodies[1].name]
+    assert one.schema().robot == bodies[1].name
+    assert one.part_ids() != plan.part_ids()
+    with pytest.raises(ValueError, match="no expert among aliengo-locomotion drives go1"):
+        replace(plan, expert=DEFAULT_EXPERT, robot="aliengo,go1").schema()
+    with pytest.raises(ValueError, match="robot go1 is named more than once"):
+        replace(plan, robot="go1,go1").schema()
+
+
+def test_one_robots_plan_and_schema_are_as_before() -> None:
+    assert LeggedPlan().content().keys() == {
+        *("terrains", "skills", "levels", "parts", "episodes_per_part", "action_noise", "seed"),
+        *("expert", "sim", "form"),
+    }
+    assert "robots" not in LeggedPlan().schema().attributes
+    assert LeggedPlan().schema().robot == load_robot().name
+
+
+def seen(rows: int) -> Observation:
+    """Some observation of N robots."""
+    rng = np.random.default_rng(0)
+    policy = rng.normal(size=(rows, OBS_DIM)).astype(np.float32)
+    zero = np.zeros(rows)
+    return Observation(policy, zero, np.zeros((rows, N_COMMANDS)), zero, lambda: zero)
+
+
+@pytest.fixture(scope="module", params=["fcnet", "bot", "transformer"])
+def run(
+    store: Store, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A policy for all robots of the store, trained for a few steps."""
+    out = tmp_path_factory.mktemp("runs") / request.param
+    small = {"bot": {"embed_dim": 16, "n_layers": 2}}
+    overrides = small.get(request.param, {"hidden_dim": 16, "n_layers": 1})
+    config = TrainConfig(model=request.param, steps=4, model_overrides=overrides, threads=1)
+    run_training(TrainPlan(config=config), store.path, out, Silent())
+    return out
+
+
+def test_one_policy_drives_every_body_by_its_vector(run: Path, bodies: list[RobotCard]) -> None:
+    source = PolicySource("learned", run=run)
+    with pytest.raises(ValueError, match="drives several robots; name one: --robot"):
+        source.load(1)
+    observation = seen(2)
+    actions = {}
+    for robot in ("go1", "aliengo", str(bodies[0].path.parent)):
+        policy, _, card = source.load(2, robot)
+        actions[card.name] = policy.act(observation)
+        assert np.isfinite(actions[card.name]).all()
+        np.testing.assert_array_equal(source.load(2, robot)[0].act(observation), actions[card.name])
+    assert not np.allclose(actions["go1"], actions["aliengo"], atol=1e-4)
+
+
+def test_the_batch_has_each_episodes_own_body(store: Store) -> None:
+    selection = store.select()
+    config = TrainConfig(window_len=32, batch_size=4)
+    settled = replace(config, prefix_len=0)
+    batches = TrainingBatches(settled, selection, Ranks())
+    rows = selection.episodes()["robot"].to_pylist()
+    try:
+        for _, (_, batch) in zip(range(10), batches, strict=False):
+            for body, episode in zip(batch["body"], batch["episode"].tolist(), strict=True):
+                expected = body_vector(stored_robot(store.schema.attributes, rows[episode]))
+                np.testing.assert_array_equal(body.numpy(), expected)
+    finally:
+        batches.stream.close()
+
+
+def test_an_exported_policy_holds_the_body_of_its_robot(run: Path, tmp_path: Path) -> None:
+    source = PolicySource("learned", run=run)
+    observation = seen(1)
+    for robot in ("go1", "aliengo"):
+        out = tmp_path / robot
+        run_export(ExportPlan(robot=robot), run, out, Silent())
+        exported, _, card = PolicySource("exported", run=out).load(1)
+        assert card.name == robot
+        np.testing.assert_allclose(
+            exported.act(observation), source.load(1, robot)[0].act(observation), atol=1e-4
+        )
+
+
+def test_a_policy_is_evaluated_on_every_body_beside_its_expert(
+    run: Path, plan: LeggedPlan, bodies: list[RobotCard], tmp_path: Path
+) -> None:
+    grid = EvaluationGrid(("flat",), ("stand",), levels=(0,), episodes=2)
+    evaluation = EvaluatePlan(grid=grid, threads=1, robots=2)
+    robots = [load_robot("go1"), bodies[0]]
+    experts = {robot.name: expert for robot, expert in plan.pairs()}
+    source = PolicySource("learned", run=run)
+    found = evaluate_bodies(source, evaluation, robots, Silent(), tmp_path / "kept", experts)
+    assert [each.robot for each in found] == ["go1", bodies[0].name]
+    for each in found:
+        assert 0.0 <= each.survival <= 1.0
+        assert each.expert_return is not None
+        assert each.share == pytest.approx(each.return_ / each.expert_return)
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
+    assert len(kept) == 4
+    again = evaluate_bodies(source, evaluation, robots, Silent(), tmp_path / "kept", experts)
+    assert again == found
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "kept").iterdir()} == kept

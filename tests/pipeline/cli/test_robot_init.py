@@ -1,0 +1,156 @@
+"""`gaitforge robot init`, and pictures of robots."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from collectors.robots.robot import load_robot
+from tests.collectors.robots.menagerie_files import menagerie_file
+from tests.pipeline.command_line import Run, assert_refused
+
+
+@pytest.fixture
+def beast(tmp_path: Path) -> Path:
+    """A quadruped as collections have it."""
+    return menagerie_file(tmp_path / "collection")
+
+
+def test_every_decision_is_printed_then_the_check(run: Run, beast: Path, tmp_path: Path) -> None:
+    out = tmp_path / "robots" / "beast"
+    code, shown, err = run("robot", "init", beast, "--out", out, "--torque", "hip=30")
+    assert (code, err) == (0, "")
+    lines = shown.splitlines()
+    assert "leg FL: LF_HAA, LF_HFE, LF_KFE (places of the hips, axes)" in lines
+    assert (
+        "torque limits, Nm: hip 30, thigh 40, calf 40 (actuators' forcerange, and --torque)"
+    ) in lines
+    assert lines[-1] == "beast can be used"
+    assert f"card                   {out / 'robot.json'}" in lines
+    assert load_robot(str(out)).torque_limit_nm[0] == 30.0
+
+
+def test_json_holds_the_same(run: Run, beast: Path, tmp_path: Path) -> None:
+    code, shown, err = run("robot", "init", beast, "--out", tmp_path / "out", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(shown)
+    decided = {each["what"]: each for each in found["decisions"]}
+    assert decided["kp, Nm/rad"] == {"what": "kp, Nm/rad", "value": "90", "source": "the file's"}
+    checked = json.loads(run("robot", "check", tmp_path / "out", "--json").out)
+    assert found["check"] == checked
+
+
+def test_what_is_asked_for_can_be_given(run: Run, tmp_path: Path) -> None:
+    beast = menagerie_file(
+        tmp_path / "collection",
+        *(('range="-150 150"', ""), ("-0.7 1.4", "0 0"), ('forcerange="-40 40"', "")),
+        ('class="collision" type="box"', 'class="visual" type="box"'),
+        ('size="0.04" fromto', 'class="visual" type="capsule" size="0.04" fromto'),
+        ('<geom class="collision" type="sphere"', '<geom class="visual" type="sphere"'),
+        ('class="collision" class="visual"', 'class="visual"'),
+    )
+    out = tmp_path / "out"
+    outcome = run("robot", "init", beast, "--out", out)
+    assert_refused(outcome, "beast.xml: it does not say everything; give --limit calf=LOW:HIGH")
+    asked = re.findall(r"--[a-z-]+ [^ ]+", outcome.err.split("; give ")[1])
+    values = {"LOW:HIGH": "-2.5:2.5", "NM": "30", "X,Y,Z": "0.2,0.1,0.05"}
+    given = [option.replace("backward|forward|inward|outward", "inward") for option in asked]
+    for form, value in values.items():
+        given = [option.replace(form, value) for option in given]
+    arguments = [part for option in given for part in option.split(" ")]
+    assert arguments[::2] == ["--limit", "--torque", "--trunk-box", "--knees"]
+    assert run("robot", "init", beast, "--out", out, *arguments).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("x.xml", "kp = 35", "x.xml: it cannot be read as XML: syntax error"),
+        ("x.xml", "<mujoco><robot/></mujoco>", "x.xml: XML Error: Schema violation"),
+        ("x.xml", "<mujoco/>", "x.xml: it has no moving joints"),
+        ("x.xml", "<html/>", "x.xml: it is no MJCF: its root is <html>, not <mujoco>"),
+        ("x.urdf", '<robot name="x"/>', "x.urdf: it is a URDF; open it with MuJoCo and save it"),
+    ],
+)
+def test_what_is_no_mjcf_gets_one_line(
+    run: Run, tmp_path: Path, name: str, text: str, complaint: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert_refused(run("robot", "init", tmp_path / name, "--out", tmp_path / "out"), complaint)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_biped_and_five_legs_get_one_line(run: Run, tmp_path: Path) -> None:
+    arguments = "--out", tmp_path / "out"
+    two = menagerie_file(tmp_path / "two", legs=("RF", "LF"))
+    assert_refused(run("robot", "init", two, *arguments), "body 'base' has 2 (RF_HAA, LF_HAA)")
+    text = menagerie_file(tmp_path / "five").read_text()
+    leg = text[text.index('      <body name="LH_HIP"') : text.index("    </body>\n  </worldbody>")]
+    text = text.replace(leg, leg + leg.replace("LH", "LM").replace("-0.22", "0.01"))
+    five = tmp_path / "five" / "beast.xml"
+    five.write_text(text.replace('"/></keyframe>', ' 0 0 0"/></keyframe>'))
+    said = "body 'base' has 5 (RF_HAA, LF_HAA, RH_HAA, LH_HAA, LM_HAA)"
+    assert_refused(run("robot", "init", five, *arguments), said)
+    weld = "--weld", "LM_HAA,LM_HFE,LM_KFE"
+    assert run("robot", "init", five, *arguments, *weld).code == 0
+
+
+def test_no_file_and_a_folder_in_use_get_one_line(run: Run, beast: Path, tmp_path: Path) -> None:
+    gone = run("robot", "init", tmp_path / "gone.xml", "--out", tmp_path / "out")
+    assert_refused(gone, "gone.xml: it cannot be read as XML: [Errno 2] No such file or directory")
+    assert_refused(run("robot", "init", beast, "--out", beast.parent), "not an empty folder")
+    (tmp_path / "empty").mkdir()
+    assert run("robot", "init", beast, "--out", tmp_path / "empty").code == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "complaint"),
+    [
+        ("--limit", "calf=2", "'calf=2' is not like hip=-1:1,thigh=-0.5:3"),
+        ("--limit", "calf=1:-1", "--limit LF_KFE=1:-1: the first has to be the lower"),
+        ("--torque", "35", "'35' is not like hip=0,thigh=0.8"),
+        ("--torque", "calf=nan", "'calf=nan' is not like hip=0"),
+        ("--trunk-box", "0.2,0.1", "'0.2,0.1' is not like 0.3,0.1,0.08"),
+        ("--trunk-box", "0.2,0.1,-1", "is not like 0.3,0.1,0.08"),
+        ("--knees", "up", "invalid choice: 'up'"),
+    ],
+)
+def test_wrong_values_get_one_line(
+    run: Run, beast: Path, tmp_path: Path, option: str, value: str, complaint: str
+) -> None:
+    out = tmp_path / "out"
+    assert_refused(run("robot", "init", beast, "--out", out, option, value), complaint)
+    assert not out.exists()
+
+
+def test_a_picture_shows_the_robot_from_two_sides(run: Run, beast: Path, tmp_path: Path) -> None:
+    pictures = tmp_path / "init.png", tmp_path / "check.png"
+    assert (
+        run("robot", "init", beast, "--out", tmp_path / "out", "--picture", pictures[0]).code == 0
+    )
+    assert run("robot", "check", tmp_path / "out", "--picture", pictures[1]).code == 0
+    images = [np.asarray(Image.open(path)).astype(int) for path in pictures]
+    assert images[0].shape == (400, 1280, 3)
+    np.testing.assert_array_equal(images[0], images[1])
+    red, _, blue = np.moveaxis(images[0], -1, 0)
+    orange, blues = (red > blue + 80), (blue > red + 80)
+    # Legs of the right are orange: nearer, and so larger, in the view from the right.
+    assert orange[:, :640].sum() > 2 * orange[:, 640:].sum() > 0
+    assert blues[:, 640:].sum() > 2 * blues[:, :640].sum() > 0
+
+
+def test_without_a_renderer_a_picture_is_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "none")
+    code, shown, err = run("robot", "check", "go1", "--picture", tmp_path / "go1.png")
+    assert code == 2
+    assert shown.endswith("go1 can be used\n")
+    assert err.startswith("gaitforge: error: MuJoCo cannot draw here")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
