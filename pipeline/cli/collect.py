@@ -44,7 +44,6 @@ from pipeline.tables import fields_of, show_one, show_result
 def collect_command(arguments: argparse.Namespace) -> None:
     """Collect the missing parts of a plan into a store."""
     from flows.tasks.legged import legged_plan
-    from flows.tasks.legged_policy import driven_by
 
     plan = legged_plan(
         arguments.preset,
@@ -59,6 +58,8 @@ def collect_command(arguments: argparse.Namespace) -> None:
     if arguments.policy:
         if arguments.expert:
             raise ValueError("with --policy the expert is the --labeller, not --expert")
+        from flows.tasks.legged_policy import driven_by  # torch, which an expert does not need
+
         plan = driven_by(plan, arguments.policy, arguments.labeller or "", **turns)
     ids = plan.part_ids()
     if arguments.parts is not None:
