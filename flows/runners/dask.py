@@ -7,6 +7,7 @@ arrays go from the worker to the store; a task returns a small record.
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,9 +38,11 @@ def run_dask(
     reporter: Reporter,
     parts: Sequence[str] | None = None,
     settings: DaskSettings | None = None,
+    client: "Client | None" = None,
 ) -> list[PartCollected]:
     """Collect the missing parts on the workers of a Dask cluster; returns their records.
 
+    The cluster is the client's; without one, that of the settings, for the time of the call.
     Interrupted, or once a part fails for good, parts in work are dropped without a commit.
 
     Raises:
@@ -50,9 +53,10 @@ def run_dask(
     with collection.progress(reporter) as advance:
         if not collection.missing:
             return []
-        with dask_client(settings or DaskSettings(), len(collection.missing)) as client:
-            work = partial(make_part, plan, address)
-            made = run_parts(client, work, collection.missing, collection.followed(advance))
+        most, work = len(collection.missing), partial(make_part, plan, address)
+        own = nullcontext(client) if client else dask_client(settings or DaskSettings(), most)
+        with own as workers:
+            made = run_parts(workers, work, collection.missing, collection.followed(advance))
     collection.finish()
     return made
 

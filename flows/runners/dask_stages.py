@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from flows.progress import Advance, Reporter
 from flows.runners.dask import UntilCancelled, run_dask, run_parts
 from flows.runners.dask_clusters import DaskSettings, dask_client
 from flows.stages.staging import Stage, is_done, run_stage
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 Result = TypeVar("Result")
 
@@ -19,28 +22,35 @@ def run_stages_on_dask(
 ) -> None:
     """Do what is left of all stages; parts, trainings and evaluations run on the workers.
 
+    One cluster serves all: a worker takes seconds to load what the stages need.
+
     Raises:
         ValueError: as `run_dask`, and what a stage raises.
     """
-    settings, out = settings or DaskSettings(), out.absolute()
-    collector = partial(run_dask, settings=settings)
+    out = out.absolute()
     left = [stage for stage in stages if not is_done(out, stage)]
-    while left:
-        names = {stage.name for stage in left}
-        ready = {stage.name: stage for stage in left if names.isdisjoint(stage.after)}
-        others = [name for name, stage in ready.items() if stage.collection is None]
-        for stage in ready.values():
-            if stage.collection is not None:
-                run_stage(out, stage, reporter, collector)
-        if others:
+    if not left:
+        return
+    most = None if any(stage.collection for stage in left) else len(left)
+    with dask_client(settings or DaskSettings(), most) as client:
+        while left:
+            names = {stage.name for stage in left}
+            ready = {stage.name: stage for stage in left if names.isdisjoint(stage.after)}
+            _run_ready(client, out, ready, reporter)
+            left = [stage for stage in left if stage.name not in ready]
+
+
+def _run_ready(client: "Client", out: Path, ready: Mapping[str, Stage], reporter: Reporter) -> None:
+    """Run stages that wait for no other: collections part by part, the others whole."""
+    for stage in ready.values():
+        if stage.collection is not None:
+            run_stage(out, stage, reporter, partial(run_dask, client=client))
+    others = [name for name, stage in ready.items() if stage.collection is None]
+    if others:
+        title = others[0] if len(others) == 1 else f"{len(others)} stages"
+        with reporter.step(title, len(others), "stage") as advance:
             work = partial(_make, out, ready)
-            title = others[0] if len(others) == 1 else f"{len(others)} stages"
-            with (
-                dask_client(settings, len(others)) as client,
-                reporter.step(title, len(others), "stage") as advance,
-            ):
-                run_parts(client, work, others, lambda made: advance(len(made), " ".join(made)))
-        left = [stage for stage in left if stage.name not in ready]
+            run_parts(client, work, others, lambda made: advance(len(made), " ".join(made)))
 
 
 def run_on_dask(

@@ -47,7 +47,6 @@ def collect_command(arguments: argparse.Namespace) -> None:
     """Collect the missing parts of a plan into a store."""
     from collectors.experts.expert import shipped_experts
     from flows.tasks.legged import legged_plan
-    from flows.tasks.legged_policy import driven_by
 
     top = given(arguments, "expert", "sim", "robots", "threads")
     if arguments.robot:
@@ -67,6 +66,8 @@ def collect_command(arguments: argparse.Namespace) -> None:
     if arguments.policy:
         if arguments.expert:
             raise ValueError("with --policy the expert is the --labeller, not --expert")
+        from flows.tasks.legged_policy import driven_by  # torch, which an expert does not need
+
         plan = driven_by(plan, arguments.policy, arguments.labeller or "", **turns)
     ids = plan.part_ids()
     if arguments.parts is not None:

@@ -56,11 +56,7 @@ DEMO = PipelinePlan(
     corrections=CorrectionsPlan(
         TRAINING.config, replace(COLLECT, grid=replace(GRID, parts=1, seed=1000))
     ),
-    models={
-        "fcnet": _settings("fcnet", "bc"),
-        "bot": _settings("bot", "bc"),
-        "fcnet_rc": _settings("fcnet", "return"),
-    },
+    models={"fcnet": _settings("fcnet", "return"), "bot": _settings("bot", "bc")},
     evaluate=EvaluatePlan(
         grid=EvaluationGrid(("flat",), ("stand", "run"), levels=(2,), episodes=2), robots=4
     ),
