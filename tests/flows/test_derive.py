@@ -57,7 +57,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that holds state and privileged beside the rest, half of it under action noise."""
     path = tmp_path_factory.mktemp("derive") / "legged.zarr"
     form = StoredForm(state=True, privileged=True)
-    collect(LeggedPlan(grid=GRID, robots=6, form=form), path, Silent())
+    collect(LeggedPlan(grid=GRID, robots=6, threads=1, form=form), path, Silent())
     open_store(path).tag("before")
     return path
 
@@ -68,7 +68,7 @@ def store(collected: Path, tmp_path: Path) -> Path:
 
 
 def derive(store: Path, of: str, **more: Any) -> list[Any]:
-    plan = DerivePlan(str(store), of=of, robots=4, **more)
+    plan = DerivePlan(str(store), of=of, robots=4, threads=1, **more)
     return add_by_plan(plan, collect, Silent())
 
 
@@ -194,7 +194,7 @@ def test_an_episode_that_does_not_repeat_stops_it_and_is_named(
 def test_a_new_reward_takes_the_old_ones_place_and_the_return_follows(store: Path) -> None:
     old = open_store(store).select()
     rewards, returns, digest = old.read("reward"), old.catalog.numbers("return"), old.hash
-    plan = RelabelPlan(str(store), reward=f"{__name__}:halved")
+    plan = RelabelPlan(str(store), reward=f"{__name__}:halved", threads=1)
     assert len(add_by_plan(plan, collect, Silent())) == GRID.parts
     assert add_by_plan(plan, collect, Silent()) == []
     new = open_store(store).select()
@@ -214,7 +214,8 @@ def test_trims_and_drops_before_and_after_keep_the_new_fields_rows(store: Path) 
     open_store(store).select(skill="stand").trim(head=5, tail=3)
     derive(store, f"{__name__}:base_height", name="height")
     open_store(store).select(skill="tilt").drop()
-    add_by_plan(RelabelPlan(str(store), reward=f"{__name__}:of_height"), collect, Silent())
+    plan = RelabelPlan(str(store), reward=f"{__name__}:of_height", threads=1)
+    add_by_plan(plan, collect, Silent())
     selection = open_store(store).select()
     heights = selection.read("state")[:, 2]
     np.testing.assert_array_equal(selection.read("height"), heights)

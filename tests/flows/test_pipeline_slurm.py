@@ -126,8 +126,8 @@ def test_a_comparison_on_slurm_and_on_dask_has_the_rows_of_one_process(
     store = tmp_path / "legged.zarr"
     collect(COLLECT, store, Silent())
     small = {"batch_size": 4, "window_len": 8, "held_out_fraction": 0.4, "threads": 1}
-    words = ["compare", store, "--models", "mlp,history-mlp", "--seeds", "0,1", "--steps", "3"]
-    words += ["--episodes", "1", "--set", "evaluate.robots=2"]
+    words = ["compare", store, "--models", "mlp", "--seeds", "0,1", "--steps", "3"]
+    words += ["--terrain", "flat", "--skill", "run", "--episodes", "2"]
     words += [word for name, value in small.items() for word in ("--set", f"config.{name}={value}")]
 
     def rows(name: str, *more: str) -> list[dict[str, Any]]:
@@ -139,5 +139,5 @@ def test_a_comparison_on_slurm_and_on_dask_has_the_rows_of_one_process(
 
     here = rows("here")
     assert rows("slurm", *HERE, "--follow") == here
-    assert len(find_jobs(tmp_path / "slurm")) == 1 + 4 + 1
+    assert len(find_jobs(tmp_path / "slurm")) == 1 + 2 + 1
     assert rows("dask", "--runner", "dask", "--workers", "2") == here

@@ -22,7 +22,7 @@ GRID = CollectionGrid(
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("replay") / "legged.zarr"
-    collect(LeggedPlan(grid=GRID, robots=10), path, Silent())
+    collect(LeggedPlan(grid=GRID, robots=10, threads=1), path, Silent())
     return path
 
 
