@@ -265,11 +265,10 @@ def _cancel(arguments: argparse.Namespace) -> None:
 )
 def _run(arguments: argparse.Namespace) -> int | None:
     """Do a job's work in this process, as its script does."""
-    from flows.runners.slurm.stages import WORDS
-    from flows.runners.slurm.training import run_task
+    from flows.runners.slurm.tasks import run_task
     from pipeline.cli.main import parsed
 
-    words = (read_record(arguments.folder / slurm.PLAN) or {}).get(WORDS)
+    words = (read_record(arguments.folder / slurm.PLAN) or {}).get(slurm.WORDS)
     # An exception lets a part that is being written clean up. The trainer sets its own handler
     # while it trains.
     with raised_once(signal.SIGTERM, SystemExit(STOPPED), STOPPED):

@@ -78,6 +78,14 @@ def run_pipeline(plan: PipelinePlan, out: Path, reporter: Reporter) -> dict[str,
     return read_record(out / "summary.json") or {}
 
 
+def plain_results(out: Path) -> tuple[str, dict[str, Any]]:
+    """The results of `DEMO` from one undisturbed process, which draws no pages."""
+    claim(DEMO, out)
+    pages = ("describe", "compare", "report")
+    run_stages(out, [each for each in stages_of(DEMO, out) if each.name not in pages], Silent())
+    return results(out)
+
+
 def results(out: Path) -> tuple[str, dict[str, Any]]:
     """What every run of a pipeline's plan must give: the dataset's hash, all episodes' returns."""
     files = sorted((out / "evaluate").glob("*.json"))

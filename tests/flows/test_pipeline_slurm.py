@@ -15,7 +15,7 @@ from flows.progress import Silent
 from flows.records.records import read_record, write_record
 from flows.runners.slurm.jobs import find_jobs, task_states
 from flows.stages.collect import collect
-from tests.flows.making import COLLECT, DEMO, results, run_pipeline
+from tests.flows.making import COLLECT, DEMO, plain_results, results
 from tests.flows.processes import gaitforge as process
 from tests.flows.slurm_cluster import SlurmCluster, slurm
 from tests.flows.test_slurm import cluster, command_line, gaitforge, until
@@ -59,7 +59,7 @@ def kill(cluster: SlurmCluster, words: bytes) -> None:
 def test_a_chain_that_is_cancelled_killed_and_submitted_again_gives_the_plain_results(
     cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    plan, plain, out = tmp_path / "given.json", tmp_path / "plain", tmp_path / "run"
+    plan, out = tmp_path / "given.json", tmp_path / "run"
     write_record(plan, DEMO)
     assert gaitforge("pipeline", out, "--plan", plan, *HERE, "--dry-run") == 0
     assert not out.exists()
@@ -92,8 +92,7 @@ def test_a_chain_that_is_cancelled_killed_and_submitted_again_gives_the_plain_re
     assert follower.returncode == 0, told
     assert json.loads(answer) == read_record(out / "summary.json")
     assert set(states(out, capfd).values()) == {"done"}
-    run_pipeline(DEMO, plain, Silent())
-    assert results(out) == results(plain)
+    assert results(out) == plain_results(tmp_path / "plain")
 
     assert gaitforge("evaluate", out / "train" / "fcnet", *HERE, "--episodes", "1") == 0
     kept = out / "train" / "fcnet" / "evaluation.json"

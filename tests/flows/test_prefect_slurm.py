@@ -38,7 +38,7 @@ __all__ = ["slurm"]
 CELL = {"terrains": ["flat"], "skills": ["run"], "levels": [1]}
 SMALL = {"parts": 2, "episodes_per_part": 12, **CELL}
 SLURM = SlurmForm(cpus=1)
-PARTS = int(os.environ.get("GAITFORGE_SLURM_PARTS", "40"))
+PARTS = int(os.environ.get("GAITFORGE_SLURM_PARTS", "20"))
 """Of the collection whose tasks are killed; the long run of docs/results.md has 1,000."""
 
 
@@ -139,7 +139,7 @@ def test_a_cancelled_run_cancels_its_job_and_a_killed_one_leaves_it_to_a_later_r
     assert serving.stdout is not None
     soon(lambda: "Ctrl-C" in serving.stdout.readline())  # type: ignore[union-attr]
     found = soon(lambda: server.deployment("collect"))
-    long = {**SMALL, "parts": 4, "episodes_per_part": 800, "slurm": {"cpus": 1}}
+    long = {**SMALL, "episodes_per_part": 800, "slurm": {"cpus": 1}}
 
     def started(name: str) -> tuple[str, jobs.Job]:
         store = str(tmp_path / name)

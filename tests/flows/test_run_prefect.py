@@ -31,7 +31,7 @@ from pipeline.cli.main import main
 from pipeline.report.pipeline import stages_of
 from pipeline.serve.pipeline import pipeline
 from pipeline.serve.prefect_server import prefect_api, server_log
-from tests.flows.making import COLLECT, DEMO, GRID, Counting, Interrupting, results, run_pipeline
+from tests.flows.making import COLLECT, DEMO, GRID, Counting, Interrupting, plain_results, results
 from tests.flows.making import Stop as Interrupt
 from tests.flows.prefect_runs import Server
 from tests.flows.processes import descendants, gaitforge, part_in_work, soon
@@ -175,8 +175,7 @@ def test_a_pipelines_flow_gives_the_results_of_the_plain_one_and_runs_each_stage
         raise RenderingError("pictures are the report's own tests'")
 
     monkeypatch.setattr("pipeline.report.pictures.draw", cannot_draw)
-    plain, out = tmp_path / "plain", tmp_path / "flow"
-    run_pipeline(DEMO, plain, Silent())
+    out = tmp_path / "flow"
     monkeypatch.setattr(stage, "collect_part", Mock(side_effect=ValueError("no such luck")))
     with pytest.raises(ValueError, match="collect: no such luck"):
         pipeline(str(out), plan=to_tree(DEMO))
@@ -184,7 +183,7 @@ def test_a_pipelines_flow_gives_the_results_of_the_plain_one_and_runs_each_stage
     monkeypatch.setattr("pipeline.report.pictures.draw", cannot_draw)
     pipeline(str(out), plan=to_tree(DEMO))
     assert (out / "report.html").is_file()
-    assert results(out) == results(plain)
+    assert results(out) == plain_results(tmp_path / "plain")
     stages = [run["name"] for run in reversed(server.runs("stage"))]
     assert stages == ["collect", *(each.name for each in stages_of(DEMO, out))]
     assert [run["state_type"] for run in server.runs("pipeline")] == ["COMPLETED", "FAILED"]

@@ -32,7 +32,7 @@ from flows.runners.slurm.jobs import (
 )
 from flows.runners.slurm.runner import run_slurm
 from flows.runners.slurm.script import SlurmSettings, Work, batch_script, limit_s
-from flows.runners.slurm.training import run_task
+from flows.runners.slurm.tasks import run_task
 from flows.stages.pipeline.plan import PipelinePlan, pipeline_plan
 from flows.stages.train import TrainPlan
 from flows.tasks.legged import LeggedPlan
@@ -344,6 +344,10 @@ def test_a_job_folders_task_runs_anywhere_and_makes_its_own_parts(tmp_path: Path
 SIGNALLED_JOBS = """
 import os, random, sys, time
 from pathlib import Path
+import numba.np.arraymath, zarr
+import collectors.physics.mujoco.backend
+import flows.runners.slurm.tasks
+import flows.tasks.legged
 from flows.records.activity import read_active
 from flows.records.part_records import records_folder
 from pipeline.cli import running
@@ -367,7 +371,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
 @pytest.mark.long
 def test_any_number_of_signals_ends_a_collecting_task_with_its_code(tmp_path: Path) -> None:
     numbers = [signal.SIGINT, signal.SIGTERM] * ROUNDS
-    plan = replace(PLAN, robots=256, grid=replace(PLAN.grid, episodes_per_part=256))
+    plan = replace(PLAN, robots=64, grid=replace(PLAN.grid, episodes_per_part=256))
     folders = [tmp_path / f"{number:02d}-{k}" for k, number in enumerate(numbers)]
     for folder in folders:
         store = str(folder / "legged.zarr")

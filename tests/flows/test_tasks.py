@@ -21,7 +21,7 @@ from flows.runners.dask import run_dask
 from flows.runners.dask_clusters import DaskSettings
 from flows.runners.slurm.runner import run_slurm
 from flows.runners.slurm.script import SlurmSettings
-from flows.runners.slurm.training import run_task
+from flows.runners.slurm.tasks import run_task
 from flows.stages.collect import collect
 from flows.stages.replay import replay
 from flows.stages.status import collection_status

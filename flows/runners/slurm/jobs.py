@@ -24,6 +24,8 @@ from flows.records.records import read_record, write_record
 from flows.runners.slurm.commands import QueueEntry, cancel, has_slurm, queue
 
 PLAN, SCRIPT, JOB, EXIT, CANCELLED = "plan.json", "script.sh", "job.json", "exit", "cancelled.json"
+WORDS = "words"
+"""In the plan.json of a job that runs a command: the command line."""
 POLL_S = 0.5
 _QUEUE_PERIOD_S = 2.0
 _SEARCH_DEPTH = 4

@@ -19,8 +19,6 @@ from flows.stages.staging import Stage, is_done
 from flows.stages.status import TrainingStatus, status
 
 POLL_S = 2.0
-WORDS = "words"
-"""In the plan.json of a job that runs a command: the command line."""
 _LIVE = ("waiting", "running", "unknown")
 
 
@@ -58,7 +56,7 @@ def run_command_on_slurm(
     work = Work(f"gaitforge-{name.replace(' ', '-')}", 1, False, False, TRAIN_REQUEUES)
     place, target = out.absolute() / "jobs", str(out.absolute())
     draft = jobs.Job(place, "", name, target, 0.0, settings.partition, (), ((),))
-    return submit_work(draft, {WORDS: list(words)}, work, settings, after=after)
+    return submit_work(draft, {jobs.WORDS: list(words)}, work, settings, after=after)
 
 
 def submit_stages(

@@ -1,23 +1,23 @@
-"""Training and evaluation as Slurm jobs, one each, and what any job does: `run_task`.
+"""Training and evaluation as Slurm jobs, one each.
 
 Slurm may repeat a job: a training resumes, an evaluation that is there is left.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from flows.progress import Reporter
 from flows.records.part_records import store_address
 from flows.records.plans import plan_from_tree
-from flows.records.records import read_record, to_tree
+from flows.records.records import to_tree
 from flows.runners.slurm import jobs
 from flows.runners.slurm.runner import TRAIN_REQUEUES, check_idle, submit_work
 from flows.runners.slurm.script import SlurmSettings, Work
-from flows.stages.collect import collect
 from flows.stages.evaluate import EVALUATION, EvaluatePlan, evaluate_policy
 from flows.stages.train import TrainPlan, run_training
 from flows.tasks.policies import run_source
-from flows.tasks.registry import LEGGED, collection_plan
 
 
 def run_training_on_slurm(
@@ -62,24 +62,13 @@ def run_evaluation_on_slurm(
     return submit_work(draft, {"store": "", "plan": to_tree(plan)}, work, settings)
 
 
-def run_task(folder: Path, task: int, reporter: Reporter) -> None:
-    """Do one task of a job folder in this process; committed parts are skipped.
+def train_task(tree: Mapping[str, Any], reporter: Reporter) -> None:
+    """Do the training of a job's record, here. Raises ValueError as `run_training`."""
+    plan, store = plan_from_tree(TrainPlan, tree["plan"]), store_address(tree["store"])
+    run_training(plan, store, Path(tree["target"]), reporter)
 
-    Raises:
-        ValueError: no such task, a damaged plan, or what collection and training raise.
-    """
-    tree = read_record(folder / jobs.PLAN) or {}
-    if not {"kind", "target", "store", "plan", "tasks"} <= tree.keys():
-        raise ValueError(f"{folder} is no job folder: it holds no {jobs.PLAN} of a job")
-    kind, plan, tasks = tree["kind"], tree["plan"], tree["tasks"]
-    store = store_address(tree["store"])
-    if not 0 <= task < len(tasks):
-        raise ValueError(f"{folder} has tasks 0-{len(tasks) - 1}, not {task}")
-    if kind == "collect":
-        collect(collection_plan(tree.get("task", LEGGED), plan), store, reporter, tasks[task])
-    elif kind == "evaluate":
-        run = Path(tree["target"])
-        evaluating = plan_from_tree(EvaluatePlan, plan)
-        evaluate_policy(run_source(run), evaluating, reporter, run / EVALUATION)
-    else:
-        run_training(plan_from_tree(TrainPlan, plan), store, Path(tree["target"]), reporter)
+
+def evaluate_task(tree: Mapping[str, Any], reporter: Reporter) -> None:
+    """Do the evaluation of a job's record, here. Raises ValueError as `evaluate_policy`."""
+    run, plan = Path(tree["target"]), plan_from_tree(EvaluatePlan, tree["plan"])
+    evaluate_policy(run_source(run), plan, reporter, run / EVALUATION)

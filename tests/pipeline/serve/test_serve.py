@@ -78,7 +78,7 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_runs_that_train_nothing_load_no_torch() -> None:
-    flows = "flows.collect, flows.importing, pipeline.serve.card"
+    flows = "flows.collect, flows.importing, flows.runners.slurm.tasks, pipeline.serve.card"
     program = f"import sys, {flows}; print({{'torch', 'numba', 'dask'}} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True

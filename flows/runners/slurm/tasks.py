@@ -1,0 +1,42 @@
+"""A task of a job folder, done in a process of its own.
+
+What trains is imported when a task trains: it brings torch, which collecting does not need.
+"""
+
+from importlib import import_module
+from pathlib import Path
+
+from flows.progress import Reporter
+from flows.records.part_records import store_address
+from flows.records.records import read_record
+from flows.runners.slurm import jobs
+from flows.stages.collect import collect
+from flows.tasks.registry import LEGGED, collection_plan
+
+LEARNING = {
+    "train": "flows.runners.slurm.training:train_task",
+    "evaluate": "flows.runners.slurm.training:evaluate_task",
+}
+"""Kind of job -> "module:function" of its task."""
+
+
+def run_task(folder: Path, task: int, reporter: Reporter) -> None:
+    """Do one task of a job folder in this process; committed parts are skipped.
+
+    Raises:
+        ValueError: no such task, a damaged plan, or what collection and training raise.
+    """
+    tree = read_record(folder / jobs.PLAN) or {}
+    if not {"kind", "target", "store", "plan", "tasks"} <= tree.keys():
+        raise ValueError(f"{folder} is no job folder: it holds no {jobs.PLAN} of a job")
+    kind, tasks = tree["kind"], tree["tasks"]
+    if kind not in (allowed := ("collect", *LEARNING)):
+        raise ValueError(f"{folder} is a job of kind '{kind}'; allowed: {', '.join(allowed)}")
+    if not 0 <= task < len(tasks):
+        raise ValueError(f"{folder} has tasks 0-{len(tasks) - 1}, not {task}")
+    if kind == "collect":
+        plan = collection_plan(tree.get("task", LEGGED), tree["plan"])
+        collect(plan, store_address(tree["store"]), reporter, tasks[task])
+    else:
+        module, function = LEARNING[kind].split(":")
+        getattr(import_module(module), function)(tree, reporter)
