@@ -79,7 +79,7 @@ demo: $(STAMP) $(PLAYER) ## collect, train, evaluate and report, small: runs/dem
 	$(BIN)/gaitforge demo --out runs/demo
 
 # Bytecode is kept, where the shell forbids it too: rewriting the tests' assertions takes each worker 6 s.
-test test-fast test-peers: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-long: export PYTHONDONTWRITEBYTECODE :=
 
 # A third worker for the times in which tests wait for servers and clusters; tests/conftest.py orders the files.
 test: $(DEV_STAMP) ## the tests, without those of test-long
