@@ -96,6 +96,16 @@ def drives_a_family(weights: Mapping[str, np.ndarray]) -> bool:
     return "mean" in weights and weights["mean"].size == FEATURE_DIM + BODY_DIM
 
 
+def reading_the_body(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same expert with a family's inputs: it acts as before, whatever the body vector."""
+    added = dict(weights)
+    for name, value in {"mean": 0.0, "std": 1.0}.items():
+        old = weights[name].ravel()
+        added[name] = np.concatenate([old, np.full(BODY_DIM, value, old.dtype)])
+    added["layer0.weight"] = np.pad(weights["layer0.weight"], ((0, 0), (0, BODY_DIM)))
+    return added
+
+
 @dataclass(frozen=True)
 class Expert:
     """An expert's policy, card, weights (the tensors of its `Mlp`) and their hash."""

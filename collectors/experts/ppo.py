@@ -17,7 +17,7 @@ from rsl_rl.algorithms import PPO
 from safetensors.numpy import save
 
 from collectors.experts import ppo_checkpoint as checkpoint
-from collectors.experts.expert import load_expert
+from collectors.experts.expert import drives_a_family, load_expert, reading_the_body
 from collectors.experts.ppo_algorithm import PPOSettings, Update, make_algorithm, ppo_updates
 from collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
 from collectors.robots.robot import DEFAULT_ROBOT, load_robots
@@ -39,7 +39,8 @@ class ExpertTrainingConfig(PPOSettings):
         robots: in parallel.
         full_speed_steps: environment steps over which commanded speeds widen to their range.
         start_from: an expert (name or file) whose actor training starts from, with `initial_std`
-            as its exploration; empty for an actor that leaves the gait as it is.
+            as its exploration; one robot's may start a family's. Empty for an actor that leaves
+            the gait as it is.
         critic_updates: first updates that train the critic alone, where there is such an expert.
     """
 
@@ -74,7 +75,10 @@ def train_expert(
             known = task.successes if successes is None else successes.numpy()
             task.begin(progress.iteration, extra["levels"].numpy(), known)
         elif config.start_from:
-            checkpoint.set_actor(algorithm, load_expert(config.start_from).weights)
+            weights = load_expert(config.start_from).weights
+            if len(bodies) > 1 and not drives_a_family(weights):
+                weights = reading_the_body(weights)
+            checkpoint.set_actor(algorithm, weights)
         _widen_speeds(task, progress, config)
         alone = config.critic_updates if config.start_from else 0
         algorithm.get_policy().requires_grad_(progress.iteration >= alone)

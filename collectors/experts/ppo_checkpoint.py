@@ -103,6 +103,7 @@ def load_training(
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
     """Restore an algorithm from `save_training`; returns the progress and the extra tensors.
 
+    Torch is seeded anew where there is one.
     ValueError for a checkpoint that differs in one of the `fixed` settings, or in its inputs.
     """
     path = out / TRAINING
@@ -124,4 +125,7 @@ def load_training(
         ) from None
     load_optimiser_tensors(algorithm.optimizer, tensors, "optimizer")
     algorithm.learning_rate = record["learning_rate"]
+    # With the iteration, so that a resumed training does not repeat the noise of its start.
+    seeds = np.random.SeedSequence([mine["seed"], record["iteration"]])
+    torch.manual_seed(int(seeds.generate_state(1)[0]))
     return Progress(record["iteration"], record["steps"], record["wall_s"]), extra

@@ -340,6 +340,30 @@ def test_a_training_starts_from_an_expert_whose_actor_waits_for_the_critic(
         train_expert(replace(config, hidden=(16, 9)), tmp_path / "wide", lambda row: None)
 
 
+def test_a_familys_training_starts_from_the_expert_of_one_robot(
+    trained: Trained, tmp_path: Path
+) -> None:
+    vary_robots(ROBOT, 0, 2, tmp_path / "family", lambda: None)
+    config = replace(
+        TINY,
+        robot=str(tmp_path / "family"),
+        start_from=str(started_from(trained, tmp_path)),
+        critic_updates=1,
+        steps=PER_UPDATE,
+    )
+    weights, card = train_expert(config, tmp_path / "expert", lambda row: None)
+    weights.with_suffix(".json").write_text(json.dumps(card))
+    body = str(tmp_path / "family" / "aliengo-0-001")
+    family, rng = load_expert(str(weights), body), np.random.default_rng(0)
+    single = ExpertPolicy("one", family.policy.robot, load_file(trained.weights))
+    with closing(ExpertTask([family.policy.robot], 4, 1, 0)) as task:
+        observation = task._env.observe()
+    observation.policy[:] += rng.normal(0, 0.1, observation.policy.shape)
+    mine, theirs = family.policy.act(observation), single.act(observation)
+    # One update moves the normaliser of the features, hardly the actions.
+    np.testing.assert_allclose(mine, theirs, atol=0.05)
+
+
 def started_from(trained: Trained, folder: Path) -> Path:
     """The trained expert with a card beside it."""
     path = folder / "first.safetensors"
