@@ -21,12 +21,15 @@ from collectors.experts.expert import drives_a_family, load_expert, reading_the_
 from collectors.experts.ppo_algorithm import PPOSettings, Update, make_algorithm, ppo_updates
 from collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
 from collectors.robots.robot import DEFAULT_ROBOT, load_robots
+from collectors.scenarios.terrains import N_LEVELS
 from collectors.training_folder import training_files
 from datasets.files import write_bytes_durably
 
 WEIGHTS = "expert.safetensors"
 _FIXED = ("robot", "robots", "hidden", "horizon")
 """Settings that a resumed training keeps."""
+_FIRST_LEVELS = 4
+"""Of a training from nothing."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,10 @@ class ExpertTrainingConfig(PPOSettings):
         robots: in parallel.
         full_speed_steps: environment steps over which commanded speeds widen to their range.
         start_from: an expert (name or file) whose actor training starts from, with `initial_std`
-            as its exploration; one robot's may start a family's. Empty for an actor that leaves
-            the gait as it is.
+            as its exploration and robots at all levels; one robot's may start a family's. Empty
+            for an actor that leaves the gait as it is, and robots at the lower levels.
         critic_updates: first updates that train the critic alone, where there is such an expert.
+        tracking_weight: of tracking the linear velocity, on top of the reward's own.
     """
 
     robot: str = DEFAULT_ROBOT
@@ -49,6 +53,7 @@ class ExpertTrainingConfig(PPOSettings):
     full_speed_steps: int = 12_000_000
     start_from: str = ""
     critic_updates: int = 20
+    tracking_weight: float = 0.0
 
 
 def train_expert(
@@ -67,7 +72,9 @@ def train_expert(
     torch.manual_seed(config.seed)
     torch.set_num_threads(config.learner_threads)
     bodies = load_robots(config.robot)
-    with closing(ExpertTask(bodies, config.robots, config.threads, config.seed)) as task:
+    levels = N_LEVELS if config.start_from else _FIRST_LEVELS
+    settings = config.robots, config.threads, config.seed, config.tracking_weight, levels
+    with closing(ExpertTask(bodies, *settings)) as task:
         algorithm = make_algorithm(config, task)
         progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
         if extra:

@@ -15,6 +15,7 @@ from tensordict import TensorDict
 from collectors.experts.expert import ExpertFeatures
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
+from collectors.legged.rewards import track_linear_velocity
 from collectors.policies import Observation
 from collectors.robots.commands import C
 from collectors.robots.descriptor import body_vector
@@ -22,7 +23,7 @@ from collectors.robots.gait import GaitReference
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import N_LEVELS, TERRAINS, difficulty
-from collectors.timing import EPISODE_STEPS
+from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 TERRAIN_SHARES = {t.name: t.share for t in TERRAINS.values() if t.share > 0}
 SKILL_SHARES = {s.name: s.share for s in SKILLS.values() if s.share > 0}
@@ -42,9 +43,19 @@ class ExpertTask:
     Args:
         bodies: of the parallel robots, taken in turn; more than one have their descriptors in the
             features.
+        tracking_weight: of `track_linear_velocity` on top of the reward's own, per second.
+        first_levels: levels start anywhere below.
     """
 
-    def __init__(self, bodies: Sequence[RobotCard], robots: int, threads: int, seed: int):
+    def __init__(
+        self,
+        bodies: Sequence[RobotCard],
+        robots: int,
+        threads: int,
+        seed: int,
+        tracking_weight: float = 0.0,
+        first_levels: int = 4,
+    ):
         self.num_envs = robots
         self.num_actions = N_JOINTS
         self.max_episode_length = EPISODE_STEPS
@@ -57,14 +68,14 @@ class ExpertTask:
         self._bodies = None
         if len(bodies) > 1:
             self._bodies = np.stack([body_vector(robot) for robot in rows])
-        self._seed = seed
+        self._seed, self._tracking_weight = seed, tracking_weight
         names, shares = list(TERRAIN_SHARES), np.array(list(TERRAIN_SHARES.values()))
         quota = np.floor(np.cumsum(shares) * robots + 1e-9)
         self._terrain = [names[int(np.searchsorted(quota, i, side="right"))] for i in range(robots)]
         self._what = np.zeros((robots, 1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)))
         self._returns = np.zeros(robots)
         self.finished: list[dict[str, Any]] = []
-        levels = np.random.default_rng(seed).integers(0, 4, (robots, len(SKILL_SHARES)))
+        levels = np.random.default_rng(seed).integers(0, first_levels, (robots, len(SKILL_SHARES)))
         self.begin(0, levels, np.full((len(TERRAIN_SHARES), len(SKILL_SHARES)), 0.5))
 
     def begin(self, iteration: int, levels: np.ndarray, successes: np.ndarray) -> None:
@@ -106,6 +117,9 @@ class ExpertTask:
         self._inputs = self._features(observation)
         # A small penalty keeps the gait where it works.
         price = 0.0005 * np.square(residual).sum(axis=1)
+        if self._tracking_weight:
+            assert self._env.view is not None, "it has just stepped"
+            price -= self._tracking_weight * CONTROL_DT_S * track_linear_velocity(self._env.view)
         reward = torch.from_numpy((transition.reward - price).astype(np.float32))
         extras = {"time_outs": torch.from_numpy(timed_out.astype(np.float32))}
         observations, ended = self.get_observations(), torch.from_numpy(done.astype(np.int64))

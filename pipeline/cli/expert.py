@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.cli.parsing.parser import actions, command, given, option, planned, setting
 from pipeline.cli.parsing.values import names, positive, whole
-from pipeline.cli.train import GRID, show_evaluation
+from pipeline.cli.train import EVALUATED, GRID, show_evaluation
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
 
@@ -79,11 +79,12 @@ def _train_gym(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    "gaitforge expert evaluate --terrain flat --skill run,stand --level 0-9",
-    "--expert SIMULATOR",
+    "gaitforge expert evaluate --terrain flat --skill run,stand --level 0-9\n"
+    "          gaitforge expert evaluate --expert runs/family/expert.safetensors "
+    "--robot robots/unseen,go1",
+    "--expert --robot SIMULATOR",
     *GRID,
-    setting("robots=64"),
-    "--json",
+    *EVALUATED,
 )
 def _evaluate(arguments: argparse.Namespace) -> None:
     """Run an expert in closed loop on held-out episodes."""
@@ -91,7 +92,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from flows.tasks.policies import PolicySource
 
     name = arguments.expert or DEFAULT_EXPERT
-    show_evaluation(arguments, PolicySource(Path(name).stem, expert=name))
+    show_evaluation(arguments, PolicySource(Path(name).stem, expert=name), arguments.out)
 
 
 @command(

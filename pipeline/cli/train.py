@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collectors.robots.robot import load_robots
 from datasets.errors import amount
@@ -47,6 +47,22 @@ GRID: tuple[Option, ...] = (
     "--terrain --skill",
     option("--level", "terrain levels, e.g. 0,2,5-9 (default: 4, the middle one)", numbers),
     "--episodes --seed --threads",
+)
+EVALUATED: tuple[Option, ...] = (
+    option(
+        "--beside",
+        "with several robots: experts of these robots, whose returns are the measure",
+        metavar="EXPERT,EXPERT",
+    ),
+    option(
+        "--out",
+        "keep the result in this file (of several robots: in files in this folder), and do "
+        "nothing where it is that already (of a run with --runner slurm: RUN/evaluation.json)",
+        Path,
+        metavar="FILE",
+    ),
+    setting("robots=64"),
+    "--json",
 )
 """Options of `show_evaluation`."""
 TRAINED = ("objective", "steps", "batch_size", "device")
@@ -91,21 +107,8 @@ def train_command(arguments: argparse.Namespace) -> None:
     option("policy_run", "folder of a training run or exported policy", Path, metavar="RUN"),
     "--checkpoint --robot SIMULATOR",
     *GRID,
-    option(
-        "--beside",
-        "with several robots: experts of these robots, whose returns are the measure",
-        metavar="EXPERT,EXPERT",
-    ),
-    option(
-        "--out",
-        "keep the result in this file (of several robots: in files in this folder), and do "
-        "nothing where it is that already (default with --runner slurm: RUN/evaluation.json)",
-        Path,
-        metavar="FILE",
-    ),
+    *EVALUATED,
     *JOB_RUNNER,
-    setting("robots=64"),
-    "--json",
 )
 def evaluate_command(arguments: argparse.Namespace) -> None:
     """Run a trained policy in closed loop on held-out episodes."""
@@ -146,7 +149,7 @@ def show_evaluation(
 def _show_bodies(
     arguments: argparse.Namespace, source: PolicySource, plan: EvaluatePlan, out: Path | None
 ) -> None:
-    """Evaluate a policy on several robots; print a row each, and their means."""
+    """Evaluate a policy on several robots; print a row each, the means, and each family's."""
     from flows.stages.legged.bodies import evaluate_bodies
     from flows.tasks.legged import LeggedPlan
 
@@ -156,14 +159,25 @@ def _show_bodies(
         experts = {robot.name: expert for robot, expert in pairs}
     found = evaluate_bodies(source, plan, robots, TerminalReporter(), out, experts)
     rows = to_tree(found)
+    lines = [f"\n{source.name}: means over {_body_means(rows)}"]
+    for item in plan.robot.split(","):
+        family = {robot.name for robot in load_robots(item)}
+        if 1 < len(family) < len(rows):
+            chosen = [row for row in rows if row["robot"] in family]
+            lines.append(f"{item}: means over {_body_means(chosen)}")
+    lines.append(f"on {plan.grid}")
+    show_result(rows, rows, arguments.json, *lines)
+
+
+def _body_means(rows: list[dict[str, Any]]) -> str:
+    """The means over rows of `_show_bodies`, in words."""
     means = {
         key: sum(row[key] for row in rows) / len(rows)
         for key in ("return", "success", "survival", "expert_return", "share")
         if rows[0][key] is not None
     }
-    line = ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in means.items())
-    lines = f"\n{source.name}: means over {amount(len(rows), 'robot')}: {line}", f"on {plan.grid}"
-    show_result(rows, rows, arguments.json, *lines)
+    listed = ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in means.items())
+    return f"{amount(len(rows), 'robot')}: {listed}"
 
 
 @command("gaitforge models --json", "--json")

@@ -197,7 +197,8 @@ SHARED: dict[str, dict[str, Any]] = {
     "--stretch": details("control steps of a stretch (default: 12)", positive),
     "--expert": details("a shipped expert, or a .safetensors file", metavar="NAME"),
     "--robot": details(
-        "a shipped robot's name, or the path of your own (see gaitforge robot check)",
+        "a shipped robot's name, or the path of your own (see gaitforge robot check); to evaluate "
+        "on several, a list or a folder of robots' folders",
         lambda robot: f"robot={robot}",
         [],
         action="append",

@@ -23,12 +23,13 @@ from collectors.experts.training_task import (
 )
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.episodes import EpisodeSpec
+from collectors.legged.rewards import track_linear_velocity
 from collectors.modelling.varying import vary_robots
 from collectors.robots.descriptor import BODY_DIM
 from collectors.robots.robot import N_JOINTS
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
-from collectors.timing import EPISODE_STEPS
+from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from datasets.history import read_history
 from tests.collectors.making import FIRM_STANCE, ROBOT
 
@@ -328,6 +329,8 @@ def test_a_training_starts_from_an_expert_whose_actor_waits_for_the_critic(
     config = replace(TINY, start_from=str(started_from(trained, tmp_path)), critic_updates=1)
     weights, _ = train_expert(replace(config, steps=PER_UPDATE), tmp_path / "one", lambda row: None)
     before, after = load_file(trained.weights), load_file(weights)
+    tensors = json.loads((tmp_path / "one" / "training.json").read_text())["tensors"]
+    assert load_file(tmp_path / "one" / tensors)["levels"].max() > 5
     assert before.keys() == after.keys()
     for name in before:
         if name.startswith("layer"):
@@ -362,6 +365,19 @@ def test_a_familys_training_starts_from_the_expert_of_one_robot(
     mine, theirs = family.policy.act(observation), single.act(observation)
     # One update moves the normaliser of the features, hardly the actions.
     np.testing.assert_allclose(mine, theirs, atol=0.05)
+
+
+def test_tracking_can_weigh_more_in_training() -> None:
+    actions = torch.zeros(4, N_JOINTS)
+    with (
+        closing(ExpertTask([ROBOT], 4, 1, 0)) as plain,
+        closing(ExpertTask([ROBOT], 4, 1, 0, tracking_weight=2.0)) as weighted,
+    ):
+        for _ in range(5):
+            own, more = plain.step(actions)[1], weighted.step(actions)[1]
+            assert plain._env.view is not None
+            tracked = track_linear_velocity(plain._env.view)
+            np.testing.assert_allclose(more - own, 2.0 * CONTROL_DT_S * tracked, atol=1e-6)
 
 
 def started_from(trained: Trained, folder: Path) -> Path:

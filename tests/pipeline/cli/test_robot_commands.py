@@ -190,3 +190,17 @@ def test_a_family_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
 
 def _contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_an_expert_is_evaluated_on_a_list_of_robots_with_means_of_each_family(
+    run: Run, tmp_path: Path
+) -> None:
+    family, kept = tmp_path / "family", tmp_path / "kept"
+    assert run("robot", "vary", "aliengo", "--count", "2", "--out", family).code == 0
+    words = ("--terrain", "flat", "--skill", "stand", "--level", "0", "--episodes", "1")
+    code, out, _ = run("expert", "evaluate", "--robot", f"{family},go1", *words, "--out", kept)
+    assert code == 0
+    assert {path.stem for path in kept.iterdir()} == {"aliengo-0-000", "aliengo-0-001", "go1"}
+    assert "means over 3 robots: return" in out
+    assert f"{family}: means over 2 robots: return" in out
+    assert "\ngo1: means" not in out
