@@ -40,7 +40,8 @@ class ExpertTrainingConfig(PPOSettings):
         robot: a robot's name, folder or card; or a folder of robots' folders, one family, for an
             expert that also reads the body.
         robots: in parallel.
-        full_speed_steps: environment steps over which commanded speeds widen to their range.
+        full_speed_steps: environment steps over which commanded speeds widen to their range; with
+            `start_from` they have all of it.
         start_from: an expert (name or file) whose actor training starts from, with `initial_std`
             as its exploration and robots at all levels; one robot's may start a family's. Empty
             for an actor that leaves the gait as it is, and robots at the lower levels.
@@ -130,7 +131,8 @@ def _save(
 def _widen_speeds(
     task: ExpertTask, progress: checkpoint.Progress, config: ExpertTrainingConfig
 ) -> None:
-    task.speed_scale = min(1.0, progress.steps / max(1, config.full_speed_steps))
+    widened = progress.steps / max(1, config.full_speed_steps)
+    task.speed_scale = 1.0 if config.start_from else min(1.0, widened)
 
 
 def _summary(config: ExpertTrainingConfig, task: ExpertTask, done: Update) -> dict[str, Any]:
