@@ -122,8 +122,12 @@ def list_experts() -> list[str]:
 
 
 def shipped_experts(robots: Iterable[str]) -> list[str]:
-    """Names of the shipped experts of these robots, by name; robots without one are left out."""
-    driven = {_files(name)[1]["robot"]: name for name in list_experts()}
+    """Names of the shipped experts of these robots, by name; robots without one are left out.
+
+    Experts for families are left out, too: their cards have a table of bodies.
+    """
+    cards = {name: _files(name)[1] for name in list_experts()}
+    driven = {card["robot"]: name for name, card in cards.items() if "bodies" not in card}
     return [driven[robot] for robot in robots if robot in driven]
 
 
@@ -131,6 +135,13 @@ def robots_of_expert(name: str) -> list[RobotCard]:
     """The robots that an expert was trained on; ValueError as `load_expert`."""
     path, card = _files(name)
     return _robots_of(card["robot"], path)
+
+
+def absolute_robot_of(name: str) -> str:
+    """What an expert's card names, to be read from anywhere; ValueError as `load_expert`."""
+    path, card = _files(name)
+    robot = card["robot"]
+    return robot if robot in list_robots() else str((path.resolve().parent / robot).resolve())
 
 
 def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:

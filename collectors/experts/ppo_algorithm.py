@@ -34,7 +34,8 @@ class PPOSettings:
 
     Attributes:
         steps: environment steps in all; horizon: of each robot in a rollout.
-        max_learning_rate: ceiling of the adaptive schedule, which else reaches 4e-3.
+        max_learning_rate: ceiling of the adaptive schedule, which else reaches 4e-3;
+            falling_steps: the last steps, over which the ceiling falls to 0.
         initial_std: of the exploration noise, in units of the network's output.
         checkpoint_every_s: seconds between checkpoints, which wait for an update's end.
     """
@@ -46,6 +47,7 @@ class PPOSettings:
     hidden: tuple[int, ...] = (256, 128, 64)
     learning_rate: float = 1e-3
     max_learning_rate: float = 1e-3
+    falling_steps: int = 0
     target_kl: float = 0.01
     gamma: float = 0.99
     gae_lambda: float = 0.95
@@ -83,6 +85,9 @@ def ppo_updates(
                 observations, reward, done, extras = task.step(algorithm.act(observations))
                 algorithm.process_env_step(observations, reward, done, extras)
             simulated = time.perf_counter()
+            left = (config.steps - progress.steps) / max(1, config.falling_steps)
+            _CappedPPO.ceiling = config.max_learning_rate * min(1.0, left)
+            algorithm.learning_rate = algorithm.learning_rate
             algorithm.compute_returns(observations)
         losses = algorithm.update()
         elapsed = time.perf_counter() - started

@@ -30,9 +30,9 @@ SKILL_SHARES = {s.name: s.share for s in SKILLS.values() if s.share > 0}
 """What experts are trained on; the critic's one-hot inputs are in this order."""
 SKILL_NAMES = tuple(SKILL_SHARES)
 MAX_RESIDUAL = 6.0
-_EVEN = 0.15
+_EVEN = 1.0
 """A skill is drawn in proportion to its share times this plus its rate of failure on the terrain:
-cells that fail are practised more."""
+cells that fail are practised more. With 0.15 standing, which rarely fails, was unlearned."""
 _MEAN_RATE = 0.005
 CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1
 

@@ -19,6 +19,9 @@ WARM_UP_S, MEASURED_S = 2.0, 4.0
 def updates_per_s(config: TrainConfig, selection: Selection) -> float:
     """Measure a training's optimiser steps per second, validation and checkpoints left out.
 
+    On one thread these are seconds of its CPU time, whatever else runs on the machine and however
+    long the first reading of a large store takes.
+
     Raises:
         ValueError: as `train`.
     """
@@ -35,10 +38,11 @@ def _measure(config: TrainConfig, selection: Selection) -> float:
     ranks, episodes = Ranks(device=torch.device(config.device)), split_episodes(config, selection)
     updater = Updater(build_policy(config, episodes.train)[0], config, ranks)
     batches = TrainingBatches(config, episodes.train, ranks)
+    clock = time.thread_time if config.threads == 1 else time.perf_counter
     try:
-        started, timed, warm = time.perf_counter(), None, 0
+        started, timed, warm = clock(), None, 0
         for number, (_, batch) in enumerate(batches):
-            now = time.perf_counter()
+            now = clock()
             if timed is None and now - started >= WARM_UP_S:
                 timed, warm = now, number
             if timed is not None and now - timed >= MEASURED_S:

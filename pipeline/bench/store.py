@@ -16,11 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from collectors.legged.data import CollectionGrid, StoredForm
+from collectors.modelling.varying import vary_robots
+from collectors.robots.robot import load_robot
 from datasets import Schema, Selection, Store, open_store, query
 from flows.progress import Reporter, Silent
 from flows.records.part_records import collection_rate
 from flows.stages.collect import collect
 from flows.tasks.legged import LeggedPlan
+from learners.policy.tokens import BODY
+from learners.training.batches import with_bodies
 from pipeline.bench.harness import Bench, bar, in_turns, median, run_alone, seconds_of
 from pipeline.bench.peers import LEROBOT_NOTE, PEERS, PeerData, Work
 
@@ -32,6 +36,8 @@ FLOOR_BATCHES = 20
 QUERY_PARTS = 64
 STREAM_BAR, COPY_BAR = 5.0, 15.0
 """Million steps a second on two quiet cores, at least: from the store, from a materialised copy."""
+VARIED_BAR = 0.8
+FAMILY = "aliengo-family"
 WHERE = "friction < 0.6 and level > 2"
 COLD_QUERY = """
 import sys
@@ -44,6 +50,14 @@ from datasets import open_store
 for batch in open_store(sys.argv[1]).select().windows(int(sys.argv[2]), int(sys.argv[3])):
     pass
 """
+VARIED_ALONE = """
+import sys
+from datasets import open_store
+from learners.training.batches import with_bodies
+selection = open_store(sys.argv[1]).select()
+for batch in with_bodies(selection.windows(int(sys.argv[2]), int(sys.argv[3])), selection):
+    pass
+"""
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,7 @@ class StoreBenchConfig:
         collected: the episodes that are simulated, on `threads`.
         steps: steps to stream: several pools, so that the stream reads more than once.
         episodes: episodes of the queried catalog.
+        bodies: different robots in a second large set, beside the first of one robot.
         peers: other libraries' loaders; peer_steps: most steps given to each.
     """
 
@@ -64,6 +79,7 @@ class StoreBenchConfig:
     rounds: int = 5
     window_len: int = 64
     batch_size: int = 1024
+    bodies: int = 100
     peers: tuple[str, ...] = tuple(PEERS)
     peer_steps: int = 500_000
 
@@ -75,7 +91,7 @@ def _measure(config: StoreBenchConfig, folder: Path, reporter: Reporter) -> dict
     process, ``write_share`` is of a collecting worker's time, and ``ratio_to_gather`` (name ->
     ratio) is the median over the rounds.
     """
-    with reporter.step("bench store", 4, "stage") as advance:
+    with reporter.step("bench store", 5, "stage") as advance:
         figures = _collection(folder / "collected.zarr", config)
         advance(1, "collected")
         source = open_store(folder / "collected.zarr").select()
@@ -86,7 +102,10 @@ def _measure(config: StoreBenchConfig, folder: Path, reporter: Reporter) -> dict
         sizes = (config.window_len, config.batch_size)
         _, figures["stream_peak_mib"] = run_alone(STREAM_ALONE, stored.path, *sizes)
         advance(1, "large set")
-        figures |= _streams(folder, stored.select(), config)
+        varied = _repeated(folder / "varied.zarr", _varied(folder, config), config.steps)
+        _, figures["varied_peak_mib"] = run_alone(VARIED_ALONE, varied.path, *sizes)
+        advance(1, "large set of many bodies")
+        figures |= _streams(folder, stored.select(), varied.select(), config)
         advance(1, "streams")
     return figures
 
@@ -99,6 +118,16 @@ def _collection(path: Path, config: StoreBenchConfig) -> dict[str, Any]:
     busy = sum(each.ended - each.started for each in done)
     writing = sum(each.write_s for each in done)
     return {"collect_steps_per_s": collection_rate(done), "write_share": writing / busy}
+
+
+def _varied(folder: Path, config: StoreBenchConfig) -> Selection:
+    """Episodes of many bodies of a family; an Aliengo's expert drives them as well as it can."""
+    family, path = folder / "family", folder / "bodies.zarr"
+    vary_robots(load_robot(), 0, config.bodies, family, lambda: None)
+    grid = replace(config.collected, parts=config.bodies, episodes_per_part=4)
+    plan = LeggedPlan(grid=grid, expert=FAMILY, robot=str(family), threads=config.threads)
+    collect(plan, path, Silent())
+    return open_store(path).select()
 
 
 def _sizes(folder: Path, source: Selection) -> dict[str, object]:
@@ -143,32 +172,41 @@ def _queries(path: Path, source: Selection, config: StoreBenchConfig) -> dict[st
     return {"query_ms": 1e3 * median(warm), "query_cold_ms": 1e3 * min(cold)}
 
 
-def _streams(folder: Path, selection: Selection, config: StoreBenchConfig) -> dict[str, object]:
+def _streams(
+    folder: Path, selection: Selection, varied: Selection, config: StoreBenchConfig
+) -> dict[str, object]:
     window, batch = config.window_len, config.batch_size
     copy = selection.materialise(folder / "copies", FIELDS)
     streams = {
         "stream": selection.windows(window, batch, fields=FIELDS),
         "single_steps": selection.windows(1, window * batch, fields=FIELDS),
         "materialised": copy.windows(window, batch),
+        "varied": varied.windows(window, batch, fields=FIELDS),
     }
     floors = _floors(selection, config)
-    streamed = {name: partial(_drained, stream) for name, stream in streams.items()}
+    streamed: dict[str, Work] = {
+        name: partial(_drained, stream) for name, stream in streams.items()
+    }
+    streamed["varied"] = lambda: _drained(with_bodies(streams["varied"], varied))
     peers, notes = _peers(folder, selection, config)
     rates = _rates(floors | streamed | peers, config.rounds)
     best = {name: float(max(values)) for name, values in rates.items()}
     unit, speed = "million steps/s", {name: value / 1e6 for name, value in best.items()}
     gather = np.array(rates["gather"])
     ratios = {name: float(np.median(values / gather)) for name, values in rates.items()}
+    of_one = float(np.median(rates["varied"] / rates["stream"]))
     return {
         "stream_steps_per_s": best["stream"],
         "single_steps_per_s": best["single_steps"],
         "materialised_steps_per_s": best["materialised"],
+        "varied_ratio_to_stream": of_one,
         "floor": {name: best[name] for name in floors},
         "peers": {name: best[name] for name in peers},
         "ratio_to_gather": ratios,
         "bars": [
             bar("stream from the store", speed["stream"], least=STREAM_BAR, unit=unit),
             bar("materialised stream", speed["materialised"], least=COPY_BAR, unit=unit),
+            bar("many bodies over one", of_one, least=VARIED_BAR, unit="of its rate"),
         ],
         "notes": notes,
     }
@@ -232,7 +270,8 @@ def _peers(
 
 def _repeated(path: Path, source: Selection, steps: int) -> Store:
     """A store of about ``steps`` steps, in parts of one shard that repeat the source's episodes."""
-    store = Store.create(path, _schema_of(source.store.schema, STORED))
+    names = source.store.schema.names()
+    store = Store.create(path, _schema_of(source.store.schema, (*STORED, *({BODY} & {*names}))))
     repeats = max(1, round(min(PART_STEPS, steps) / source.steps))
     _write_repeated(store, source, max(1, round(steps / (repeats * source.steps))), repeats)
     return store
@@ -273,6 +312,7 @@ BENCH = Bench(
         rounds=1,
         window_len=16,
         batch_size=4,
+        bodies=2,
         peer_steps=700,
     ),
     _measure,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.cli.parsing.parser import actions, command, given, option, planned, setting
-from pipeline.cli.parsing.values import names, positive, whole
+from pipeline.cli.parsing.values import names, positive, shares, whole
 from pipeline.cli.train import EVALUATED, GRID, show_evaluation
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show
@@ -52,6 +52,21 @@ def _train(arguments: argparse.Namespace) -> None:
         for warning in check_robot(robot).warnings:
             print(f"warning: {robot.name}: {warning}", file=sys.stderr)
     print(run_expert_training(config, arguments.out, TerminalReporter()))
+
+
+@command(
+    "gaitforge expert average aliengo-locomotion runs/expert/expert.safetensors --out runs/mean",
+    option("experts", "of one training, or trained from each other", nargs="+", metavar="EXPERT"),
+    option("--shares", "of each, e.g. 0.7,0.3 (default: equal)", shares, metavar="N,N"),
+    "--out --threads",
+)
+def _average(arguments: argparse.Namespace) -> None:
+    """Average the weights of experts, and measure the mean."""
+    from flows.stages.legged.training import average_into
+
+    weights = arguments.shares or [1.0] * len(arguments.experts)
+    threads = arguments.threads or 2
+    print(average_into(arguments.experts, weights, arguments.out, threads, TerminalReporter()))
 
 
 def _train_gym(arguments: argparse.Namespace) -> None:
@@ -116,4 +131,4 @@ def _film(arguments: argparse.Namespace) -> None:
         print(f"{path}  {path.stat().st_size / 1000:,.0f} kB")
 
 
-expert_command = actions("gaitforge expert list --json", _list, _train, _evaluate, _film)
+expert_command = actions("gaitforge expert list --json", _list, _train, _average, _evaluate, _film)

@@ -1,4 +1,4 @@
-"""Training an expert and measuring it: its weights, and their card."""
+"""Training or averaging experts and measuring the result: its weights, and their card."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save
 
-from collectors.experts.ppo import ExpertTrainingConfig, train_expert
+from collectors.experts.averaging import average_experts
+from collectors.experts.expert import robots_of_expert
+from collectors.experts.ppo import WEIGHTS, ExpertTrainingConfig, train_expert
 from collectors.experts.ppo_checkpoint import trained_steps
 from collectors.legged.evaluation import EvaluationGrid
-from collectors.robots.robot import load_robots
 from collectors.scenarios.skills import SKILLS
 from collectors.scenarios.terrains import TERRAINS
+from datasets.files import write_bytes_durably
 from flows.progress import Reporter, from_totals
 from flows.records.records import provenance, training_lock, write_record
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
@@ -43,21 +46,49 @@ def run_expert_training(
     """
     with training_lock(out):
         weights, card = _train(config, out, reporter)
-        # The policy needs a card to be loaded, and measured.
-        path = weights.with_suffix(".json")
-        write_record(path, card | provenance())
-        source = PolicySource("expert", expert=str(weights))
-        plan = EvaluatePlan(grid=grid, threads=config.threads)
-        bodies = load_robots(config.robot)
-        if len(bodies) == 1:
-            found = replace(evaluate_policy(source, plan, reporter), returns=())
-            measured: dict[str, object] = {"evaluation": found}
-        else:
-            some = bodies[:: ceil(len(bodies) / CARD_BODIES)]
-            plan = replace(plan, grid=replace(grid, episodes=ceil(grid.episodes / len(some))))
-            measured = {"bodies": evaluate_bodies(source, plan, some, reporter)}
-        write_record(path, card | provenance() | measured)
+        _measure(weights, card, config.threads, reporter, grid)
     return weights
+
+
+def average_into(
+    names: Sequence[str],
+    shares: Sequence[float],
+    out: Path,
+    threads: int,
+    reporter: Reporter,
+    grid: EvaluationGrid = CARD_GRID,
+) -> Path:
+    """Write and measure the mean of experts, see `average_experts`; returns its weights.
+
+    Raises:
+        ValueError: another process works in `out`, or as `average_experts`.
+    """
+    mean, card = average_experts(names, shares)
+    with training_lock(out):
+        weights = out / WEIGHTS
+        write_bytes_durably(weights, save(mean))
+        _measure(weights, card, threads, reporter, grid)
+    return weights
+
+
+def _measure(
+    weights: Path, card: dict[str, Any], threads: int, reporter: Reporter, grid: EvaluationGrid
+) -> None:
+    """Write an expert's card with its table."""
+    # The policy needs a card to be loaded, and measured.
+    path = weights.with_suffix(".json")
+    write_record(path, card | provenance())
+    source = PolicySource("expert", expert=str(weights))
+    plan = EvaluatePlan(grid=grid, threads=threads)
+    bodies = robots_of_expert(str(weights))
+    if len(bodies) == 1:
+        found = replace(evaluate_policy(source, plan, reporter), returns=())
+        measured: dict[str, object] = {"evaluation": found}
+    else:
+        some = bodies[:: ceil(len(bodies) / CARD_BODIES)]
+        plan = replace(plan, grid=replace(grid, episodes=ceil(grid.episodes / len(some))))
+        measured = {"bodies": evaluate_bodies(source, plan, some, reporter)}
+    write_record(path, card | provenance() | measured)
 
 
 def _train(

@@ -110,3 +110,11 @@ def _whole_number(text: str, least: int, most: int = LARGEST) -> int:
         wanted = f"at least {least}" if most == LARGEST and value < least else f"{least} to {most}"
         raise argparse.ArgumentTypeError(f"needs a whole number of {wanted}, not '{text}'")
     return value
+
+
+def shares(text: str) -> tuple[float, ...]:
+    """Comma-separated numbers: 0.7,0.3."""
+    try:
+        return tuple(float(part) for part in names(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' are no numbers, such as 0.7,0.3") from None

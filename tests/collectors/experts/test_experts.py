@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from collectors.experts.averaging import average_experts
 from collectors.experts.expert import (
     DEFAULT_EXPERT,
     EXPERTS,
     FEATURE_DIM,
     ExpertFeatures,
     ExpertPolicy,
+    drives_a_family,
     list_experts,
     load_expert,
     shipped_experts,
@@ -230,5 +232,44 @@ def test_shipped_experts_are_found_by_their_robots() -> None:
     assert shipped_experts(["go1", "rex", "aliengo"]) == ["go1-locomotion", "aliengo-locomotion"]
     for name in list_experts():
         expert = load_expert(name)
-        assert shipped_experts([expert.policy.robot.name]) == [name]
-        assert expert.card["evaluation"]["cells"]
+        for_families = drives_a_family(expert.weights)
+        assert (shipped_experts([expert.policy.robot.name]) == [name]) != for_families
+        assert expert.card["bodies"] if for_families else expert.card["evaluation"]["cells"]
+
+
+def test_the_mean_of_experts_is_that_of_their_networks_layers(
+    observation: Observation, tmp_path: Path
+) -> None:
+    rng, own = np.random.default_rng(0), load_expert().weights
+    for name, changed in (("a", 0.0), ("b", 0.3)):
+        # Other statistics of the inputs, and a first layer that makes up for them.
+        mean = own["mean"] + rng.normal(size=own["mean"].shape).astype(np.float32)
+        std = own["std"] * rng.uniform(0.5, 2.0, own["std"].shape).astype(np.float32)
+        shift = own["layer0.weight"] @ ((mean - own["mean"]) / own["std"]).ravel()
+        tensors = own | {
+            "mean": mean,
+            "std": std,
+            "layer0.weight": own["layer0.weight"] * (std / own["std"]).reshape(1, -1),
+            "layer0.bias": own["layer0.bias"] + shift,
+            "layer3.bias": own["layer3.bias"] + np.float32(changed),
+        }
+        save_file(tensors, tmp_path / f"{name}.safetensors")
+        (tmp_path / f"{name}.json").write_text(json.dumps({"robot": "aliengo"}))
+    names = [DEFAULT_EXPERT, *(str(tmp_path / f"{name}.safetensors") for name in "ab")]
+    mean, card = average_experts(names, [1.0, 1.0, 2.0])
+    assert card["robot"] == "aliengo"
+    assert [each["share"] for each in card["average_of"]] == [0.25, 0.25, 0.5]
+    found = ExpertPolicy("mean", load_expert().policy.robot, mean).act(observation)
+    np.testing.assert_allclose(found, load_expert().policy.act(observation) + 0.15, atol=2e-3)
+
+
+def test_what_cannot_be_averaged_is_refused() -> None:
+    for names, shares, complaint in (
+        ([DEFAULT_EXPERT], [1.0], "give at least two experts"),
+        ([DEFAULT_EXPERT] * 2, [1.0], "give a share above 0 for each of 2 experts"),
+        ([DEFAULT_EXPERT] * 2, [1.0, -1.0], "give a share above 0 for each of 2 experts"),
+        ([DEFAULT_EXPERT, "go1-locomotion"], [1.0, 1.0], "go1-locomotion drives go1, and aliengo"),
+        ([DEFAULT_EXPERT, "aliengo-family"], [1.0, 1.0], "aliengo-family has another network"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            average_experts(names, shares)

@@ -30,6 +30,8 @@ def test_every_figure_is_there_and_positive(records: dict[str, Any]) -> None:
         "single_steps_per_s",
         "materialised_steps_per_s",
         "collect_steps_per_s",
+        "varied_ratio_to_stream",
+        "varied_peak_mib",
         "bytes_per_step",
     )
     assert all(records[name] > 0 for name in names)
