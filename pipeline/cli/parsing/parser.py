@@ -223,7 +223,9 @@ SHARED: dict[str, dict[str, Any]] = {
     "--steps": details("optimiser steps", positive),
     "--batch-size": details("windows per optimiser step, over all processes", positive),
     "--device": details("cpu or cuda", metavar="DEVICE"),
-    "--objective": details("bc, gaussian-bc or return (default: bc)", metavar="NAME"),
+    "--objective": details(
+        "bc, gaussian-bc, return, td3-bc, iql or awr (default: bc)", metavar="NAME"
+    ),
     "--checkpoint": details(
         "of a training run: last, or best (the lowest validation loss)",
         default="last",

@@ -1,0 +1,76 @@
+"""TD3+BC (Fujimoto and Gu, 2021, https://arxiv.org/abs/2106.06860)."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from learners.policy.policy_network import PolicyNetwork
+from learners.training.values.critics import frozen_parameters
+from learners.training.values.learner import Batch, ValueLearner, ValueSettings, squared_errors
+
+
+@dataclass(frozen=True)
+class TD3BCSettings(ValueSettings):
+    """Those of the paper's Table 3.
+
+    Attributes:
+        alpha: weight of the value beside imitation.
+        policy_noise, noise_clip: of the target's action, as a share of its largest one.
+        policy_every: critic updates per policy update.
+    """
+
+    alpha: float = 2.5
+    policy_noise: float = 0.2
+    noise_clip: float = 0.5
+    policy_every: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.policy_every < 1:
+            raise ValueError(f"policy_every must be at least 1, got {self.policy_every}")
+
+
+class TD3BC(ValueLearner):
+    """TD3's clipped double Q and smoothed target, and a policy that also imitates.
+
+    Equation 3 of the paper, pi = argmax lambda Q(s, pi(s)) - (pi(s) - a)^2, with equation 4's
+    lambda = alpha / mean |Q|; the mean is that of the processed part of a batch.
+    """
+
+    settings_class = TD3BCSettings
+    settings: TD3BCSettings
+
+    def __init__(self, policy: PolicyNetwork, settings: TD3BCSettings, reward_scale: float) -> None:
+        super().__init__(policy, settings, reward_scale)
+        self.q = self._critics()
+        self.target_q = self.q.frozen()
+        self.target_policy = deepcopy(policy).requires_grad_(False)
+
+    def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
+        """See `ValueLearner`."""
+        step, settings = self.transitions(policy, batch), self.settings
+        with torch.no_grad():
+            _, following = self.actions(self.target_policy, batch)
+            noise = settings.policy_noise * torch.randn_like(following)
+            noise = noise.clamp(-settings.noise_clip, settings.noise_clip)
+            following = (following + noise).clamp(-1.0, 1.0)
+            value = self.target_q(step.next_obs, following).amin(0)
+            target = step.reward + settings.gamma * step.going_on * value
+        loss = squared_errors(self.q(step.obs, step.action), target)
+        if number % settings.policy_every == 0:
+            action, _ = self.actions(policy, batch)
+            with frozen_parameters(self.q):
+                value = self.q(step.obs, action)[0]
+            weight = settings.alpha / value.detach().abs().mean()
+            imitation = (action - step.action).square().mean(-1)
+            loss = loss + (imitation - weight * value).sum()
+        return loss
+
+    def after_step(self, policy: PolicyNetwork) -> None:
+        """See `ValueLearner`; the published code moves both targets with the policy's updates."""
+        self._follow(self.target_q, self.q)
+        self._follow(self.target_policy, policy)
