@@ -14,7 +14,9 @@ from datasets.stream.order import Windows
 
 ACTION = "action"
 LAST_ACTION = "last_action"
-OBS, FINAL_OBS, NEXT_OBS = "obs", "final_obs", "next_obs"
+OBS, FINAL_OBS = "obs", "final_obs"
+FOLLOWING = {"next_obs": OBS, "next_action": ACTION}
+"""Arrays of transitions -> the column whose next row they are."""
 REWARD = "reward"
 RETURN_TO_GO = "return_to_go"
 CAST_ROWS = 1024
@@ -227,8 +229,8 @@ def gather(
 
     ``batch`` maps names to contiguous arrays (W, K, *shape) to fill, padded at the end with zeros,
     and ``mask`` to (W, K), true for the window's own steps. An array ``last_action`` without a
-    column of its own gets the ``action`` of the previous step, ``next_obs`` the ``obs`` of the next
-    one; after an episode's last step that is another episode's.
+    column of its own gets the ``action`` of the previous step, those of ``FOLLOWING`` the row of
+    the next one, which after an episode's last step is another episode's.
     """
     before = np.minimum(windows.offset, prefix_len)[:, None]
     step = np.arange(batch["mask"].shape[1])
@@ -245,10 +247,11 @@ def gather(
         previous[first[:, 0] == 0, 0] = padding
         column = steps.columns[ACTION]
         _take(column, previous.reshape(-1), batch[LAST_ACTION].reshape(len(flat), column.shape[1]))
-    if NEXT_OBS in batch:
-        following = np.where(real, rows + 1, padding).reshape(-1)
-        column = steps.columns[OBS]
-        _take(column, following, batch[NEXT_OBS].reshape(len(flat), column.shape[1]))
+    following = np.where(real, rows + 1, padding).reshape(-1)
+    for name, of in FOLLOWING.items():
+        if name in batch and name not in steps.columns:
+            column = steps.columns[of]
+            _take(column, following, batch[name].reshape(len(flat), column.shape[1]))
     if prefix_len:
         real &= step >= before
 

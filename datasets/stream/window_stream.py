@@ -20,9 +20,8 @@ from datasets.stream.config import StreamConfig
 from datasets.stream.order import ORDER_VERSION, EpochOrder, Windows, epoch_order
 from datasets.stream.pool import (
     ACTION,
+    FOLLOWING,
     LAST_ACTION,
-    NEXT_OBS,
-    OBS,
     Column,
     StepReader,
     Steps,
@@ -31,7 +30,7 @@ from datasets.stream.pool import (
 )
 from datasets.stream.prefetch import Ahead, PoolsAhead
 
-BATCH_KEYS = ("mask", "episode", "offset", "ending", "terminal")
+BATCH_KEYS = ("mask", "episode", "offset", "ending", "last", "terminal")
 """Names that a batch adds to the fields; no field may have one."""
 
 Batch = dict[str, torch.Tensor]
@@ -276,12 +275,14 @@ class WindowStream:
         column = self._source.lengths[episode] - 1 - (windows.offset - before)
         row = np.flatnonzero(column < before + windows.length)
         column, terminated = column[row], self._ending[episode[row]] == TERMINATED
-        into["terminal"][:] = False
+        into["last"][:] = into["terminal"][:] = False
+        into["last"][row, column] = True
         into["terminal"][row, column] = terminated
+        into["next_action"][row, column] = 0.0
         if self._finals is not None:
-            into[NEXT_OBS][row, column] = self._finals[episode[row]]
+            into["next_obs"][row, column] = self._finals[episode[row]]
         else:
-            into[NEXT_OBS][row, column] = 0.0
+            into["next_obs"][row, column] = 0.0
             into["mask"][row, column] &= terminated
 
     def _prepared_reader(self, order: EpochOrder) -> StepReader:
@@ -300,7 +301,7 @@ def _columns(
     """Columns to read, and columns of a batch, of which some are made from others."""
     columns = source.columns(config.fields, config.return_to_go)
     made = {LAST_ACTION: ACTION} if config.last_action else {}
-    made |= {NEXT_OBS: OBS} if config.transitions else {}
+    made |= FOLLOWING if config.transitions else {}
     for name in made:
         if name in columns:
             option = "last_action" if name == LAST_ACTION else "transitions"
@@ -335,7 +336,7 @@ class _Buffers:
         if config.return_to_go or config.transitions:
             self._rows["ending"] = ((), np.dtype("uint8"))
         if config.transitions:
-            self._rows["terminal"] = (steps, np.dtype("bool"))
+            self._rows["last"] = self._rows["terminal"] = (steps, np.dtype("bool"))
         self._pinned = config.pin_memory
         joined = max(config.world_size, config.smallest_batch) - 1
         self._most_windows = config.batch_size + -(-joined // config.world_size)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets import DatasetError, Field, Selection, Store
-from tests.datasets.making import OBS, part_input, small_schema, small_store
+from tests.datasets.making import ACTION, OBS, part_input, small_schema, small_store
 from tests.datasets.streaming import PARTS, same_batches
 
-ADDED = ("next_obs", "terminal", "ending")
+ADDED = ("next_obs", "next_action", "last", "terminal", "ending")
 
 
 def transitions_of(selection: Selection) -> dict[tuple[int, int], tuple[np.ndarray, bool, bool]]:
@@ -59,6 +59,7 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 )
 def test_every_known_transition_comes_once_an_epoch(stored: Selection, **settings: Any) -> None:
     expected, seen = transitions_of(stored), set()
+    actions = [stored.episode(episode)["action"] for episode in range(len(stored))]
     for batch in stored.windows(**settings, transitions=True):
         assert batch["terminal"].shape == batch["mask"].shape
         for row, offset in enumerate(batch["offset"].tolist()):
@@ -71,6 +72,10 @@ def test_every_known_transition_comes_once_an_epoch(stored: Selection, **setting
                 following, terminal, known = expected[key]
                 assert known
                 assert bool(batch["terminal"][row, column]) == terminal
+                action, last = actions[episode], key[1] == len(actions[episode]) - 1
+                assert bool(batch["last"][row, column]) == last
+                next_action = np.zeros(ACTION) if last else action[key[1] + 1]
+                assert np.array_equal(batch["next_action"][row, column], next_action)
                 if not terminal or "final_obs" in stored.schema.names():
                     assert np.array_equal(batch["next_obs"][row, column], following)
     assert seen == {key for key, (_, _, known) in expected.items() if known}

@@ -99,7 +99,8 @@ def test_a_policys_loss_does_not_reach_the_critics(
         batches.stream.close()
     for name, gradient in found[0].items():
         other = found[1][name]
-        assert gradient is not None and other is not None
+        assert gradient is not None
+        assert other is not None
         torch.testing.assert_close(gradient, other)
 
 
@@ -229,5 +230,3 @@ def test_what_does_not_fit_is_refused(selection: Selection, tmp_path: Path) -> N
     store.write_part("p", steps, selection.episodes().drop_columns(["part", "start"]))
     with pytest.raises(ValueError, match="has no field reward per step, from which values"):
         train(replace(SHORT, objective="iql"), store.select(), tmp_path / "run")
-
-
