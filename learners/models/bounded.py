@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ class BoundedNetwork(nn.Module):
     """tanh of another network's actions, as the policies of value-based learners have it."""
 
     network: Any
+    _squash = True
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -23,7 +26,17 @@ class BoundedNetwork(nn.Module):
 
     def forward(self, tokens: Tensor, *mask: Tensor) -> Tensor:
         """Tokens (B, T, D), and a mask (B, T) if the network takes one -> actions (B, T, A)."""
-        return self.network(tokens, *mask).tanh()
+        actions = self.network(tokens, *mask)
+        return actions.tanh() if self._squash else actions
+
+    @contextmanager
+    def unbounded(self) -> Iterator[None]:
+        """Within the block, `forward` gives actions before the tanh."""
+        self._squash = False
+        try:
+            yield
+        finally:
+            self._squash = True
 
     def init_state(self, batch_size: int) -> Any:
         """The state of `batch_size` robots before their first step."""

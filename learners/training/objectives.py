@@ -55,6 +55,7 @@ _VALUE_TRAINING = {
     "grad_clip": None,
 }
 
+_REBRAC_TRAINING = _VALUE_TRAINING | {"peak_lr": 1e-3, "batch_size": 1024}
 # As many steps a batch as 256 single ones.
 _AWR_WINDOWS = {"window_len": 32, "batch_size": 8}
 
@@ -63,6 +64,8 @@ OBJECTIVES: dict[str, Objective] = {
     "gaussian-bc": Objective("obs", gaussian=True),
     "return": Objective("return"),
     "td3-bc": Objective("obs", values=f"{_VALUES}.td3_bc:TD3BC", training=_VALUE_TRAINING),
+    "rebrac": Objective("obs", values=f"{_VALUES}.rebrac:ReBRAC", training=_REBRAC_TRAINING),
+    "cql": Objective("obs", values=f"{_VALUES}.cql:CQL", training=_VALUE_TRAINING),
     "iql": Objective("obs", True, f"{_VALUES}.iql:IQL", _VALUE_TRAINING),
     "awr": Objective("obs", True, f"{_VALUES}.awr:AWR", _VALUE_TRAINING | _AWR_WINDOWS),
 }

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def make_optimiser(
-    parameters: Iterable[torch.nn.Parameter], config: TrainConfig
+    parameters: Iterable[torch.nn.Parameter] | Iterable[dict[str, Any]], config: TrainConfig
 ) -> torch.optim.Optimizer:
     """The config's optimiser; weight decay is decoupled but for "adam", whose gradient has it."""
     if config.optimiser == "lion":

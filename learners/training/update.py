@@ -40,11 +40,14 @@ class Updater:
         self.policy = policy.to(ranks.device)
         self.values = None if values is None else values.to(ranks.device)
         ranks.same_start(policy.state_dict())
-        self._trained = list(policy.parameters())
+        groups = [list(policy.parameters())]
+        self._shares = [1.0]
         if values is not None:
             ranks.same_start(values.state_dict())
-            self._trained += [each for each in values.parameters() if each.requires_grad]
-        self.optimiser = make_optimiser(self._trained, config)
+            groups.append([each for each in values.parameters() if each.requires_grad])
+            self._shares = [values.policy_rate, 1.0]
+        self._trained = [each for group in groups for each in group]
+        self.optimiser = make_optimiser([{"params": group} for group in groups], config)
         decay = config.ema_decay
         self.average = None if decay is None else averaged_copy(policy, decay)
         self._config = config
@@ -70,8 +73,8 @@ class Updater:
         norm = torch.nn.utils.clip_grad_norm_(parameters, torch.inf if limit is None else limit)
         value, finite = torch.stack([loss, (loss * norm).isfinite().to(loss.dtype)]).tolist()
         if finite:
-            for group in self.optimiser.param_groups:
-                group["lr"] = rate
+            for group, share in zip(self.optimiser.param_groups, self._shares, strict=True):
+                group["lr"] = rate * share
             self.optimiser.step()
             if self.values is not None:
                 self.values.after_step(self.policy)

@@ -9,34 +9,46 @@ from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class Ensemble(nn.Module):
-    """`members` independent MLPs with ReLU and one output each, computed as one.
+    """`members` independent MLPs with ReLU, computed as one.
 
     Args:
         sizes: inputs, then the hidden layers. Weights start as `nn.Linear`'s do.
+        outputs: of each member.
+        norm: normalise the outputs of every hidden layer (Ba et al., 2016), with scale and shift.
     """
 
-    def __init__(self, members: int, sizes: Sequence[int]) -> None:
+    def __init__(
+        self, members: int, sizes: Sequence[int], outputs: int = 1, norm: bool = False
+    ) -> None:
         super().__init__()
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for inputs, outputs in zip(sizes, [*sizes[1:], 1], strict=True):
-            bound = 1.0 / math.sqrt(inputs)
+        self.scales, self.shifts = nn.ParameterList(), nn.ParameterList()
+        for ins, outs in zip(sizes, [*sizes[1:], outputs], strict=True):
+            bound = 1.0 / math.sqrt(ins)
             for kept, shape in (
-                (self.weights, (members, inputs, outputs)),
-                (self.biases, (members, 1, outputs)),
+                (self.weights, (members, ins, outs)),
+                (self.biases, (members, 1, outs)),
             ):
                 kept.append(nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
+        for width in sizes[1:] if norm else ():
+            self.scales.append(nn.Parameter(torch.ones(members, 1, width)))
+            self.shifts.append(nn.Parameter(torch.zeros(members, 1, width)))
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Inputs (N, ...) that together are (N, sizes[0]) -> (members, N)."""
+        """Inputs (N, ...) that together are (N, sizes[0]) -> (members, N[, outputs])."""
         x = torch.cat(inputs, dim=-1).expand(len(self.weights[0]), -1, -1)
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, x, weight)
             if layer < last:
                 x = x.relu()
+            if layer < len(self.scales):
+                x = functional.layer_norm(x, x.shape[-1:])
+                x = torch.addcmul(self.shifts[layer], x, self.scales[layer])
         return x.squeeze(-1)
 
     def frozen(self) -> Self:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from learners.models.bounded import BoundedNetwork
 from learners.policy.policy_network import PolicyNetwork
 from learners.policy.tokens import BODY
 from learners.training.values.critics import Ensemble, follow
@@ -60,15 +62,18 @@ class Transitions:
     """The valid steps of a batch, in normalised units.
 
     Attributes:
-        obs, next_obs: (N, D) tokens; action: (N, A).
-        reward: (N,) scaled; going_on: (N,) 0 where the episode failed, else 1.
+        obs, next_obs: (N, D) tokens; action, next_action: (N, A) of the data.
+        reward: (N,) scaled; going_on: (N,) 0 where the episode failed, else 1; last: (N,) bool,
+            where no next action is known.
     """
 
     obs: Tensor
     action: Tensor
     reward: Tensor
     next_obs: Tensor
+    next_action: Tensor
     going_on: Tensor
+    last: Tensor
 
 
 class ValueLearner(nn.Module, ABC):
@@ -80,9 +85,13 @@ class ValueLearner(nn.Module, ABC):
 
     Args:
         reward_scale: of the settings, or what it stands for.
+
+    Attributes:
+        policy_rate: the policy's learning rate as a share of the critics'.
     """
 
     settings_class: ClassVar[type[ValueSettings]] = ValueSettings
+    policy_rate: ClassVar[float] = 1.0
 
     def __init__(self, policy: PolicyNetwork, settings: Any, reward_scale: float) -> None:
         super().__init__()
@@ -99,8 +108,11 @@ class ValueLearner(nn.Module, ABC):
         """Let targets follow, after the optimiser's step."""
 
     def _critics(self, members: int = 2, of_actions: bool = True) -> Ensemble:
+        return Ensemble(members, self._critic_sizes(of_actions))
+
+    def _critic_sizes(self, of_actions: bool = True) -> tuple[int, ...]:
         inputs = self._obs_dim + (self._act_dim if of_actions else 0)
-        return Ensemble(members, (inputs, *self.settings.hidden))
+        return inputs, *self.settings.hidden
 
     def _follow(self, target: nn.Module, source: nn.Module) -> None:
         follow(target, source, self.settings.tau)
@@ -113,15 +125,20 @@ class ValueLearner(nn.Module, ABC):
         def tokens(name: str) -> Tensor:
             return policy.tokens(policy.observation(batch[name], body=body))[mask]
 
+        normalise = policy.action_normaliser.normalise
         return Transitions(
             tokens("obs"),
-            policy.action_normaliser.normalise(batch["action"][mask]),
+            normalise(batch["action"][mask]),
             self.reward_scale * batch["reward"][mask],
             tokens("next_obs"),
+            normalise(batch["next_action"][mask]),
             1.0 - batch["terminal"][mask].float(),
+            batch["last"][mask],
         )
 
-    def actions(self, policy: PolicyNetwork, batch: Batch) -> tuple[Tensor, Tensor]:
+    def actions(
+        self, policy: PolicyNetwork, batch: Batch, bounded: bool = True
+    ) -> tuple[Tensor, Tensor]:
         """(N, A) and (N, A): what the policy does at the valid steps, and at the steps after them.
 
         A window and what follows its last step are one sequence of T + 1 steps, in which a
@@ -134,7 +151,9 @@ class ValueLearner(nn.Module, ABC):
         longer = {"obs": obs, "mask": now | after}
         if BODY in batch:
             longer[BODY] = batch[BODY]
-        predicted = policy.predict_batch(longer)
+        assert isinstance(policy.network, BoundedNetwork), "those of these objectives are"
+        with nullcontext() if bounded else policy.network.unbounded():
+            predicted = policy.predict_batch(longer)
         return predicted[now], predicted[after]
 
 
