@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -20,7 +21,7 @@ def test_a_density_is_that_of_the_samples() -> None:
     actions, density = actions.flatten(), density.flatten()
     # The share of the samples in a bin is the density's mean there times the bin's width.
     edges = torch.linspace(-0.9, 0.9, 10)
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in itertools.pairwise(edges):
         inside = (actions > low) & (actions < high)
         if inside.float().mean() > 0.01:
             # Mean of 1 / density over the samples inside is the width over their share.
