@@ -66,6 +66,8 @@ OBJECTIVES: dict[str, Objective] = {
     "td3-bc": Objective("obs", values=f"{_VALUES}.td3_bc:TD3BC", training=_VALUE_TRAINING),
     "rebrac": Objective("obs", values=f"{_VALUES}.rebrac:ReBRAC", training=_REBRAC_TRAINING),
     "cql": Objective("obs", values=f"{_VALUES}.cql:CQL", training=_VALUE_TRAINING),
+    "bear": Objective("obs", values=f"{_VALUES}.bear:BEAR", training=_VALUE_TRAINING),
+    "brac-v": Objective("obs", values=f"{_VALUES}.brac_v:BRACv", training=_VALUE_TRAINING),
     "iql": Objective("obs", True, f"{_VALUES}.iql:IQL", _VALUE_TRAINING),
     "awr": Objective("obs", True, f"{_VALUES}.awr:AWR", _VALUE_TRAINING | _AWR_WINDOWS),
 }

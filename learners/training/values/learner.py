@@ -160,3 +160,8 @@ class ValueLearner(nn.Module, ABC):
 def squared_errors(values: Tensor, target: Tensor) -> Tensor:
     """(members, N) and (N,) -> the sum of all squared errors; scalar."""
     return (values - target).square().sum()
+
+
+def soft_minimum(values: Tensor) -> Tensor:
+    """(members, N) -> (N,): 0.75 of the least and 0.25 of the largest (BCQ, BEAR, BRAC)."""
+    return 0.75 * values.amin(0) + 0.25 * values.amax(0)

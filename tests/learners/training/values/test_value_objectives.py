@@ -165,6 +165,7 @@ def test_a_value_is_that_of_going_on_unless_the_episode_failed(
     values |= {"trace": 0.0} if objective == "awr" else {}
     values |= {"conservative": 0.0} if objective == "cql" else {}
     values |= {"value_weight": 0.0} if objective == "rebrac" else {}
+    values |= {"penalty": 0.0} if objective == "brac-v" else {}
     config = TrainConfig.recommended(
         "mlp", objective=objective, values=values, peak_lr=3e-3, batch_size=64, threads=1
     )
