@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from datasets.files import write_bytes_durably
 from datasets.optimiser_state import load_optimiser_tensors, optimiser_tensors, tensors_below
+from learners.models.bounded import BoundedNetwork
 from learners.models.registry import ModelSpec, build_network, spec_from_json
 from learners.policy.gaussian import GaussianSpread
 from learners.policy.normalisation import Normaliser
@@ -32,6 +33,7 @@ CHECKPOINT, BEST = KEPT["last"], KEPT["best"]
 
 _POLICY = "policy"
 _AVERAGE = "average"
+_VALUES = "values"
 _OPTIMISER = "optimiser"
 
 
@@ -51,6 +53,7 @@ def policy_card(policy: PolicyNetwork, spec: ModelSpec) -> dict[str, Any]:
         "tokens": asdict(policy.layout),
         "act_dim": policy.act_dim,
         "gaussian": None if gaussian is None else {"fixed_std": gaussian.fixed_std},
+        "bounded": isinstance(policy.network, BoundedNetwork),
         "return_zero": float(policy.return_zero),
     }
 
@@ -61,6 +64,7 @@ def save_checkpoint(
     optimiser: torch.optim.Optimizer | None,
     card: Mapping[str, Any],
     averages: Mapping[str, Tensor] | None = None,
+    values: nn.Module | None = None,
     name: str = CHECKPOINT,
 ) -> None:
     """Write or replace the checkpoint `name`.
@@ -69,9 +73,12 @@ def save_checkpoint(
         optimiser: None if no run will resume from the file.
         card: `policy_card`'s and any further JSON values.
         averages: parameter name -> its moving average, if the run keeps one.
+        values: what a run that resumes from the file keeps beside the policy.
     """
     tensors = {f"{_POLICY}.{key}": value for key, value in policy.state_dict().items()}
     tensors |= {f"{_AVERAGE}.{key}": value for key, value in (averages or {}).items()}
+    if values is not None:
+        tensors |= {f"{_VALUES}.{key}": value for key, value in values.state_dict().items()}
     if optimiser is not None:
         tensors |= optimiser_tensors(optimiser, _OPTIMISER)
     text = json.dumps(card, allow_nan=False)
@@ -121,8 +128,11 @@ def policy_from(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> Polic
     """
     layout = TokenLayout(**card["tokens"])  # older cards have no keeps_last_action
     act_dim, gaussian = card["act_dim"], card["gaussian"]
+    network = build_network(spec_from_json(card["model"]), layout, act_dim)
+    if card.get("bounded", False):  # older cards have no bounded
+        network = BoundedNetwork(network)
     policy = PolicyNetwork(
-        build_network(spec_from_json(card["model"]), layout, act_dim),
+        network,
         layout,
         Normaliser.identity(layout.obs_dim),
         Normaliser.identity(act_dim),
@@ -155,6 +165,14 @@ def load_weights(
             f"{wrong[0]}"
         )
     policy.load_state_dict(weights)
+
+
+def load_values(values: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load what a checkpoint keeps beside the policy; ValueError if it does not fit."""
+    try:
+        values.load_state_dict(tensors_below(_VALUES, tensors))
+    except RuntimeError:
+        raise ValueError("the checkpoint's critics are of another objective or size") from None
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:

@@ -21,6 +21,7 @@ class StreamSettings(TypedDict, total=False):
     prefix_len: int
     return_to_go: bool
     last_action: bool
+    transitions: bool
     partial_returns: bool
     drop_last: bool
     smallest_batch: int
@@ -46,6 +47,11 @@ class StreamConfig:
         return_to_go: add ``return_to_go`` (B, K) and ``ending`` (B,) from the field ``reward``.
         last_action: add ``last_action`` (B, K, *shape), the ``action`` of the previous step of the
             episode, zeros at the episode's first step.
+        transitions: add what follows each step, ``next_obs`` and ``next_action`` (B, K, *shape),
+            and whether it is its episode's ``last``, and ``terminal``: the last of an episode that
+            terminated, (B, K) bool. Time limits and cut-offs are not terminal. After the last step
+            comes the episode's ``final_obs`` and no action (zeros); where no ``final_obs`` is
+            stored, ``mask`` is false for the last step of an episode that did not terminate.
         partial_returns: accept cut-off episodes, with the sum of their stored rewards.
         drop_last: drop windows that do not fill a batch on every rank.
         smallest_batch: an epoch's last batch joins the previous one if all ranks together have
@@ -69,6 +75,7 @@ class StreamConfig:
     prefix_len: int = 0
     return_to_go: bool = False
     last_action: bool = False
+    transitions: bool = False
     partial_returns: bool = False
     drop_last: bool = False
     smallest_batch: int = 1

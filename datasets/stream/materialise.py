@@ -112,6 +112,12 @@ class Materialised:
         """(E,) how episodes ended; see ``returns``."""
         return self._load("ending")
 
+    def final_obs(self) -> np.ndarray | None:
+        """DatasetError: a copy holds fields of steps only."""
+        raise DatasetError(
+            f"the copy {self.path} has no final observations; stream transitions from the selection"
+        )
+
     def verify(self) -> list[str]:
         """One line for each file that does not have its recorded SHA-256."""
         return [

@@ -14,6 +14,9 @@ from datasets.stream.order import Windows
 
 ACTION = "action"
 LAST_ACTION = "last_action"
+OBS, FINAL_OBS = "obs", "final_obs"
+FOLLOWING = {"next_obs": OBS, "next_action": ACTION}
+"""Arrays of transitions -> the column whose next row they are."""
 REWARD = "reward"
 RETURN_TO_GO = "return_to_go"
 CAST_ROWS = 1024
@@ -83,6 +86,10 @@ class StepSource(Protocol):
         """(E,) how episodes ended; see ``returns``."""
         ...
 
+    def final_obs(self) -> np.ndarray | None:
+        """(E, *shape) the observation after each episode's last step; None if it is not known."""
+        ...
+
     def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, Column]:
         """Columns of a batch; DatasetError for an unknown field, or returns without a reward."""
         ...
@@ -126,6 +133,11 @@ class SelectionSource:
         catalog, rows = self.selection.catalog, self.selection.rows
         flags = [catalog.numbers(name)[rows] for name in ("terminated", "truncated")]
         return endings(*flags)
+
+    def final_obs(self) -> np.ndarray | None:
+        """(E, *shape) the observation after each episode's last step, if it is stored."""
+        stored = FINAL_OBS in self.selection.schema.names("episode")
+        return self.selection.read(FINAL_OBS) if stored else None
 
     @cached_property
     def all_columns(self) -> dict[str, Column]:
@@ -217,7 +229,8 @@ def gather(
 
     ``batch`` maps names to contiguous arrays (W, K, *shape) to fill, padded at the end with zeros,
     and ``mask`` to (W, K), true for the window's own steps. An array ``last_action`` without a
-    column of its own gets the ``action`` of the previous step.
+    column of its own gets the ``action`` of the previous step, those of ``FOLLOWING`` the row of
+    the next one, which after an episode's last step is another episode's.
     """
     before = np.minimum(windows.offset, prefix_len)[:, None]
     step = np.arange(batch["mask"].shape[1])
@@ -234,6 +247,11 @@ def gather(
         previous[first[:, 0] == 0, 0] = padding
         column = steps.columns[ACTION]
         _take(column, previous.reshape(-1), batch[LAST_ACTION].reshape(len(flat), column.shape[1]))
+    following = np.where(real, rows + 1, padding).reshape(-1)
+    for name, of in FOLLOWING.items():
+        if name in batch and name not in steps.columns:
+            column = steps.columns[of]
+            _take(column, following, batch[name].reshape(len(flat), column.shape[1]))
     if prefix_len:
         real &= step >= before
 

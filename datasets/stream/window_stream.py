@@ -15,13 +15,22 @@ import torch
 from torch.utils.data import get_worker_info
 
 from datasets.errors import DatasetError
-from datasets.selection.returns import check_complete
+from datasets.selection.returns import TERMINATED, check_complete
 from datasets.stream.config import StreamConfig
 from datasets.stream.order import ORDER_VERSION, EpochOrder, Windows, epoch_order
-from datasets.stream.pool import ACTION, LAST_ACTION, Column, StepReader, Steps, StepSource, gather
+from datasets.stream.pool import (
+    ACTION,
+    FOLLOWING,
+    LAST_ACTION,
+    Column,
+    StepReader,
+    Steps,
+    StepSource,
+    gather,
+)
 from datasets.stream.prefetch import Ahead, PoolsAhead
 
-BATCH_KEYS = ("mask", "episode", "offset", "ending")
+BATCH_KEYS = ("mask", "episode", "offset", "ending", "last", "terminal")
 """Names that a batch adds to the fields; no field may have one."""
 
 Batch = dict[str, torch.Tensor]
@@ -43,9 +52,9 @@ class WindowStream:
     A batch holds each field as (B, K, *shape), ``mask`` (B, K) bool, ``episode`` (B,) int64 row of
     ``selection.episodes()``, ``offset`` (B,) int64 first step of the window within the episode,
     with ``return_to_go`` also ``return_to_go`` (B, K) float32 and ``ending`` (B,) uint8 (see
-    ``returns``), and with ``last_action`` the previous step's action (B, K, *shape). float16 fields
-    are returned as float32. Windows tile each episode; the first window is shortened by a random
-    phase per episode and epoch.
+    ``returns``), with ``last_action`` the previous step's action (B, K, *shape), and with
+    ``transitions`` what follows each step. float16 fields are returned as float32. Windows tile
+    each episode; the first window is shortened by a random phase per episode and epoch.
 
     K is ``prefix_len + window_len``: a row begins ``prefix_len`` steps before its window, or at the
     episode's start, and is padded at its end with zeros. ``mask`` is True for the window's steps,
@@ -72,8 +81,10 @@ class WindowStream:
         self._columns, handed_out = _columns(source, config)
         if taken := set(self._columns) & set(BATCH_KEYS):
             raise DatasetError(f"field {taken.pop()!r} has the name of a batch's own entry")
-        self._ending = source.ending() if config.return_to_go else None
-        if self._ending is not None and not config.partial_returns:
+        need = config.return_to_go or config.transitions
+        self._ending = source.ending() if need else None
+        self._finals = source.final_obs() if config.transitions else None
+        if self._ending is not None and config.return_to_go and not config.partial_returns:
             check_complete(self._ending)
         self._buffers = _Buffers(handed_out, config)
         self._process = os.getpid()
@@ -253,6 +264,26 @@ class WindowStream:
         into["offset"][:] = windows.offset
         if self._ending is not None:
             into["ending"][:] = self._ending[windows.episode]
+        if self.config.transitions:
+            self._follow(windows, into)
+
+    def _follow(self, windows: Windows, into: dict[str, np.ndarray]) -> None:
+        """Correct what follows the last steps of episodes, see `StreamConfig.transitions`."""
+        assert self._ending is not None, "transitions read it"
+        episode = windows.episode
+        before = np.minimum(windows.offset, self.config.prefix_len)
+        column = self._source.lengths[episode] - 1 - (windows.offset - before)
+        row = np.flatnonzero(column < before + windows.length)
+        column, terminated = column[row], self._ending[episode[row]] == TERMINATED
+        into["last"][:] = into["terminal"][:] = False
+        into["last"][row, column] = True
+        into["terminal"][row, column] = terminated
+        into["next_action"][row, column] = 0.0
+        if self._finals is not None:
+            into["next_obs"][row, column] = self._finals[episode[row]]
+        else:
+            into["next_obs"][row, column] = 0.0
+            into["mask"][row, column] &= terminated
 
     def _prepared_reader(self, order: EpochOrder) -> StepReader:
         """A reader whose pools are large enough for the order; kept between epochs."""
@@ -267,16 +298,19 @@ class WindowStream:
 def _columns(
     source: StepSource, config: StreamConfig
 ) -> tuple[dict[str, Column], dict[str, Column]]:
-    """Columns to read, and columns of a batch; ``last_action`` is made from ``action``."""
+    """Columns to read, and columns of a batch, of which some are made from others."""
     columns = source.columns(config.fields, config.return_to_go)
-    if not config.last_action:
-        return columns, columns
-    if LAST_ACTION in columns:
-        raise DatasetError(
-            f"{LAST_ACTION!r} is a stored field: list it in fields, or set last_action, not both"
-        )
-    read = source.columns(list(dict.fromkeys([*config.fields, ACTION])), config.return_to_go)
-    return read, columns | {LAST_ACTION: read[ACTION]}
+    made = {LAST_ACTION: ACTION} if config.last_action else {}
+    made |= FOLLOWING if config.transitions else {}
+    for name in made:
+        if name in columns:
+            option = "last_action" if name == LAST_ACTION else "transitions"
+            raise DatasetError(
+                f"{name!r} is a stored field: list it in fields, or set {option}, not both"
+            )
+    fields = list(dict.fromkeys([*config.fields, *made.values()]))
+    read = source.columns(fields, config.return_to_go)
+    return read, columns | {name: read[of] for name, of in made.items()}
 
 
 class _Buffers:
@@ -299,8 +333,10 @@ class _Buffers:
         }
         self._rows["mask"] = (steps, np.dtype("bool"))
         self._rows["episode"] = self._rows["offset"] = ((), np.dtype("int64"))
-        if config.return_to_go:
+        if config.return_to_go or config.transitions:
             self._rows["ending"] = ((), np.dtype("uint8"))
+        if config.transitions:
+            self._rows["last"] = self._rows["terminal"] = (steps, np.dtype("bool"))
         self._pinned = config.pin_memory
         joined = max(config.world_size, config.smallest_batch) - 1
         self._most_windows = config.batch_size + -(-joined // config.world_size)

@@ -38,6 +38,7 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
         world_size=ranks.world_size,
         smallest_batch=max(1, config.batch_size // 2),
         return_to_go=objective.tokens == "return",
+        transitions=bool(objective.values),
         last_action=needs_last_action(objective.tokens, schema.field("obs").slices),
         pin_memory=ranks.device.type == "cuda",
     )

@@ -9,6 +9,7 @@ import torch
 from datasets import Selection
 from datasets.schema import Schema
 from learners.checkpoint import policy_card
+from learners.models.bounded import BoundedNetwork
 from learners.models.registry import build_network, preset
 from learners.policy.gaussian import GaussianSpread
 from learners.policy.normalisation import Normaliser
@@ -17,7 +18,8 @@ from learners.policy.tokens import BODY, TokenLayout
 from learners.training.batches import has_bodies
 from learners.training.config import TrainConfig
 from learners.training.nonfinite import NonFiniteError
-from learners.training.objectives import OBJECTIVES
+from learners.training.objectives import OBJECTIVES, value_class
+from learners.training.values.learner import ValueLearner
 
 
 def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwork, dict[str, Any]]:
@@ -44,6 +46,9 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = build_network(spec, layout, act_dim)
+    actions = action_statistics if config.normalise_actions else Normaliser.identity(act_dim)
+    if objective.values:
+        network, actions = BoundedNetwork(network), _bounds(selection)
     gaussian = None
     if objective.gaussian:
         gaussian = GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
@@ -52,7 +57,7 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
         network,
         layout,
         obs_normaliser,
-        action_statistics if config.normalise_actions else Normaliser.identity(act_dim),
+        actions,
         expert - zero,
         gaussian,
         zero,
@@ -67,6 +72,28 @@ def _normaliser(name: str, selection: Selection) -> Normaliser:
         return Normaliser(statistics.mean, statistics.std)
     except ValueError as error:
         raise NonFiniteError(f"field {name}: {error}") from error
+
+
+def build_values(
+    config: TrainConfig, policy: PolicyNetwork, selection: Selection
+) -> ValueLearner | None:
+    """The new critics of a policy, with the seed's weights; None for imitation."""
+    learner, settings = value_class(config.objective), config.value_settings()
+    if learner is None:
+        return None
+    scale = settings.reward_scale
+    if scale is None:
+        returns = selection.episodes().column("return").to_numpy()
+        scale = 1000.0 / max(float(returns.max() - returns.min()), 1e-6)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return learner(policy, settings, scale)
+
+
+def _bounds(selection: Selection) -> Normaliser:
+    """Actions between the smallest and the largest stored one of each channel are -1 to 1."""
+    found = selection.statistics("action", scheduler="threads")
+    return Normaliser((found.max + found.min) / 2, (found.max - found.min) / 2)
 
 
 def _return_range(config: TrainConfig, selection: Selection) -> tuple[float, float]:

@@ -6,12 +6,12 @@ from math import isfinite
 from typing import Any
 
 from learners.models.registry import PRESETS, preset
-from learners.training.objectives import OBJECTIVES
+from learners.training.objectives import OBJECTIVES, value_settings
 
 # Settings that may change when a run is resumed: its results are the same up to rounding.
 _FREE_TO_CHANGE = ("threads", "checkpoint_every", "device", "compile", "accumulate")
 # Settings that older runs have not recorded.
-_BEFORE = {"prefix_len": 0, "return_zero": 0.0, "normalise_actions": True}
+_BEFORE = {"values": {}, "prefix_len": 0, "return_zero": 0.0, "normalise_actions": True}
 _LARGEST = 2**31 - 1
 _MOST_THREADS = 512
 _CHOICES = {
@@ -30,7 +30,10 @@ class TrainConfig:
     Attributes:
         model: preset name, see `registry.PRESETS`; model_overrides replaces some of its settings.
         objective: "bc" (behaviour cloning), "gaussian-bc" (of a Gaussian policy) or "return"
-            (return-conditioned behaviour cloning); see `objectives`.
+            (return-conditioned behaviour cloning), or offline reinforcement learning; see
+            `objectives`.
+        values: settings of a value-based objective that differ from its own, e.g. {"alpha": 1.0};
+            see `training.values`.
         steps: optimiser steps.
         batch_size: windows per optimiser step, over all processes.
         window_len: control steps per window that are learned; a model may see fewer (its
@@ -69,6 +72,7 @@ class TrainConfig:
     model: str = "fcnet"
     model_overrides: Mapping[str, Any] = field(default_factory=dict)
     objective: str = "bc"
+    values: Mapping[str, Any] = field(default_factory=dict)
     steps: int = 2000
     batch_size: int = 64
     window_len: int = 64
@@ -124,6 +128,7 @@ class TrainConfig:
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
         if not (isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+        self.value_settings()
         for name in ("seed", "split_seed", "prefix_len"):
             value = getattr(self, name)
             if value is not None and value < 0:
@@ -131,14 +136,21 @@ class TrainConfig:
 
     @classmethod
     def recommended(cls, model: str = model, **given: Any) -> "TrainConfig":
-        """The settings that suit a preset, replaced by the given ones."""
-        suited = PRESETS[model].training if model in PRESETS else {}
+        """The settings that suit a preset and an objective, replaced by the given ones."""
+        suited = dict(PRESETS[model].training if model in PRESETS else {})
+        if (objective := given.get("objective")) in OBJECTIVES:
+            suited |= OBJECTIVES[objective].training
         return cls(**{"model": model, **suited, **given})
 
     def to_json(self) -> dict[str, object]:
         """JSON values."""
-        tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return tree | {"betas": list(self.betas), "model_overrides": dict(self.model_overrides)}
+        tree: dict[str, object] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        tree |= {"betas": list(self.betas), "values": dict(self.values)}
+        return tree | {"model_overrides": dict(self.model_overrides)}
+
+    def value_settings(self) -> Any:
+        """The settings of a value-based objective; None for imitation. ValueError as there."""
+        return value_settings(self.objective, self.values)
 
     def settled(self, recorded: Mapping[str, Any] | None) -> "TrainConfig":
         """With a prefix_len: the recorded run's, or the model's own for a new run."""

@@ -1,9 +1,10 @@
 """Lion, the optimiser of Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.optim.optimizer import ParamsT
 
 
 class Lion(torch.optim.Optimizer):
@@ -14,7 +15,7 @@ class Lion(torch.optim.Optimizer):
 
     def __init__(
         self,
-        parameters: Iterable[torch.nn.Parameter],
+        parameters: ParamsT,
         lr: float,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,21 +27,89 @@ EXPERT_FIELDS = ("action_mean", "action_std")
 
 @dataclass(frozen=True)
 class Objective:
-    """The kind of token (`tokens.TOKEN_KINDS`), and whether the policy is Gaussian."""
+    """What is learned from, and how.
+
+    Attributes:
+        tokens: kind of token, of `tokens.TOKEN_KINDS`.
+        gaussian: whether the policy is Gaussian.
+        values: "module:class" of the `ValueLearner`, where there is one; its policy is bounded.
+        training: settings of `TrainConfig` that suit it, whatever the model.
+    """
 
     tokens: str
     gaussian: bool = False
+    values: str = ""
+    training: Mapping[str, Any] = field(default_factory=dict)
 
+
+_VALUES = "learners.training.values"
+# Rate and optimiser of the papers' Table 3 (TD3+BC) and appendix B (IQL); windows are the model's.
+_VALUE_TRAINING = {
+    "optimiser": "adam",
+    "peak_lr": 3e-4,
+    "warmup_fraction": 0.0,
+    "schedule": "constant",
+    "weight_decay": 0.0,
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "grad_clip": None,
+}
+
+_REBRAC_TRAINING = _VALUE_TRAINING | {"peak_lr": 1e-3, "batch_size": 1024}
+# As many steps a batch as 256 single ones.
+_AWR_WINDOWS = {"window_len": 32, "batch_size": 8}
 
 OBJECTIVES: dict[str, Objective] = {
     "bc": Objective("obs"),
     "gaussian-bc": Objective("obs", gaussian=True),
     "return": Objective("return"),
+    "td3-bc": Objective("obs", values=f"{_VALUES}.td3_bc:TD3BC", training=_VALUE_TRAINING),
+    "rebrac": Objective("obs", values=f"{_VALUES}.rebrac:ReBRAC", training=_REBRAC_TRAINING),
+    "cql": Objective("obs", values=f"{_VALUES}.cql:CQL", training=_VALUE_TRAINING),
+    "bear": Objective("obs", values=f"{_VALUES}.bear:BEAR", training=_VALUE_TRAINING),
+    "brac-v": Objective("obs", values=f"{_VALUES}.brac_v:BRACv", training=_VALUE_TRAINING),
+    "iql": Objective("obs", True, f"{_VALUES}.iql:IQL", _VALUE_TRAINING),
+    "awr": Objective("obs", True, f"{_VALUES}.awr:AWR", _VALUE_TRAINING | _AWR_WINDOWS),
 }
 
 
+def value_class(objective: str) -> Any:
+    """The `ValueLearner` of an objective; None for imitation."""
+    path = OBJECTIVES[objective].values
+    if not path:
+        return None
+    module, name = path.split(":")
+    return getattr(import_module(module), name)
+
+
+def value_settings(objective: str, given: Mapping[str, Any]) -> Any:
+    """The settings of a value-based objective, some replaced; None for imitation.
+
+    Raises:
+        ValueError: a setting that the objective does not have, or a value outside its range.
+    """
+    learner = value_class(objective)
+    known = [each.name for each in fields(learner.settings_class)] if learner else []
+    for name in given:
+        if name not in known:
+            allowed = f"; allowed: {', '.join(known)}" if known else ", as it learns no values"
+            raise ValueError(f"objective {objective} has no setting {name!r}{allowed}")
+    return learner.settings_class(**given) if learner else None
+
+
 def objective_fields(objective: Objective, schema: Schema) -> tuple[str, ...]:
-    """The fields to train on; ValueError if EXPERT_FIELDS have another shape than the action."""
+    """The fields to train on.
+
+    ValueError without the rewards that it needs, or for EXPERT_FIELDS of another shape than the
+    action.
+    """
+    if objective.values:
+        if "reward" not in schema.names("step"):
+            raise ValueError(
+                "the store has no field reward per step, from which values are learned; train with "
+                "the objective bc"
+            )
+        return ("obs", "action", "reward")
     if not objective.gaussian or not set(EXPERT_FIELDS) <= set(schema.names()):
         return ("obs", "action")
     action = schema.field("action")

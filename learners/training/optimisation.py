@@ -1,10 +1,10 @@
 """Optimisers, the learning-rate schedule, and the moving average of the weights."""
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
 from torch.optim.swa_utils import AveragedModel
 
 from learners.training.config import TrainConfig
@@ -22,9 +22,7 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     return 0.5 * config.peak_lr * (1.0 + math.cos(math.pi * progress))
 
 
-def make_optimiser(
-    parameters: Iterable[torch.nn.Parameter], config: TrainConfig
-) -> torch.optim.Optimizer:
+def make_optimiser(parameters: ParamsT, config: TrainConfig) -> torch.optim.Optimizer:
     """The config's optimiser; weight decay is decoupled but for "adam", whose gradient has it."""
     if config.optimiser == "lion":
         return Lion(parameters, config.peak_lr, config.betas, config.weight_decay)

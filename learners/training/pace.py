@@ -6,7 +6,7 @@ import torch
 
 from datasets import Selection
 from learners.training.batches import TrainingBatches
-from learners.training.building import build_policy
+from learners.training.building import build_policy, build_values
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
 from learners.training.held_out import split_episodes
@@ -36,7 +36,8 @@ def updates_per_s(config: TrainConfig, selection: Selection) -> float:
 
 def _measure(config: TrainConfig, selection: Selection) -> float:
     ranks, episodes = Ranks(device=torch.device(config.device)), split_episodes(config, selection)
-    updater = Updater(build_policy(config, episodes.train)[0], config, ranks)
+    policy, _ = build_policy(config, episodes.train)
+    updater = Updater(policy, config, ranks, build_values(config, policy, episodes.train))
     batches = TrainingBatches(config, episodes.train, ranks)
     clock = time.thread_time if config.threads == 1 else time.perf_counter
     try:

@@ -29,9 +29,11 @@ class TrainResult:
     """Result of a finished run.
 
     Losses are the mean squared error in normalised action units ("bc", "return") or nats per step
-    ("gaussian-bc"); loss is that of the history's last row. best_validation_loss was reached after
-    best_step. control_steps are the valid steps trained on, repeats included; train_s are the
-    seconds of training over all resumes; resumed_from is the optimiser step this call started at.
+    ("gaussian-bc"); loss is that of the history's last row. With values, loss is the sum of all
+    losses, and the validation loss is the policy's alone, as of imitation. best_validation_loss was
+    reached after best_step. control_steps are the valid steps trained on, repeats included; train_s
+    are the seconds of training over all resumes; resumed_from is the optimiser step this call
+    started at.
     """
 
     run_dir: Path

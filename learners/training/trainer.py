@@ -14,6 +14,7 @@ from datasets.interrupts import Notices, Stopped, deferred_signals
 from learners.checkpoint import Checkpoint
 from learners.policy.policy_network import PolicyNetwork
 from learners.training.batches import TrainingBatches, on_device, open_stream, with_bodies
+from learners.training.building import build_values
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
 from learners.training.nonfinite import NonFiniteError, blame, data_fault
@@ -74,7 +75,7 @@ class Trainer:
         self.done = RunProgress()
         self.files: RunFiles | None = None
         self.batches = TrainingBatches(config, episodes.train, ranks)
-        self.updater = Updater(policy, config, ranks)
+        self.updater = Updater(policy, config, ranks, build_values(config, policy, episodes.train))
 
     def restore(self, stored: Checkpoint) -> None:
         """Resume from a checkpoint of this run."""

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learners.checkpoint import load_optimiser, load_weights
+from learners.checkpoint import load_optimiser, load_values, load_weights
 from learners.policy.policy_network import PolicyNetwork
 from learners.training.batches import Batch, on_device
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
 from learners.training.objectives import summed_loss
 from learners.training.optimisation import averaged_copy, make_optimiser
+from learners.training.values.learner import ValueLearner
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,26 @@ class Update:
 
 
 class Updater:
-    """The policy, its optimiser and its moving average, alike on every rank."""
+    """The policy, its critics, their optimiser and the moving average, alike on every rank."""
 
-    def __init__(self, policy: PolicyNetwork, config: TrainConfig, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        policy: PolicyNetwork,
+        config: TrainConfig,
+        ranks: Ranks,
+        values: ValueLearner | None = None,
+    ) -> None:
         self.policy = policy.to(ranks.device)
+        self.values = None if values is None else values.to(ranks.device)
         ranks.same_start(policy.state_dict())
-        self.optimiser = make_optimiser(policy.parameters(), config)
+        groups = [list(policy.parameters())]
+        self._shares = [1.0]
+        if values is not None:
+            ranks.same_start(values.state_dict())
+            groups.append([each for each in values.parameters() if each.requires_grad])
+            self._shares = [values.policy_rate, 1.0]
+        self._trained = [each for group in groups for each in group]
+        self.optimiser = make_optimiser([{"params": group} for group in groups], config)
         decay = config.ema_decay
         self.average = None if decay is None else averaged_copy(policy, decay)
         self._config = config
@@ -51,16 +66,18 @@ class Updater:
         self.optimiser.zero_grad()
         valid = int(batch["mask"].sum())
         parts = [on_device(part, self._ranks) for part in self._parts(batch)]
-        losses = [self._backward(part, valid) for part in parts]
-        parameters = list(self.policy.parameters())
+        losses = [self._backward(part, valid, number) for part in parts]
+        parameters = self._trained
         loss, valid = self._ranks.sum_gradients(parameters, torch.stack(losses).sum(), valid)
         limit = self._config.grad_clip
         norm = torch.nn.utils.clip_grad_norm_(parameters, torch.inf if limit is None else limit)
         value, finite = torch.stack([loss, (loss * norm).isfinite().to(loss.dtype)]).tolist()
         if finite:
-            for group in self.optimiser.param_groups:
-                group["lr"] = rate
+            for group, share in zip(self.optimiser.param_groups, self._shares, strict=True):
+                group["lr"] = rate * share
             self.optimiser.step()
+            if self.values is not None:
+                self.values.after_step(self.policy)
             if self.average is not None:
                 self.average.update_parameters(self.policy)
         return Update(value, valid, bool(finite))
@@ -72,6 +89,8 @@ class Updater:
     def load(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Load the weights, optimiser state and averages of a checkpoint after `step` steps."""
         load_weights(self.policy, tensors)
+        if self.values is not None:
+            load_values(self.values, tensors)
         load_optimiser(self.optimiser, tensors)
         if self.average is not None:
             load_weights(self.acting_policy(), tensors, averaged=True)
@@ -82,14 +101,22 @@ class Updater:
         return self.policy if self.average is None else cast(PolicyNetwork, self.average.module)
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch) -> Tensor:
-        """The policy's loss on a batch, in the run's precision; scalar float32."""
+        """The policy's imitation loss on a batch, in the run's precision; scalar float32."""
         device, bf16 = self._ranks.device.type, self._config.precision == "bf16"
         with torch.autocast(device, torch.bfloat16, enabled=bf16):
             return summed_loss(policy, batch)
 
-    def _backward(self, part: Batch, valid: int) -> Tensor:
+    def _learned(self, part: Batch, number: int) -> Tensor:
+        """The loss to learn from: values and policy together, where there are values."""
+        if self.values is None:
+            return self.summed_loss(self.policy, part)
+        device, bf16 = self._ranks.device.type, self._config.precision == "bf16"
+        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+            return self.values.summed_loss(self.policy, part, number)
+
+    def _backward(self, part: Batch, valid: int, number: int) -> Tensor:
         try:
-            loss = self.summed_loss(self.policy, part) / valid
+            loss = self._learned(part, number) / valid
             loss.backward()
         except RuntimeError as error:
             if not self._config.compile:

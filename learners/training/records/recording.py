@@ -33,7 +33,8 @@ class RunFiles:
         """Replace the checkpoint to resume from."""
         self.history.sync()
         averages = updater.averages()
-        save_checkpoint(self._run_dir, updater.policy, updater.optimiser, card, averages)
+        kept = updater.policy, updater.optimiser, card, averages, updater.values
+        save_checkpoint(self._run_dir, *kept)
 
     def save_best(self, policy: PolicyNetwork, card: Mapping[str, object]) -> None:
         """Replace the best policy."""

@@ -223,7 +223,11 @@ SHARED: dict[str, dict[str, Any]] = {
     "--steps": details("optimiser steps", positive),
     "--batch-size": details("windows per optimiser step, over all processes", positive),
     "--device": details("cpu or cuda", metavar="DEVICE"),
-    "--objective": details("bc, gaussian-bc or return (default: bc)", metavar="NAME"),
+    "--objective": details(
+        "bc, gaussian-bc, return, or with values: td3-bc, rebrac, cql, bear, brac-v, iql, awr "
+        "(default: bc)",
+        metavar="NAME",
+    ),
     "--checkpoint": details(
         "of a training run: last, or best (the lowest validation loss)",
         default="last",

@@ -1,0 +1,136 @@
+"""BEAR (Kumar et al., 2019, https://arxiv.org/abs/1906.00949)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from learners.policy.policy_network import PolicyNetwork
+from learners.training.values.critics import Ensemble, frozen_parameters
+from learners.training.values.learner import (
+    Batch,
+    ValueLearner,
+    ValueSettings,
+    soft_minimum,
+    squared_errors,
+)
+from learners.training.values.squashed import SquashedGaussian
+
+
+@dataclass(frozen=True)
+class BEARSettings(ValueSettings):
+    """Those of the paper's appendix and its code.
+
+    Attributes:
+        threshold: epsilon, of the discrepancy between the policy's actions and the data's.
+        samples: actions of each that are compared; width: sigma of the Laplacian kernel.
+        candidates: actions of the policy, of which the next value takes the best.
+        warm_up: first optimiser steps in which the policy only obeys the threshold.
+    """
+
+    threshold: float = 0.05
+    samples: int = 4
+    width: float = 10.0
+    candidates: int = 10
+    warm_up: int = 40_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("samples", "candidates", "width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+class BEAR(ValueLearner):
+    """Actor-critic whose policy stays within the support of the data's.
+
+    Algorithm 1 of the paper: a VAE draws actions like the data's, the maximum mean discrepancy
+    (equation 3) of the policy's actions to them has a Lagrange multiplier, and the next value is
+    the best of several candidates' 0.75 min + 0.25 max.
+    """
+
+    settings_class = BEARSettings
+    settings: BEARSettings
+    policy_rate: ClassVar[float] = 1 / 3  # 1e-4 beside 3e-4
+
+    def __init__(self, policy: PolicyNetwork, settings: BEARSettings, reward_scale: float) -> None:
+        super().__init__(policy, settings, reward_scale)
+        self.q = self._critics()
+        self.target_q = self.q.frozen()
+        self.spread = SquashedGaussian(self._critic_sizes(of_actions=False), self._act_dim)
+        self.behaviour = ActionVAE(self._obs_dim, self._act_dim, settings.hidden)
+        self.log_multiplier = nn.Parameter(torch.zeros(()))
+
+    def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
+        """See `ValueLearner`."""
+        step, settings = self.transitions(policy, batch), self.settings
+        mean, next_mean = self.actions(policy, batch, bounded=False)
+        with torch.no_grad():
+            following, _ = self.spread.sample(next_mean, step.next_obs, settings.candidates)
+            obs = step.next_obs.expand(len(following), *step.next_obs.shape)
+            values = self.target_q(obs.flatten(0, 1), following.flatten(0, 1))
+            value = soft_minimum(values).unflatten(0, following.shape[:2]).amax(0)
+            target = step.reward + settings.gamma * step.going_on * value
+        loss = squared_errors(self.q(step.obs, step.action), target)
+        loss = loss + self.behaviour.losses(step.obs, step.action).sum()
+        actions, _ = self.spread.sample(mean, step.obs, settings.samples)
+        like_data = self.behaviour.draw(step.obs, settings.samples)
+        discrepancy = mean_discrepancy(actions, like_data, settings.width)
+        if number >= settings.warm_up:
+            with frozen_parameters(self.q):
+                loss = loss - self.q(step.obs, actions[0]).amin(0).sum()
+        multiplier = self.log_multiplier.clamp(-5.0, 10.0).exp()
+        loss = loss + (multiplier.detach() * discrepancy).sum()
+        return loss - multiplier * (discrepancy.detach() - settings.threshold).sum()
+
+    def after_step(self, policy: PolicyNetwork) -> None:
+        """See `ValueLearner`."""
+        self._follow(self.target_q, self.q)
+
+
+class ActionVAE(nn.Module):
+    """A variational autoencoder of actions given a token, with twice as many latent numbers."""
+
+    def __init__(self, obs_dim: int, act_dim: int, hidden: tuple[int, ...]) -> None:
+        super().__init__()
+        self._latent = 2 * act_dim
+        self.encoder = Ensemble(1, (obs_dim + act_dim, *hidden), 2 * self._latent)
+        self.decoder = Ensemble(1, (obs_dim + self._latent, *hidden), act_dim)
+
+    def losses(self, obs: Tensor, action: Tensor) -> Tensor:
+        """(N,) squared errors of the reconstruction plus half the KL divergence to N(0, 1)."""
+        found = self.encoder(obs, action)[0]
+        mean, log_std = found[:, : self._latent], found[:, self._latent :].clamp(-4.0, 15.0)
+        latent = mean + log_std.exp() * torch.randn_like(mean)
+        error = (self._decoded(obs, latent) - action).square().mean(-1)
+        divergence = -0.5 * (1.0 + 2.0 * log_std - mean.square() - (2.0 * log_std).exp()).mean(-1)
+        return error + 0.5 * divergence
+
+    @torch.no_grad()
+    def draw(self, obs: Tensor, count: int) -> Tensor:
+        """(count, N, A) actions like the data's, of latent numbers within half a unit."""
+        latent = torch.randn(count, len(obs), self._latent, device=obs.device).clamp(-0.5, 0.5)
+        repeated = obs.expand(count, *obs.shape)
+        return self._decoded(repeated.flatten(0, 1), latent.flatten(0, 1)).unflatten(
+            0, latent.shape[:2]
+        )
+
+    def _decoded(self, obs: Tensor, latent: Tensor) -> Tensor:
+        return self.decoder(obs, latent)[0].reshape(len(obs), -1).tanh()
+
+
+def mean_discrepancy(one: Tensor, other: Tensor, width: float) -> Tensor:
+    """(N,) maximum mean discrepancy of actions (n, N, A) and (m, N, A), Laplacian kernel.
+
+    The square root of the estimate, as in the published code.
+    """
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        distance = (a[:, None] - b[None]).abs().sum(-1)
+        return (-distance / (2.0 * width)).exp().mean((0, 1))
+
+    squared = kernel(one, one) + kernel(other, other) - 2.0 * kernel(one, other)
+    return (squared + 1e-6).sqrt()

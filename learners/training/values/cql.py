@@ -1,0 +1,98 @@
+"""Conservative Q-learning (Kumar et al., 2020, https://arxiv.org/abs/2006.04779)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from learners.policy.policy_network import PolicyNetwork
+from learners.training.values.critics import frozen_parameters
+from learners.training.values.learner import Batch, ValueLearner, ValueSettings, squared_errors
+from learners.training.values.squashed import SquashedGaussian
+
+
+@dataclass(frozen=True)
+class CQLSettings(ValueSettings):
+    """Those of the paper's appendix F and of its code.
+
+    Attributes:
+        conservative: weight alpha of the critics' values of other actions than the data's.
+        samples: actions of each kind (uniform, the policy's here and after the step).
+    """
+
+    conservative: float = 5.0
+    samples: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.samples < 1:
+            raise ValueError(f"samples must be at least 1, got {self.samples}")
+
+
+class CQL(ValueLearner):
+    """Soft actor-critic whose critics value other actions than the data's lower: CQL(H).
+
+    Equation 4 of the paper, with importance sampling as in appendix F; a fixed weight, a target
+    without entropy and a temperature learned for an entropy of -A, as in its code. The robot acts
+    by the mean.
+    """
+
+    settings_class = CQLSettings
+    settings: CQLSettings
+    policy_rate: ClassVar[float] = 1 / 3  # 1e-4 beside 3e-4
+
+    def __init__(self, policy: PolicyNetwork, settings: CQLSettings, reward_scale: float) -> None:
+        super().__init__(policy, settings, reward_scale)
+        self.q = self._critics()
+        self.target_q = self.q.frozen()
+        self.spread = SquashedGaussian(self._critic_sizes(of_actions=False), self._act_dim)
+        self.log_temperature = nn.Parameter(torch.zeros(()))
+
+    def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
+        """See `ValueLearner`."""
+        step, settings = self.transitions(policy, batch), self.settings
+        mean, next_mean = self.actions(policy, batch, bounded=False)
+        action, log_prob = (each[0] for each in self.spread.sample(mean, step.obs, 1))
+        with torch.no_grad():
+            following = self.spread.sample(next_mean, step.next_obs, 1)[0][0]
+            value = self.target_q(step.next_obs, following).amin(0)
+            target = step.reward + settings.gamma * step.going_on * value
+        known = self.q(step.obs, step.action)
+        loss = squared_errors(known, target)
+        loss = (
+            loss
+            + settings.conservative
+            * (self._others(step.obs, mean, next_mean, step.next_obs) - known).sum()
+        )
+        with frozen_parameters(self.q):
+            value = self.q(step.obs, action).amin(0)
+        temperature = self.log_temperature.exp()
+        loss = loss + (temperature.detach() * log_prob - value).sum()
+        surplus = (self._act_dim - log_prob).detach()  # of entropy over its target, -A
+        return loss + temperature * (surplus).sum()
+
+    def _others(self, obs: Tensor, mean: Tensor, next_mean: Tensor, next_obs: Tensor) -> Tensor:
+        """(members, N) log of the mean exp value over all actions, by importance sampling."""
+        count = self.settings.samples
+        with torch.no_grad():
+            uniform = torch.empty(count, *mean.shape, device=mean.device).uniform_(-1.0, 1.0)
+            density = torch.full(uniform.shape[:-1], -self._act_dim * math.log(2.0))
+            kinds = [
+                (uniform, density.to(mean.device)),
+                self.spread.sample(mean, obs, count),
+                self.spread.sample(next_mean, next_obs, count),
+            ]
+            actions = torch.cat([actions for actions, _ in kinds])
+            densities = torch.cat([density for _, density in kinds])
+        repeated = obs.expand(len(actions), *obs.shape)
+        values = self.q(repeated.flatten(0, 1), actions.flatten(0, 1))
+        values = values.unflatten(1, actions.shape[:2])
+        return (values - densities).logsumexp(1)
+
+    def after_step(self, policy: PolicyNetwork) -> None:
+        """See `ValueLearner`."""
+        self._follow(self.target_q, self.q)

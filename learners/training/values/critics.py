@@ -1,0 +1,76 @@
+"""Networks that value states and actions: several multi-layer perceptrons side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Ensemble(nn.Module):
+    """`members` independent MLPs with ReLU, computed as one.
+
+    Args:
+        sizes: inputs, then the hidden layers. Weights start as `nn.Linear`'s do.
+        outputs: of each member.
+        norm: normalise the outputs of every hidden layer (Ba et al., 2016), with scale and shift.
+    """
+
+    def __init__(
+        self, members: int, sizes: Sequence[int], outputs: int = 1, norm: bool = False
+    ) -> None:
+        super().__init__()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        self.scales, self.shifts = nn.ParameterList(), nn.ParameterList()
+        for ins, outs in zip(sizes, [*sizes[1:], outputs], strict=True):
+            bound = 1.0 / math.sqrt(ins)
+            for kept, shape in (
+                (self.weights, (members, ins, outs)),
+                (self.biases, (members, 1, outs)),
+            ):
+                kept.append(nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
+        for width in sizes[1:] if norm else ():
+            self.scales.append(nn.Parameter(torch.ones(members, 1, width)))
+            self.shifts.append(nn.Parameter(torch.zeros(members, 1, width)))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Inputs (N, ...) that together are (N, sizes[0]) -> (members, N[, outputs])."""
+        x = torch.cat(inputs, dim=-1).expand(len(self.weights[0]), -1, -1)
+        last = len(self.weights) - 1
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias, x, weight)
+            if layer < last:
+                x = x.relu()
+            if layer < len(self.scales):
+                x = functional.layer_norm(x, x.shape[-1:])
+                x = torch.addcmul(self.shifts[layer], x, self.scales[layer])
+        return x.squeeze(-1)
+
+    def frozen(self) -> Self:
+        """A copy that is not trained, to follow this one."""
+        return deepcopy(self).requires_grad_(False)
+
+
+@torch.no_grad()
+def follow(target: nn.Module, source: nn.Module, rate: float) -> None:
+    """Target <- (1 - rate) target + rate source, of all parameters (Polyak averaging)."""
+    for mine, theirs in zip(target.parameters(), source.parameters(), strict=True):
+        mine.lerp_(theirs, rate)
+
+
+class frozen_parameters:
+    """Within the block, a module's parameters get no gradient; its inputs do."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __enter__(self) -> None:
+        self._module.requires_grad_(False)
+
+    def __exit__(self, *_: object) -> None:
+        self._module.requires_grad_(True)

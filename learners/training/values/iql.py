@@ -1,0 +1,67 @@
+"""Implicit Q-learning (Kostrikov et al., 2022, https://arxiv.org/abs/2110.06169)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from learners.policy.policy_network import PolicyNetwork
+from learners.training.objectives import gaussian_nll
+from learners.training.values.learner import Batch, ValueLearner, ValueSettings, squared_errors
+
+
+@dataclass(frozen=True)
+class IQLSettings(ValueSettings):
+    """Those of the paper's appendix B for locomotion.
+
+    Attributes:
+        expectile: of the actions' values that a state's value is.
+        beta: inverse temperature of the weights exp(beta (Q - V)); largest_weight: their limit.
+    """
+
+    reward_scale: float | None = None
+    expectile: float = 0.7
+    beta: float = 3.0
+    largest_weight: float = 100.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.expectile < 1.0:
+            raise ValueError(f"expectile must lie in (0, 1), got {self.expectile}")
+
+
+class IQL(ValueLearner):
+    """Values by expectile regression on the data's actions alone; the policy by weighted imitation.
+
+    Equations 5 (V), 6 (Q) and 7 (policy) of the paper.
+    """
+
+    settings_class = IQLSettings
+    settings: IQLSettings
+
+    def __init__(self, policy: PolicyNetwork, settings: IQLSettings, reward_scale: float) -> None:
+        super().__init__(policy, settings, reward_scale)
+        self.q, self.v = self._critics(), self._critics(1, of_actions=False)
+        self.target_q = self.q.frozen()
+
+    def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
+        """See `ValueLearner`."""
+        step, settings = self.transitions(policy, batch), self.settings
+        value = self.v(step.obs)[0]
+        with torch.no_grad():
+            advantage = self.target_q(step.obs, step.action).amin(0) - value
+            following = self.v(step.next_obs)[0]
+            target = step.reward + settings.gamma * step.going_on * following
+            weight = (settings.beta * advantage).exp().clamp(max=settings.largest_weight)
+        error = advantage + value.detach() - value
+        side = torch.where(error > 0, settings.expectile, 1.0 - settings.expectile)
+        loss = (side * error.square()).sum()
+        loss = loss + squared_errors(self.q(step.obs, step.action), target)
+        mean = policy.predict_batch(batch)[batch["mask"]]
+        return loss + (weight * gaussian_nll(mean, policy.log_std, step.action)).sum()
+
+    def after_step(self, policy: PolicyNetwork) -> None:
+        """See `ValueLearner`."""
+        self._follow(self.target_q, self.q)

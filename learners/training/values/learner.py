@@ -1,0 +1,167 @@
+"""What the value-based objectives share: transitions out of a batch, critics and their targets.
+
+Legend: B windows, T steps, N valid steps of a batch, D token, A action.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from learners.models.bounded import BoundedNetwork
+from learners.policy.policy_network import PolicyNetwork
+from learners.policy.tokens import BODY
+from learners.training.values.critics import Ensemble, follow
+
+Batch = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class ValueSettings:
+    """Settings of every value-based objective.
+
+    Attributes:
+        gamma: discount per control step.
+        tau: rate at which target networks follow, per optimiser step.
+        hidden: widths of the critics' hidden layers.
+        reward_scale: factor on rewards; None for 1000 over the spread of the episodes' returns
+            (IQL, section 5 and its code: "dividing by the difference of returns").
+
+    Raises:
+        ValueError: a value outside its range.
+    """
+
+    gamma: float = 0.99
+    tau: float = 0.005
+    hidden: tuple[int, ...] = (256, 256)
+    reward_scale: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        if not (self.hidden and all(width > 0 for width in self.hidden)):
+            raise ValueError(f"hidden must be widths above 0, got {list(self.hidden)}")
+        for name in ("gamma", "tau"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must lie in (0, 1], got {getattr(self, name)}")
+        rest = {each.name for each in fields(self)} - {"hidden", "gamma", "tau"}
+        for name in sorted(rest):
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and value >= 0):
+                raise ValueError(f"{name} must be a number of at least 0, got {value}")
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """The valid steps of a batch, in normalised units.
+
+    Attributes:
+        obs, next_obs: (N, D) tokens; action, next_action: (N, A) of the data.
+        reward: (N,) scaled; going_on: (N,) 0 where the episode failed, else 1; last: (N,) bool,
+            where no next action is known.
+    """
+
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+    next_obs: Tensor
+    next_action: Tensor
+    going_on: Tensor
+    last: Tensor
+
+
+class ValueLearner(nn.Module, ABC):
+    """Losses of a policy and its critics, which live here, and their targets.
+
+    The losses are one sum: a policy's loss reaches the policy alone, a critic's the critic alone.
+    Where a policy is updated less often than its critics, its parameters get no gradient, so that
+    the optimiser leaves them.
+
+    Args:
+        reward_scale: of the settings, or what it stands for.
+
+    Attributes:
+        policy_rate: the policy's learning rate as a share of the critics'.
+    """
+
+    settings_class: ClassVar[type[ValueSettings]] = ValueSettings
+    policy_rate: ClassVar[float] = 1.0
+
+    def __init__(self, policy: PolicyNetwork, settings: Any, reward_scale: float) -> None:
+        super().__init__()
+        self.settings = settings
+        self.reward_scale = reward_scale
+        self._obs_dim, self._act_dim = policy.layout.dim, policy.act_dim
+
+    @abstractmethod
+    def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
+        """All losses of optimiser step `number` (from 0), summed over the valid steps; scalar."""
+
+    @abstractmethod
+    def after_step(self, policy: PolicyNetwork) -> None:
+        """Let targets follow, after the optimiser's step."""
+
+    def _critics(self, members: int = 2, of_actions: bool = True) -> Ensemble:
+        return Ensemble(members, self._critic_sizes(of_actions))
+
+    def _critic_sizes(self, of_actions: bool = True) -> tuple[int, ...]:
+        inputs = self._obs_dim + (self._act_dim if of_actions else 0)
+        return inputs, *self.settings.hidden
+
+    def _follow(self, target: nn.Module, source: nn.Module) -> None:
+        follow(target, source, self.settings.tau)
+
+    def transitions(self, policy: PolicyNetwork, batch: Batch) -> Transitions:
+        """The valid steps of a batch."""
+        mask = batch["mask"]
+        body = batch[BODY][:, None] if policy.layout.body_fields else None
+
+        def tokens(name: str) -> Tensor:
+            return policy.tokens(policy.observation(batch[name], body=body))[mask]
+
+        normalise = policy.action_normaliser.normalise
+        return Transitions(
+            tokens("obs"),
+            normalise(batch["action"][mask]),
+            self.reward_scale * batch["reward"][mask],
+            tokens("next_obs"),
+            normalise(batch["next_action"][mask]),
+            1.0 - batch["terminal"][mask].float(),
+            batch["last"][mask],
+        )
+
+    def actions(
+        self, policy: PolicyNetwork, batch: Batch, bounded: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """(N, A) and (N, A): what the policy does at the valid steps, and at the steps after them.
+
+        A window and what follows its last step are one sequence of T + 1 steps, in which a
+        network with a memory has seen the same at both.
+        """
+        obs = torch.cat([batch["obs"][:, :1], batch["next_obs"]], dim=1)
+        mask = batch["mask"]
+        none = mask.new_zeros(len(mask), 1)
+        now, after = torch.cat([mask, none], dim=1), torch.cat([none, mask], dim=1)
+        longer = {"obs": obs, "mask": now | after}
+        if BODY in batch:
+            longer[BODY] = batch[BODY]
+        assert isinstance(policy.network, BoundedNetwork), "those of these objectives are"
+        with nullcontext() if bounded else policy.network.unbounded():
+            predicted = policy.predict_batch(longer)
+        return predicted[now], predicted[after]
+
+
+def squared_errors(values: Tensor, target: Tensor) -> Tensor:
+    """(members, N) and (N,) -> the sum of all squared errors; scalar."""
+    return (values - target).square().sum()
+
+
+def soft_minimum(values: Tensor) -> Tensor:
+    """(members, N) -> (N,): 0.75 of the least and 0.25 of the largest (BCQ, BEAR, BRAC)."""
+    return 0.75 * values.amin(0) + 0.25 * values.amax(0)

@@ -1,0 +1,67 @@
+"""Gaussians squashed by a tanh, whose spread depends on the state (Haarnoja et al., 2018)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from learners.training.values.critics import Ensemble
+
+_LOG_STD = (-5.0, 2.0)
+_INSIDE = 1.0 - 1e-5
+"""Largest action that has a finite place before the tanh."""
+
+
+class SquashedGaussian(nn.Module):
+    """Samples around a policy's actions before the tanh; its own network has the spread.
+
+    Args:
+        sizes: of the network from a token: inputs, then the hidden layers.
+    """
+
+    def __init__(self, sizes: Sequence[int], act_dim: int) -> None:
+        super().__init__()
+        self.log_std = Ensemble(1, sizes, act_dim)
+
+    def sample(self, mean: Tensor, obs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Actions (count, N, A) and their log densities (count, N), from means and tokens (N, ...).
+
+        Densities are of the squashed actions: log N(u; mean, std) - sum log(1 - tanh(u)^2).
+        """
+        log_std = self.log_std(obs)[0].reshape(mean.shape).clamp(*_LOG_STD)
+        noise = torch.randn(count, *mean.shape, device=mean.device)
+        before = mean + log_std.exp() * noise
+        return before.tanh(), _log_density(before, mean, log_std)
+
+
+class Behaviour(nn.Module):
+    """The squashed Gaussian that the data's actions are imitated by: its own mean and spread.
+
+    Args:
+        sizes: of the network from a token: inputs, then the hidden layers.
+    """
+
+    def __init__(self, sizes: Sequence[int], act_dim: int) -> None:
+        super().__init__()
+        self._act_dim = act_dim
+        self.network = Ensemble(1, sizes, 2 * act_dim)
+
+    def log_density(self, action: Tensor, obs: Tensor) -> Tensor:
+        """(..., N) of actions (..., N, A) at tokens (N, D)."""
+        found = self.network(obs)[0]
+        mean, log_std = found[:, : self._act_dim], found[:, self._act_dim :].clamp(*_LOG_STD)
+        before = action.clamp(-_INSIDE, _INSIDE).atanh()
+        return _log_density(before, mean, log_std)
+
+
+def _log_density(before: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """(..., A) actions before the tanh -> (...) log densities of those after it."""
+    noise = (before - mean) * (-log_std).exp()
+    # log(1 - tanh(u)^2) without a difference of nearly equal numbers.
+    squashing = 2.0 * (math.log(2.0) - before - functional.softplus(-2.0 * before))
+    density = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi) - squashing
+    return density.sum(-1)

@@ -1,0 +1,95 @@
+"""TD3+BC (Fujimoto and Gu, 2021, https://arxiv.org/abs/2106.06860)."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learners.policy.policy_network import PolicyNetwork
+from learners.training.values.critics import frozen_parameters
+from learners.training.values.learner import (
+    Batch,
+    Transitions,
+    ValueLearner,
+    ValueSettings,
+    squared_errors,
+)
+
+
+@dataclass(frozen=True)
+class TD3Settings(ValueSettings):
+    """Those of TD3 (Fujimoto et al., 2018).
+
+    Attributes:
+        policy_noise, noise_clip: of the target's action, as a share of its largest one.
+        policy_every: critic updates per policy update.
+    """
+
+    policy_noise: float = 0.2
+    noise_clip: float = 0.5
+    policy_every: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.policy_every < 1:
+            raise ValueError(f"policy_every must be at least 1, got {self.policy_every}")
+
+
+@dataclass(frozen=True)
+class TD3BCSettings(TD3Settings):
+    """Those of the paper's Table 3; alpha is the weight of the value beside imitation."""
+
+    alpha: float = 2.5
+
+
+class TD3BC(ValueLearner):
+    """TD3's clipped double Q and smoothed target, and a policy that also imitates.
+
+    Equation 3 of the paper, pi = argmax lambda Q(s, pi(s)) - (pi(s) - a)^2, with equation 4's
+    lambda = alpha / mean |Q|; the mean is that of the processed part of a batch.
+    """
+
+    settings_class = TD3BCSettings
+    settings: Any
+
+    def __init__(self, policy: PolicyNetwork, settings: Any, reward_scale: float) -> None:
+        super().__init__(policy, settings, reward_scale)
+        self.q = self._critics()
+        self.target_q = self.q.frozen()
+        self.target_policy = deepcopy(policy).requires_grad_(False)
+
+    def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
+        """See `ValueLearner`."""
+        step, settings = self.transitions(policy, batch), self.settings
+        with torch.no_grad():
+            _, following = self.actions(self.target_policy, batch)
+            noise = settings.policy_noise * torch.randn_like(following)
+            noise = noise.clamp(-settings.noise_clip, settings.noise_clip)
+            following = (following + noise).clamp(-1.0, 1.0)
+            value = self._next_value(step, following)
+            target = step.reward + settings.gamma * step.going_on * value
+        loss = squared_errors(self.q(step.obs, step.action), target)
+        if number % settings.policy_every == 0:
+            action, _ = self.actions(policy, batch)
+            with frozen_parameters(self.q):
+                value = self.q(step.obs, action)
+            loss = loss + self._policy_loss(step, action, value).sum()
+        return loss
+
+    def _next_value(self, step: Transitions, following: Tensor) -> Tensor:
+        """(N,) of the next observations with the target policy's actions (N, A)."""
+        return self.target_q(step.next_obs, following).amin(0)
+
+    def _policy_loss(self, step: Transitions, action: Tensor, values: Tensor) -> Tensor:
+        """(N,) of the policy's actions (N, A) with the critics' values (members, N)."""
+        weight = self.settings.alpha / values[0].detach().abs().mean()
+        return (action - step.action).square().mean(-1) - weight * values[0]
+
+    def after_step(self, policy: PolicyNetwork) -> None:
+        """See `ValueLearner`; the published code moves both targets with the policy's updates."""
+        self._follow(self.target_q, self.q)
+        self._follow(self.target_policy, policy)

@@ -1,0 +1,237 @@
+"""Offline reinforcement learning: laws that hold for every objective, and the algorithms' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets import Field, Schema, Selection, Store
+from datasets.interrupts import Stopped
+from learners.checkpoint import load_policy, read_checkpoint
+from learners.training.batches import TrainingBatches
+from learners.training.building import build_policy, build_values
+from learners.training.config import TrainConfig
+from learners.training.distributed import Ranks
+from learners.training.objectives import OBJECTIVES
+from learners.training.train import train
+from learners.training.update import Updater
+from learners.training.values.awr import AWR, AWRSettings
+from tests.learners.making import SHORT, make_selection
+from tests.learners.training.test_resume import after, ctrl_c
+
+VALUED = [name for name, objective in OBJECTIVES.items() if objective.values]
+SMALL_VALUES = {"hidden": [8, 8]}
+
+
+@pytest.fixture(scope="module")
+def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
+    return make_selection(tmp_path_factory.mktemp("store") / "walks.zarr")
+
+
+@pytest.fixture(params=VALUED)
+def config(request: pytest.FixtureRequest) -> TrainConfig:
+    return replace(SHORT, objective=request.param, values=SMALL_VALUES)
+
+
+def updater_of(config: TrainConfig, selection: Selection) -> Updater:
+    config = config.settled(None)
+    policy, _ = build_policy(config, selection)
+    return Updater(policy, config, Ranks(), build_values(config, policy, selection))
+
+
+def gradients(updater: Updater, of: str) -> dict[str, torch.Tensor | None]:
+    module = updater.policy if of == "policy" else updater.values
+    assert module is not None
+    return {name: each.grad for name, each in module.named_parameters() if each.requires_grad}
+
+
+def test_a_stopped_run_ends_as_one_that_was_not(
+    config: TrainConfig, selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learners.training.trainer.PROGRESS_PERIOD_S", 0.0)
+    train(config, selection, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train(config, selection, tmp_path / "stopped", after(11, ctrl_c))
+    train(config, selection, tmp_path / "stopped")
+    whole, stopped = (read_checkpoint(tmp_path / name).tensors for name in ("whole", "stopped"))
+    assert whole.keys() == stopped.keys()
+    assert any(name.startswith("values.") for name in whole)
+    for name, tensor in whole.items():
+        assert torch.equal(tensor, stopped[name]), name
+
+
+def test_a_policy_acts_within_the_data(
+    config: TrainConfig, selection: Selection, tmp_path: Path
+) -> None:
+    train(config, selection, tmp_path)
+    policy, stored = load_policy(tmp_path), torch.from_numpy(selection.read("action"))
+    with torch.no_grad():
+        acted = policy(100.0 * torch.randn(64, 4, 70))
+    assert (acted >= stored.amin(0) - 1e-5).all()
+    assert (acted <= stored.amax(0) + 1e-5).all()
+    state, sequence = policy.init_state(2), 100.0 * torch.randn(2, 5, 70)
+    with torch.no_grad():
+        for t in range(5):
+            action, state = policy.step(sequence[:, t], state)
+            torch.testing.assert_close(action, policy(sequence)[:, t], atol=1e-4, rtol=1e-4)
+
+
+def test_a_policys_loss_does_not_reach_the_critics(
+    config: TrainConfig, selection: Selection
+) -> None:
+    found = []
+    for scale in (1.0, 0.0):
+        updater = updater_of(config, selection)
+        assert updater.values is not None
+        batches = TrainingBatches(config.settled(None), selection, Ranks())
+        _, batch = next(iter(batches))
+        torch.manual_seed(0)
+        for parameter in updater.policy.parameters():
+            parameter.requires_grad_(scale > 0.0)
+        updater.values.summed_loss(updater.policy, batch, 0).backward()
+        found.append(gradients(updater, "values"))
+        batches.stream.close()
+    for name, gradient in found[0].items():
+        other = found[1][name]
+        assert gradient is not None
+        assert other is not None
+        torch.testing.assert_close(gradient, other)
+
+
+def test_the_policy_of_td3_bc_waits_for_its_turn(selection: Selection) -> None:
+    config = replace(SHORT, objective="td3-bc", values=SMALL_VALUES).settled(None)
+    updater = updater_of(config, selection)
+    batches = TrainingBatches(config, selection, Ranks())
+    for number, (_, batch) in zip(range(4), batches, strict=False):
+        before = {name: each.clone() for name, each in updater.policy.named_parameters()}
+        updater.step(batch, number, config.peak_lr)
+        moved = any(
+            not torch.equal(before[name], each) for name, each in updater.policy.named_parameters()
+        )
+        assert moved == (number % 2 == 0)
+    batches.stream.close()
+
+
+def constant_store(path: Path, terminated: bool) -> Selection:
+    """Episodes of three steps in one state with reward 1, which fail or reach their time limit."""
+    episodes, length = 40, 3
+    described = (Field("obs", (2,), slices={"all": (0, 2)}), Field("action", (1,)), Field("reward"))
+    final = Field("final_obs", (2,), per="episode")
+    store = Store.create(path, Schema((*described, final), control_dt_s=0.02, robot="point"))
+    rng, steps = np.random.default_rng(0), episodes * length
+    text = ("terrain", "skill", "robot", "simulator", "simulator_version", "expert", "expert_hash")
+    store.write_part(
+        "p",
+        {
+            "obs": np.ones((steps, 2), np.float32),
+            "action": rng.uniform(-1, 1, (steps, 1)).astype(np.float32),
+            "reward": np.ones(steps, np.float32),
+        },
+        {name: ["none"] * episodes for name in text}
+        | {
+            "episode": np.arange(episodes),
+            "length": np.full(episodes, length),
+            "seed": np.arange(episodes),
+            "level": np.zeros(episodes, np.int64),
+            "return": np.full(episodes, 3.0) + np.arange(episodes) % 2,
+            "success": np.ones(episodes, bool),
+            "terminated": np.full(episodes, terminated),
+            "truncated": np.full(episodes, not terminated),
+        },
+        {"final_obs": np.ones((episodes, 2), np.float32)},
+    )
+    return store.select()
+
+
+@pytest.mark.parametrize("objective", VALUED)
+@pytest.mark.parametrize("terminated", [True, False], ids=["failed", "time limit"])
+def test_a_value_is_that_of_going_on_unless_the_episode_failed(
+    objective: str, terminated: bool, tmp_path: Path
+) -> None:
+    gamma, length = 0.5, 3
+    # One state: its value V is the mean over the steps of an episode of what follows each.
+    going_on = 1.0 - terminated / length
+    expected = 1.0 / (1.0 - gamma * going_on)
+    selection = constant_store(tmp_path / "s", terminated)
+    values = {"hidden": [16], "gamma": gamma, "tau": 0.1, "reward_scale": 1.0}
+    values |= {"expectile": 0.5} if objective == "iql" else {}
+    values |= {"trace": 0.0} if objective == "awr" else {}
+    values |= {"conservative": 0.0} if objective == "cql" else {}
+    values |= {"value_weight": 0.0} if objective == "rebrac" else {}
+    values |= {"penalty": 0.0} if objective == "brac-v" else {}
+    config = TrainConfig.recommended(
+        "mlp", objective=objective, values=values, peak_lr=3e-3, batch_size=64, threads=1
+    )
+    config = replace(config, model_overrides={"hidden_dim": 8}, window_len=1).settled(None)
+    updater = updater_of(config, selection)
+    assert updater.values is not None
+    batches = TrainingBatches(config, selection, Ranks())
+    batch: dict[str, torch.Tensor] = {}
+    for number, (_, batch) in zip(range(600), batches, strict=False):
+        updater.step(batch, number, config.peak_lr)
+    learner: Any = updater.values
+    step = learner.transitions(updater.policy, batch)
+    with torch.no_grad():
+        valued = hasattr(learner, "q")
+        found = learner.q(step.obs, step.action) if valued else learner.v(step.obs)
+    batches.stream.close()
+    assert float(found.mean()) == pytest.approx(expected, rel=0.05)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    trace=st.floats(0, 1),
+    gamma=st.floats(0.1, 1),
+    seed=st.integers(0, 2**16),
+)
+def test_the_returns_of_awr_are_those_of_their_definition(
+    lengths: list[int], trace: float, gamma: float, seed: int
+) -> None:
+    rng, longest = np.random.default_rng(seed), max(lengths)
+    mask = np.arange(longest) < np.array(lengths)[:, None]
+    reward, following = rng.normal(size=(2, *mask.shape))
+    going_on = np.ones(mask.shape)
+    for row, length in enumerate(lengths):
+        going_on[row, length - 1] = rng.integers(2)
+    learner = AWR.__new__(AWR)
+    torch.nn.Module.__init__(learner)
+    learner.settings = AWRSettings(gamma=gamma, trace=trace)
+    given_steps = [torch.from_numpy(each[mask]) for each in (reward, going_on, following)]
+    rewards, ahead, values = given_steps
+    found = learner._returns(rewards, ahead, values, torch.from_numpy(mask)).numpy()
+    expected = np.zeros(mask.shape)
+    for row, length in enumerate(lengths):
+        for t in range(length):
+            # Sum over horizons n of (1 - trace) trace^(n - 1) G_n; the last one has the rest.
+            total, discounted, weight = 0.0, 0.0, 1.0
+            for n in range(1, length - t + 1):
+                k = t + n - 1
+                discounted += gamma ** (n - 1) * reward[row, k]
+                bootstrapped = discounted + gamma**n * going_on[row, k] * following[row, k]
+                last = k == length - 1
+                total += weight * (1.0 if last else 1.0 - trace) * bootstrapped
+                weight *= trace
+            expected[row, t] = total
+    np.testing.assert_allclose(found, expected[mask], rtol=1e-6, atol=1e-6)
+
+
+def test_what_does_not_fit_is_refused(selection: Selection, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"objective iql has no setting 'alpha'; allowed: gamma, "):
+        TrainConfig(objective="iql", values={"alpha": 1.0})
+    with pytest.raises(ValueError, match="objective bc has no setting 'gamma', as it learns no"):
+        TrainConfig(values={"gamma": 0.9})
+    with pytest.raises(ValueError, match=r"expectile must lie in \(0, 1\)"):
+        TrainConfig(objective="iql", values={"expectile": 1.0})
+    schema = replace(selection.schema, fields=selection.schema.fields[:2])
+    store = Store.create(tmp_path / "s", schema)
+    steps = {name: selection.read(name) for name in ("obs", "action")}
+    store.write_part("p", steps, selection.episodes().drop_columns(["part", "start"]))
+    with pytest.raises(ValueError, match="has no field reward per step, from which values"):
+        train(replace(SHORT, objective="iql"), store.select(), tmp_path / "run")
