@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from learners.deploy.fcnet_step import FCNetStep
 from learners.deploy.step_state import StateTensor, named_tensors, with_tensors
+from learners.models.bounded import BoundedNetwork
 from learners.models.fcnet.fcnet import FCNet
 from learners.policy.policy_network import PolicyNetwork
 from learners.policy.tokens import LAST_ACTION
@@ -63,6 +64,32 @@ class NetworkStep(nn.Module):
         return action, *(tensors[name] for name in names)
 
 
+class BoundedStep(nn.Module):
+    """The step of a `BoundedNetwork`: the tanh of another step's action."""
+
+    def __init__(self, step: FCNetStep | NetworkStep) -> None:
+        super().__init__()
+        self.step = step
+        self.state_tensors = step.state_tensors
+
+    def forward(self, token: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        """As of the other step."""
+        action, *following = self.step(token, *state)
+        return action.tanh(), *following
+
+
+def _network_step(
+    network: nn.Module, token_dim: int, batch_size: int
+) -> FCNetStep | NetworkStep | BoundedStep:
+    if isinstance(network, BoundedNetwork):
+        inner = _network_step(network.network, token_dim, batch_size)
+        assert not isinstance(inner, BoundedStep), "bounds are not nested"
+        return BoundedStep(inner)
+    if isinstance(network, FCNet):
+        return FCNetStep(network, batch_size)
+    return NetworkStep(network, token_dim, batch_size)
+
+
 class PolicyStep(nn.Module):
     """observation (B, Do), [return_to_go (B,),] state -> action (B, A) in data units, next state.
 
@@ -79,11 +106,7 @@ class PolicyStep(nn.Module):
         self.obs_dim = policy.layout.stored_dim
         self.act_dim = policy.act_dim
         with torch.no_grad():
-            step = (
-                FCNetStep(policy.network, batch_size)
-                if isinstance(policy.network, FCNet)
-                else NetworkStep(policy.network, policy.layout.dim, batch_size)
-            )
+            step = _network_step(policy.network, policy.layout.dim, batch_size)
         self.policy = PolicyNetwork(
             step,
             policy.layout,

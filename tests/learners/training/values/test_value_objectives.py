@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from datasets import Field, Schema, Selection, Store
 from datasets.interrupts import Stopped
 from learners.checkpoint import load_policy, read_checkpoint
+from learners.deploy.step_modules import PolicyStep
 from learners.training.batches import TrainingBatches
 from learners.training.building import build_policy, build_values
 from learners.training.config import TrainConfig
@@ -23,7 +24,7 @@ from learners.training.objectives import OBJECTIVES
 from learners.training.train import train
 from learners.training.update import Updater
 from learners.training.values.awr import AWR, AWRSettings
-from tests.learners.making import SHORT, make_selection
+from tests.learners.making import SHORT, SMALL, make_selection
 from tests.learners.training.test_resume import after, ctrl_c
 
 VALUED = [name for name, objective in OBJECTIVES.items() if objective.values]
@@ -81,6 +82,20 @@ def test_a_policy_acts_within_the_data(
         for t in range(5):
             action, state = policy.step(sequence[:, t], state)
             torch.testing.assert_close(action, policy(sequence)[:, t], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["fcnet", "bot"])
+def test_the_exported_step_is_bounded_too(model: str, selection: Selection) -> None:
+    config = replace(SHORT, model=model, model_overrides=SMALL[model], objective="td3-bc")
+    policy, _ = build_policy(config, selection)
+    policy.eval()
+    step, sequence = PolicyStep(policy), 10.0 * torch.randn(1, 12, 70)
+    state = step.initial_state()
+    with torch.no_grad():
+        expected = policy(sequence)[0]
+        for t in range(12):
+            action, *state = step(sequence[:, t], *state)
+            torch.testing.assert_close(action[0], expected[t], atol=1e-4, rtol=1e-4)
 
 
 def test_a_policys_loss_does_not_reach_the_critics(
