@@ -94,9 +94,15 @@ def test_the_ranks_shares_are_the_batches_of_one_process(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("objective", ["gaussian-bc", "iql"])
 def test_two_processes_go_on_where_one_stopped_and_end_alike(
-    selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    objective: str, selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    suited = TrainConfig.recommended(objective=objective)
+    names = ("optimiser", "peak_lr", "warmup_fraction", "schedule", "weight_decay")
+    own = {name: getattr(suited, name) for name in (*names, "betas", "eps", "grad_clip")}
+    config = replace(CONFIG, objective=objective, **own)
+
     class Killed(Exception):
         pass
 
@@ -105,11 +111,11 @@ def test_two_processes_go_on_where_one_stopped_and_end_alike(
             raise Killed
 
     monkeypatch.setattr("learners.training.trainer.PROGRESS_PERIOD_S", 0.0)
-    whole = train(CONFIG, selection, tmp_path / "one")
+    whole = train(config, selection, tmp_path / "one")
     with pytest.raises(Killed):
-        train(CONFIG, selection, tmp_path / "two", progress=kill)
+        train(config, selection, tmp_path / "two", progress=kill)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *torchrun, *training_command(CONFIG, selection, tmp_path / "two")]
+    command = [sys.executable, *torchrun, *training_command(config, selection, tmp_path / "two")]
     finished = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=240, check=False
     )
