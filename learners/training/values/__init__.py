@@ -3,5 +3,5 @@
 Each file has one algorithm's losses with the equations of its paper. They are ours, not TorchRL's
 or d3rlpy's: those own their networks and their optimisers, and average over a batch, while here any
 sequence model acts, windows are masked, and losses are summed over the steps of all processes.
-Tests hold them against TorchRL's losses on the same weights and transitions.
+Tests hold values and returns against their closed forms.
 """
