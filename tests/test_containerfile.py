@@ -86,8 +86,11 @@ def test_what_belongs_to_the_project_is_copied_and_what_lies_beside_it_is_not() 
 
 
 def test_every_run_is_a_program_of_the_shell() -> None:
-    for text in texts("RUN"):
-        subprocess.run(["/bin/sh", "-n", "-c", text], check=True)
+    programs = texts("RUN")
+    assert programs
+    for text in programs:
+        read = subprocess.run(["/bin/sh", "-n", "-c", text], capture_output=True, check=False)
+        assert (read.returncode, read.stderr) == (0, b""), text
 
 
 def test_stages_build_on_earlier_ones_and_copy_what_these_made() -> None:

@@ -62,18 +62,14 @@ class CQL(ValueLearner):
             value = self.target_q(step.next_obs, following).amin(0)
             target = step.reward + settings.gamma * step.going_on * value
         known = self.q(step.obs, step.action)
-        loss = squared_errors(known, target)
-        loss = (
-            loss
-            + settings.conservative
-            * (self._others(step.obs, mean, next_mean, step.next_obs) - known).sum()
-        )
+        others = self._others(step.obs, mean, next_mean, step.next_obs)
+        loss = squared_errors(known, target) + settings.conservative * (others - known).sum()
         with frozen_parameters(self.q):
             value = self.q(step.obs, action).amin(0)
         temperature = self.log_temperature.exp()
         loss = loss + (temperature.detach() * log_prob - value).sum()
         surplus = (self._act_dim - log_prob).detach()  # of entropy over its target, -A
-        return loss + temperature * (surplus).sum()
+        return loss + temperature * surplus.sum()
 
     def _others(self, obs: Tensor, mean: Tensor, next_mean: Tensor, next_obs: Tensor) -> Tensor:
         """(members, N) log of the mean exp value over all actions, by importance sampling."""
