@@ -124,10 +124,12 @@ def list_experts() -> list[str]:
 def shipped_experts(robots: Iterable[str]) -> list[str]:
     """Names of the shipped experts of these robots, by name; robots without one are left out.
 
-    Experts for families are left out, too: their cards have a table of bodies.
+    Experts for families are left out, too: their cards have a table of bodies. So are half-trained
+    ones: their cards have a quality.
     """
     cards = {name: _files(name)[1] for name in list_experts()}
-    driven = {card["robot"]: name for name, card in cards.items() if "bodies" not in card}
+    whole = {name: card for name, card in cards.items() if not {"bodies", "quality"} & card.keys()}
+    driven = {card["robot"]: name for name, card in whole.items()}
     return [driven[robot] for robot in robots if robot in driven]
 
 

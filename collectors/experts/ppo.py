@@ -4,6 +4,7 @@ The network learns a correction to the kinematic gait; the critic sees more than
 (asymmetric actor-critic, Pinto et al., 2018). `training_task` holds the curriculum of levels.
 """
 
+import json
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -25,7 +26,7 @@ from collectors.scenarios.terrains import N_LEVELS
 from collectors.training_folder import training_files
 from datasets.files import write_bytes_durably
 
-WEIGHTS = "expert.safetensors"
+WEIGHTS, KEPT = "expert.safetensors", "kept"
 _FIXED = ("robot", "robots", "hidden", "horizon")
 """Settings that a resumed training keeps."""
 _FIRST_LEVELS = 4
@@ -47,6 +48,8 @@ class ExpertTrainingConfig(PPOSettings):
             for an actor that leaves the gait as it is, and robots at the lower levels.
         critic_updates: first updates that train the critic alone, where there is such an expert.
         tracking_weight: of tracking the linear velocity, on top of the reward's own.
+        keep_every: environment steps between experts that are kept in the folder `kept`, named by
+            their steps: half-trained ones, for data of mixed quality. 0 keeps none.
     """
 
     robot: str = DEFAULT_ROBOT
@@ -55,6 +58,7 @@ class ExpertTrainingConfig(PPOSettings):
     start_from: str = ""
     critic_updates: int = 20
     tracking_weight: float = 0.0
+    keep_every: int = 0
 
 
 def train_expert(
@@ -92,14 +96,22 @@ def train_expert(
         algorithm.get_policy().requires_grad_(progress.iteration >= alone)
         write = partial(_save, config, out, task, algorithm, progress)
         with training_files(out, progress.steps, config.checkpoint_every_s) as files:
+            kept = progress.steps // max(1, config.keep_every)
             for update in ppo_updates(algorithm, task, config, progress):
                 algorithm.get_policy().requires_grad_(progress.iteration >= alone)
                 _widen_speeds(task, progress, config)
                 row = _summary(config, task, update)
                 files.append(row)
                 report(row)
+                if config.keep_every and progress.steps // config.keep_every > kept:
+                    kept = progress.steps // config.keep_every
+                    _keep(config, out, algorithm, progress)
                 files.after_step(progress.steps, write, last=progress.steps >= config.steps)
-    card = {
+    return out / WEIGHTS, _card(config, progress)
+
+
+def _card(config: ExpertTrainingConfig, progress: checkpoint.Progress) -> dict[str, Any]:
+    return {
         "robot": config.robot,
         "skills": list(SKILL_SHARES),
         "terrains": list(TERRAIN_SHARES),
@@ -108,7 +120,17 @@ def train_expert(
         "seed": config.seed,
         "training": asdict(config),
     }
-    return out / WEIGHTS, card
+
+
+def _keep(
+    config: ExpertTrainingConfig, out: Path, algorithm: PPO, progress: checkpoint.Progress
+) -> None:
+    """Write the present expert to `kept`, with a card."""
+    path = out / KEPT / f"{progress.steps}.safetensors"
+    path.parent.mkdir(exist_ok=True)
+    write_bytes_durably(path, save(checkpoint.network_weights(algorithm.get_policy())))
+    card = json.dumps(_card(config, progress), indent=1)
+    write_bytes_durably(path.with_suffix(".json"), card.encode())
 
 
 def _save(

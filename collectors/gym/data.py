@@ -5,6 +5,7 @@ simulator's state in float64, from which episodes can be stepped again (a replay
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import numpy as np
 
 from collectors.gym.algorithms.replay import ReplayReader
 from collectors.gym.batch import TaskBatch
-from collectors.gym.experts import Recipe, load_gym_expert
+from collectors.gym.experts import RECIPE, Recipe, load_gym_expert, read_recipe
 from collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor
-from collectors.gym.tasks import GymTask, package_version
+from collectors.gym.tasks import GymTask, find_task, package_version
+from collectors.gym.training.record import read_training
 from datasets import Field, Schema
 from datasets.formats.d4rl.tasks import obs_slices
 from datasets.formats.sources import catalog_columns
@@ -25,6 +27,8 @@ QUALITIES = (RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT)
 """D4RL's sets; its medium-expert is the selection of two of them."""
 
 SUCCESS_KNOWN = "success_known"
+
+_TRAIN = "only a training of your own has one: gaitforge expert train --env"
 
 INFOS = {"info_action_log_probs": "log_prob", "info_qpos": "qpos", "info_qvel": "qvel"}
 """Field named as an import of D4RL names it -> attribute of `Episode`; others are equal."""
@@ -72,10 +76,29 @@ def quality_actor(policies: Path, quality: str) -> Actor:
     return UniformActor(expert.act_dim) if quality == RANDOM else SampledActor(expert)
 
 
-def open_replay(policies: Path, recipe: Recipe) -> ReplayReader:
-    """A training's replay buffer up to its medium policy; ValueError if missing or too short."""
-    medium = load_gym_expert(policies, "medium")
-    return ReplayReader(policies, recipe.replay_rows, medium.obs_dim, medium.act_dim)
+def open_replay(folder: Path, rows: int = 0) -> ReplayReader:
+    """The first rows of a training's replay buffer; ValueError if it is missing or shorter.
+
+    Args:
+        folder: of a training, finished or not.
+        rows: 0 for those until a finished training's medium policy, or else all.
+    """
+    training = read_training(folder)
+    recipe = read_recipe(folder) if (folder / RECIPE).is_file() else None
+    if training is not None:
+        env, trained = training.config["env"], training.steps
+    elif recipe is not None:
+        env, trained = recipe.env, recipe.replay_rows
+    else:
+        raise ValueError(f"no training in {folder}, and no replay buffer; {_TRAIN}")
+    rows = rows or (trained if recipe is None else recipe.replay_rows)
+    if rows > trained:
+        raise ValueError(
+            f"the replay buffer in {folder} has {trained:,} rows, not {rows:,}; "
+            "train for more steps"
+        )
+    with closing(TaskBatch(find_task(env), 1)) as batch:
+        return ReplayReader(folder, rows, batch.obs_dim, batch.act_dim)
 
 
 def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episode]:

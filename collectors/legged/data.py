@@ -179,8 +179,13 @@ COLLECTION_PRESETS: dict[str, CollectionGrid] = {
     "legged-1m9": CollectionGrid(parts=8, episodes_per_part=1250),
     "legged-6m": CollectionGrid(parts=25, episodes_per_part=1280),
     "legged-60m": CollectionGrid(parts=250, episodes_per_part=1280),
+    "legged-mixed": CollectionGrid(parts=12, episodes_per_part=300, action_noise=(0.0, 0.5, 1.0)),
 }
-"""Sizes of one distribution; the paper has 320,000 trajectories of 192 steps, 60 million."""
+"""Sizes of one distribution; the paper has 320,000 trajectories of 192 steps, 60 million. And data
+of mixed quality, whose parts `MIXED_EXPERTS` make in turn, with noise of up to 0.25 rad."""
+
+MIXED_EXPERTS = ("aliengo-locomotion", "aliengo-medium", "aliengo-weak")
+"""An expert and two checkpoints of a training like its own, after 614,000 and 319,000 steps."""
 
 
 def part_arrays(

@@ -125,6 +125,26 @@ class Selection:
         matching = matching_rows(self.catalog, condition)
         return self.with_rows(self.rows[np.isin(self.rows, matching, assume_unique=True)])
 
+    def best(self, share: float, group_by: Sequence[str] | None = None) -> Self:
+        """The episodes with the highest returns of each group: this share of it, at least one.
+
+        ``group_by`` is by default the schema's and, where there is one, the level, so that hard
+        episodes are measured by others of their kind. Of equal returns the earlier rows count.
+        """
+        if not 0.0 < share <= 1.0:
+            raise DatasetError(f"the best share must lie in (0, 1], not {share}")
+        names = list(self.store.schema.group_by if group_by is None else group_by)
+        if group_by is None and "level" in self.catalog.column_names:
+            names.append("level")
+        codes = [self.catalog.codes(name)[0][self.rows] for name in names]
+        keys = np.stack(codes or [np.zeros_like(self.rows)], axis=1)
+        _, group, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+        group = group.ravel()
+        order = np.lexsort((-self.catalog.numbers("return")[self.rows], group))
+        rank = np.arange(len(order)) - (np.cumsum(sizes) - sizes)[group[order]]
+        kept = order[rank < np.ceil(share * sizes)[group[order]]]
+        return self.with_rows(self.rows[np.sort(kept)])
+
     def describe(self, group_by: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Episodes and outcomes by group (the schema's ``group_by``), one dict per group, sorted.
 

@@ -19,7 +19,8 @@ from learners.training.train import TrainResult, train
 class SelectPlan:
     """Which episodes of a store; empty means all.
 
-    `where` is a boolean SQL expression over the catalog's columns; `saved` a file of
+    `where` is a boolean SQL expression over the catalog's columns; `best` the share with the
+    highest returns of each terrain, skill and level, see `Selection.best`; `saved` a file of
     `Selection.save`, instead of terrain, skill and level.
     """
 
@@ -28,6 +29,7 @@ class SelectPlan:
     level: tuple[int, ...] = ()
     where: str = ""
     saved: str = ""
+    best: float = 1.0
 
     def select(self, store_path: Path | str) -> Selection:
         """Open the store and select.
@@ -49,6 +51,8 @@ class SelectPlan:
             selection = store.select(terrain=terrain, skill=skill, level=level)
         if self.where:
             selection = selection.where(self.where)
+        if self.best != 1.0:
+            selection = selection.best(self.best)
         if len(selection) == 0:
             raise ValueError(f"no episode of {store_path} is selected; widen the selection")
         return selection

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collectors.gym import data
+from collectors.gym.algorithms.replay import ReplayReader
 from collectors.gym.batch import TaskBatch
 from collectors.gym.experts import Recipe, policies_folder, read_recipe
 from collectors.gym.rollout import Episode, run_episode
 from collectors.gym.tasks import GymTask, find_task
+from collectors.gym.training.record import read_training
 from collectors.part_arrays import joined_arrays
 from datasets import Schema, open_store
 from datasets.errors import listed
@@ -63,6 +65,11 @@ class GymPlan(CollectionPlan):
             `REPLAY_PART_STEPS`.
         seed: random seed.
         physics: store the simulator's state too, which medium-replay has none of.
+        replay: folder of a training, finished or not, whose replay buffer is medium-replay; empty
+            for that of `policies`.
+        replay_steps: first transitions of the buffer to take, the last episode cut off there; 0
+            for those until the medium policy, or for all of a `replay`. D4RL's sets (version 2) end
+            at 402,000 (Hopper), 202,000 (HalfCheetah) and 302,000 (Walker2d).
         processes: of a local run.
     """
 
@@ -76,6 +83,8 @@ class GymPlan(CollectionPlan):
     part_steps: int = 50_000
     seed: int = 0
     physics: bool = False
+    replay: str = ""
+    replay_steps: int = 0
     processes: int = 1
 
     def __post_init__(self) -> None:
@@ -84,8 +93,10 @@ class GymPlan(CollectionPlan):
             raise ValueError(f"unknown quality '{unknown[0]}'; allowed: {listed(data.QUALITIES)}")
         if not self.qualities or len(set(self.qualities)) != len(self.qualities):
             raise ValueError("a plan needs at least one quality, each of them once")
-        if min(self.steps, self.part_steps) < 1 or self.seed < 0:
-            raise ValueError("steps and part_steps must be at least 1, and seed not negative")
+        if min(self.steps, self.part_steps) < 1 or min(self.seed, self.replay_steps) < 0:
+            raise ValueError(
+                "steps and part_steps must be at least 1, seed and replay_steps not negative"
+            )
         if self.steps > MAX_STEPS:
             raise ValueError(f"{self.steps} steps: at most {MAX_STEPS:,}")
         check_workers(self.processes)
@@ -118,24 +129,24 @@ class GymPlan(CollectionPlan):
         Raises:
             ValueError: as `recipe`, or a policy is missing.
         """
-        recipe = self.recipe()
+        self.recipe()  # another task's policies are refused
         found: dict[str, GymPart] = {}
         for quality in self.qualities:
-            made_by = data.quality_actor(self.folder, quality)
-            cut = (
-                self._replay_parts(recipe) if quality == data.MEDIUM_REPLAY else self._drawn_parts()
-            )
+            if quality == data.MEDIUM_REPLAY:
+                made_by, cut = self._replay_hash(), self._replay_parts()
+            else:
+                made_by, cut = data.quality_actor(self.folder, quality).hash, self._drawn_parts()
             for number, (steps, first, stop) in enumerate(cut):
                 content = {
                     "env": self.env,
                     "quality": quality,
-                    "policy": made_by.hash,
+                    "policy": made_by,
                     "seed": 0 if quality == data.MEDIUM_REPLAY else self.seed,
                     "physics": self.physics,
                     "part": (number, steps, first, stop),
                 }
                 name = f"{digest(content)[:7]}-{quality}-{number:04d}"
-                found[name] = GymPart(name, quality, number, made_by.hash, steps, first, stop)
+                found[name] = GymPart(name, quality, number, made_by, steps, first, stop)
         return found
 
     def expected_steps(self) -> dict[str, int]:
@@ -163,8 +174,19 @@ class GymPlan(CollectionPlan):
         for done in range(0, self.steps, self.part_steps):
             yield min(self.part_steps, self.steps - done), 0, 0
 
-    def _replay_parts(self, recipe: Recipe) -> Iterator[tuple[int, int, int]]:
-        reader = data.open_replay(self.folder, recipe)
+    def replay_reader(self) -> ReplayReader:
+        """Of the replay buffer; ValueError if it is missing or has too few rows."""
+        folder = Path(self.replay) if self.replay else self.folder
+        return data.open_replay(folder, self.replay_steps)
+
+    def _replay_hash(self) -> str:
+        if not self.replay:
+            return data.quality_actor(self.folder, data.MEDIUM_REPLAY).hash
+        training = read_training(Path(self.replay))
+        return digest(training.config if training else self.replay)[:16]
+
+    def _replay_parts(self) -> Iterator[tuple[int, int, int]]:
+        reader = self.replay_reader()
         lengths = reader.episodes(reader.rows).lengths
         first = steps = 0
         for episode, length in enumerate(lengths.tolist(), start=1):
@@ -185,7 +207,7 @@ class GymSimulation(Simulation):
         plan, planned = self._plan, self._plan.only(part).parts()[part]
         recipe = plan.recipe()
         quality, expert = planned.quality, planned.expert_hash
-        episodes = self._episodes(planned, recipe, lambda steps: advance(steps, quality))
+        episodes = self._episodes(planned, lambda steps: advance(steps, quality))
         catalog = data.part_catalog(episodes, plan.task, recipe, quality, expert, part)
         return PartData(*joined_arrays(episodes, schema, data.INFOS), catalog)
 
@@ -193,17 +215,12 @@ class GymSimulation(Simulation):
         """See `Simulation.close`."""
         self._env.close()
 
-    def _episodes(
-        self, part: GymPart, recipe: Recipe, advance: Callable[[int], None]
-    ) -> list[Episode]:
-        folder = self._plan.folder
+    def _episodes(self, part: GymPart, advance: Callable[[int], None]) -> list[Episode]:
         if part.quality == data.MEDIUM_REPLAY:
-            episodes = data.replayed_episodes(
-                data.open_replay(folder, recipe), part.first, part.stop
-            )
+            episodes = data.replayed_episodes(self._plan.replay_reader(), part.first, part.stop)
             advance(part.steps)
             return episodes
-        actor = data.quality_actor(folder, part.quality)
+        actor = data.quality_actor(self._plan.folder, part.quality)
         episodes, steps = [], 0
         drawn = self._plan.seed, data.QUALITIES.index(part.quality), part.number, part.steps
         while steps < part.steps:

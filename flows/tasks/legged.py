@@ -27,6 +27,8 @@ from flows.settings import override, with_chosen
 from flows.tasks.interface import MAX_WORKERS, CollectionPlan, PartData, Simulation
 
 MAX_ROBOTS = 100_000
+MIXED = "legged-mixed"
+"""The preset of `data.MIXED_EXPERTS`."""
 
 
 def check_parallelism(robots: int, threads: int) -> None:
@@ -46,8 +48,8 @@ class LeggedPlan(CollectionPlan):
         grid: the episodes; sim: physics back end.
         expert: name or file of the policy that acts, or several of them with commas.
         robot: robots (names, cards, folders, or folders of robots' folders) with commas; empty for
-            all robots of the experts. Each is driven by the expert of that robot, or else by the
-            one for families. Parts take the robots in turn.
+            all robots of the experts. Each is driven by the experts of that robot, or else by the
+            one for families. Parts take the pairs of robot and expert in turn.
         form: which fields are stored, and in which precision.
         robots: most parallel robots of a simulator; threads: of a local run.
     """
@@ -84,15 +86,16 @@ class LeggedPlan(CollectionPlan):
         }
 
     def _bodies(self) -> dict[str, str]:
-        """Robot -> hash of its card and MJCF, and its expert's hash."""
-        found = {}
+        """Robot -> hash of its card and MJCF, and its experts' hashes."""
+        found: dict[str, str] = {}
         for robot, expert in self.pairs():
             files = robot.path.read_bytes() + robot.mjcf_path.read_bytes()
-            found[robot.name] = f"{digest(files.hex())} {load_expert(expert).hash}"
+            known = found.get(robot.name, digest(files.hex()))
+            found[robot.name] = f"{known} {load_expert(expert).hash}"
         return found
 
     def pairs(self) -> list[tuple[RobotCard, str]]:
-        """The robots and the expert of each.
+        """The robots, each with each of its experts.
 
         Raises:
             ValueError: no such robot or expert, a robot that no expert drives, two of one name.
@@ -120,7 +123,8 @@ class LeggedPlan(CollectionPlan):
 
     def schema(self) -> Schema:
         """See `CollectionPlan.schema`."""
-        return data.legged_schema(*(robot for robot, _ in self.pairs()), form=self.form)
+        bodies = {robot.name: robot for robot, _ in self.pairs()}
+        return data.legged_schema(*bodies.values(), form=self.form)
 
     def simulate(self, threads: int = 1) -> "LeggedSimulation":
         """See `CollectionPlan.simulate`."""
@@ -140,7 +144,7 @@ class LeggedSimulation(Simulation):
         waves = ceil(plan.grid.episodes_per_part / plan.robots)
         self._robots = ceil(plan.grid.episodes_per_part / waves)
         self.driver: Driver | None = None
-        self._several = len(plan.pairs()) > 1
+        self._pairs, self._pair = plan.pairs(), plan.pair("-0")
         self._open("")
 
     def _open(self, part: str) -> None:
@@ -149,8 +153,9 @@ class LeggedSimulation(Simulation):
 
     def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
         """See `Simulation.roll_out`."""
-        robot, expert_name = self._plan.pair(part)
-        if robot.name != self.env.robot.name:
+        pair = self._plan.pair(part)
+        if pair != self._pair:
+            self._pair = pair
             self.env.close()
             self._open(part)
         policy, physics = self.policy, self.env.physics
@@ -164,9 +169,11 @@ class LeggedSimulation(Simulation):
             driver=self.driver,
         )
         results = list(episodes)
-        own = load_expert(expert_name).hash if self._several else self._plan.actor_hash()
+        alone = len(self._pairs) == 1
+        own = self._plan.actor_hash() if alone else load_expert(pair[1]).hash
         simulator, expert = (physics.name, physics.version), (policy.name, own)
-        catalog = data.part_catalog(results, self.env.robot, simulator, expert, self._several)
+        several = len({robot.name for robot, _ in self._pairs}) > 1
+        catalog = data.part_catalog(results, self.env.robot, simulator, expert, several)
         return PartData(*data.part_arrays(results, schema, self.env.robot), catalog)
 
     def close(self) -> None:
@@ -177,18 +184,19 @@ class LeggedSimulation(Simulation):
 @cache
 def _pairs(experts: str, robots: str) -> tuple[tuple[RobotCard, str], ...]:
     """See `LeggedPlan.pairs`."""
-    own: dict[str, str] = {}
-    for_families = ""
-    for name in experts.split(","):
+    own: dict[str, list[str]] = {}
+    for_families = []
+    for name in dict.fromkeys(experts.split(",")):
         expert = load_expert(name)
         if drives_a_family(expert.weights):
-            for_families = for_families or name
+            for_families.append(name)
         else:
-            own.setdefault(expert.policy.robot.name, name)
+            own.setdefault(expert.policy.robot.name, []).append(name)
     if robots:
         bodies = load_robots(robots)
     else:
-        bodies = [body for name in experts.split(",") for body in robots_of_expert(name)]
+        named = [body for name in experts.split(",") for body in robots_of_expert(name)]
+        bodies = list({body.path: body for body in named}.values())
     names = [body.name for body in bodies]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"robot {', '.join(twice)} is named more than once")
@@ -197,7 +205,7 @@ def _pairs(experts: str, robots: str) -> tuple[tuple[RobotCard, str], ...]:
             f"no expert among {experts} drives {', '.join(lost)}; they drive "
             f"{', '.join(own)}, and a robot without an expert of its own needs one for families"
         )
-    return tuple((body, own.get(body.name, for_families)) for body in bodies)
+    return tuple((body, name) for body in bodies for name in own.get(body.name, for_families[:1]))
 
 
 def legged_plan(
@@ -222,4 +230,6 @@ def legged_plan(
         )
     chosen = with_chosen(data.COLLECTION_PRESETS[preset], grid)
     plan = LeggedPlan(grid=chosen, form=with_chosen(data.StoredForm(), form or {}))
+    if preset == MIXED:
+        plan = replace(plan, expert=",".join(data.MIXED_EXPERTS))
     return override(with_chosen(plan, top), settings)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from datasets import Selection
-from learners.policy.tokens import BODY, needs_last_action
+from datasets.schema import Schema
+from learners.policy.tokens import BODY, LAST_ACTION, needs_last_action
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
 from learners.training.objectives import OBJECTIVES, objective_fields
@@ -38,7 +39,7 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
         world_size=ranks.world_size,
         smallest_batch=max(1, config.batch_size // 2),
         return_to_go=objective.tokens == "return",
-        transitions=bool(objective.values),
+        transitions=bool(objective.values) or executed_slice(config, schema) is not None,
         last_action=needs_last_action(objective.tokens, schema.field("obs").slices),
         pin_memory=ranks.device.type == "cuda",
     )
@@ -64,21 +65,38 @@ def with_bodies(batches: Iterable[Batch], selection: Selection) -> Iterator[Batc
         yield {**batch, BODY: bodies[batch["episode"]]}
 
 
+def executed_slice(config: TrainConfig, schema: Schema) -> slice | None:
+    """Where an observation shows the executed action before it, if that is to be learned."""
+    shown = schema.field("obs").slices.get(LAST_ACTION)
+    return slice(*shown) if config.executed_actions and shown else None
+
+
+def training_batches(
+    config: TrainConfig, batches: Iterable[Batch], selection: Selection
+) -> Iterator[Batch]:
+    """The stream's batches with bodies, and with the executed actions where they are learned."""
+    shown = executed_slice(config, selection.schema)
+    for batch in with_bodies(batches, selection):
+        if shown is not None:
+            batch["action"] = batch["next_obs"][..., shown]
+        yield batch
+
+
 class TrainingBatches:
     """Endless batches, epoch after epoch, from `stream`."""
 
     def __init__(self, config: TrainConfig, selection: Selection, ranks: Ranks) -> None:
         self.stream = open_stream(config, selection, ranks, config.seed)
-        self._selection, self._batch_size = selection, config.batch_size
+        self._config, self._selection = config, selection
 
     def __iter__(self) -> Iterator[tuple[str, Batch]]:
         """Batches with their positions in words."""
-        batches = with_bodies(self.stream, self._selection)
+        batches = training_batches(self._config, self.stream, self._selection)
         while True:
             state = self.stream.state_dict()
             batch = next(batches, None)
             if batch is None:
-                batches = with_bodies(self.stream, self._selection)
+                batches = training_batches(self._config, self.stream, self._selection)
                 continue
-            number = state["cursor"] // self._batch_size
+            number = state["cursor"] // self._config.batch_size
             yield f"epoch {state['epoch']}, batch {number}", batch

@@ -15,7 +15,7 @@ from learners.policy.gaussian import GaussianSpread
 from learners.policy.normalisation import Normaliser
 from learners.policy.policy_network import PolicyNetwork
 from learners.policy.tokens import BODY, TokenLayout
-from learners.training.batches import has_bodies
+from learners.training.batches import executed_slice, has_bodies
 from learners.training.config import TrainConfig
 from learners.training.nonfinite import NonFiniteError
 from learners.training.objectives import OBJECTIVES, value_class
@@ -31,7 +31,11 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     """
     objective = OBJECTIVES[config.objective]
     spec = preset(config.model, config.model_overrides)
+    shown = executed_slice(config, selection.schema)
     action_statistics = _normaliser("action", selection)
+    if shown is not None:
+        executed = _normaliser("obs", selection)
+        action_statistics = Normaliser(executed.mean[shown].numpy(), executed.std[shown].numpy())
     act_dim = action_statistics.mean.numel()
     stored_slices = selection.schema.field("obs").slices
     body_slices = selection.schema.field(BODY).slices if has_bodies(selection) else None
@@ -48,7 +52,7 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
         network = build_network(spec, layout, act_dim)
     actions = action_statistics if config.normalise_actions else Normaliser.identity(act_dim)
     if objective.values:
-        network, actions = BoundedNetwork(network), _bounds(selection)
+        network, actions = BoundedNetwork(network), _bounds(selection, shown)
     gaussian = None
     if objective.gaussian:
         gaussian = GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
@@ -90,10 +94,15 @@ def build_values(
         return learner(policy, settings, scale)
 
 
-def _bounds(selection: Selection) -> Normaliser:
-    """Actions between the smallest and the largest stored one of each channel are -1 to 1."""
-    found = selection.statistics("action", scheduler="threads")
-    return Normaliser((found.max + found.min) / 2, (found.max - found.min) / 2)
+def _bounds(selection: Selection, shown: slice | None) -> Normaliser:
+    """Actions between the smallest and the largest one of each channel are -1 to 1.
+
+    Args:
+        shown: where an observation has the executed action; None for the stored ones.
+    """
+    found = selection.statistics("action" if shown is None else "obs", scheduler="threads")
+    low, high = (each[shown or slice(None)] for each in (found.min, found.max))
+    return Normaliser((high + low) / 2, (high - low) / 2)
 
 
 def _return_range(config: TrainConfig, selection: Selection) -> tuple[float, float]:

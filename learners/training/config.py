@@ -11,7 +11,13 @@ from learners.training.objectives import OBJECTIVES, value_settings
 # Settings that may change when a run is resumed: its results are the same up to rounding.
 _FREE_TO_CHANGE = ("threads", "checkpoint_every", "device", "compile", "accumulate")
 # Settings that older runs have not recorded.
-_BEFORE = {"values": {}, "prefix_len": 0, "return_zero": 0.0, "normalise_actions": True}
+_BEFORE = {
+    "values": {},
+    "prefix_len": 0,
+    "return_zero": 0.0,
+    "normalise_actions": True,
+    "executed_actions": False,
+}
 _LARGEST = 2**31 - 1
 _MOST_THREADS = 512
 _CHOICES = {
@@ -63,6 +69,9 @@ class TrainConfig:
             random policy (0 without one), which is D4RL's score, (R - min) / (max - min).
         normalise_actions: learn actions that have mean 0 and std 1 over the data; false for actions
             in the units of the data, then also of `fixed_std` and of the loss.
+        executed_actions: learn the actions that were executed, with the collection's noise, as the
+            next observation's `last_action` shows them, instead of those that the policy chose.
+            Without such a field there is no difference.
         threads: of torch; by default unchanged.
 
     Raises:
@@ -100,6 +109,7 @@ class TrainConfig:
     return_scale: float | None = None
     return_zero: float | None = 0.0
     normalise_actions: bool = True
+    executed_actions: bool = False
     threads: int | None = None
 
     def __post_init__(self) -> None:

@@ -70,7 +70,7 @@ class Ranks:
         flat = torch.cat([*(each.flatten() for each in gradients), scalars]) * weight
         distributed.all_reduce(flat)
         total = flat[-1].clone()
-        flat /= total
+        flat /= total.clamp(min=1.0)
         sizes = [each.numel() for each in gradients]
         for gradient, mean in zip(gradients, flat[:-2].split(sizes), strict=True):
             gradient.copy_(mean.view_as(gradient))

@@ -53,6 +53,7 @@ _VALUE_TRAINING = {
     "betas": (0.9, 0.999),
     "eps": 1e-8,
     "grad_clip": None,
+    "executed_actions": True,  # rewards and next states are theirs
 }
 
 _REBRAC_TRAINING = _VALUE_TRAINING | {"peak_lr": 1e-3, "batch_size": 1024}

@@ -13,7 +13,7 @@ from datasets import Selection
 from datasets.interrupts import Notices, Stopped, deferred_signals
 from learners.checkpoint import Checkpoint
 from learners.policy.policy_network import PolicyNetwork
-from learners.training.batches import TrainingBatches, on_device, open_stream, with_bodies
+from learners.training.batches import TrainingBatches, on_device, open_stream, training_batches
 from learners.training.building import build_values
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
@@ -144,7 +144,7 @@ class Trainer:
 
     def _write_history(self, validated: bool) -> None:
         done = self.done
-        done.loss = done.pending_loss / done.pending_steps
+        done.loss = done.pending_loss / max(done.pending_steps, 1)
         if self.files is not None:
             validation_loss = done.validation_loss if validated else None
             speed = done.pending_steps / max(done.pending_s, 1e-9)
@@ -173,7 +173,8 @@ class Trainer:
         sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         fault = None
         with torch.no_grad():
-            for number, batch in enumerate(with_bodies(stream, held_out), start=1):
+            batches = training_batches(self.config, stream, held_out)
+            for number, batch in enumerate(batches, start=1):
                 loss = self.updater.summed_loss(policy, on_device(batch, self.ranks)).double()
                 sums += torch.stack([loss, batch["mask"].sum().to(loss)])
                 if fault is None and not loss.isfinite():
@@ -182,7 +183,7 @@ class Trainer:
                     break
         stream.close()
         total, valid = self.ranks.sum(sums).tolist()
-        loss = total / valid
+        loss = total / max(valid, 1.0)
         if not math.isfinite(loss):
             fault = fault or "the validation loss of another process is not finite"
             raise NonFiniteError(f"step {self.done.step}, validation: {fault}")

@@ -110,13 +110,15 @@ class Updater:
         """The loss to learn from: values and policy together, where there are values."""
         if self.values is None:
             return self.summed_loss(self.policy, part)
+        if not part["mask"].any():  # none of its transitions is known
+            return 0.0 * torch.stack([each.sum() for each in self._trained]).sum()
         device, bf16 = self._ranks.device.type, self._config.precision == "bf16"
         with torch.autocast(device, torch.bfloat16, enabled=bf16):
             return self.values.summed_loss(self.policy, part, number)
 
     def _backward(self, part: Batch, valid: int, number: int) -> Tensor:
         try:
-            loss = self._learned(part, number) / valid
+            loss = self._learned(part, number) / max(valid, 1)
             loss.backward()
         except RuntimeError as error:
             if not self._config.compile:

@@ -117,6 +117,22 @@ def test_medium_replay_is_the_buffer_with_its_tail_cut_off(store: Path, hopper: 
     assert {row.tobytes() for row in found} == {row.tobytes() for row in stored}
 
 
+def test_a_replay_buffer_of_another_training_up_to_any_step(
+    plan: GymPlan, hopper: Path, tmp_path: Path
+) -> None:
+    other = make_training(tmp_path / "other", seed=5)
+    stored = np.fromfile(other / "replay.f32", np.float32).reshape(100, -1)
+    plan = replace(plan, replay=str(other), replay_steps=33)
+    collect(plan, tmp_path / "hopper.zarr", Silent())
+    selection = open_store(tmp_path / "hopper.zarr").select(quality="medium-replay")
+    found = {row.tobytes() for row in selection.read("obs")}
+    assert found == {row.tobytes() for row in stored[:33, :11]}
+    with pytest.raises(ValueError, match="has 70 rows, not 71; train for more steps"):
+        replace(plan, replay_steps=71).parts()
+    with pytest.raises(ValueError, match="no training in"):
+        replace(plan, replay=str(tmp_path)).parts()
+
+
 def test_more_steps_and_qualities_add_parts(plan: GymPlan, hopper: Path, tmp_path: Path) -> None:
     names = list(plan.parts())
     longer = list(replace(plan, steps=120).parts())
@@ -309,9 +325,9 @@ def test_the_flow_is_a_program(
         ({"qualities": ("human",)}, "unknown quality 'human'; allowed: random, medium, medium-re"),
         ({"qualities": ()}, "at least one quality, each of them once"),
         ({"qualities": ("random", "random")}, "at least one quality, each of them once"),
-        ({"part_steps": 0}, "must be at least 1, and seed not negative"),
+        ({"part_steps": 0}, "must be at least 1, seed and replay_steps not"),
         ({"processes": 0}, "0 processes: needs 1 to 512"),
-        ({"seed": -1}, "must be at least 1, and seed not negative"),
+        ({"seed": -1}, "must be at least 1, seed and replay_steps not"),
         ({"physics": True}, "medium-replay has no simulator state"),
     ],
 )

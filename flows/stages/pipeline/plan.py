@@ -14,7 +14,7 @@ from flows.records.records import to_tree
 from flows.settings import with_chosen
 from flows.stages.evaluate import EvaluatePlan
 from flows.stages.train import SelectPlan
-from flows.tasks.legged import LeggedPlan
+from flows.tasks.legged import LeggedPlan, legged_plan
 from learners.models.registry import preset
 from learners.training.config import TrainConfig
 
@@ -131,7 +131,7 @@ def pipeline_plan(name: str = "demo") -> PipelinePlan:
         raise ValueError(f"unknown preset '{name}'; allowed: {known}")
     if name == "demo":
         return _demo()
-    collect = LeggedPlan(grid=COLLECTION_PRESETS[name])
+    collect = legged_plan(name, {}, {}, ())
     return PipelinePlan(collect, seeds=(0, 1, 2), evaluate=_evaluation())
 
 

@@ -9,10 +9,13 @@ initialised independently.
 Extension: the paper's policy has no memory. With `history` above 1 each node's token also holds the
 observations of the last steps, for robots with noisy sensors and an unobserved gait phase.
 
+Extension: a return-to-go is a token of its own, joined to the root. Every node attends to it, since
+few masked layers would not bring it from the root to the ends of the limbs.
+
 Legend: B batch, T time, D observation, H history, A action, V nodes, E embedding, N = B x T.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +28,7 @@ from learners.models.bot.graphs import EmbodimentGraph
 from learners.models.config_checks import check_counts
 from learners.policy.tokens import TokenLayout
 
+RETURN = "return_to_go"
 MASKINGS = ("hard", "mix", "soft", "none", "random")
 
 
@@ -42,6 +46,7 @@ class BoTConfig:
         first_hard_layer: the first masked layer of "mix", 0 or 1. The paper finds 0 better.
         fixed_std: std of a Gaussian policy, in normalised action units; None to learn it. The
             paper's stochastic variant has variance 0.01, which is std 0.1.
+        return_node: whether a return-to-go is a token of its own, not one of the root's numbers.
     """
 
     embed_dim: int = 64
@@ -55,6 +60,7 @@ class BoTConfig:
     mask_seed: int = 0
     first_hard_layer: int = 0
     fixed_std: float | None = None
+    return_node: bool = True
 
     def __post_init__(self) -> None:
         sizes = ("embed_dim", "n_heads", "n_layers", "feedforward_dim", "history")
@@ -79,7 +85,11 @@ class BoTConfig:
 
     def build(self, layout: TokenLayout, act_dim: int) -> "BoT":
         """The network for tokens of `layout`."""
-        view = body_view(self.body, layout.slices, act_dim)
+        view, slices = body_view(self.body, layout.slices, act_dim), layout.slices
+        if self.return_node and RETURN in slices:
+            index = slices[RETURN][0]
+            index = index if view.chosen is None else view.chosen.index(index)
+            view = replace(view, graph=view.graph.with_own_node(RETURN, index))
         return BoT(self, view.graph, view.chosen)
 
 

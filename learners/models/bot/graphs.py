@@ -32,14 +32,17 @@ class EmbodimentGraph:
     """A connected, undirected graph of body parts.
 
     nodes: names, the root first. edges: pairs of node indices. observations, actions: for each node
-    its indices in the token and in the action, which must cover 0 .. dim-1 exactly once. Raises
-    ValueError for a graph that breaks these rules.
+    its indices in the token and in the action, which must cover 0 .. dim-1 exactly once.
+    told_to_all: nodes that every node attends to and that attend to themselves alone: they tell the
+    body something, and carry nothing between its parts. Raises ValueError for a graph that breaks
+    these rules.
     """
 
     nodes: tuple[str, ...]
     edges: tuple[tuple[int, int], ...]
     observations: tuple[tuple[int, ...], ...]
     actions: tuple[tuple[int, ...], ...]
+    told_to_all: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -66,6 +69,21 @@ class EmbodimentGraph:
             for group in self.observations
         )
         return replace(self, observations=observations)
+
+    def with_own_node(self, name: str, index: int) -> "EmbodimentGraph":
+        """The same graph with a node at the root, told to all, for one number of the root's."""
+        root = tuple(each for each in self.observations[0] if each != index)
+        if len(root) == len(self.observations[0]):
+            raise ValueError(f"index {index} is not the root's")
+        new = len(self.nodes)
+        return replace(
+            self,
+            nodes=(*self.nodes, name),
+            edges=(*self.edges, (0, new)),
+            observations=(root, *self.observations[1:], (index,)),
+            actions=(*self.actions, ()),
+            told_to_all=(*self.told_to_all, new),
+        )
 
     def _check_cover(self, kind: str, groups: tuple[tuple[int, ...], ...]) -> None:
         if len(groups) != len(self.nodes):
@@ -101,8 +119,11 @@ class EmbodimentGraph:
         return matrix
 
     def embodiment_mask(self) -> Tensor:
-        """(nodes, nodes) bool, M = I + A: each node and its neighbours (paper, Section 4)."""
-        return self.adjacency().fill_diagonal_(True)
+        """(nodes, nodes) bool, M = I + A: each node and its neighbours (paper, Section 4).
+
+        Row i has what node i attends to. Nodes that are told to all are ours, see `told_to_all`.
+        """
+        return self._telling_all(self.adjacency())
 
     def random_mask(self, seed: int) -> Tensor:
         """(nodes, nodes) bool: as many allowed pairs as the body's mask, drawn at random.
@@ -118,12 +139,17 @@ class EmbodimentGraph:
         chosen = pairs[order[: int(self.adjacency().sum()) // 2]]
         mask = torch.eye(size, dtype=torch.bool, device="cpu")
         mask[chosen[:, 0], chosen[:, 1]] = True
-        return mask | mask.T
+        return self._telling_all(mask | mask.T)
+
+    def _telling_all(self, mask: Tensor) -> Tensor:
+        for node in self.told_to_all:
+            mask[node], mask[:, node] = False, True
+        return mask.fill_diagonal_(True)
 
     def hop_distances(self) -> Tensor:
         """(nodes, nodes) int: edges on the shortest path, -1 without a path; on the CPU."""
         size = len(self.nodes)
-        step = self.embodiment_mask().float()
+        step = self.adjacency().fill_diagonal_(True).float()
         distances = torch.full((size, size), -1, device="cpu")
         reached = torch.eye(size, dtype=step.dtype, device="cpu")
         for hops in range(size):

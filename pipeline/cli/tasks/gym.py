@@ -55,6 +55,13 @@ def _list(arguments: argparse.Namespace) -> None:
     ),
     option("--steps", "minimum steps per quality (default: 1,000,000)", positive),
     option("--part-steps", "minimum steps per part (default: 50,000)", positive),
+    option(
+        "--replay",
+        "training of gaitforge expert train --env whose replay buffer is medium-replay (default: "
+        "that of --policies)",
+        metavar="FOLDER",
+    ),
+    option("--replay-steps", "its first steps (default: until the medium policy)", positive),
     flag("--physics", "store the simulator's positions and velocities"),
     *RUNNER,
     "--processes --seed --json",
@@ -64,8 +71,8 @@ def _collect(arguments: argparse.Namespace) -> None:
     from flows.tasks.gym import GymPlan, quality_summary
 
     names = ("env", "policies", "steps", "part_steps", "physics", "processes", "seed")
-    chosen = given(arguments, *names, qualities="quality")
-    if not arguments.policies:
+    chosen = given(arguments, *names, "replay", "replay_steps", qualities="quality")
+    if not (arguments.policies or arguments.replay):
         chosen.setdefault("qualities", _SHIPPED)
     plan = GymPlan(**chosen)
     records = run_collection(arguments, plan)

@@ -127,6 +127,28 @@ def test_a_strangers_condition_can_do_nothing_else(
     assert list(tmp_path.iterdir()) == []
 
 
+@given(share=st.floats(0.01, 1.0), grouped=st.booleans())
+def test_the_best_of_each_group_by_a_plain_loop(store: Store, share: float, grouped: bool) -> None:
+    selection, by = store.select(skill=["run", "crawl"]), ("terrain", "skill", "level")
+    best = selection.best(share) if grouped else selection.best(share, ())
+    groups: dict[tuple, list[tuple[float, int]]] = {}
+    for number, row in enumerate(selection.episodes().to_pylist()):
+        key = tuple(row[name] for name in by) if grouped else ()
+        groups.setdefault(key, []).append((-row["return"], number))
+    kept = {
+        number
+        for group in groups.values()
+        for _, number in sorted(group)[: int(np.ceil(share * len(group)))]
+    }
+    assert best.rows.tolist() == [selection.rows[number] for number in sorted(kept)]
+
+
+def test_an_impossible_share_is_refused(store: Store) -> None:
+    for share in (0.0, 1.5, float("nan")):
+        with pytest.raises(DatasetError, match="must lie in"):
+            store.select().best(share)
+
+
 def test_describe_equals_a_plain_loop(store: Store) -> None:
     rows = store.select().episodes().to_pylist()
     described = store.select().describe(("terrain", "skill"))

@@ -13,6 +13,7 @@ from torch import Tensor
 from learners.models.bot.body_attention import AttentionMask
 from learners.models.bot.bot import BoT, BoTConfig
 from learners.models.bot.graphs import QUADRUPED_JOINTS, EmbodimentGraph, quadruped_graph
+from learners.models.registry import spec_from_json
 from learners.policy.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES
 
@@ -109,11 +110,25 @@ def test_graphs_do_not_depend_on_the_default_precision() -> None:
         torch.set_default_dtype(torch.float32)
 
 
-def test_return_to_go_sits_at_the_root() -> None:
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_return_is_told_to_all_parts_and_carries_nothing_between_them(layers: int) -> None:
+    torch.manual_seed(0)
     layout = TokenLayout("return", OBS_SLICES)
-    graph = quadruped_graph(layout.slices)
-    assert graph.obs_dim == 71
-    assert 12 in graph.observations[0]
+    net = BoTConfig(embed_dim=8, n_layers=layers, feedforward_dim=8).build(layout, act_dim=12)
+    assert net.graph.nodes[-1] == "return_to_go"
+    assert net.graph.observations[-1] == (12,)
+    assert net.graph.hop_distances()[-1, 0] == 1
+    expected = net.graph.hop_distances() <= layers
+    expected[:, -1] = True
+    expected[[0, -1]] = False  # trunk and return have no action
+    assert torch.equal(dependence(net, net.graph), expected)
+
+
+def test_earlier_checkpoints_have_the_return_in_the_roots_token() -> None:
+    layout = TokenLayout("return", OBS_SLICES)
+    net = spec_from_json({"kind": "bot", "config": {}}).config.build(layout, act_dim=12)
+    assert len(net.graph.nodes) == 13
+    assert 12 in net.graph.observations[0]
 
 
 @pytest.mark.parametrize(
@@ -203,16 +218,6 @@ def test_masks_are_not_part_of_the_weights() -> None:
     }
     assert names["hard"] == names["mix"] == names["none"] == names["random"]
     assert names["soft"] - names["hard"] == {"hop_bias"}
-
-
-def test_the_root_takes_the_return_and_every_limb_reacts_within_reach() -> None:
-    torch.manual_seed(0)
-    layout = TokenLayout("return", OBS_SLICES)
-    net = BoTConfig(embed_dim=8, n_layers=3, feedforward_dim=8).build(layout, act_dim=12)
-    tokens = torch.randn(1, 1, layout.dim)
-    more = tokens.clone()
-    more[..., layout.slices["return_to_go"][0]] += 1.0
-    assert (net(tokens) != net(more)).all()
 
 
 def test_tokenizer_and_detokenizer_are_linear_maps_of_each_node() -> None:

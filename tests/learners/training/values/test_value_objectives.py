@@ -68,6 +68,40 @@ def test_a_stopped_run_ends_as_one_that_was_not(
         assert torch.equal(tensor, stopped[name]), name
 
 
+def test_a_batch_without_a_known_transition_teaches_nothing(
+    config: TrainConfig, selection: Selection
+) -> None:
+    updater = updater_of(config, selection)
+    _, batch = next(iter(TrainingBatches(config.settled(None), selection, Ranks())))
+    before = {name: each.clone() for name, each in updater.policy.named_parameters()}
+    update = updater.step({**batch, "mask": torch.zeros_like(batch["mask"])}, 0, 0.1)
+    assert (update.loss, update.valid_steps, update.finite) == (0.0, 0, True)
+    for name, each in updater.policy.named_parameters():
+        torch.testing.assert_close(each, before[name])
+
+
+@pytest.mark.parametrize("objective", ["bc", "return", "td3-bc"])
+def test_executed_actions_are_those_that_the_next_observation_shows(
+    objective: str, selection: Selection
+) -> None:
+    config = replace(SHORT, objective=objective, executed_actions=True).settled(None)
+    shown = slice(*selection.schema.field("obs").slices["last_action"])
+    batches = TrainingBatches(config, selection, Ranks())
+    _, batch = next(iter(batches))
+    batches.stream.close()
+    for row, (episode, start) in enumerate(zip(batch["episode"], batch["offset"], strict=True)):
+        stored, known = selection.episode(int(episode))["obs"][:, shown], batch["mask"][row]
+        learned = batch["action"][row][known].numpy()
+        assert np.array_equal(learned, stored[int(start) + 1 :][: len(learned)])
+    policy, _ = build_policy(config, selection)
+    seen = torch.from_numpy(selection.read("obs")[:, shown])
+    if OBJECTIVES[objective].values:
+        restored = policy.action_normaliser.normalise(seen)
+        torch.testing.assert_close(restored.amax(0), torch.ones(12))
+    else:
+        torch.testing.assert_close(policy.action_normaliser.mean, seen.mean(0))
+
+
 def test_a_policy_acts_within_the_data(
     config: TrainConfig, selection: Selection, tmp_path: Path
 ) -> None:
