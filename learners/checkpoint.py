@@ -6,6 +6,7 @@ cards for people.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -89,10 +90,10 @@ def save_checkpoint(
 
 
 def checkpoint_path(run_dir: Path, which: str = "last") -> Path:
-    """The path of a run's "last" or "best" checkpoint; ValueError if there is none."""
-    if which not in KEPT:
-        raise ValueError(f"no checkpoint {which!r}; allowed: {', '.join(KEPT)}")
-    path = run_dir / KEPT[which]
+    """The path of a run's "last" or "best" checkpoint, or "step-N"; ValueError if there is none."""
+    if which not in KEPT and not re.fullmatch(r"step-\d+", which):
+        raise ValueError(f"no checkpoint {which!r}; allowed: {', '.join(KEPT)}, step-N")
+    path = run_dir / KEPT.get(which, f"{which}.safetensors")
     if not path.is_file():
         kind = "no checkpoint" if which == "last" else f"no {which} checkpoint"
         raise ValueError(f"{kind} in {run_dir}; give the folder of a training run")
@@ -100,7 +101,7 @@ def checkpoint_path(run_dir: Path, which: str = "last") -> Path:
 
 
 def read_checkpoint(run_dir: Path, which: str = "last") -> Checkpoint:
-    """All tensors and the card of the "last" or "best" checkpoint.
+    """All tensors and the card of a checkpoint, see `checkpoint_path`.
 
     Raises:
         ValueError: there is none, it is damaged, or it has another format version.
@@ -189,7 +190,8 @@ def load_policy(
 
     Args:
         obs_slices: the stored observation's fields that the policy will get, checked if given.
-        which: "last", or "best" for the lowest validation loss.
+        which: "last", "best" for the lowest validation loss, or "step-N", see
+            `TrainConfig.keep_every`.
 
     Raises:
         ValueError: no usable checkpoint, or another observation layout.

@@ -1,9 +1,11 @@
 """Closed-loop evaluation of experts and trained policies on the same episodes."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ import torch
 from collectors.intervals import Interval, combined_interval
 from collectors.legged.environment import LeggedEnvironment
 from collectors.legged.evaluation import CellResult, EvaluationGrid, cell_result, evaluate
-from collectors.policies import Observation, Policy
+from collectors.policies import Observation, Policy, TaskPolicy
 from collectors.robots.robot import RobotCard
 from flows.progress import Reporter
 from flows.records.records import evaluation_key, kept_evaluation, read_record
@@ -144,7 +146,7 @@ def robot_observations(plan: EvaluatePlan, robot: RobotCard, count: int = 64) ->
 
 
 def control_latency(
-    policy: Policy, observations: list[Observation], repeats: int = LATENCY_REPEATS
+    policy: Policy | TaskPolicy, observations: Sequence[Any], repeats: int = LATENCY_REPEATS
 ) -> tuple[float, float]:
     """Median and 99th percentile of one `act` with one robot, in microseconds, on one thread.
 

@@ -9,7 +9,9 @@ from learners.models.registry import PRESETS, preset
 from learners.training.objectives import OBJECTIVES, value_settings
 
 # Settings that may change when a run is resumed: its results are the same up to rounding.
-_FREE_TO_CHANGE = ("threads", "checkpoint_every", "device", "compile", "accumulate")
+_FREE_TO_CHANGE = (
+    *("threads", "checkpoint_every", "keep_every", "device", "compile", "accumulate"),
+)
 # Settings that older runs have not recorded.
 _BEFORE = {
     "values": {},
@@ -63,6 +65,7 @@ class TrainConfig:
         split_seed: of the choice of held-out episodes; by default `seed`. Compared runs share it.
         history_every, validation_every, checkpoint_every: in optimiser steps; the last step also
             validates and saves a checkpoint.
+        keep_every: steps between policies that are kept as checkpoints "step-N"; None keeps none.
         return_scale: the expert's return, the network's 1; by default the store's reference return
             or, without one, the mean return of the episodes.
         return_zero: the return that is the network's 0; None for the store's reference return of a
@@ -106,6 +109,7 @@ class TrainConfig:
     validation_every: int = 250
     validation_batches: int = 16
     checkpoint_every: int = 250
+    keep_every: int | None = None
     return_scale: float | None = None
     return_zero: float | None = 0.0
     normalise_actions: bool = True
@@ -118,8 +122,14 @@ class TrainConfig:
             if getattr(self, name) not in known:
                 raise ValueError(f"no {name} {getattr(self, name)!r}; allowed: {', '.join(known)}")
         counts = ("steps", "batch_size", "window_len", "accumulate", "history_every")
-        more = ("validation_every", "validation_batches", "checkpoint_every", "threads")
-        for name in (*counts, *more):
+        more = (
+            "validation_every",
+            "validation_batches",
+            "checkpoint_every",
+            "keep_every",
+            "threads",
+        )
+        for name in (*counts, *more, "threads"):
             value = getattr(self, name)
             most = _MOST_THREADS if name == "threads" else _LARGEST
             if value is not None and not 0 < value <= most:

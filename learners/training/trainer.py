@@ -139,6 +139,10 @@ class Trainer:
         done.train_s += time.perf_counter() - start
         if validated or done.step % config.history_every == 0:
             self._write_history(validated)
+        if config.keep_every and done.step % config.keep_every == 0 and self.files is not None:
+            card = self._full_card(finished=last)
+            name = f"step-{done.step}.safetensors"
+            self.files.save_policy(self.updater.acting_policy(), card, name)
         if done.step % config.checkpoint_every == 0 and not last:
             self._save(finished=False)
 
@@ -161,7 +165,7 @@ class Trainer:
         if best is None or done.validation_loss < best:
             done.best_validation_loss, done.best_step = done.validation_loss, done.step
             if self.files is not None:
-                self.files.save_best(policy, self._full_card(finished=False))
+                self.files.save_policy(policy, self._full_card(finished=False))
         self.updater.policy.train()
 
     def _validation_loss(self, policy: PolicyNetwork, held_out: Selection) -> float:

@@ -13,7 +13,7 @@ from flows.progress import Silent
 from flows.records.part_records import store_address
 from flows.records.records import read_record, to_tree
 from flows.runners.slurm.script import SlurmSettings
-from flows.settings import with_chosen
+from flows.settings import override, with_chosen
 from learners.models.registry import describe_models
 from learners.training.config import TrainConfig
 from pipeline.cli.parsing.parser import (
@@ -187,9 +187,20 @@ def models_command(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    "gaitforge compare legged.zarr --models fcnet,transformer --steps 5000 --out runs/compare",
-    "store",
-    option("--models", "of gaitforge models (default: fcnet and three baselines)", names),
+    "gaitforge compare legged.zarr --models fcnet,transformer --steps 5000 --out runs/compare\n"
+    "          gaitforge compare hopper.zarr walker2d.zarr --suite d4rl --out runs/d4rl\n"
+    "          gaitforge compare mixed.zarr --suite legged-mixed --out runs/mixed",
+    option("store", "folder, or s3://bucket/prefix; of a suite one for each task", nargs="+"),
+    option(
+        "--suite",
+        "the learners of a suite, d4rl or legged-mixed, on its sets of episodes",
+        metavar="NAME",
+    ),
+    option(
+        "--models",
+        "of gaitforge models (default: fcnet and three baselines), or learners of the suite",
+        names,
+    ),
     option("--seeds", "random seeds, one run each, e.g. 0-2 (default: 0,1,2)", numbers),
     "--objective --steps --batch-size --device --out CELLS --where --selection",
     option(
@@ -206,7 +217,12 @@ def models_command(arguments: argparse.Namespace) -> None:
     "--json",
 )
 def compare_command(arguments: argparse.Namespace) -> int | None:
-    """Train models with equal budgets on the same episodes, and evaluate."""
+    """Train models with equal budgets on the same episodes, or a suite's learners; evaluate."""
+    if arguments.suite:
+        return _compare_suite(arguments)
+    if len(arguments.store) > 1:
+        raise ValueError("several stores are for --suite; models are compared on one")
+    (store,) = arguments.store
     from flows.stages.comparison.legged import (
         COMPARISON,
         GRID_EPISODES,
@@ -220,13 +236,13 @@ def compare_command(arguments: argparse.Namespace) -> int | None:
     from pipeline.view.run_pages import write_evaluation_pages
 
     select = SelectPlan(**given(arguments, *SELECTED, saved="selection"))
-    grid = comparison_grid(select.select(arguments.store), arguments.episodes or GRID_EPISODES)
+    grid = comparison_grid(select.select(store), arguments.episodes or GRID_EPISODES)
     plan = ComparisonPlan(select=select)
     config = replace(plan.config, **given(arguments, *TRAINED))
     plan = replace(plan, config=config, evaluate=replace(plan.evaluate, grid=grid))
     plan = planned(plan, arguments, "models", "seeds", "expert", "train_s")
     out, reporter = arguments.out, TerminalReporter()
-    stages = comparison_stages(plan, store_address(arguments.store), out)
+    stages = comparison_stages(plan, store_address(store), out)
     code = do_stages(arguments, out, stages, arguments.words)
     if code is not None:
         return code
@@ -236,6 +252,28 @@ def compare_command(arguments: argparse.Namespace) -> int | None:
     page = write_comparison(out)
     lines = f"\nevaluated on {plan.evaluate.grid}", f"page: {page}"
     show_result(record, comparison_rows(record), arguments.json, *lines)
+    return None
+
+
+def _compare_suite(arguments: argparse.Namespace) -> int | None:
+    """Train and score a suite's learners; its page is `suite.html`."""
+    from flows.stages.suites.plan import chosen_suite
+    from flows.stages.suites.suite import SUITE, suite_stages
+    from pipeline.report.suite_page import suite_rows, write_suite
+
+    alien = given(arguments, *SELECTED, "selection", "train_s", "objective", "batch_size", "device")
+    if alien:
+        raise ValueError(f"a suite has its own {', '.join(alien)}; leave it out, or use --set")
+    chosen = given(arguments, "models", "seeds", "steps", "episodes", "expert")
+    plan = override(chosen_suite(arguments.suite, **chosen), arguments.settings)
+    out, stores = arguments.out, [store_address(store) for store in arguments.store]
+    code = do_stages(
+        arguments, out, suite_stages(arguments.suite, plan, stores, out), arguments.words
+    )
+    if code is not None:
+        return code
+    record, page = read_record(out / SUITE) or {}, write_suite(out)
+    show_result(record, suite_rows(record), arguments.json, f"\npage: {page}")
     return None
 
 

@@ -125,9 +125,14 @@ def spectrum(
 
 
 def curves(
-    title: str, lines: Sequence[Curve], xlabel: str, ylabel: str, note: str = ""
+    title: str,
+    lines: Sequence[Curve],
+    xlabel: str,
+    ylabel: str,
+    note: str = "",
+    log: bool = True,
 ) -> figures.Panel:
-    """Lines over one logarithmic y axis, told apart by colour and dash; the legend is above."""
+    """Lines over one y axis (`log`: logarithmic), told apart by colour and dash, with a legend."""
     labels = list(dict.fromkeys(line.label for line in lines))
     with figures.drawing(400, 280) as axes:
         for number, line in enumerate(lines):
@@ -139,12 +144,13 @@ def curves(
                 ls=SERIES_DASHES[index % len(SERIES_DASHES)],
                 marker="o" if len(line.x) <= _FEW_POINTS else "", ms=3.5,
             )  # fmt: skip
-        axes.set_yscale("log")
-        figures.plain_log_ticks(axes)
+        if log:
+            axes.set_yscale("log")
+            figures.plain_log_ticks(axes)
         axes.set_xlabel(xlabel)
-        axes.set_ylabel(f"{ylabel} (logarithmic)")
+        axes.set_ylabel(f"{ylabel} (logarithmic)" if log else ylabel)
         axes.grid(axis="y")
-        axes.xaxis.set_major_locator(MaxNLocator(5, steps=figures.TICK_STEPS, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=figures.TICK_STEPS, integer=log))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
         figures.legend(axes, 2.4)
         return figures.panel(axes, title, f"{ylabel}. {'; '.join(map(_told, lines))}", note)
@@ -242,6 +248,36 @@ def latency(
             for row in rows
         )
         return figures.panel(axes, title, f"Time of one control step: {', '.join(told)}", note)
+
+
+def intervals(
+    title: str,
+    labels: Sequence[str],
+    values: Sequence[float],
+    bounds: Sequence[Sequence[float] | None],
+    xlabel: str,
+    note: str = "",
+) -> figures.Panel:
+    """A horizontal bar per label, its 95 % interval as a line, its value written at its end."""
+    with figures.drawing(400, 60 + 26 * len(labels)) as axes:
+        places = range(len(labels))
+        axes.barh(places, values, height=0.6, color=figures.ACCENT)
+        for place, value, limits in zip(places, values, bounds, strict=True):
+            end = max(value, 0.0)
+            if limits is not None:
+                axes.plot(limits, [place, place], color=figures.INK, lw=1.2, marker="|", ms=7)
+                end = max(end, limits[1])
+            axes.annotate(
+                fixed(value, 1), (end, place), xytext=(6, 0), textcoords="offset points",
+                va="center",
+            )  # fmt: skip
+        axes.set_yticks(list(places), labels)
+        axes.tick_params(axis="y", length=0, labelcolor=figures.INK)
+        axes.invert_yaxis()
+        axes.grid(axis="x")
+        axes.margins(x=0.12)
+        axes.set_xlabel(xlabel)
+        return figures.panel(axes, title, _pairs(labels, values, "{:.1f}"), note)
 
 
 def rates(

@@ -36,6 +36,8 @@ class RunFiles:
         kept = updater.policy, updater.optimiser, card, averages, updater.values
         save_checkpoint(self._run_dir, *kept)
 
-    def save_best(self, policy: PolicyNetwork, card: Mapping[str, object]) -> None:
-        """Replace the best policy."""
-        save_checkpoint(self._run_dir, policy, None, card, name=BEST)
+    def save_policy(
+        self, policy: PolicyNetwork, card: Mapping[str, object], name: str = BEST
+    ) -> None:
+        """Write or replace the best policy, or that of another name."""
+        save_checkpoint(self._run_dir, policy, None, card, name=name)

@@ -229,10 +229,10 @@ SHARED: dict[str, dict[str, Any]] = {
         metavar="NAME",
     ),
     "--checkpoint": details(
-        "of a training run: last, or best (the lowest validation loss)",
+        "of a training run: last, best (the lowest validation loss), or step-N of those that "
+        "--set config.keep_every=N kept",
         default="last",
-        choices=("last", "best"),
-        metavar="last|best",
+        metavar="last|best|step-N",
     ),
     "--scheduler": details(
         "an existing Dask scheduler, e.g. tcp://127.0.0.1:8786", metavar="ADDRESS"

@@ -1,0 +1,1 @@
+"""Suites: fixed learners on fixed sets of episodes, trained, scored and compared with intervals."""

@@ -1,0 +1,286 @@
+"""A suite in stages, of which many can run in parallel: each run of a learner is one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets import Selection, StoreInfo, open_store
+from flows.progress import Reporter
+from flows.records.records import (
+    digest,
+    prepare_folder,
+    provenance,
+    read_record,
+    to_tree,
+    write_record,
+)
+from flows.stages.comparison.runs import mean_and_std
+from flows.stages.staging import Stage
+from flows.stages.suites.bootstrap import interquartile_mean, mean, stratified_interval
+from flows.stages.suites.plan import COMPLETE, SuitePlan
+from flows.stages.suites.scoring import GymScorer, LeggedScorer, find_scorer
+from flows.stages.train import SelectPlan, TrainPlan, run_training
+from learners.training.config import TrainConfig
+
+SUITE = "suite.json"
+CURVE_POINTS = 5
+"""Policies of a run whose scores are its learning curve, the last one included."""
+
+Row = dict[str, Any]
+SCORED = ("score", "return", "success", "train_s", "control_us")
+
+
+@dataclass(frozen=True)
+class _Set:
+    """A set of one store's episodes: where it is, and what scores the policies that learn it."""
+
+    store: Path | str
+    name: str
+    condition: str
+    scorer: GymScorer | LeggedScorer
+
+    @property
+    def task(self) -> str:
+        """The name of the store's task."""
+        return self.scorer.task
+
+    def select(self, best: float = 1.0) -> SelectPlan:
+        """The complete episodes, or the best of them."""
+        given = f" and ({self.condition})" if self.condition else ""
+        return SelectPlan(where=f"({COMPLETE}){given}", best=best)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A learner's training on a set with one seed."""
+
+    plan: SuitePlan
+    of: _Set
+    learner: str
+    seed: int
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """Of its files and its stage."""
+        return f"{self.of.task}-{self.of.name}-{self.learner}-seed-{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Of the training."""
+        return self.out / "train" / self.name
+
+    @property
+    def record(self) -> Path:
+        """The file of its row."""
+        return self.out / "runs" / f"{self.name}.json"
+
+    def config(self) -> TrainConfig:
+        """Without the scale of the returns, which the scorer measures."""
+        config = self.plan.config(self.learner, self.seed)
+        return replace(config, keep_every=max(1, config.steps // CURVE_POINTS))
+
+    def do(self, reporter: Reporter) -> None:
+        """Train and score, as far as that is not done, and write the row."""
+        plan, scorer = self.plan, self.of.scorer
+        select = self.of.select(plan.best(self.learner))
+        zero, expert = scorer.zero, scorer.expert
+        config, asked = self.config(), plan.asked(self.learner)
+        if asked != (None,):
+            config = replace(config, return_scale=expert, return_zero=zero)
+        trained = run_training(TrainPlan(select, config), self.of.store, self.folder, reporter)
+        best = _returns(self.of.select().select(self.of.store)).max()
+        scores = []
+        for number, target in enumerate(asked):
+            share = None if target is None else target * (best - zero) / (expert - zero)
+            score = self._score(reporter, share, "last", f"-asked-{number}" if number else "")
+            wanted = None if share is None else 100.0 * share
+            scores.append({"target": target, "asked": wanted, **score})
+        share = None if scores[0]["asked"] is None else scores[0]["asked"] / 100.0
+        kept = range(config.keep_every or 1, trained.steps, config.keep_every or 1)
+        curve = [
+            [step, self._score(reporter, share, f"step-{step}", f"-step-{step}")["score"]]
+            for step in kept
+        ]
+        row = {
+            "task": self.of.task,
+            "set": self.of.name,
+            "learner": self.learner,
+            "seed": self.seed,
+            "model": config.model,
+            "objective": config.objective,
+            "parameters": trained.parameters,
+            "steps": trained.steps,
+            "train_s": trained.train_s,
+            **{name: scores[0][name] for name in ("score", "return", "success", "control_us")},
+            "episodes": (len(scores) + len(curve)) * scores[0]["episodes"],
+            "asked": scores if asked != (None,) else [],
+            "curve": [*curve, [trained.steps, scores[0]["score"]]],
+        }
+        write_record(self.record, row)
+
+    def _score(self, reporter: Reporter, share: float | None, which: str, suffix: str) -> Row:
+        path = self.out / "evaluate" / f"{self.name}{suffix}.json"
+        return to_tree(self.of.scorer.evaluate(self.folder, share, path, reporter, which))
+
+
+def suite_stages(
+    name: str, plan: SuitePlan, stores: Sequence[Path | str], out: Path
+) -> list[Stage]:
+    """The experts' evaluations, every run, and the summary `suite.json`.
+
+    Seeds come last: after the first seed's runs every learner has been on every set.
+
+    Raises:
+        ValueError: a store that does not fit (`find_scorer`), two of one task, or an empty set.
+    """
+    prepare_folder(out)
+    sets = _open(plan, stores, out)
+    stages, first = [], {}
+    for each in {id(each.scorer): each for each in sets}.values():
+        if isinstance(each.scorer, LeggedScorer):
+            key = digest([plan.legged, plan.expert])
+            stage = Stage("evaluate expert", key, each.scorer.prepare, (each.scorer.record,))
+            stages.append(stage)
+            first[each.task] = (stage.name,)
+    runs = [
+        _Run(plan, each, learner, seed, out)
+        for seed in plan.seeds
+        for each in sets
+        for learner in plan.learners
+    ]
+    for run in runs:
+        selected = run.of.select(plan.best(run.learner)).select(run.of.store).hash
+        scored = plan.legged if isinstance(run.of.scorer, LeggedScorer) else plan.gym
+        key = digest([run.config().to_json(), selected, scored, plan.asked(run.learner)])
+        after = first.get(run.of.task, ())
+        stages.append(Stage(run.name, key, run.do, (run.record,), after, place=run.folder))
+    names = tuple(stage.name for stage in stages)
+    work = partial(_summarise, name, plan, sets, runs, out)
+    key = digest([stage.key for stage in stages])
+    return [*stages, Stage("compare", key, work, (out / SUITE,), names)]
+
+
+def _open(plan: SuitePlan, stores: Sequence[Path | str], out: Path) -> list[_Set]:
+    scorers = {str(store): find_scorer(plan, store, out) for store in stores}
+    tasks = [scorer.task for scorer in scorers.values()]
+    if len(set(tasks)) < len(tasks):
+        raise ValueError(f"a suite takes one store of each task, got {', '.join(sorted(tasks))}")
+    sets = [
+        _Set(store, name, condition, scorers[str(store)])
+        for store in stores
+        for name, condition in plan.sets.items()
+    ]
+    for each in sets:
+        try:
+            each.select().select(each.store)
+        except ValueError as error:
+            raise ValueError(f"set {each.name}, of episodes that ended: {error}") from None
+    return sets
+
+
+def _returns(selection: Selection) -> np.ndarray:
+    return selection.episodes().column("return").to_numpy()
+
+
+def _summarise(
+    name: str,
+    plan: SuitePlan,
+    sets: Sequence[_Set],
+    runs: Sequence[_Run],
+    out: Path,
+    reporter: Reporter,
+) -> None:
+    rows = [row for run in runs if (row := read_record(run.record)) is not None]
+    record = {
+        "suite": name,
+        "plan": asdict(plan),
+        "sets": [_described(each) for each in sets],
+        "results": [
+            _result(group)
+            for each in sets
+            for learner in plan.learners
+            if (
+                group := [
+                    row
+                    for row in rows
+                    if (row["task"], row["set"], row["learner"]) == (each.task, each.name, learner)
+                ]
+            )
+        ],
+        "overall": [
+            _overall(learner, [row for row in rows if row["learner"] == learner])
+            for learner in plan.learners
+        ],
+        "evaluated_episodes": sum(row["episodes"] for row in rows),
+        "runs": rows,
+        **provenance(),
+    }
+    write_record(out / SUITE, record)
+
+
+def _described(each: _Set) -> Row:
+    selection, scorer = each.select().select(each.store), each.scorer
+    info: StoreInfo = open_store(each.store).info()
+    returns = _returns(selection)
+
+    def score(value: float) -> float:
+        return 100.0 * (float(value) - scorer.zero) / (scorer.expert - scorer.zero)
+
+    return {
+        "task": each.task,
+        "set": each.name,
+        "store": Path(each.store).name,
+        "dataset": info.hash,
+        "selection": selection.hash,
+        "episodes": len(selection),
+        "steps": selection.steps,
+        "zero": scorer.zero,
+        "expert": scorer.expert,
+        "score": score(returns.mean()),
+        "score_std": score(returns.std() + scorer.zero),
+        "score_best": score(returns.max()),
+        "control_dt_s": selection.schema.control_dt_s,
+    }
+
+
+def _result(rows: Sequence[Mapping[str, Any]]) -> Row:
+    first, scores = rows[0], [row["score"] for row in rows]
+    alike = ("task", "set", "learner", "model", "objective", "parameters", "steps")
+    asked = [
+        {
+            "target": first["asked"][k]["target"],
+            "asked": first["asked"][k]["asked"],
+            "score": mean_and_std([row["asked"][k]["score"] for row in rows]),
+        }
+        for k in range(len(first["asked"]))
+    ]
+    return {
+        **{name: first[name] for name in alike},
+        "seeds": [row["seed"] for row in rows],
+        **{name: mean_and_std([row[name] for row in rows]) for name in SCORED},
+        "score_ci95": stratified_interval([scores], mean),
+        "asked": asked,
+    }
+
+
+def _overall(learner: str, rows: Sequence[Mapping[str, Any]]) -> Row:
+    """Mean and interquartile mean over all sets, with their intervals; None before any run."""
+    by_set: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        by_set.setdefault((row["task"], row["set"]), []).append(row["score"])
+    scores = list(by_set.values())
+    every = np.concatenate(scores) if scores else None
+    return {
+        "learner": learner,
+        "sets": len(scores),
+        "runs": 0 if every is None else len(every),
+        "mean": None if every is None else float(mean(every)),
+        "mean_ci95": stratified_interval(scores, mean),
+        "iqm": None if every is None else float(interquartile_mean(every)),
+        "iqm_ci95": stratified_interval(scores, interquartile_mean),
+    }
