@@ -144,18 +144,22 @@ class LeggedSimulation(Simulation):
         waves = ceil(plan.grid.episodes_per_part / plan.robots)
         self._robots = ceil(plan.grid.episodes_per_part / waves)
         self.driver: Driver | None = None
-        self._pairs, self._pair = plan.pairs(), plan.pair("-0")
-        self._open("")
+        self._pairs = plan.pairs()
+        self._open("-0")
 
     def _open(self, part: str) -> None:
+        self._opened = self._named(part)
         self.policy, robot = self._plan.actor(self._robots, part)
         self.env = LeggedEnvironment(robot, self._robots, self._threads, self._plan.sim)
 
+    def _named(self, part: str) -> tuple[str, str]:
+        """The names of a part's robot and expert."""
+        robot, expert = self._plan.pair(part)
+        return robot.name, expert
+
     def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
         """See `Simulation.roll_out`."""
-        pair = self._plan.pair(part)
-        if pair != self._pair:
-            self._pair = pair
+        if self._named(part) != self._opened:
             self.env.close()
             self._open(part)
         policy, physics = self.policy, self.env.physics
@@ -170,7 +174,7 @@ class LeggedSimulation(Simulation):
         )
         results = list(episodes)
         alone = len(self._pairs) == 1
-        own = self._plan.actor_hash() if alone else load_expert(pair[1]).hash
+        own = self._plan.actor_hash() if alone else load_expert(self._opened[1]).hash
         simulator, expert = (physics.name, physics.version), (policy.name, own)
         several = len({robot.name for robot, _ in self._pairs}) > 1
         catalog = data.part_catalog(results, self.env.robot, simulator, expert, several)
