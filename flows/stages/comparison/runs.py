@@ -1,4 +1,4 @@
-"""What the comparisons of all tasks share: the checked plan, its runs, and means over seeds."""
+"""What comparisons share: the checked plan, its runs, and means over seeds."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,25 +19,23 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One model with one seed, on one set of episodes where a comparison has several."""
+    """One model with one seed."""
 
     model: str
     seed: int
-    set_name: str = ""
 
     @property
     def name(self) -> str:
         """The name of the run and of its files."""
-        prefix = f"{self.set_name}-" if self.set_name else ""
-        return f"{prefix}{self.model}-seed-{self.seed}"
+        return f"{self.model}-seed-{self.seed}"
 
     def folder(self, out: Path) -> Path:
         """Of the training run, in the comparison's folder."""
         return out / "train" / self.name
 
-    def record(self, out: Path, kind: str, suffix: str = "") -> Path:
+    def record(self, out: Path, kind: str) -> Path:
         """The file of its evaluation or test."""
-        return out / kind / f"{self.name}{suffix}.json"
+        return out / kind / f"{self.name}.json"
 
 
 @dataclass(frozen=True)
@@ -78,10 +76,6 @@ class ComparedModels:
             for model in self.models:
                 self.train_config(model, seed)
 
-    def own_models(self) -> Collection[str]:
-        """The models that `own` may name."""
-        return self.models
-
     def own_names(self) -> Collection[str]:
         """The settings that `own` may have."""
         return self.own_settings
@@ -109,8 +103,8 @@ class ComparedModels:
             if not isinstance(each, Mapping):
                 raise ValueError('own must be like {"transformer": {"peak_lr": 0.001}}')
         for model, given in own.items():
-            if model not in self.own_models():
-                allowed = ", ".join(self.own_models())
+            if model not in self.models:
+                allowed = ", ".join(self.models)
                 raise ValueError(f"own: no model {model!r}; allowed: {allowed}")
             allowed = self.own_names()
             if alien := [name for name in given if name not in allowed]:

@@ -166,13 +166,13 @@ def suite_stages(
 
 
 def _open(plan: SuitePlan, stores: Sequence[Path | str], out: Path) -> list[_Set]:
-    scorers = {str(store): find_scorer(plan, store, out) for store in stores}
-    tasks = [scorer.task for scorer in scorers.values()]
+    opened = [(store, find_scorer(plan, store, out)) for store in stores]
+    tasks = sorted(scorer.task for _, scorer in opened)
     if len(set(tasks)) < len(tasks):
-        raise ValueError(f"a suite takes one store of each task, got {', '.join(sorted(tasks))}")
+        raise ValueError(f"a suite takes one store of each task, got {', '.join(tasks)}")
     sets = [
-        _Set(store, name, condition, scorers[str(store)])
-        for store in stores
+        _Set(store, name, condition, scorer)
+        for store, scorer in opened
         for name, condition in plan.sets.items()
     ]
     for each in sets:

@@ -2,19 +2,17 @@
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from flows.records.records import read_record, to_tree
-from flows.settings import override
 from pipeline.cli.collect import run_collection, show_collected
 from pipeline.cli.parsing.parser import actions, command, flag, given, option, planned, setting
 from pipeline.cli.parsing.runners import RUNNER
-from pipeline.cli.parsing.values import names, numbers, positive
+from pipeline.cli.parsing.values import names, positive
 from pipeline.progress import TerminalReporter
-from pipeline.tables import show, show_one, show_result
+from pipeline.tables import show, show_one
 
 _SHIPPED = ("medium", "expert")
 _POLICIES = "output of gaitforge expert train --env (default: the shipped policies)"
@@ -138,42 +136,4 @@ def _shown(record: Mapping[str, Any]) -> dict[str, object]:
     return rows | {name: record[name] for name in ("success", "terminated", "steps_per_s")}
 
 
-@command(
-    "gaitforge gym compare hopper.zarr --env Hopper-v5 --steps 20000 --out runs/hopper-compare",
-    "store --out",
-    option("--env", "a task (default: Hopper-v5)", metavar="TASK"),
-    option("--policies", _REFERENCES, metavar="FOLDER"),
-    option("--models", "models to train now (default: fcnet,dt)", names),
-    option(
-        "--sets",
-        "sets to train on now (default: medium,medium-replay,medium-expert)",
-        names,
-        dest="only",
-    ),
-    option("--seeds", "seeds to train now, one run each (default: 0-2)", numbers),
-    option("--episodes", "episodes to evaluate a run on (default: 100)", positive),
-    "--steps --batch-size --device",
-    setting("""'own={"dt":{"model_overrides":{"context_len":20}}}'"""),
-    "--json",
-)
-def _compare(arguments: argparse.Namespace) -> None:
-    """Train return-conditioned models on a store, and evaluate."""
-    from flows.stages.gym.comparison import GymComparisonPlan, run_gym_comparison
-    from pipeline.report.gym_comparison_page import result_rows, write_gym_comparison
-
-    plan = GymComparisonPlan(**given(arguments, "env", "policies", "models", "seeds"))
-    config = replace(plan.config, **given(arguments, "steps", "batch_size", "device"))
-    evaluate = replace(plan.evaluate, **given(arguments, "episodes"))
-    # What names sets is checked against them, so they come first.
-    settings = sorted(arguments.settings, key=lambda setting: not setting.startswith("sets="))
-    plan = override(replace(plan, config=config, evaluate=evaluate), settings)
-    plan = replace(plan, **given(arguments, "only"))
-    record = run_gym_comparison(plan, arguments.store, arguments.out, TerminalReporter())
-    page = write_gym_comparison(arguments.out)
-    lines = [f"\npage: {page}"]
-    if record["left_out"]:
-        lines.insert(0, f"\nleft out, their settings differ: {', '.join(record['left_out'])}")
-    show_result(record, result_rows(record), arguments.json, *lines)
-
-
-gym_command = actions("gaitforge gym list", _list, _collect, _evaluate, _compare)
+gym_command = actions("gaitforge gym list", _list, _collect, _evaluate)
