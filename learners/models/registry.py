@@ -96,8 +96,6 @@ BODY_TRAINING = {
 FCNET_WINDOWS = {"window_len": 64, "batch_size": 24, "peak_lr": 5e-3, "warmup_fraction": 0.1}
 ATTENTION_WINDOWS = FCNET_WINDOWS | {"peak_lr": 2e-3}
 MLP_STEPS = {"window_len": 1, "batch_size": 256, "peak_lr": 3e-3, "warmup_fraction": 0.1}
-# As many steps a batch as `MLP_STEPS`; 25 of a window's 32 steps have their whole chunk in it.
-FLOW_WINDOWS = {"window_len": 32, "batch_size": 8, "peak_lr": 3e-3, "warmup_fraction": 0.1}
 BOT_TRAINING = {"window_len": 1, "batch_size": 256, "peak_lr": 6e-3, "warmup_fraction": 0.05}
 # Tan et al. 2024, Tables 4 and 5. The published code (github.com/thkkk/FCNet, FCNet/DT/train.py and
 # utils/runner.py) adds: weight decay is part of Adam's gradient, FCNet's gradients are not clipped,
@@ -157,7 +155,7 @@ def _matched_body_presets() -> dict[str, Preset]:
 
 
 def _flow_preset(name: str, parameters: int, **values: int) -> dict[str, Preset]:
-    return {name: Preset("flow", parameters, values, "legged", "bc, return", FLOW_WINDOWS)}
+    return {name: Preset("flow", parameters, values, "legged", "bc, return", MLP_STEPS)}
 
 
 def _d4rl_preset(task: str, parameters: int) -> dict[str, Preset]:

@@ -40,7 +40,7 @@ def test_any_number_of_steps_along_straight_paths_ends_at_the_chunk(
 ) -> None:
     network = make(seed, steps=steps, temperature=temperature).double()
     chunk = torch.randn(5, 8, dtype=torch.float64)
-    network.velocity = lambda context, x, time: (chunk - x) / (1 - time)  # type: ignore[method-assign]
+    network.path_end = lambda context, x, time: chunk  # type: ignore[method-assign]
     found = network.predict_chunk(torch.randn(5, 9, dtype=torch.float64))
     torch.testing.assert_close(found.flatten(1), chunk, atol=1e-12, rtol=0)
     torch.testing.assert_close(
@@ -48,20 +48,39 @@ def test_any_number_of_steps_along_straight_paths_ends_at_the_chunk(
     )
 
 
-def test_the_exact_velocity_has_no_loss() -> None:
-    """Along the path to a known chunk, (x_1 - x_t) / (1 - t) = x_1 - x_0."""
+def velocity(network: FlowPolicy, histories: Tensor, x: Tensor, time: Tensor) -> Tensor:
+    return (network.path_end(network.history_in(histories), x, time) - x) / (1 - time)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_the_chunk_is_integrated_by_euler_steps_from_the_start(steps: int) -> None:
+    network = make(steps=steps, temperature=1.0).double()
+    histories, x = torch.randn(5, 9, dtype=torch.float64), network.start.expand(5, -1)
+    assert 0.3 < x.std() < 2.0
+    for number in range(steps):
+        time = torch.full((5, 1), number / steps, dtype=torch.float64)
+        x = x + velocity(network, histories, x, time) / steps
+    torch.testing.assert_close(network.predict_chunk(histories).flatten(1), x)
+
+
+def test_the_loss_is_the_weighted_error_of_the_velocity() -> None:
     network = make().double()
-    actions = torch.randn(1, 4, 2, dtype=torch.float64)
-    network.velocity = lambda context, x, time: (actions.flatten(1) - x) / (1 - time)  # type: ignore[method-assign]
-    mask = torch.ones(1, 4, dtype=torch.bool)
-    first = losses(network, torch.randn(1, 4, 3, dtype=torch.float64), actions, mask)[0]
-    assert first < 1e-6
+    tokens, actions = (torch.randn(6, 6, n, dtype=torch.float64) for n in (3, 2))
+    mask = torch.tensor([False] * 5 + [True]).expand(6, -1)
+    found = losses(network, tokens, actions, mask)
+    torch.manual_seed(5)
+    noise = torch.randn(6, 8, dtype=torch.float64)
+    time = torch.rand(6, 1, dtype=torch.float64)
+    chunk, histories = actions[:, 2:].flatten(1), tokens[:, :3].flatten(1)
+    error = velocity(network, histories, (1 - time) * noise + time * chunk, time) - (chunk - noise)
+    expected = ((1 - time) * error).square().mean(-1)
+    torch.testing.assert_close(found, expected)
 
 
-def test_each_step_learns_its_next_actions_as_far_as_they_are_known() -> None:
+def test_each_learned_step_ends_the_chunk_of_a_step_before_it() -> None:
     network, targets = make(), []
     tokens, actions = torch.randn(2, 7, 3), torch.arange(14.0).reshape(2, 7, 1).expand(-1, -1, 2)
-    mask = torch.tensor([[0, 1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 0, 0, 0]], dtype=torch.bool)
+    mask = torch.tensor([[0, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 1, 0, 0]], dtype=torch.bool)
     path = torch.lerp
 
     def spy(noise: Tensor, chunk: Tensor, time: Tensor) -> Tensor:
@@ -70,22 +89,30 @@ def test_each_step_learns_its_next_actions_as_far_as_they_are_known() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "lerp", spy)
-        found = losses(network, tokens, actions, mask)
+        losses(network, tokens, actions, mask)
     expected = [
-        [1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 6], [4, 5, 6, 6], [5, 6, 6, 6], [6, 6, 6, 6],
-        [7, 8, 8, 8], [8, 8, 8, 8], [10, 10, 10, 10],
-    ]  # fmt: skip
+        [0, 1, 1, 1],
+        [0, 1, 2, 2],
+        [0, 1, 2, 3],
+        [1, 2, 3, 4],
+        [2, 3, 4, 5],
+        [8, 9, 10, 11],
+    ]
     assert targets[0].unflatten(1, (4, 2))[..., 0].tolist() == expected
-    assert found.shape == (9,)
 
 
 @given(st.data())
-def test_actions_that_are_not_learned_change_no_loss(data: st.DataObject) -> None:
-    rows = data.draw(st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=2))
-    mask, network = torch.tensor(rows), make()
+def test_what_follows_the_learned_steps_changes_no_loss(data: st.DataObject) -> None:
+    """Padding is what follows."""
+    lengths = data.draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=2))
+    mask, network = torch.zeros(len(lengths), 9, dtype=torch.bool), make()
     tokens, actions = torch.randn(*mask.shape, 3), torch.randn(*mask.shape, 2)
-    other = torch.where(mask[..., None], actions, 1e6)
-    found = losses(network, tokens, other, mask)
+    other_tokens, other_actions = tokens.clone(), actions.clone()
+    for row, (prefix, length) in enumerate(lengths):
+        mask[row, prefix : prefix + length] = True
+        other_tokens[row, prefix + length :] = 1e6
+        other_actions[row, prefix + length :] = torch.nan
+    found = losses(network, other_tokens, other_actions, mask)
     assert torch.equal(found, losses(network, tokens, actions, mask))
     assert found.shape == (int(mask.sum()),)
     found.sum().backward()  # also of no step
@@ -95,26 +122,29 @@ def test_actions_that_are_not_learned_change_no_loss(data: st.DataObject) -> Non
 
 
 def test_what_stands_in_for_unknown_actions_is_not_learned() -> None:
-    """The last step knows one action: of its target only the first numbers have a gradient."""
+    """At an episode's start one action is known: only its numbers have a gradient."""
     network = make()
-    mask = torch.tensor([[0, 0, 0, 0, 1]], dtype=torch.bool)
+    mask = torch.tensor([[1, 0, 0, 0, 0]], dtype=torch.bool)
     losses(network, torch.randn(1, 5, 3), torch.randn(1, 5, 2), mask).sum().backward()
     bias = network.rest[-1].bias.grad
     assert isinstance(bias, Tensor)
     assert (bias != 0).tolist() == [True, True, *[False] * 6]
 
 
-def test_a_step_is_learned_with_the_history_it_has_in_control() -> None:
-    network = make()
-    tokens, actions = torch.randn(1, 9, 3), torch.randn(1, 9, 2)
-    mask = torch.tensor([[0, 0, 0, 0, 0, 1, 0, 0, 0]], dtype=torch.bool)
+def test_a_prefix_holds_what_a_chunk_and_its_history_need() -> None:
+    config = FlowConfig(**SIZES)
+    before = config.prefix_len
+    network = config.build(LAYOUT, act_dim=2)
+    tokens, actions = torch.randn(1, 12, 3), torch.randn(1, 12, 2)
+    mask = torch.zeros(1, 12, dtype=torch.bool)
+    mask[0, -1] = True
     whole = losses(network, tokens, actions, mask)
-    torch.testing.assert_close(
-        losses(network, tokens[:, 3:6], actions[:, 3:6], mask[:, 3:6]), whole
-    )
-    other = tokens.clone()
-    other[:, 3] += 1.0
-    assert (losses(network, other, actions, mask) != whole).all()
+
+    def shorter(prefix: int) -> Tensor:
+        return losses(network, *(each[:, 11 - prefix :] for each in (tokens, actions, mask)))
+
+    torch.testing.assert_close(shorter(before), whole)
+    assert (shorter(before - 1) != whole).all()
 
 
 def train_on_two_modes() -> FlowPolicy:
