@@ -29,14 +29,19 @@ class HistoryNetwork(nn.Module, ABC):
         """The part of the tokens (..., D) that the network reads, (..., width)."""
         return tokens
 
+    def histories(self, tokens: Tensor) -> Tensor:
+        """The last H tokens of every step, oldest first: (B, T, D) -> (B, T, H x width)."""
+        tokens = self.narrowed(tokens)
+        if self.history == 1:
+            return tokens
+        padded = functional.pad(tokens, (0, 0, self.history - 1, 0))
+        # The last H tokens are adjacent in memory: a view.
+        views = padded.flatten(1).unfold(1, self.history * self.width, self.width)
+        return views[:, : tokens.shape[1]]
+
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, A) for any T; zeros where a mask (B, T) is false."""
-        tokens = self.narrowed(tokens)
-        if self.history > 1:
-            steps = tokens.shape[1]
-            padded = functional.pad(tokens, (0, 0, self.history - 1, 0))
-            # The last H tokens are adjacent in memory: a view (B, T, H x D).
-            tokens = padded.flatten(1).unfold(1, self.history * self.width, self.width)[:, :steps]
+        tokens = self.histories(tokens)
         if mask is None:
             return self.encode(tokens)
         counted = mask.nonzero(as_tuple=True)

@@ -30,6 +30,7 @@ KINDS: dict[str, str] = {
     "retnet": "learners.models.retnet:RetNetConfig",
     "history-mlp": "learners.models.mlp:HistoryMLPConfig",
     "mlp": "learners.models.mlp:MLPConfig",
+    "flow": "learners.models.flow:FlowConfig",
 }
 
 
@@ -55,7 +56,8 @@ class Preset:
         values: settings of the config that differ from its defaults.
         space: tokens and actions for which `parameters` is counted, one of `spaces.SPACES`.
             Training takes tokens and actions from the data.
-        objective: "return" if the model or its space needs a return-to-go, else "any".
+        objective: "return" if the model or its space needs a return-to-go, "bc, return" if it has
+            its own loss of imitation, else "any".
         training: settings of `TrainConfig` that suit the model, besides the defaults; those of a
             paper's preset are the published ones.
     """
@@ -152,6 +154,10 @@ def _matched_body_presets() -> dict[str, Preset]:
     return presets | {"body-mlp": Preset("body-mlp", 257_052, values, training=MLP_STEPS)}
 
 
+def _flow_preset(name: str, parameters: int, **values: int) -> dict[str, Preset]:
+    return {name: Preset("flow", parameters, values, "legged", "bc, return", MLP_STEPS)}
+
+
 def _d4rl_preset(task: str, parameters: int) -> dict[str, Preset]:
     space = f"d4rl-{task}"
     sizes = {"hidden_dim": 512}
@@ -182,6 +188,10 @@ PRESETS: dict[str, Preset] = {
     "history-mlp-legged": Preset("history-mlp", 790_984, {"hidden_dim": 164}),
     "mlp": Preset("mlp", 254_364, {"hidden_dim": 336}, training=MLP_STEPS),
     "mlp-legged": Preset("mlp", 791_020, {"hidden_dim": 608}),
+    **_flow_preset("flow", 254_064, hidden_dim=156),
+    **_flow_preset("flow-1", 254_064, hidden_dim=156, steps=1),
+    **_flow_preset("flow-4", 254_064, hidden_dim=156, steps=4),
+    **_flow_preset("flow-legged", 788_976, hidden_dim=380),
     **_d4rl_preset("hopper", 2_593_283),
     **_d4rl_preset("halfcheetah", 2_598_278),
     **_d4rl_preset("walker2d", 2_598_278),

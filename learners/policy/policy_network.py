@@ -109,16 +109,23 @@ class PolicyNetwork(nn.Module):
             parts.append(last_action)
         return torch.cat(parts, dim=-1) if len(parts) > 1 else stored
 
-    def predict_batch(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Normalised actions (B, T, A) for a batch of windows, in the loss.
+    def batch_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Tokens (B, T, D) of a batch of windows.
 
-        The batch has obs (B, T, Ds), mask (B, T), and what the policy takes: return_to_go (B, T),
-        last_action (B, T, A) and body (B, D). Actions where the mask is false mean nothing: a
-        network that `takes_mask` does not compute them.
+        The batch has obs (B, T, Ds), and what the policy takes: return_to_go (B, T), last_action
+        (B, T, A) and body (B, D).
         """
         body = batch[BODY][:, None] if self.layout.body_fields else None
         obs = self.observation(batch["obs"], batch.get(LAST_ACTION), body)
-        tokens = self.tokens(obs, batch.get("return_to_go"))
+        return self.tokens(obs, batch.get("return_to_go"))
+
+    def predict_batch(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Normalised actions (B, T, A) for a batch of windows, in the loss.
+
+        The batch has mask (B, T), and what `batch_tokens` takes. Actions where the mask is false
+        mean nothing: a network that `takes_mask` does not compute them.
+        """
+        tokens = self.batch_tokens(batch)
         if getattr(self.network, "takes_mask", False):
             return self.network(tokens, batch["mask"])
         return self.network(tokens)

@@ -18,7 +18,7 @@ from learners.policy.tokens import BODY, TokenLayout
 from learners.training.batches import executed_slice, has_bodies
 from learners.training.config import TrainConfig
 from learners.training.nonfinite import NonFiniteError
-from learners.training.objectives import OBJECTIVES, value_class
+from learners.training.objectives import OBJECTIVES, has_own_loss, value_class
 from learners.training.values.learner import ValueLearner
 
 
@@ -26,8 +26,8 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     """A new policy with the selection's statistics, and its checkpoint card.
 
     A Gaussian policy learns its std unless the network's config has a `fixed_std`. Raises
-    ValueError for an unknown model or setting or observations without named slices, and
-    NonFiniteError for statistics that are not finite.
+    ValueError for an unknown model or setting, an objective that the model cannot learn by, or
+    observations without named slices, and NonFiniteError for statistics that are not finite.
     """
     objective = OBJECTIVES[config.objective]
     spec = preset(config.model, config.model_overrides)
@@ -50,6 +50,12 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = build_network(spec, layout, act_dim)
+    if has_own_loss(network) and (objective.values or objective.gaussian):
+        plain = [name for name, each in OBJECTIVES.items() if not (each.values or each.gaussian)]
+        raise ValueError(
+            f"model {config.model} learns by a loss of its own, not by the objective "
+            f"{config.objective}; allowed: {', '.join(plain)}"
+        )
     actions = action_statistics if config.normalise_actions else Normaliser.identity(act_dim)
     if objective.values:
         network, actions = BoundedNetwork(network), _bounds(selection, shown)

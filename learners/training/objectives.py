@@ -1,8 +1,9 @@
 """Training objectives, summed over valid steps without padding.
 
-A deterministic policy is trained by mean squared error, a Gaussian one by the negative
-log-likelihood of the stored action, or by KL(expert || policy) if the data have the expert's
-distribution. Actions are in normalised units; a KL divergence is the same in any unit.
+A deterministic policy is trained by mean squared error, or by its network's `imitation_losses` if
+it has a loss of its own; a Gaussian one by the negative log-likelihood of the stored action, or by
+KL(expert || policy) if the data have the expert's distribution. Actions are in normalised units; a
+KL divergence is the same in any unit.
 
 Legend: B windows, T steps, A numbers of an action.
 """
@@ -16,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from datasets.schema import Schema
     from learners.policy.policy_network import PolicyNetwork
@@ -124,14 +125,24 @@ def objective_fields(objective: Objective, schema: Schema) -> tuple[str, ...]:
     return ("obs", *EXPERT_FIELDS)
 
 
+def has_own_loss(network: nn.Module) -> bool:
+    """Whether a network brings its loss of imitation, which replaces the squared error."""
+    return hasattr(network, "imitation_losses")
+
+
 def summed_loss(policy: PolicyNetwork, batch: Mapping[str, Tensor]) -> Tensor:
     """The policy's loss summed over the valid steps of a batch; scalar.
 
-    The loss of a step is the mean squared error over its action, or nats for a Gaussian policy. The
-    batch has mask (B, T), action (B, T, A) or EXPERT_FIELDS, and what `predict_batch` takes.
+    The loss of a step is the mean squared error over its action, or nats for a Gaussian policy. A
+    network with `imitation_losses` gives the loss in training; in eval mode its actions' errors
+    count, as of the others. The batch has mask (B, T), action (B, T, A) or EXPERT_FIELDS, and what
+    `predict_batch` takes.
     """
-    predicted = policy.predict_batch(batch).float()
     normaliser, mask = policy.action_normaliser, batch["mask"]
+    if policy.training and has_own_loss(policy.network):
+        target = normaliser.normalise(batch["action"])
+        return policy.network.imitation_losses(policy.batch_tokens(batch), target, mask).sum()
+    predicted = policy.predict_batch(batch).float()
     if "action_mean" in batch:
         expert_mean = normaliser.normalise(batch["action_mean"])
         expert_std = batch["action_std"] / normaliser.std

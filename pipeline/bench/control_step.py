@@ -35,7 +35,7 @@ from pipeline.bench.harness import one_thread, seconds_of, untrained_policy
 FCNET = "fcnet-legged"
 COMPILED, TORCH, ONNX = "compiled", "torch", "onnx"
 LEGGED = "legged"
-OTHERS = ("dt-legged", "history-mlp-legged", "mlp-legged", "bot")
+OTHERS = ("dt-legged", "history-mlp-legged", "mlp-legged", "bot", "flow-1", "flow", "flow-4")
 DEMO = PRESETS["fcnet"].values  # what the demo's FCNet changes in the legged one
 _REENTRY_STEPS = 5  # untimed at the start of a block: they refill the caches with the weights
 

@@ -28,6 +28,7 @@ OBS_SLICES = {
 SMALL = {
     "fcnet": {"hidden_dim": 16, "decoder_dim": 8, "n_layers": 2, "n_modes": 3, "context_len": 8},
     "bot": {"embed_dim": 8, "n_layers": 1, "feedforward_dim": 8},
+    "flow": {"hidden_dim": 32, "n_layers": 2, "context_len": 4},
 }
 SHORT = TrainConfig(
     model="fcnet",

@@ -30,8 +30,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "retnet": ATTENTION,
     "history-mlp": {"hidden_dim": 16, "n_layers": 2},
     "mlp": {"hidden_dim": 16, "n_layers": 2},
+    "flow": {"hidden_dim": 16, "n_layers": 2, "temperature": 0.5},
 }
-for _kind in ("fcnet", "transformer", "dt", "history-mlp"):
+for _kind in ("fcnet", "transformer", "dt", "history-mlp", "flow"):
     SMALL[_kind] = SMALL[_kind] | {"context_len": CONTEXT}
 FACTS = robot_facts(load_robot())
 RETURN_SCALE = 7.0

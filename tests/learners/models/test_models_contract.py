@@ -42,6 +42,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "retnet": ATTENTION,
     "history-mlp": {"hidden_dim": 16, "n_layers": 2, "context_len": CONTEXT},
     "mlp": {"hidden_dim": 16, "n_layers": 2},
+    "flow": {"hidden_dim": 16, "n_layers": 2, "context_len": CONTEXT, "temperature": 0.5},
 }
 SIZE_SETTINGS = (
     "hidden_dim",
@@ -53,6 +54,8 @@ SIZE_SETTINGS = (
     "n_modes",
     "context_len",
     "history",
+    "chunk",
+    "steps",
 )
 
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -25,7 +25,7 @@ from learners.models.registry import (
 from learners.models.sizes import TOLERANCE, match_parameters, parameter_count
 from learners.models.spaces import OBS_SLICES, SPACES
 
-BASELINES = ("transformer", "dt", "retnet", "history-mlp", "mlp")
+BASELINES = ("transformer", "dt", "retnet", "history-mlp", "mlp", "flow")
 PUBLISHED = {
     "fcnet-legged": 787_852,  # Tan et al. 2024, Table 7
     "fcnet-d4rl-hopper": 2_593_283,  # the published models
@@ -69,7 +69,8 @@ def test_listed_parameters_and_objectives_are_the_networks(name: str) -> None:
     entry = PRESETS[name]
     assert entry.parameters == count(name)
     returns = SPACES[entry.space].layout.kind == "return"
-    assert entry.objective == ("return" if returns else "any")
+    own_loss = entry.kind == "flow"
+    assert entry.objective == ("return" if returns else "bc, return" if own_loss else "any")
 
 
 @pytest.mark.parametrize("suffix", ["", "-legged"])

@@ -108,8 +108,9 @@ def assert_same_run(found: Path, expected: Path) -> None:
         replace(LONGER, objective="gaussian-bc", optimiser="lion", peak_lr=3e-4),
         replace(LONGER, ema_decay=0.9, optimiser="adam", schedule="constant", accumulate=3),
         replace(REMEMBERING, window_len=1, batch_size=13),
+        replace(LONGER, model="flow", model_overrides=SMALL["flow"]),
     ],
-    ids=["return", "gaussian-lion", "ema-adam", "bot"],
+    ids=["return", "gaussian-lion", "ema-adam", "bot", "flow"],
 )
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(
     config: TrainConfig, selection: Selection, tmp_path: Path
