@@ -33,7 +33,7 @@ class Unavailable(Exception):
 def peer_python(name: str) -> Path:
     """The interpreter that has a project's package; its environment is built where it is not there.
 
-    `GAITFORGE_LEROBOT_PYTHON`, `GAITFORGE_D4RL_PYTHON` name one to be used instead. Where pip
+    `GAITFORGE_LEROBOT_PYTHON` and the like name one to be used instead. Where pip
     cannot install the packages, as without a network, the test that asks is skipped.
 
     Args:
@@ -57,12 +57,16 @@ def peer_python(name: str) -> Path:
     return folder / "bin" / "python"
 
 
-def run_peer(python: Path, program: str, *arguments: str | Path, folder: Path) -> str:
-    """Run a program of this folder there, in ``folder``; gives the last line that it prints."""
+def run_peer(python: Path, program: str | Path, *arguments: str | Path, folder: Path) -> str:
+    """Run a program there, in ``folder``; gives the last line that it prints.
+
+    Args:
+        program: a file of this folder, or a path.
+    """
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
     environment.pop("PYTHONPATH", None)  # our package `datasets` would hide Hugging Face's
     done = subprocess.run(
-        [python, Path(__file__).with_name(program), *arguments],
+        [python, Path(__file__).parent / program, *arguments],
         capture_output=True,
         text=True,
         env=environment,

@@ -1,0 +1,182 @@
+"""Our value-based losses beside d3rlpy's, with the same weights on the same transitions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from datasets import Selection, open_store
+from flows.progress import Silent
+from flows.stages.collect import collect
+from flows.tasks.gym import GymPlan
+from learners.policy.gaussian import MIN_LOG_STD
+from learners.training.batches import TrainingBatches
+from learners.training.distributed import Ranks
+from tests.datasets.formats.peer_environment import peer_python
+from tests.learners.training.values.beside_d3rlpy import (
+    ask,
+    config_of,
+    member_vector,
+    network_vector,
+    new_updater,
+    request,
+    stored_steps,
+)
+
+pytest.importorskip("gymnasium")
+pytestmark = pytest.mark.slow
+
+SAMPLES = 3
+SETTINGS: dict[str, dict[str, Any]] = {
+    "td3-bc": {"policy_noise": 0.0},
+    "iql": {},
+    "rebrac": {"policy_noise": 0.0, "policy_weight": 0.3, "value_weight": 0.2},
+    "cql": {"samples": SAMPLES},
+}
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """An interpreter that has d3rlpy."""
+    return peer_python("d3rlpy")
+
+
+@pytest.fixture(scope="module")
+def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
+    """Hopper's episodes: of random actions, which end in falls, and of the expert, in time-outs."""
+    path = tmp_path_factory.mktemp("d3rlpy") / "hopper.zarr"
+    plan = GymPlan("Hopper-v5", qualities=("random", "expert"), steps=1000)
+    collect(plan, path, Silent())
+    return open_store(path).select()
+
+
+def test_both_learn_from_the_same_transitions(
+    python: Path, selection: Selection, tmp_path: Path
+) -> None:
+    config = config_of("iql")
+    given = request(config, new_updater(config, selection)) | stored_steps(selection)
+    theirs, _ = ask(python, "transitions", given, tmp_path)
+    steps = np.concatenate([theirs["observation"], theirs["action"], theirs["next_observation"]], 1)
+    ended = theirs["terminal"].ravel().astype(bool)
+    lengths, rows = selection.lengths, selection.episodes()
+    # d3rlpy has no observation after an episode's last step: a failure's is zero, and the last
+    # step before a time-out is left out.
+    failed = rows.column("terminated").to_numpy()
+    assert ended.sum() == failed.sum() > 10
+    assert (~failed).sum() > 0
+    assert len(steps) == lengths.sum() - (~failed).sum()
+    obs, action = selection.read("obs"), selection.read("action")
+    last = np.cumsum(lengths) - 1
+    learned = np.ones(len(obs), bool)
+    learned[last[~failed]] = False
+    following = np.roll(obs, -1, axis=0)
+    following[last] = 0.0
+    ours = np.concatenate([obs, action, following], axis=1)[learned]
+    assert np.array_equal(steps, ours)
+
+
+@pytest.mark.parametrize("objective", SETTINGS)
+def test_losses_have_the_gradients_of_d3rlpys(
+    objective: str,
+    python: Path,
+    selection: Selection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = config_of(objective)
+    config = replace(config, values={**config.values, **SETTINGS[objective]})
+    updater, batch = new_updater(config, selection), _mixed_batch(selection, config)
+    learner: Any = updater.values
+    _move_targets(learner)
+    step = learner.transitions(updater.policy, batch)
+    assert 0 < int(step.going_on.sum()) < len(step.going_on)
+    action_dim = step.action.shape[1]
+    arrays: dict[str, Any] = {
+        "obs": step.obs,
+        "action": step.action,
+        "reward": step.reward,
+        "next_obs": step.next_obs,
+        "next_action": step.next_action.masked_fill(step.last[:, None], 0.0),
+        "terminal": 1.0 - step.going_on,
+        "policy": network_vector(updater.policy.network),
+        **{f"q{k}": member_vector(learner.q, k) for k in range(2)},
+        **{f"target_q{k}": member_vector(learner.target_q, k) for k in range(2)},
+    }
+    if objective == "iql":
+        arrays["v"] = member_vector(learner.v, 0)
+    if hasattr(learner, "target_policy"):
+        arrays["target_policy"] = network_vector(learner.target_policy.network)
+    if objective == "cql":
+        generator = torch.Generator().manual_seed(3)
+        noise = torch.randn(SAMPLES, action_dim, generator=generator)
+        noise[0] = 0.0  # d3rlpy's target has the policy's mean, ours, as the authors' code, a draw
+        arrays["noise"] = noise
+        arrays["uniform"] = 2 * torch.rand(SAMPLES, action_dim, generator=generator) - 1
+        arrays["log_std"] = torch.linspace(-1.0, 0.2, action_dim)
+        _same_draws(monkeypatch, noise, arrays["uniform"])
+        _fixed_spread(learner.spread, arrays["log_std"])
+    if objective == "iql":  # d3rlpy's parameter of 0 is a log std of -1.5
+        gaussian = updater.policy.gaussian
+        assert gaussian is not None
+        gaussian.unbounded.data.fill_(MIN_LOG_STD + np.log(np.expm1(-1.5 - MIN_LOG_STD)))
+    ready = {name: np.asarray(value, np.float32) for name, value in arrays.items()}
+    theirs, _ = ask(python, "losses", request(config, updater) | ready, tmp_path)
+
+    (learner.summed_loss(updater.policy, batch, 0) / len(step.obs)).backward()
+    ours = {f"q{k}": member_vector(learner.q, k, gradient=True) for k in range(2)}
+    if objective == "iql":
+        ours["v"] = member_vector(learner.v, 0, gradient=True)
+    ours["policy"] = torch.cat(
+        [
+            each.grad.flatten()
+            for each in updater.policy.network.parameters()
+            if each.grad is not None
+        ]
+    ).numpy()
+    for name, gradient in ours.items():
+        scale = np.abs(theirs[name]).max()
+        assert scale > 0, name
+        np.testing.assert_allclose(gradient, theirs[name], atol=2e-4 * scale, err_msg=name)
+
+
+def _mixed_batch(selection: Selection, config: Any) -> dict[str, Tensor]:
+    """The first batch that has an episode's last step and ends of failed episodes."""
+    batches = TrainingBatches(config, selection, Ranks())
+    for _, batch in islice(batches, 50):
+        if batch["terminal"].any() and not batch["terminal"].all():
+            batches.stream.close()
+            return batch
+    raise AssertionError("no batch has a failure")
+
+
+def _move_targets(learner: Any) -> None:
+    """Let targets differ from what they follow."""
+    torch.manual_seed(1)
+    for name, module in learner.named_children():
+        if name.startswith("target"):
+            for each in module.parameters():
+                each.data += 0.01 * torch.randn_like(each)
+
+
+def _fixed_spread(spread: Any, log_std: Tensor) -> None:
+    """The same log std of every action, so that d3rlpy's layout of its head does not matter."""
+    with torch.no_grad():
+        spread.log_std.weights[-1].zero_()
+        spread.log_std.biases[-1].copy_(log_std.expand_as(spread.log_std.biases[-1]))
+
+
+def _same_draws(monkeypatch: pytest.MonkeyPatch, noise: Tensor, uniform: Tensor) -> None:
+    """Let a policy's n actions have noise[:n], and n uniform ones be given."""
+
+    def randn(count: int, *shape: int, device: Any = None) -> Tensor:
+        return noise[:count, None].expand(count, *shape)
+
+    monkeypatch.setattr("learners.training.values.squashed.torch.randn", randn)
+    monkeypatch.setattr(Tensor, "uniform_", lambda self, *_: self.copy_(uniform[:, None]))
