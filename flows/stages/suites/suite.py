@@ -27,7 +27,7 @@ from flows.stages.train import SelectPlan, TrainPlan, run_training
 from learners.training.config import TrainConfig
 
 SUITE = "suite.json"
-CURVE_POINTS = 5
+CURVE_POINTS = 4
 """Policies of a run whose scores are its learning curve, the last one included."""
 
 Row = dict[str, Any]
