@@ -10,7 +10,7 @@ contents. The last line printed is JSON. Everything runs on one thread.
 """
 
 # Run by another interpreter, which has d3rlpy.
-# pyright: reportMissingImports=false, reportOptionalMemberAccess=false,
+# pyright: reportMissingImports=false, reportOptionalMemberAccess=false
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
 
 from __future__ import annotations
