@@ -88,7 +88,7 @@ PEERS = {
         {"conservative_weight": "conservative", "n_action_samples": "samples"},
         # A fixed weight, which no threshold changes.
         {"alpha_learning_rate": 0.0, "alpha_threshold": 0.0},
-        updates=1500,
+        updates=600,
     ),
     # Another algorithm, see `AWR`: the nearest that d3rlpy has.
     "awr": Peer("AWAC", {}),
