@@ -12,6 +12,7 @@ from learners.models.bot.body_attention import AttentionMask
 from learners.models.bot.body_policy import node_of_index
 from learners.models.bot.bot import BoT
 from learners.models.bot.compiled_attention import in_threads
+from learners.models.bounded import BoundedNetwork
 from learners.models.fcnet.fcnet import FCNet
 from learners.models.fcnet.spectral_basis import dft_angles
 from learners.policy.policy_network import PolicyNetwork
@@ -41,6 +42,10 @@ class CompiledStep:
         self._zero = np.float32(policy.return_zero)
         self._scale = np.float32(policy.return_scale)
         self._remaining = np.zeros(robots, np.float32)
+        self._bounds = None
+        if isinstance(policy.network, BoundedNetwork):
+            actions = policy.action_normaliser
+            self._bounds = actions.mean.numpy().copy(), actions.std.numpy().copy()
         self.step(np.zeros((robots, policy.layout.obs_dim), np.float32), None)
         self.reset(np.arange(robots))
 
@@ -58,6 +63,9 @@ class CompiledStep:
         arguments = obs, self._remaining, self._network, self._state, self._slot, action
         in_threads(self._kernel, len(action), *arguments)
         self._slot = (self._slot + 1) % self._period
+        if self._bounds is not None:
+            mean, std = self._bounds
+            action = mean + std * np.tanh((action - mean) / std)
         return action
 
 
@@ -67,6 +75,8 @@ def compiled_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | None
     FCNet has one, and BoT unless its masking is "soft".
     """
     network = policy.network
+    if isinstance(network, BoundedNetwork):
+        network = network.network
     if isinstance(network, FCNet):
         return _fcnet(policy, network, num_robots)
     if isinstance(network, BoT) and network.hop_bias is None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from datasets import Field, Schema, Selection, Store
 from datasets.interrupts import Stopped
 from learners.checkpoint import load_policy, read_checkpoint
+from learners.deploy.compiled_step import compiled_step
 from learners.deploy.step_modules import PolicyStep
 from learners.training.batches import TrainingBatches
 from learners.training.building import build_policy, build_values
@@ -119,17 +120,22 @@ def test_a_policy_acts_within_the_data(
 
 
 @pytest.mark.parametrize("model", ["fcnet", "bot"])
-def test_the_exported_step_is_bounded_too(model: str, selection: Selection) -> None:
+def test_the_exported_and_the_compiled_step_are_bounded_too(
+    model: str, selection: Selection
+) -> None:
     config = replace(SHORT, model=model, model_overrides=SMALL[model], objective="td3-bc")
     policy, _ = build_policy(config, selection)
     policy.eval()
     step, sequence = PolicyStep(policy), 10.0 * torch.randn(1, 12, 70)
-    state = step.initial_state()
+    state, compiled = step.initial_state(), compiled_step(policy, 1)
+    assert compiled is not None
     with torch.no_grad():
         expected = policy(sequence)[0]
         for t in range(12):
             action, *state = step(sequence[:, t], *state)
             torch.testing.assert_close(action[0], expected[t], atol=1e-4, rtol=1e-4)
+            fast = torch.from_numpy(compiled.step(sequence[:, t].numpy(), None))
+            torch.testing.assert_close(fast[0], expected[t], atol=1e-4, rtol=1e-4)
 
 
 def test_a_policys_loss_does_not_reach_the_critics(
