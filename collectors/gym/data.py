@@ -76,21 +76,26 @@ def quality_actor(policies: Path, quality: str) -> Actor:
     return UniformActor(expert.act_dim) if quality == RANDOM else SampledActor(expert)
 
 
-def open_replay(folder: Path, rows: int = 0) -> ReplayReader:
-    """The first rows of a training's replay buffer; ValueError if it is missing or shorter.
+def open_replay(folder: Path, env: str, rows: int = 0) -> ReplayReader:
+    """The first rows of a training's replay buffer.
 
     Args:
-        folder: of a training, finished or not.
+        folder: of a training, finished or not; env: its environment.
         rows: 0 for those until a finished training's medium policy, or else all.
+
+    Raises:
+        ValueError: no buffer, one of another environment, or a shorter one.
     """
     training = read_training(folder)
     recipe = read_recipe(folder) if (folder / RECIPE).is_file() else None
     if training is not None:
-        env, trained = training.config["env"], training.steps
+        of, trained = training.config["env"], training.steps
     elif recipe is not None:
-        env, trained = recipe.env, recipe.replay_rows
+        of, trained = recipe.env, recipe.replay_rows
     else:
         raise ValueError(f"no training in {folder}, and no replay buffer; {_TRAIN}")
+    if of != env:
+        raise ValueError(f"the replay buffer in {folder} is of {of}, not of {env}")
     rows = rows or (trained if recipe is None else recipe.replay_rows)
     if rows > trained:
         raise ValueError(

@@ -175,9 +175,9 @@ class GymPlan(CollectionPlan):
             yield min(self.part_steps, self.steps - done), 0, 0
 
     def replay_reader(self) -> ReplayReader:
-        """Of the replay buffer; ValueError if it is missing or has too few rows."""
+        """Of the replay buffer; ValueError if it is missing, too short or another environment's."""
         folder = Path(self.replay) if self.replay else self.folder
-        return data.open_replay(folder, self.replay_steps)
+        return data.open_replay(folder, self.env, self.replay_steps)
 
     def _replay_hash(self) -> str:
         if not self.replay:

@@ -131,6 +131,8 @@ def test_a_replay_buffer_of_another_training_up_to_any_step(
         replace(plan, replay_steps=71).parts()
     with pytest.raises(ValueError, match="no training in"):
         replace(plan, replay=str(tmp_path)).parts()
+    with pytest.raises(ValueError, match=r"is of Hopper-v5, not of Walker2d-v5"):
+        replace(plan, env="Walker2d-v5", policies="").parts()
 
 
 def test_more_steps_and_qualities_add_parts(plan: GymPlan, hopper: Path, tmp_path: Path) -> None:

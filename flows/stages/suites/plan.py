@@ -33,6 +33,7 @@ class SuitePlan:
         learners: name -> settings of its training, in place of those recommended for its `model`
             and `objective`; `best` is the share of each cell's episodes, by return, that it sees.
         sets: name -> SQL condition on the episodes' columns; "" for all.
+        tasks: the kind of the stores' tasks, "gym" or "legged"; "" for both.
         seeds: of the trainings, a run each.
         targets: what return-conditioned learners are asked for, in units of the best return among
             a set's episodes. The score is that of the first.
@@ -42,6 +43,7 @@ class SuitePlan:
 
     learners: Learners
     sets: Mapping[str, str] = field(default_factory=lambda: {"all": ""})
+    tasks: str = ""
     seeds: tuple[int, ...] = (0, 1, 2)
     targets: tuple[float, ...] = (1.0,)
     legged: EvaluatePlan = field(default_factory=EvaluatePlan)
@@ -55,6 +57,8 @@ class SuitePlan:
                     f"a suite needs {name}, whose names are letters, digits, '_', '-' and '.'; got "
                     f"{list(given)}"
                 )
+        if self.tasks not in (kinds := ("", "gym", "legged")):
+            raise ValueError(f"tasks must be one of {kinds}, got {self.tasks!r}")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"a suite needs seeds, each once; got {list(self.seeds)}")
         if not self.targets or not all(isfinite(each) for each in self.targets):
@@ -123,7 +127,7 @@ def _d4rl() -> SuitePlan:
         **{name: given | {"steps": 20_000} for name, given in valued.items()},
         **{name: given | {"steps": 5_000} for name, given in conditioned.items()},
     }
-    return SuitePlan(learners, sets, targets=(1.0, 1.15))
+    return SuitePlan(learners, sets, tasks="gym", targets=(1.0, 1.15))
 
 
 def _legged_mixed() -> SuitePlan:
@@ -154,6 +158,7 @@ def _legged_mixed() -> SuitePlan:
     return SuitePlan(
         learners,
         {"mixed": ""},
+        tasks="legged",
         targets=(1.0, 0.25, 0.5, 0.75),
         legged=EvaluatePlan(grid=grid, robots=108, threads=1),
     )

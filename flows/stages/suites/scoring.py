@@ -13,6 +13,7 @@ from collectors.legged.observations import POLICY_SLICES
 from collectors.policies import StoredObservation
 from datasets import open_store
 from datasets.dataset import Store
+from datasets.errors import listed
 from flows.progress import Reporter, Silent
 from flows.stages.evaluate import PolicyEvaluation, control_latency, evaluate_policy
 from flows.stages.gym import evaluation as gym
@@ -142,17 +143,19 @@ def find_scorer(plan: SuitePlan, store_path: Path | str, out: Path) -> GymScorer
     """The scorer of a store's task.
 
     Raises:
-        ValueError: no store, one of a task that is not simulated here, or without rewards.
+        ValueError: no store, one of a task that the suite does not take or that is not simulated
+            here, or without rewards.
     """
     store = open_store(store_path)
     if "reward" not in store.schema.names("step"):
         raise ValueError(f"{store.address} has no rewards, from which a suite's learners learn")
-    if store.schema.field("obs").slices == POLICY_SLICES:
+    tasks = {task.name: task for task in TASKS.values()} if plan.tasks != LEGGED else {}
+    if plan.tasks != "gym" and store.schema.field("obs").slices == POLICY_SLICES:
         return LeggedScorer(plan, out)
-    for task in TASKS.values():
-        if task.name == store.schema.robot:
-            return GymScorer(plan, store, task)
+    if store.schema.robot in tasks:
+        return GymScorer(plan, store, tasks[store.schema.robot])
+    legged = ["legged robots"] if plan.tasks != "gym" else []
     raise ValueError(
-        f"{store.address} is of {store.schema.robot or 'an unknown task'}; a suite takes stores of "
-        f"legged robots and of {', '.join(task.name for task in TASKS.values())}"
+        f"{store.address} is of {store.schema.robot or 'an unknown task'}; the suite takes stores "
+        f"of {listed([*legged, *tasks])}"
     )

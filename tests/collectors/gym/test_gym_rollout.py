@@ -94,7 +94,7 @@ def test_actions_have_the_density_that_is_kept_of_them(training: Path) -> None:
 
 def test_the_replay_buffer_comes_back_in_episodes(training: Path) -> None:
     recipe, task = read_recipe(training), find_task(training.name)
-    reader = open_replay(training)
+    reader = open_replay(training, recipe.env)
     count = len(reader.episodes(reader.rows).lengths)
     episodes = replayed_episodes(reader, 0, count)
     assert sum(episode.length for episode in episodes) == recipe.replay_rows

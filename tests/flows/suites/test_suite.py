@@ -210,6 +210,8 @@ def test_stores_that_do_not_fit_are_refused_before_anything_is_trained(
     ):
         with pytest.raises(ValueError, match=complaint):
             suite_stages("mine", PLAN, stores, tmp_path / "out")
+    with pytest.raises(ValueError, match="is of hopper; the suite takes stores of legged robots"):
+        suite_stages("mine", replace(PLAN, tasks="legged"), [store], tmp_path / "out")
     empty = replace(PLAN, sets={"none": "quality = 'random'"})
     with pytest.raises(ValueError, match="set none, of episodes that ended"):
         suite_stages("mine", empty, [store], tmp_path / "out")
