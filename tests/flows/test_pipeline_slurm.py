@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from flows.progress import Silent
 from flows.records.records import read_record, write_record
 from flows.runners.slurm.jobs import find_jobs, task_states
 from flows.stages.collect import collect
+from tests.flows.gym_stores import make_gym_store
 from tests.flows.making import COLLECT, DEMO, plain_results, results
 from tests.flows.processes import gaitforge as process
 from tests.flows.slurm_cluster import SlurmCluster, slurm
@@ -118,25 +120,43 @@ def test_a_collection_that_is_queued_again_keeps_its_successors_waiting(
     assert set(states(out, capfd).values()) == {"done"}
 
 
-@pytest.mark.long
-def test_a_comparison_on_slurm_and_on_dask_has_the_rows_of_one_process(
-    cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    store = tmp_path / "legged.zarr"
+def compared(store: Path) -> tuple[list[Any], tuple[str, ...]]:
+    """A comparison of models on legged robots, and what its rows have that is no time."""
     collect(COLLECT, store, Silent())
     small = {"batch_size": 4, "window_len": 8, "held_out_fraction": 0.4, "threads": 1}
     words = ["compare", store, "--models", "mlp", "--seeds", "0,1", "--steps", "3"]
     words += ["--terrain", "flat", "--skill", "run", "--episodes", "2"]
     words += [word for name, value in small.items() for word in ("--set", f"config.{name}={value}")]
+    return words, ("model", "seed", "return", "success", "test_mse")
+
+
+def suite(store: Path) -> tuple[list[Any], tuple[str, ...]]:
+    """One learner of a suite on a Gymnasium task."""
+    make_gym_store(store)
+    words = ["compare", store, "--suite", "d4rl", "--models", "td3-bc", "--seeds", "0,1"]
+    words += ["--steps", "4", "--episodes", "2", "--set", """sets={"medium":"quality='medium'"}"""]
+    words += ["--set", "learners.td3-bc.held_out_fraction=0.4"]
+    return words, ("task", "set", "learner", "seed", "return", "score", "curve")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("asked", "before"), [(compared, 1), (suite, 0)])
+def test_a_comparison_on_slurm_and_on_dask_has_the_rows_of_one_process(
+    asked: Callable[[Path], tuple[list[Any], tuple[str, ...]]],
+    before: int,
+    cluster: SlurmCluster,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    words, measured = asked(tmp_path / "store.zarr")
 
     def rows(name: str, *more: str) -> list[dict[str, Any]]:
         capfd.readouterr()
         assert gaitforge(*words, "--out", tmp_path / name, "--json", *more) == 0
         record = json.loads(capfd.readouterr().out)
-        measured = ("model", "seed", "return", "success", "test_mse")
         return [{each: row[each] for each in measured} for row in record["runs"]]
 
     here = rows("here")
     assert rows("slurm", *HERE, "--follow") == here
-    assert len(find_jobs(tmp_path / "slurm")) == 1 + 2 + 1
+    assert len(find_jobs(tmp_path / "slurm")) == before + 2 + 1
     assert rows("dask", "--runner", "dask", "--workers", "2") == here
