@@ -136,25 +136,25 @@ def _legged_mixed() -> SuitePlan:
     # A window is a whole episode, so every step has its full history.
     fcnet = shared | {
         "model": "fcnet",
-        "steps": 3000,
+        "steps": 2000,
         "batch_size": 8,
         "window_len": EPISODE_STEPS,
         "peak_lr": 8e-3,
         "warmup_fraction": 0.2,
     }
     # Values need many updates, which a network of single steps makes in the same time.
-    valued = _MLP | {"batch_size": 256, "steps": 20_000}
+    valued = _MLP | {"batch_size": 256, "steps": 10_000}
     scaled = {"reward_scale": 16.0}  # rewards of about 1 a step, as the methods' papers have them
     learners: Learners = {
         "bc": fcnet,
         **{f"bc-top{share}": fcnet | {"best": share / 100} for share in (50, 25, 10)},
         "fcnet": fcnet | {"objective": "return"},
-        "dt": shared | {"model": "dt", "objective": "return", "steps": 1500, "batch_size": 16},
-        "bot": shared | {"model": "bot", "objective": "return", "steps": 3000},
-        "bc-mlp": shared | _MLP | _ADAM | {"steps": 20_000},
+        "dt": shared | {"model": "dt", "objective": "return", "steps": 1000, "batch_size": 16},
+        "bot": shared | {"model": "bot", "objective": "return", "steps": 2000},
+        "bc-mlp": shared | _MLP | _ADAM | {"steps": 10_000},
         "iql": valued | {"objective": "iql", "values": scaled},
         # Noise makes the range of actions wide, so that distances within it are small.
-        "td3-bc": valued | {"objective": "td3-bc", "values": scaled | {"alpha": 0.25}},
+        "td3-bc": valued | {"objective": "td3-bc", "values": scaled | {"alpha": 0.05}},
     }
     grid = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(4,), episodes=4)
     return SuitePlan(
