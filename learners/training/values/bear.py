@@ -67,7 +67,8 @@ class BEAR(ValueLearner):
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """See `ValueLearner`."""
         step, settings = self.transitions(policy, batch), self.settings
-        mean, next_mean = self.actions(policy, batch, bounded=False)
+        mean = self.action(policy, batch, bounded=False)
+        next_mean = self.next_action(policy, batch, bounded=False)
         with torch.no_grad():
             following, _ = self.spread.sample(next_mean, step.next_obs, settings.candidates)
             obs = step.next_obs.expand(len(following), *step.next_obs.shape)

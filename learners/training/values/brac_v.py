@@ -48,7 +48,8 @@ class BRACv(ValueLearner):
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """See `ValueLearner`."""
         step, settings = self.transitions(policy, batch), self.settings
-        mean, next_mean = self.actions(policy, batch, bounded=False)
+        mean = self.action(policy, batch, bounded=False)
+        next_mean = self.next_action(policy, batch, bounded=False)
         with torch.no_grad():
             following, divergence = self._sample(next_mean, step.next_obs)
             value = soft_minimum(self.target_q(step.next_obs, following))

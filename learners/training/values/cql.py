@@ -55,7 +55,8 @@ class CQL(ValueLearner):
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """See `ValueLearner`."""
         step, settings = self.transitions(policy, batch), self.settings
-        mean, next_mean = self.actions(policy, batch, bounded=False)
+        mean = self.action(policy, batch, bounded=False)
+        next_mean = self.next_action(policy, batch, bounded=False)
         action, log_prob = (each[0] for each in self.spread.sample(mean, step.obs, 1))
         with torch.no_grad():
             following = self.spread.sample(next_mean, step.next_obs, 1)[0][0]

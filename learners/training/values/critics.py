@@ -38,17 +38,22 @@ class Ensemble(nn.Module):
             self.scales.append(nn.Parameter(torch.ones(members, 1, width)))
             self.shifts.append(nn.Parameter(torch.zeros(members, 1, width)))
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Inputs (N, ...) that together are (N, sizes[0]) -> (members, N[, outputs])."""
-        x = torch.cat(inputs, dim=-1).expand(len(self.weights[0]), -1, -1)
+    def forward(self, *inputs: Tensor, members: int | None = None) -> Tensor:
+        """Inputs (N, ...) that together are (N, sizes[0]) -> (members, N[, outputs]).
+
+        Args:
+            members: the first ones alone; by default all.
+        """
+        x = torch.cat(inputs, dim=-1)[None]
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, x, weight)
+            weight, bias = weight[:members], bias[:members]
+            x = torch.baddbmm(bias, x.expand(len(weight), -1, -1), weight)
             if layer < last:
                 x = x.relu()
             if layer < len(self.scales):
                 x = functional.layer_norm(x, x.shape[-1:])
-                x = torch.addcmul(self.shifts[layer], x, self.scales[layer])
+                x = torch.addcmul(self.shifts[layer][:members], x, self.scales[layer][:members])
         return x.squeeze(-1)
 
     def frozen(self) -> Self:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any, ClassVar
@@ -120,41 +120,53 @@ class ValueLearner(nn.Module, ABC):
     def transitions(self, policy: PolicyNetwork, batch: Batch) -> Transitions:
         """The valid steps of a batch."""
         mask = batch["mask"]
-        body = batch[BODY][:, None] if policy.layout.body_fields else None
+        rows = mask.flatten().nonzero().squeeze(1)
+        body = None
+        if policy.layout.body_fields:
+            body = batch[BODY][rows // mask.shape[1]]
+
+        def valid(name: str) -> Tensor:
+            return batch[name].flatten(0, 1)[rows]
 
         def tokens(name: str) -> Tensor:
-            return policy.tokens(policy.observation(batch[name], body=body))[mask]
+            return policy.tokens(policy.observation(valid(name), body=body))
 
         normalise = policy.action_normaliser.normalise
         return Transitions(
             tokens("obs"),
-            normalise(batch["action"][mask]),
-            self.reward_scale * batch["reward"][mask],
+            normalise(valid("action")),
+            self.reward_scale * valid("reward"),
             tokens("next_obs"),
-            normalise(batch["next_action"][mask]),
-            1.0 - batch["terminal"][mask].float(),
-            batch["last"][mask],
+            normalise(valid("next_action")),
+            1.0 - valid("terminal").float(),
+            valid("last"),
         )
 
-    def actions(
-        self, policy: PolicyNetwork, batch: Batch, bounded: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """(N, A) and (N, A): what the policy does at the valid steps, and at the steps after them.
+    def action(self, policy: PolicyNetwork, batch: Batch, bounded: bool = True) -> Tensor:
+        """(N, A): what the policy does at the valid steps."""
+        with _bounds(policy, bounded):
+            return policy.predict_batch(batch)[batch["mask"]]
 
-        A window and what follows its last step are one sequence of T + 1 steps, in which a
-        network with a memory has seen the same at both.
+    @torch.no_grad()
+    def next_action(self, policy: PolicyNetwork, batch: Batch, bounded: bool = True) -> Tensor:
+        """(N, A), without gradients: what the policy does at the steps after the valid ones.
+
+        A window and what follows its last step are one sequence of T + 1 steps, so that a network
+        with a memory has seen the same as in `action`.
         """
-        obs = torch.cat([batch["obs"][:, :1], batch["next_obs"]], dim=1)
         mask = batch["mask"]
-        none = mask.new_zeros(len(mask), 1)
-        now, after = torch.cat([mask, none], dim=1), torch.cat([none, mask], dim=1)
-        longer = {"obs": obs, "mask": now | after}
+        after = torch.cat([mask.new_zeros(len(mask), 1), mask], dim=1)
+        obs = torch.cat([batch["obs"][:, :1], batch["next_obs"]], dim=1)
+        longer = {"obs": obs, "mask": after}
         if BODY in batch:
             longer[BODY] = batch[BODY]
-        assert isinstance(policy.network, BoundedNetwork), "those of these objectives are"
-        with nullcontext() if bounded else policy.network.unbounded():
-            predicted = policy.predict_batch(longer)
-        return predicted[now], predicted[after]
+        with _bounds(policy, bounded):
+            return policy.predict_batch(longer)[after]
+
+
+def _bounds(policy: PolicyNetwork, bounded: bool) -> AbstractContextManager[None]:
+    assert isinstance(policy.network, BoundedNetwork), "those of these objectives are"
+    return nullcontext() if bounded else policy.network.unbounded()
 
 
 def squared_errors(values: Tensor, target: Tensor) -> Tensor:

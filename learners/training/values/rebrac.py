@@ -41,7 +41,7 @@ class ReBRAC(TD3BC):
         distance = (following - step.next_action).square().sum(-1).masked_fill(step.last, 0.0)
         return super()._next_value(step, following) - self.settings.value_weight * distance
 
-    def _policy_loss(self, step: Transitions, action: Tensor, values: Tensor) -> Tensor:
-        value = values.amin(0)
+    def _policy_loss(self, step: Transitions, action: Tensor) -> Tensor:
+        value = self.q(step.obs, action).amin(0)
         distance = (action - step.action).square().sum(-1)
         return self.settings.policy_weight * distance - value / value.detach().abs().mean()

@@ -66,7 +66,7 @@ class TD3BC(ValueLearner):
         """See `ValueLearner`."""
         step, settings = self.transitions(policy, batch), self.settings
         with torch.no_grad():
-            _, following = self.actions(self.target_policy, batch)
+            following = self.next_action(self.target_policy, batch)
             noise = settings.policy_noise * torch.randn_like(following)
             noise = noise.clamp(-settings.noise_clip, settings.noise_clip)
             following = (following + noise).clamp(-1.0, 1.0)
@@ -74,20 +74,20 @@ class TD3BC(ValueLearner):
             target = step.reward + settings.gamma * step.going_on * value
         loss = squared_errors(self.q(step.obs, step.action), target)
         if number % settings.policy_every == 0:
-            action, _ = self.actions(policy, batch)
+            action = self.action(policy, batch)
             with frozen_parameters(self.q):
-                value = self.q(step.obs, action)
-            loss = loss + self._policy_loss(step, action, value).sum()
+                loss = loss + self._policy_loss(step, action).sum()
         return loss
 
     def _next_value(self, step: Transitions, following: Tensor) -> Tensor:
         """(N,) of the next observations with the target policy's actions (N, A)."""
         return self.target_q(step.next_obs, following).amin(0)
 
-    def _policy_loss(self, step: Transitions, action: Tensor, values: Tensor) -> Tensor:
-        """(N,) of the policy's actions (N, A) with the critics' values (members, N)."""
-        weight = self.settings.alpha / values[0].detach().abs().mean()
-        return (action - step.action).square().mean(-1) - weight * values[0]
+    def _policy_loss(self, step: Transitions, action: Tensor) -> Tensor:
+        """(N,) of the policy's actions (N, A)."""
+        value = self.q(step.obs, action, members=1)[0]
+        weight = self.settings.alpha / value.detach().abs().mean()
+        return (action - step.action).square().mean(-1) - weight * value
 
     def after_step(self, policy: PolicyNetwork) -> None:
         """See `ValueLearner`; the published code moves both targets with the policy's updates."""
