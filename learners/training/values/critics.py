@@ -48,9 +48,14 @@ class Ensemble(nn.Module):
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             weight, bias = weight[:members], bias[:members]
-            x = torch.baddbmm(bias, x.expand(len(weight), -1, -1), weight)
+            x = x.expand(len(weight), -1, -1)
+            if weight.shape[-1] == 1:  # a product of matrix and vector is several times as fast
+                each = zip(bias[:, 0], x, weight[..., 0], strict=True)
+                x = torch.stack([torch.addmv(*terms) for terms in each])[..., None]
+            else:
+                x = torch.baddbmm(bias, x, weight)
             if layer < last:
-                x = x.relu()
+                x = x.relu_()
             if layer < len(self.scales):
                 x = functional.layer_norm(x, x.shape[-1:])
                 x = torch.addcmul(self.shifts[layer][:members], x, self.scales[layer][:members])

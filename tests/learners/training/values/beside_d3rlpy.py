@@ -1,9 +1,9 @@
 """Offline reinforcement learning here and in d3rlpy 2.8.1: losses, returns and speed.
 
 python -m tests.learners.training.values.beside_d3rlpy returns STORE PYTHON RESULT.json
-python -m tests.learners.training.values.beside_d3rlpy speed STORE PYTHON RESULT.json
+python -m tests.learners.training.values.beside_d3rlpy speed STORE PYTHON RESULT.json [TORCHRL]
 
-PYTHON is an interpreter that has d3rlpy; `d3rlpy_program` runs there, one thread like here. Both
+PYTHON is an interpreter that has d3rlpy, TORCHRL one that has TorchRL; one thread each. Both
 train on all steps of a store of a Gymnasium task, with the same normalisers, networks and settings.
 Returns are measured here for both: d3rlpy's weights are loaded into our policy.
 """
@@ -44,6 +44,8 @@ from learners.training.values.critics import Ensemble
 from tests.datasets.formats.peer_environment import run_peer
 
 PROGRAM = Path(__file__).with_name("d3rlpy_program.py")
+TORCHRL_PROGRAM = Path(__file__).with_name("torchrl_program.py")
+TORCHRL = ("td3-bc", "iql", "cql")
 _POLICY = {"hidden_dim": 256, "n_layers": 2}
 SEEDS = (0, 1, 2)
 EPISODES = 20
@@ -254,22 +256,46 @@ def updates_a_second(config: TrainConfig, selection: Selection, updates: int) ->
     return updates / (time.perf_counter() - started)
 
 
-def measure_speed(selection: Selection, python: Path, rounds: int = 3) -> dict[str, Any]:
-    """Updates a second of both by turns, on batches that lie ready: the median of the rounds."""
+def torchrl_speed(config: TrainConfig, selection: Selection, updates: int, python: Path) -> float:
+    """Updates a second of TorchRL's loss of the same name, on one of our batches."""
+    updater, batches = new_updater(config, selection), TrainingBatches(config, selection, Ranks())
+    _, batch = next(iter(batches))
+    batches.stream.close()
+    assert updater.values is not None
+    step = updater.values.transitions(updater.policy, batch)
+    names = ("obs", "action", "reward", "next_obs")
+    arrays = {name: getattr(step, name).numpy() for name in names}
+    arrays["terminal"] = 1.0 - step.going_on.numpy()
+    settings = json.dumps({"objective": config.objective, "updates": updates})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        np.savez(folder / "request.npz", settings=settings, **arrays)
+        files = folder / "request.npz", folder / "result.npz"
+        said = run_peer(python, TORCHRL_PROGRAM, *files, folder=folder)
+    return json.loads(said)["updates_per_s"]
+
+
+def measure_speed(
+    selection: Selection, python: Path, torchrl: Path | None, rounds: int = 3
+) -> dict[str, Any]:
+    """Updates a second of all by turns, on batches that lie ready: the median of the rounds."""
     found: dict[str, Any] = {}
     for objective in PEERS:
         updates = 30 if objective == "cql" else 300
         config = config_of(objective)
         given = request(config, new_updater(config, selection), updates=updates)
         given |= stored_steps(selection)
-        here, there = [], []
+        rates: dict[str, list[float]] = {"ours": [], "d3rlpy": []}
         for _ in range(rounds):
-            here.append(updates_a_second(config, selection, updates))
+            rates["ours"].append(updates_a_second(config, selection, updates))
             with tempfile.TemporaryDirectory() as folder:
-                there.append(ask(python, "speed", given, Path(folder))[1]["updates_per_s"])
-        median = statistics.median(here), statistics.median(there)
-        found[objective] = {"ours": here, "d3rlpy": there, "ratio": median[0] / median[1]}
-        print(objective, *(f"{each:.1f}" for each in (*median, median[0] / median[1])), flush=True)
+                said = ask(python, "speed", given, Path(folder))[1]
+            rates["d3rlpy"].append(said["updates_per_s"])
+            if torchrl is not None and objective in TORCHRL:
+                rate = torchrl_speed(config, selection, updates, torchrl)
+                rates.setdefault("torchrl", []).append(rate)
+        found[objective] = {who: statistics.median(each) for who, each in rates.items()}
+        print(objective, *(f"{who} {rate:.1f}" for who, rate in found[objective].items()))
     return found
 
 
@@ -324,13 +350,18 @@ def main() -> None:
     parser.add_argument("store", type=Path)
     parser.add_argument("python", type=Path)
     parser.add_argument("result", type=Path)
+    parser.add_argument(
+        "torchrl", type=Path, nargs="?", help="an interpreter that has TorchRL 0.14"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     store = open_store(given.store)
     selection = store.select()
     python = given.python.absolute()
     if given.what == "speed":
-        given.result.write_text(json.dumps(measure_speed(selection, python), indent=1))
+        torchrl = given.torchrl.absolute() if given.torchrl else None
+        found = measure_speed(selection, python, torchrl)
+        given.result.write_text(json.dumps(found, indent=1))
     else:
         print(table(measure_returns(selection, "Hopper-v5", python, given.result)))
 
