@@ -155,8 +155,7 @@ def _legged_mixed() -> SuitePlan:
         "warmup_fraction": 0.2,
     }
     # Values need many updates, which a network of single steps makes in the same time.
-    valued = _MLP | {"batch_size": 256, "steps": 10_000}
-    scaled = {"reward_scale": 16.0}  # rewards of about 1 a step, as the methods' papers have them
+    valued = shared | _MLP | {"batch_size": 256, "steps": 10_000}
     learners: Learners = {
         "bc": fcnet,
         **{f"bc-top{share}": fcnet | {"best": share / 100} for share in (50, 25, 10)},
@@ -164,9 +163,9 @@ def _legged_mixed() -> SuitePlan:
         "dt": shared | {"model": "dt", "objective": "return", "steps": 1000, "batch_size": 16},
         "bot": shared | {"model": "bot", "objective": "return", "steps": 2000},
         "bc-mlp": shared | _MLP | _ADAM | {"steps": 10_000},
-        "iql": valued | {"objective": "iql", "values": scaled},
+        "iql": valued | {"objective": "iql", "values": {"reward_scale": 1.0}},
         # Noise makes the range of actions wide, so that distances within it are small.
-        "td3-bc": valued | {"objective": "td3-bc", "values": scaled | {"alpha": 0.05}},
+        "td3-bc": valued | {"objective": "td3-bc", "values": {"reward_scale": 16.0, "alpha": 0.02}},
     }
     grid = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(4,), episodes=4)
     return SuitePlan(
