@@ -77,7 +77,7 @@ class Updater:
                 group["lr"] = rate * share
             self.optimiser.step()
             if self.values is not None:
-                self.values.after_step(self.policy)
+                self.values.after_step(self.policy, number)
             if self.average is not None:
                 self.average.update_parameters(self.policy)
         return Update(value, valid, bool(finite))

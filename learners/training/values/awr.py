@@ -77,5 +77,5 @@ class AWR(ValueLearner):
             later = found[:, t] = rewards[:, t] + gamma * going[:, t] * ahead
         return found[mask]
 
-    def after_step(self, policy: PolicyNetwork) -> None:
+    def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """Nothing follows."""

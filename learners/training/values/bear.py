@@ -87,7 +87,7 @@ class BEAR(ValueLearner):
         loss = loss + (multiplier.detach() * discrepancy).sum()
         return loss - multiplier * (discrepancy.detach() - settings.threshold).sum()
 
-    def after_step(self, policy: PolicyNetwork) -> None:
+    def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """See `ValueLearner`."""
         self._follow(self.target_q, self.q)
 

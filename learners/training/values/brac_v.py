@@ -67,6 +67,6 @@ class BRACv(ValueLearner):
         action, density = (each[0] for each in self.spread.sample(mean, obs, 1))
         return action, density - self.behaviour.log_density(action, obs)
 
-    def after_step(self, policy: PolicyNetwork) -> None:
+    def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """See `ValueLearner`."""
         self._follow(self.target_q, self.q)

@@ -90,6 +90,6 @@ class CQL(ValueLearner):
         values = values.unflatten(1, actions.shape[:2])
         return (values - densities).logsumexp(1)
 
-    def after_step(self, policy: PolicyNetwork) -> None:
+    def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """See `ValueLearner`."""
         self._follow(self.target_q, self.q)

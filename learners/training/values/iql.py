@@ -62,6 +62,6 @@ class IQL(ValueLearner):
         mean = policy.predict_batch(batch)[batch["mask"]]
         return loss + (weight * gaussian_nll(mean, policy.log_std, step.action)).sum()
 
-    def after_step(self, policy: PolicyNetwork) -> None:
+    def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """See `ValueLearner`."""
         self._follow(self.target_q, self.q)

@@ -104,8 +104,8 @@ class ValueLearner(nn.Module, ABC):
         """All losses of optimiser step `number` (from 0), summed over the valid steps; scalar."""
 
     @abstractmethod
-    def after_step(self, policy: PolicyNetwork) -> None:
-        """Let targets follow, after the optimiser's step."""
+    def after_step(self, policy: PolicyNetwork, number: int) -> None:
+        """Let targets follow, after optimiser step `number`."""
 
     def _critics(self, members: int = 2, of_actions: bool = True) -> Ensemble:
         return Ensemble(members, self._critic_sizes(of_actions))

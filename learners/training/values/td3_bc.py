@@ -89,7 +89,8 @@ class TD3BC(ValueLearner):
         weight = self.settings.alpha / value.detach().abs().mean()
         return (action - step.action).square().mean(-1) - weight * value
 
-    def after_step(self, policy: PolicyNetwork) -> None:
-        """See `ValueLearner`; the published code moves both targets with the policy's updates."""
-        self._follow(self.target_q, self.q)
-        self._follow(self.target_policy, policy)
+    def after_step(self, policy: PolicyNetwork, number: int) -> None:
+        """See `ValueLearner`; as in the published code, targets move when the policy does."""
+        if number % self.settings.policy_every == 0:
+            self._follow(self.target_q, self.q)
+            self._follow(self.target_policy, policy)
