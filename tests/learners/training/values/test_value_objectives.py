@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.utils import parameters_to_vector
 
 from datasets import Field, Schema, Selection, Store
 from datasets.interrupts import Stopped
@@ -25,6 +26,7 @@ from learners.training.objectives import OBJECTIVES
 from learners.training.train import train
 from learners.training.update import Updater
 from learners.training.values.awr import AWR, AWRSettings
+from learners.training.values.td3_bc import TD3BC
 from tests.learners.making import SHORT, SMALL, make_selection
 from tests.learners.training.test_resume import after, ctrl_c
 
@@ -160,17 +162,19 @@ def test_a_policys_loss_does_not_reach_the_critics(
         torch.testing.assert_close(gradient, other)
 
 
-def test_the_policy_of_td3_bc_waits_for_its_turn(selection: Selection) -> None:
+def test_the_policy_and_the_targets_of_td3_bc_wait_for_their_turn(selection: Selection) -> None:
     config = replace(SHORT, objective="td3-bc", values=SMALL_VALUES).settled(None)
     updater = updater_of(config, selection)
+    values = updater.values
+    assert isinstance(values, TD3BC)
+    waiting = (updater.policy, values.target_policy, values.target_q)
     batches = TrainingBatches(config, selection, Ranks())
     for number, (_, batch) in zip(range(4), batches, strict=False):
-        before = {name: each.clone() for name, each in updater.policy.named_parameters()}
+        before = [parameters_to_vector(each.parameters()).clone() for each in (*waiting, values.q)]
         updater.step(batch, number, config.peak_lr)
-        moved = any(
-            not torch.equal(before[name], each) for name, each in updater.policy.named_parameters()
-        )
-        assert moved == (number % 2 == 0)
+        after = [parameters_to_vector(each.parameters()) for each in (*waiting, values.q)]
+        moved = [not torch.equal(one, other) for one, other in zip(before, after, strict=True)]
+        assert moved == [number % 2 == 0] * 3 + [True]
     batches.stream.close()
 
 
