@@ -60,7 +60,7 @@ class AWR(ValueLearner):
             spread = advantage.std() if len(advantage) > 1 else advantage.new_ones(())
             weight = (advantage / (settings.temperature * spread.clamp(min=1e-6))).exp()
             weight = weight.clamp(max=settings.largest_weight)
-        mean = policy.predict_batch(batch)[mask]
+        mean = self.action(policy, batch)
         imitation = gaussian_nll(mean, policy.log_std, step.action)
         return (value - returns).square().sum() + (weight * imitation).sum()
 

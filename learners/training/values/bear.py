@@ -49,7 +49,8 @@ class BEAR(ValueLearner):
 
     Algorithm 1 of the paper: a VAE draws actions like the data's, the maximum mean discrepancy
     (equation 3) of the policy's actions to them has a Lagrange multiplier, and the next value is
-    the best of several candidates' 0.75 min + 0.25 max.
+    the best of several candidates' 0.75 min + 0.25 max. Deviation: the multiplier learns at the
+    critics' rate (published code: 1e-3 beside 3e-4), as all parameters here but the policy's.
     """
 
     settings_class = BEARSettings

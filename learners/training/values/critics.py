@@ -49,9 +49,9 @@ class Ensemble(nn.Module):
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             weight, bias = weight[:members], bias[:members]
             x = x.expand(len(weight), -1, -1)
-            if weight.shape[-1] == 1:  # a product of matrix and vector is several times as fast
-                each = zip(bias[:, 0], x, weight[..., 0], strict=True)
-                x = torch.stack([torch.addmv(*terms) for terms in each])[..., None]
+            if weight.shape[-1] == 1:  # products of matrix and vector are several times as fast
+                each = zip(x, weight[..., 0], strict=True)
+                x = torch.stack([member @ vector for member, vector in each])[..., None] + bias
             else:
                 x = torch.baddbmm(bias, x, weight)
             if layer < last:

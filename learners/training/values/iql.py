@@ -59,7 +59,7 @@ class IQL(ValueLearner):
         side = torch.where(error > 0, settings.expectile, 1.0 - settings.expectile)
         loss = (side * error.square()).sum()
         loss = loss + squared_errors(self.q(step.obs, step.action), target)
-        mean = policy.predict_batch(batch)[batch["mask"]]
+        mean = self.action(policy, batch)
         return loss + (weight * gaussian_nll(mean, policy.log_std, step.action)).sum()
 
     def after_step(self, policy: PolicyNetwork, number: int) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector
 
 from datasets import Selection, open_store
 from flows.progress import Silent
@@ -19,6 +20,8 @@ from flows.tasks.gym import GymPlan
 from learners.policy.gaussian import MIN_LOG_STD
 from learners.training.batches import TrainingBatches
 from learners.training.distributed import Ranks
+from learners.training.update import Updater
+from learners.training.values.learner import Transitions
 from tests.datasets.formats.peer_environment import peer_python
 from tests.learners.training.values.beside_d3rlpy import (
     ask,
@@ -97,7 +100,26 @@ def test_losses_have_the_gradients_of_d3rlpys(
     _move_targets(learner)
     step = learner.transitions(updater.policy, batch)
     assert 0 < int(step.going_on.sum()) < len(step.going_on)
-    action_dim = step.action.shape[1]
+    arrays = _problem(updater, step)
+    if objective == "cql":
+        arrays |= _given_draws(learner, step.action.shape[1], monkeypatch)
+    if objective == "iql":  # d3rlpy's parameter of 0 is a log std of -1.5
+        gaussian = updater.policy.gaussian
+        assert gaussian is not None
+        gaussian.unbounded.data.fill_(MIN_LOG_STD + np.log(np.expm1(-1.5 - MIN_LOG_STD)))
+    ready = {name: np.asarray(value, np.float32) for name, value in arrays.items()}
+    theirs, _ = ask(python, "losses", request(config, updater) | ready, tmp_path)
+
+    (learner.summed_loss(updater.policy, batch, 0) / len(step.obs)).backward()
+    for name, gradient in _gradients(updater).items():
+        scale = np.abs(theirs[name]).max()
+        assert scale > 0, name
+        np.testing.assert_allclose(gradient, theirs[name], atol=2e-4 * scale, err_msg=name)
+
+
+def _problem(updater: Updater, step: Transitions) -> dict[str, Any]:
+    """The transitions and the weights of all networks, as d3rlpy's program takes them."""
+    learner: Any = updater.values
     arrays: dict[str, Any] = {
         "obs": step.obs,
         "action": step.action,
@@ -109,41 +131,35 @@ def test_losses_have_the_gradients_of_d3rlpys(
         **{f"q{k}": member_vector(learner.q, k) for k in range(2)},
         **{f"target_q{k}": member_vector(learner.target_q, k) for k in range(2)},
     }
-    if objective == "iql":
+    if hasattr(learner, "v"):
         arrays["v"] = member_vector(learner.v, 0)
     if hasattr(learner, "target_policy"):
         arrays["target_policy"] = network_vector(learner.target_policy.network)
-    if objective == "cql":
-        generator = torch.Generator().manual_seed(3)
-        noise = torch.randn(SAMPLES, action_dim, generator=generator)
-        noise[0] = 0.0  # d3rlpy's target has the policy's mean, ours, as the authors' code, a draw
-        arrays["noise"] = noise
-        arrays["uniform"] = 2 * torch.rand(SAMPLES, action_dim, generator=generator) - 1
-        arrays["log_std"] = torch.linspace(-1.0, 0.2, action_dim)
-        _same_draws(monkeypatch, noise, arrays["uniform"])
-        _fixed_spread(learner.spread, arrays["log_std"])
-    if objective == "iql":  # d3rlpy's parameter of 0 is a log std of -1.5
-        gaussian = updater.policy.gaussian
-        assert gaussian is not None
-        gaussian.unbounded.data.fill_(MIN_LOG_STD + np.log(np.expm1(-1.5 - MIN_LOG_STD)))
-    ready = {name: np.asarray(value, np.float32) for name, value in arrays.items()}
-    theirs, _ = ask(python, "losses", request(config, updater) | ready, tmp_path)
+    return arrays
 
-    (learner.summed_loss(updater.policy, batch, 0) / len(step.obs)).backward()
-    ours = {f"q{k}": member_vector(learner.q, k, gradient=True) for k in range(2)}
-    if objective == "iql":
-        ours["v"] = member_vector(learner.v, 0, gradient=True)
-    ours["policy"] = torch.cat(
-        [
-            each.grad.flatten()
-            for each in updater.policy.network.parameters()
-            if each.grad is not None
-        ]
-    ).numpy()
-    for name, gradient in ours.items():
-        scale = np.abs(theirs[name]).max()
-        assert scale > 0, name
-        np.testing.assert_allclose(gradient, theirs[name], atol=2e-4 * scale, err_msg=name)
+
+def _given_draws(
+    learner: Any, act_dim: int, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, torch.Tensor]:
+    """Draws and a spread for both programs, which ours takes from now on."""
+    generator = torch.Generator().manual_seed(3)
+    noise = torch.randn(SAMPLES, act_dim, generator=generator)
+    noise[0] = 0.0  # d3rlpy's target has the policy's mean, ours, as the authors' code, a draw
+    uniform = 2 * torch.rand(SAMPLES, act_dim, generator=generator) - 1
+    log_std = torch.linspace(-1.0, 0.2, act_dim)
+    _same_draws(monkeypatch, noise, uniform)
+    _fixed_spread(learner.spread, log_std)
+    return {"noise": noise, "uniform": uniform, "log_std": log_std}
+
+
+def _gradients(updater: Updater) -> dict[str, np.ndarray]:
+    """Those of the critics and of the policy's network, each as one vector."""
+    learner: Any = updater.values
+    found = {f"q{k}": member_vector(learner.q, k, gradient=True) for k in range(2)}
+    if hasattr(learner, "v"):
+        found["v"] = member_vector(learner.v, 0, gradient=True)
+    known = [each.grad for each in updater.policy.network.parameters() if each.grad is not None]
+    return {**found, "policy": parameters_to_vector(known).numpy()}
 
 
 def _mixed_batch(selection: Selection, config: Any) -> dict[str, Tensor]:

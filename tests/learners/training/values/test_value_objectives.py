@@ -71,6 +71,20 @@ def test_a_stopped_run_ends_as_one_that_was_not(
         assert torch.equal(tensor, stopped[name]), name
 
 
+def test_half_precision_has_nearly_the_losses_of_full(
+    config: TrainConfig, selection: Selection
+) -> None:
+    losses = []
+    for precision in ("float32", "bf16"):
+        updater = updater_of(replace(config, precision=precision), selection)
+        batches = TrainingBatches(config.settled(None), selection, Ranks())
+        steps = zip(range(3), batches, strict=False)
+        losses.append([updater.step(batch, k, 1e-3).loss for k, (_, batch) in steps])
+        batches.stream.close()
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.05)
+    assert losses[0] != losses[1]
+
+
 def test_a_batch_without_a_known_transition_teaches_nothing(
     config: TrainConfig, selection: Selection
 ) -> None:
