@@ -26,6 +26,8 @@ JOB_MEMORY = "4GB"
 _MEMORY = re.compile(r"(\d+(\.\d+)?\s*[KMGT]i?B)?")
 LIFETIME_MARGIN_S = 300
 """Workers leave the queue's job this long before its limit, so that the scheduler notices."""
+REPLACE_S = 5.0
+"""Seconds between two looks for workers to replace."""
 
 CONFIG = {
     # The profiler samples the stack a hundred times a second.
@@ -35,6 +37,8 @@ CONFIG = {
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
+    # Of a restart, on a machine that may be busy; Dask's own limit is 15 s.
+    "distributed.deploy.lost-worker-timeout": "60s",
 }
 
 
@@ -108,10 +112,12 @@ def dask_client(settings: DaskSettings, most: int | None = None) -> "Iterator[Cl
     with dask_config.set(CONFIG):
         if settings.scheduler:
             with _connected(distributed, settings) as client:
+                _tell_wait(f"one for the scheduler at {settings.scheduler}", client)
                 yield client
         elif settings.jobqueue:
             with _queued(settings, most) as cluster, distributed.Client(cluster) as client:
                 _tell_page(settings, client)
+                _tell_wait(f"the queue of {settings.jobqueue}", client)
                 yield client
         else:
             with _local(distributed, settings, most) as cluster, cluster.get_client() as client:
@@ -122,6 +128,11 @@ def dask_client(settings: DaskSettings, most: int | None = None) -> "Iterator[Cl
 def _tell_page(settings: DaskSettings, client: Any) -> None:
     if settings.dashboard:
         print(f"Dask's page: {client.dashboard_link}", file=sys.stderr, flush=True)
+
+
+def _tell_wait(whom: str, client: Any) -> None:
+    if not client.ncores():
+        print(f"no Dask worker yet; waiting for {whom}", file=sys.stderr, flush=True)
 
 
 def _connected(distributed: Any, settings: DaskSettings) -> "Client":
@@ -159,6 +170,7 @@ def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterat
         )
         try:
             _adapt(cluster, settings, most)
+            _replace_lost(cluster)
             yield cluster
         finally:
             # Dask cannot close a worker that is being restarted just then; it ends with us.
@@ -195,7 +207,30 @@ def _queued(settings: DaskSettings, most: int | None) -> Any:
         _adapt(cluster, settings, most)
     else:
         cluster.scale(jobs=_worker_count(settings, most))
+    _replace_lost(cluster)
     return cluster
+
+
+def _replace_lost(cluster: Any) -> None:
+    """Start another worker for each that is lost, as long as the cluster lives.
+
+    Dask forgets a worker that came back too late from a restart, one that died while it started,
+    and a job of a queue that ended: the work would then wait for ever.
+    """
+    from distributed.core import Status
+    from tornado.ioloop import PeriodicCallback
+
+    def replace() -> None:
+        for name, worker in list(cluster.workers.items()):
+            if worker.status in (Status.closed, Status.failed):
+                del cluster.workers[name]
+        cluster.scale(len(cluster.worker_spec))
+
+    # The cluster stops its callbacks when it closes.
+    callback = cluster.periodic_callbacks["replace-lost"] = PeriodicCallback(
+        replace, REPLACE_S * 1000
+    )
+    cluster.loop.add_callback(callback.start)
 
 
 def _variables() -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from flows.progress import Silent
 from flows.records.activity import read_active
 from flows.records.part_records import part_records, records_folder
 from flows.runners.dask import run_dask, run_parts
-from flows.runners.dask_clusters import DaskSettings, dask_client
+from flows.runners.dask_clusters import CONFIG, DaskSettings, dask_client
 from flows.stages.collect import collect, collect_part, prepare
 from flows.tasks.legged import LeggedPlan
 from pipeline.cli.main import main
@@ -170,6 +170,22 @@ def test_a_part_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
     ):
         run_parts(client, eval, [deadly], lambda records: None)
     assert "\n" not in str(line.value)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_in_its_restart_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CONFIG, "distributed.deploy.lost-worker-timeout", "1s")
+    with dask_client(DaskSettings(workers=1)) as client:
+        before = descendants(os.getpid())
+        workers: Any = client.run(os.getpid)
+        [first] = workers.values()
+        os.kill(first, signal.SIGKILL)
+        [restarting] = soon(lambda: [p for p in descendants(os.getpid()) if p not in before])
+        os.kill(restarting, signal.SIGSTOP)
+        cluster: Any = client.cluster
+        soon(lambda: not cluster.workers, limit_s=20)
+        os.kill(restarting, signal.SIGKILL)
+        assert client.submit(abs, -1).result(timeout=60) == 1
 
 
 def test_statistics_are_computed_by_the_workers_and_are_the_same(
