@@ -17,7 +17,7 @@ _T_95 = (
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Of a mean: -+ t s / sqrt(n), t linear in 1 / (n - 1) between the table's; None for one."""
+    """Interval of a mean, -+ t s / sqrt(n); t is linear in 1 / (n - 1) between the table's."""
     n = len(values)
     if n < 2:
         return None
@@ -37,7 +37,7 @@ def success_interval(successes: int, episodes: int) -> Interval:
 def combined_interval(
     means: Sequence[float], intervals: Sequence[Interval | None]
 ) -> Interval | None:
-    """Of the mean over independent cells of equal weight; None where a cell has no interval.
+    """Interval of a mean over independent cells of equal weight; None where a cell has none.
 
     The distances to the limits add up in squares (MOVER: Zou, Huang and Zhang 2009, Comput. Stat.
     Data Anal. 53); for equal cells this is t times the stratified standard error.
@@ -51,7 +51,7 @@ def combined_interval(
 def ratio_interval(
     returns: Sequence[Sequence[float]], references: Sequence[Sequence[float]]
 ) -> Interval | None:
-    """Of mean(returns) / mean(references): rows are cells, paired episodes have the same start.
+    """Interval of mean(returns) / mean(references); rows are cells, pairs have the same start.
 
     The combined ratio estimate of stratified samples: of the mean of x - R y, over the mean of y
     (Cochran 1977, Sampling Techniques, chapter 6). None if the references' mean is not above 0.

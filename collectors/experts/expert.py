@@ -43,7 +43,7 @@ class ExpertFeatures:
         gait: GaitReference,
         bodies: np.ndarray | None = None,
     ) -> Self:
-        """From an observation of N robots, float32.
+        """The inputs for an observation of N robots, float32.
 
         features (N, FEATURE_DIM): last action and command, privileged block, reference action; the
         observation's noisy measurements are left out. reference (N, 12): the gait's action.

@@ -1,4 +1,4 @@
-"""From episodes to a store: schema, arrays and catalog, like those of an imported D4RL file.
+"""A Gymnasium task's episodes in a store: schema, arrays and catalog, as of an imported D4RL file.
 
 Beyond D4RL's files: named slices of the observation, the final observation, and optionally the
 simulator's state in float64, from which episodes can be stepped again (a replay buffer has none).

@@ -168,7 +168,7 @@ _OFFSETS = ("hip_offset_m", "thigh_offset_m", "knee_offset_m", "foot_offset_m")
 
 
 def _standing_alike(varied: RobotCard, robot: RobotCard) -> RobotCard:
-    """With a nominal height and default pose that use as much of the legs' reach as the family's.
+    """The body with a height and default pose that use as much of the legs' reach as the family's.
 
     Feet keep their places under the thighs, in leg lengths.
     """

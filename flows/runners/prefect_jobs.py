@@ -143,7 +143,7 @@ def follow_job(job: jobs.Job, wait: bool) -> None:
 
 
 def _told(tasks: Sequence[jobs.TaskStatus]) -> str:
-    """Of one task its state and host, or why it waits; of an array the number in each state."""
+    """A task's state and host, or why it waits; of an array the number of tasks in each state."""
     if len(tasks) == 1:
         [only] = tasks
         where = f" on {only.host}" if only.state == "running" and only.host else ""

@@ -27,7 +27,7 @@ Collector = Callable[[CollectionPlan, Path, Reporter], Any]
 
 
 def no_work(reporter: Reporter) -> None:
-    """Of a stage that collects."""
+    """The work of a stage that only collects: none."""
 
 
 @dataclass(frozen=True)

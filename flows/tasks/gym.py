@@ -113,7 +113,7 @@ class GymPlan(CollectionPlan):
 
     @property
     def folder(self) -> Path:
-        """Of the policies. Raises ValueError where none are given and none ship."""
+        """The policies' folder; ValueError where none is given and none ships."""
         return policies_folder(self.env, self.policies)
 
     def recipe(self) -> Recipe:
@@ -175,7 +175,7 @@ class GymPlan(CollectionPlan):
             yield min(self.part_steps, self.steps - done), 0, 0
 
     def replay_reader(self) -> ReplayReader:
-        """Of the replay buffer; ValueError if it is missing, too short or another environment's."""
+        """A reader of the replay buffer; ValueError if missing, too short or another task's."""
         folder = Path(self.replay) if self.replay else self.folder
         return data.open_replay(folder, self.env, self.replay_steps)
 

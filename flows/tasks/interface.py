@@ -70,7 +70,7 @@ class CollectionPlan(ABC):
 
     @property
     def workers(self) -> int:
-        """Of a local run: the plan's field that `parallelism` names."""
+        """The workers of a local run: the plan's field that `parallelism` names."""
         return getattr(self, self.parallelism)
 
     def with_workers(self, workers: int) -> Self:

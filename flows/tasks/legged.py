@@ -108,7 +108,7 @@ class LeggedPlan(CollectionPlan):
         return pairs[int(part.rpartition("-")[2]) % len(pairs)]
 
     def actor_hash(self) -> str:
-        """Of the policy whose actions are stored, or of several."""
+        """The hash of the policy whose actions are stored, or of several."""
         hashes = [load_expert(name).hash for name in self.expert.split(",")]
         return hashes[0] if len(hashes) == 1 else digest(hashes)
 

@@ -170,7 +170,7 @@ def _read_token(
 
 @compiled()
 def _restore(weights: Array, place: int, action: Array) -> None:
-    """From normalised actions (A,) to the units of the data, in place."""
+    """Turn normalised actions (A,) into the units of the data, in place."""
     for i in range(action.size):
         action[i] = weights[place + i] + action[i] * weights[place + action.size + i]
 

@@ -191,7 +191,7 @@ def _as_text(value: Any) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's warnings about optional packages and shared weights."""
+    """Silence torch's warnings about optional packages and shared weights."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -182,7 +182,7 @@ def grouped_bars(
     ylabel: str,
     note: str,
 ) -> figures.Panel:
-    """For every group a bar of each series, side by side; a dashed line at the reference."""
+    """Bars of each series side by side for every group; a dashed line at the reference."""
     width = 0.8 / len(series)
     with figures.drawing(400, 260) as axes:
         for index, each in enumerate(series):

@@ -23,7 +23,7 @@ POLICY_NAMES = {"expert": "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": 
 
 
 def fixed(value: float | None, digits: int = 2) -> str:
-    """With this many digits after the point; a dash for no number."""
+    """A number with this many digits after the point; a dash for none."""
     return DASH if not is_number(value) else f"{value:,.{digits}f}"
 
 

@@ -207,7 +207,7 @@ def _evaluation_heat(
 
 
 def _intervals(cells: Sequence[Record], field: str) -> dict[tuple[str, str], Any]:
-    """By terrain and skill; none where several levels were averaged."""
+    """A field's intervals by terrain and skill; none where several levels were averaged."""
     found = {(cell["terrain"], cell["skill"]): cell.get(f"{field}_ci95") for cell in cells}
     return found if len(found) == len(cells) else {}
 
@@ -277,7 +277,7 @@ def _randomisation_chart(draw: Record) -> Panel:
 
 
 def _modes_cut(run: RunFiles) -> ModesCut | None:
-    """From the first training configuration that says `n_modes` and `context_len`; else none."""
+    """`n_modes` and `context_len` of the first training configuration that has both; else none."""
     for training in (each for each in run.training if each.policy in run.summary["policies"]):
         leaves = {name.rpartition(".")[2]: leaf for name, leaf in pages.flattened(training.config)}
         n_modes, context_len = leaves.get("n_modes"), leaves.get("context_len")

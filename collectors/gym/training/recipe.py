@@ -1,4 +1,4 @@
-"""From a finished training to D4RL's qualities: which policies, and what they return.
+"""D4RL's qualities from a finished training: which policies they are, and what these return.
 
 D4RL (Fu et al. 2020) calls a policy "medium" whose training was stopped early, at about a third of
 the expert's score (Chen et al. 2021), and "medium-replay" the replay buffer until then. Both are

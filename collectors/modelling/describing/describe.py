@@ -156,7 +156,7 @@ def _on_feet(
     answers: Answers,
     notes: Notes,
 ) -> tuple[RobotCard, list[Shape]]:
-    """With round feet, knees and a default pose; a foot's sphere follows from the pose."""
+    """The draft with round feet, knees and a default pose; foot spheres follow from the pose."""
     poses = [(name, anatomy.positions(qpos)) for name, qpos in source.poses]
     places = anatomy.anchors[2::JOINTS_PER_LEG]
     old = foot_shapes(anatomy, shapes, notes)

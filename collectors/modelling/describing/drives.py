@@ -32,7 +32,7 @@ _FAST_RADS = 10.0
 
 @dataclass(frozen=True)
 class Drives:
-    """Of the joints (12,), SI units; NaN where the file says nothing.
+    """The joints' drives, arrays (12,) in SI units; NaN where the file says nothing.
 
     `kp` and `kd` are those of its position actuators.
     """

@@ -120,7 +120,7 @@ def _enclosing(vertices: np.ndarray, axes: np.ndarray) -> Shape:
 
 
 def foot_shapes(anatomy: Anatomy, shapes: Sequence[Shape], notes: Notes) -> list[Shape]:
-    """Of each calf, the shape that reaches farthest from the knee; a sphere if about as far."""
+    """The shape of each calf that reaches farthest from the knee; a sphere if about as far."""
     feet = []
     for leg in range(N_LEGS):
         knee, part = anatomy.anchors[JOINTS_PER_LEG * leg + 2], JOINTS_PER_LEG * (leg + 1)

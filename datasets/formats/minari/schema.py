@@ -54,7 +54,7 @@ class Leaf:
         return max(1, int(np.prod(self.shape, dtype=np.int64)))
 
     def of(self, values: Any) -> np.ndarray:
-        """Its rows in an episode's values."""
+        """The leaf's rows in an episode's values."""
         for key in self.path:
             values = values[key]
         return np.asarray(values)

@@ -117,7 +117,7 @@ class Snippet:
 
     @property
     def name(self) -> str:
-        """Its group in the file."""
+        """The name of the clip's group in the file."""
         return f"{self.clip}-{self.start}-{self.end}"
 
     @classmethod

@@ -121,7 +121,7 @@ class RemoteStore(Store):
 
     @property
     def full_address(self) -> str:
-        """Its URL."""
+        """The store's URL."""
         return self.url
 
     def refresh(self, *, anew: bool = False) -> None:

@@ -30,7 +30,7 @@ class ComparedRun:
         return f"{self.model}-seed-{self.seed}"
 
     def folder(self, out: Path) -> Path:
-        """Of the training run, in the comparison's folder."""
+        """The training run's folder, in the comparison's."""
         return out / "train" / self.name
 
     def record(self, out: Path, kind: str) -> Path:

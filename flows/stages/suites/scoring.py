@@ -63,7 +63,7 @@ class Scorer(Protocol):
 
 
 class GymScorer:
-    """Of a Gymnasium task, by the reference returns of its store."""
+    """Scores policies of a Gymnasium task by the reference returns of its store."""
 
     def __init__(self, plan: SuitePlan, store: Store, task: GymTask) -> None:
         known = gym.stored_references(store.schema)
@@ -104,7 +104,7 @@ class GymScorer:
 
 
 class LeggedScorer:
-    """Of legged robots, by an expert on the same episodes; `prepare` has to be done before."""
+    """Scores policies of legged robots by an expert on the same episodes; `prepare` comes first."""
 
     task, zero = LEGGED, 0.0
 

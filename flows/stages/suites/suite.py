@@ -66,21 +66,21 @@ class _Run:
 
     @property
     def name(self) -> str:
-        """Of its files and its stage."""
+        """The name of the run's files and stage."""
         return f"{self.of.task}-{self.of.name}-{self.learner}-seed-{self.seed}"
 
     @property
     def folder(self) -> Path:
-        """Of the training."""
+        """The training's folder."""
         return self.out / "train" / self.name
 
     @property
     def record(self) -> Path:
-        """The file of its row."""
+        """The file of the run's row."""
         return self.out / "runs" / f"{self.name}.json"
 
     def config(self) -> TrainConfig:
-        """Without the scale of the returns, which the scorer measures."""
+        """The training's configuration; the scale of the returns comes from the scorer."""
         config = self.plan.config(self.learner, self.seed)
         return replace(config, keep_every=max(1, config.steps // CURVE_POINTS))
 

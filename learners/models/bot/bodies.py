@@ -212,7 +212,7 @@ class BodyView:
 
 
 def _models_of(body: str) -> str:
-    """For an error message: the presets for a body, or "" if there are none."""
+    """The presets for a body, for an error message; "" if there are none."""
     presets = [name for name, preset in PRESETS.items() if preset.values.get("body") == body]
     return f"use --model {', '.join(presets[:-1])} or {presets[-1]}, or " if presets else ""
 

@@ -165,7 +165,7 @@ class BoT(BodyPolicy):
             self.register_buffer("hop_index", hops, persistent=False)
 
     def layer_masks(self) -> list[AttentionMask | Tensor | None]:
-        """For each layer a mask, a learned bias (V, V), or None to attend to all nodes."""
+        """Each layer's mask: a learned bias (V, V), or None to attend to all nodes."""
         if self.hop_bias is not None:
             return [self.hop_bias[self.hop_index]] * len(self.layers)
         masks: list[AttentionMask | Tensor | None] = [self.mask] * len(self.layers)
@@ -175,7 +175,7 @@ class BoT(BodyPolicy):
         return masks
 
     def encode(self, tokens: Tensor) -> Tensor:
-        """(..., H x D) -> (..., A)."""
+        """Actions (..., A) for tokens' inputs (..., H x D)."""
         x = self.tokenizer(tokens)
         if self.position is not None:
             x = x + self.position
