@@ -52,6 +52,7 @@ LAZY = {
     "onnxruntime": "extra onnx",
     "onnxscript": "extra onnx",
     "tensordict": "extra bench",
+    "tornado": "extra dask",
     "torch.utils.tensorboard": "slow to import",
     "torchrl": "extra bench",
     "xarray": "extra xarray",

@@ -18,6 +18,7 @@ from learners.training.building import build_policy
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks, process_group
 from learners.training.held_out import split_episodes
+from learners.training.memory import keep_freed_memory
 from learners.training.nonfinite import NonFiniteError
 from learners.training.trainer import Progress, RunProgress, Trainer
 
@@ -74,6 +75,7 @@ def train(
     if stored is not None and stored.card["finished"]:
         done = RunProgress(**stored.card["progress"])
         return _result(run_dir, done, stored.card["parameters"], resumed_from=done.step)
+    keep_freed_memory()
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads or threads)
     try:

@@ -83,12 +83,13 @@ class CQL(ValueLearner):
                 self.spread.sample(mean, obs, count),
                 self.spread.sample(next_mean, next_obs, count),
             ]
-            actions = torch.cat([actions for actions, _ in kinds])
-            densities = torch.cat([density for _, density in kinds])
-        repeated = obs.expand(len(actions), *obs.shape)
-        values = self.q(repeated.flatten(0, 1), actions.flatten(0, 1))
-        values = values.unflatten(1, actions.shape[:2])
-        return (values - densities).logsumexp(1)
+        # One kind at a time: its activations fit into the cache.
+        repeated = obs.expand(count, *obs.shape).flatten(0, 1)
+        values = [
+            self.q(repeated, actions.flatten(0, 1)).unflatten(1, density.shape) - density
+            for actions, density in kinds
+        ]
+        return torch.cat(values, dim=1).logsumexp(1)
 
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """See `ValueLearner`."""

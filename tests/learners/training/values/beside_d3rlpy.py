@@ -38,6 +38,7 @@ from learners.training.batches import TrainingBatches
 from learners.training.building import build_policy, build_values
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
+from learners.training.memory import keep_freed_memory
 from learners.training.train import train
 from learners.training.update import Updater
 from learners.training.values.critics import Ensemble
@@ -355,6 +356,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     store = open_store(given.store)
     selection = store.select()
     python = given.python.absolute()
