@@ -16,6 +16,7 @@ import pytest
 from datasets import open_store
 from flows.records.activity import read_active
 from flows.records.part_records import records_folder
+from flows.runners.dask_clusters import CONFIG, DaskSettings, dask_client
 from flows.runners.slurm.jobs import Job, find_jobs, job_state, task_states
 from pipeline.cli.main import main
 from tests.flows.processes import ROOT, read_log
@@ -124,6 +125,19 @@ def test_dasks_workers_are_jobs_that_come_and_go_with_the_work(
     assert gaitforge("collect", store, "--runner", "dask", *workers, *plan) == 0
     assert len(open_store(store).parts()) == 3
     until(lambda: not cluster.call("squeue", "--noheader"), "the workers' jobs end")
+
+
+@pytest.mark.slow
+def test_dasks_worker_whose_job_ended_is_replaced(
+    cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setitem(CONFIG, "distributed.deploy.lost-worker-timeout", "1s")
+    with dask_client(DaskSettings(workers=1, jobqueue="slurm", memory="1GB")) as client:
+        client.wait_for_workers(1, timeout=60)
+        cluster.call("scancel", "--me")
+        until(lambda: not client.ncores(), "the worker leaves")
+        assert client.submit(abs, -1).result(timeout=60) == 1
 
 
 @pytest.mark.slow
