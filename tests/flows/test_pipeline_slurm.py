@@ -140,10 +140,14 @@ def suite(store: Path) -> tuple[list[Any], tuple[str, ...]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("asked", "before"), [(compared, 1), (suite, 0)])
-def test_a_comparison_on_slurm_and_on_dask_has_the_rows_of_one_process(
+@pytest.mark.parametrize(
+    ("asked", "runner", "jobs"),
+    [(compared, ["--runner", "dask", "--workers", "2"], 0), (suite, [*HERE, "--follow"], 3)],
+)
+def test_a_comparison_on_dask_and_a_suite_on_slurm_have_the_rows_of_one_process(
     asked: Callable[[Path], tuple[list[Any], tuple[str, ...]]],
-    before: int,
+    runner: list[str],
+    jobs: int,
     cluster: SlurmCluster,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -156,7 +160,5 @@ def test_a_comparison_on_slurm_and_on_dask_has_the_rows_of_one_process(
         record = json.loads(capfd.readouterr().out)
         return [{each: row[each] for each in measured} for row in record["runs"]]
 
-    here = rows("here")
-    assert rows("slurm", *HERE, "--follow") == here
-    assert len(find_jobs(tmp_path / "slurm")) == before + 2 + 1
-    assert rows("dask", "--runner", "dask", "--workers", "2") == here
+    assert rows("there", *runner) == rows("here")
+    assert len(find_jobs(tmp_path / "there")) == jobs
