@@ -17,7 +17,7 @@ _T_95 = (
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Interval of a mean, -+ t s / sqrt(n); t is linear in 1 / (n - 1) between the table's."""
+    """Interval of a mean: -+ t s / sqrt(n), t interpolated in 1 / (n - 1); None for one value."""
     n = len(values)
     if n < 2:
         return None

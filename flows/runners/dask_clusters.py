@@ -37,7 +37,7 @@ CONFIG = {
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
-    # Of a restart, on a machine that may be busy; Dask's own limit is 15 s.
+    # A worker may take this long to restart on a busy machine; Dask's default is 15 s.
     "distributed.deploy.lost-worker-timeout": "60s",
 }
 
@@ -112,12 +112,12 @@ def dask_client(settings: DaskSettings, most: int | None = None) -> "Iterator[Cl
     with dask_config.set(CONFIG):
         if settings.scheduler:
             with _connected(distributed, settings) as client:
-                _tell_wait(f"one for the scheduler at {settings.scheduler}", client)
+                _tell_wait(f"the scheduler at {settings.scheduler} gets one", client)
                 yield client
         elif settings.jobqueue:
             with _queued(settings, most) as cluster, distributed.Client(cluster) as client:
                 _tell_page(settings, client)
-                _tell_wait(f"the queue of {settings.jobqueue}", client)
+                _tell_wait(f"{settings.jobqueue} starts one", client)
                 yield client
         else:
             with _local(distributed, settings, most) as cluster, cluster.get_client() as client:
@@ -130,9 +130,9 @@ def _tell_page(settings: DaskSettings, client: Any) -> None:
         print(f"Dask's page: {client.dashboard_link}", file=sys.stderr, flush=True)
 
 
-def _tell_wait(whom: str, client: Any) -> None:
+def _tell_wait(until: str, client: Any) -> None:
     if not client.ncores():
-        print(f"no Dask worker yet; waiting for {whom}", file=sys.stderr, flush=True)
+        print(f"no Dask worker yet; waiting until {until}", file=sys.stderr, flush=True)
 
 
 def _connected(distributed: Any, settings: DaskSettings) -> "Client":

@@ -173,7 +173,7 @@ class TrainConfig:
         return value_settings(self.objective, self.values)
 
     def settled(self, recorded: Mapping[str, Any] | None) -> "TrainConfig":
-        """A copy with a prefix_len: the recorded run's, or the model's own for a new run."""
+        """The config with a prefix_len: the recorded run's, or the model's own for a new run."""
         if self.prefix_len is not None:
             return self
         if recorded is None:

@@ -141,7 +141,9 @@ def test_a_part_that_fails_ends_the_run_with_its_one_line(
     assert "\n" not in str(line.value)
 
 
-def test_a_scheduler_that_dies_is_one_line(tmp_path: Path) -> None:
+def test_a_scheduler_without_workers_and_one_that_dies_are_one_line_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     where = tmp_path / "scheduler.json"
     words = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
     scheduler = subprocess.Popen(
@@ -151,6 +153,9 @@ def test_a_scheduler_that_dies_is_one_line(tmp_path: Path) -> None:
     try:
         settings = DaskSettings(scheduler=wait_for_json(where)["address"])
         with dask_client(settings) as client:
+            told = capsys.readouterr().err
+            assert told.startswith("no Dask worker yet; waiting until the scheduler at tcp://")
+            assert told.count("\n") == 1
             killer = threading.Timer(0.5, scheduler.kill)
             killer.start()
             with pytest.raises(ValueError, match="scheduler went away") as line:
@@ -173,18 +178,27 @@ def test_a_part_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_in_its_restart_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_dies_in_its_restart_is_replaced_and_so_is_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(CONFIG, "distributed.deploy.lost-worker-timeout", "1s")
     with dask_client(DaskSettings(workers=1)) as client:
         before = descendants(os.getpid())
+
+        def started() -> int:
+            [pid] = soon(lambda: [p for p in descendants(os.getpid()) if p not in before])
+            before.append(pid)
+            return pid
+
         workers: Any = client.run(os.getpid)
         [first] = workers.values()
         os.kill(first, signal.SIGKILL)
-        [restarting] = soon(lambda: [p for p in descendants(os.getpid()) if p not in before])
+        restarting = started()
         os.kill(restarting, signal.SIGSTOP)
         cluster: Any = client.cluster
         soon(lambda: not cluster.workers, limit_s=20)
         os.kill(restarting, signal.SIGKILL)
+        os.kill(started(), signal.SIGKILL)
         assert client.submit(abs, -1).result(timeout=60) == 1
 
 
