@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def build_parser(argv: Sequence[str] | None = None) -> Parser:
         description="Legged-motion datasets and policies: collect, query, train, evaluate, report.",
         epilog="Start with: gaitforge demo --out runs/demo",
     )
+    program.add_argument("--version", action="version", version=f"%(prog)s {version('gaitforge')}")
     commands = program.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, what) in COMMANDS.items():
         parser = add_command(commands, name, what)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,11 @@ def test_the_help_of_all_says_how_to_start(run: Run) -> None:
     outcome = run("--help")
     assert outcome.code == 0
     assert "gaitforge demo --out runs/demo" in outcome.out
+
+
+def test_the_version_is_that_of_the_package(run: Run) -> None:
+    outcome = run("--version")
+    assert (outcome.code, outcome.out) == (0, f"gaitforge {version('gaitforge')}\n")
 
 
 @pytest.mark.parametrize(
