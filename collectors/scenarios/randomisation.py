@@ -4,10 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collectors.robots.robot import RobotCard
+
 
 @dataclass(frozen=True)
 class Draw:
-    """A uniformly drawn quantity; `whole` ones are integers, both ends included."""
+    """A uniformly drawn quantity; `whole` ones are integers, both ends included.
+
+    Whatever is drawn, a robot can only have values above `least`.
+    """
 
     name: str
     unit: str
@@ -15,18 +20,19 @@ class Draw:
     high: float
     nominal: float
     whole: bool = False
+    least: float = -np.inf
 
 
 DRAWS: tuple[Draw, ...] = (
-    Draw("friction", "1", 0.3, 1.25, 0.8),
+    Draw("friction", "1", 0.3, 1.25, 0.8, least=0.0),
     Draw("base_mass_offset_kg", "kg", -1.0, 3.0, 0.0),
     Draw("com_offset_x_m", "m", -0.05, 0.05, 0.0),
     Draw("com_offset_y_m", "m", -0.05, 0.05, 0.0),
     Draw("com_offset_z_m", "m", -0.05, 0.05, 0.0),
-    Draw("kp_factor", "1", 0.9, 1.1, 1.0),
-    Draw("kd_factor", "1", 0.9, 1.1, 1.0),
-    Draw("motor_strength", "1", 0.9, 1.1, 1.0),
-    Draw("action_lag_substeps", "substep", 0, 3, 0, whole=True),
+    Draw("kp_factor", "1", 0.9, 1.1, 1.0, least=0.0),
+    Draw("kd_factor", "1", 0.9, 1.1, 1.0, least=0.0),
+    Draw("motor_strength", "1", 0.9, 1.1, 1.0, least=0.0),
+    Draw("action_lag_substeps", "substep", 0, 3, 0, whole=True, least=-1.0),
     *(Draw(f"joint_offset_{i}_rad", "rad", -0.02, 0.02, 0.0) for i in range(12)),
 )
 """Ranges: HIMLoco's public Aliengo setup (mass, centre of mass, gains, strength, lag),
@@ -55,6 +61,23 @@ def draw_randomisation(rng: np.random.Generator) -> np.ndarray:
     values = _LOW + unit * (_HIGH - _LOW)
     whole = np.floor(_LOW + unit * (_HIGH - _LOW + 1.0))
     return np.where(_WHOLE, whole, values)
+
+
+def check_draws(robot: RobotCard, trunk_kg: float, draws: np.ndarray = _LOW) -> None:
+    """RobotError unless a robot can have draws (N_DRAWS,), by default the lowest of all.
+
+    Back ends call it at a reset. trunk_kg: the trunk's own mass; its inertia grows in proportion.
+    """
+    mass = trunk_kg + draws[DRAW_INDEX["base_mass_offset_kg"]]
+    if mass <= 0:
+        raise robot.wrong(
+            f"base_mass_offset_kg {mass - trunk_kg:g} leaves {mass:.3g} of {trunk_kg:.3g} kg of "
+            f"'{robot.trunk_body}'; its mass has to stay positive"
+        )
+    for draw, value in zip(DRAWS, draws.tolist(), strict=True):
+        if not draw.least < value < np.inf:
+            drawn = f"{draw.low:g} to {draw.high:g}"
+            raise robot.wrong(f"no robot can have {draw.name} {value:g}; drawn are {drawn}")
 
 
 def standardised(draws: np.ndarray) -> np.ndarray:

@@ -60,7 +60,7 @@ def _joint_option(name: str, text: str) -> AddTo:
 
 @command(
     "gaitforge robot init mujoco_menagerie/unitree_a1/a1.xml --out robots/a1",
-    option("mjcf", "an MJCF of a quadruped, as in mujoco_menagerie", Path, metavar="MJCF"),
+    option("mjcf", "an MJCF or URDF of a quadruped, as in mujoco_menagerie", Path, metavar="FILE"),
     option("--out", "folder to write: card and MJCF", Path, required=True),
     _PICTURE,
     "--json",
@@ -89,7 +89,7 @@ def _joint_option(name: str, text: str) -> AddTo:
     ),
 )
 def _init(arguments: argparse.Namespace) -> None:
-    """Write a robot's folder, card and MJCF, from an MJCF of any making."""
+    """Write a robot's folder, card and MJCF, from an MJCF or URDF of any making."""
     from collectors.modelling.describing.describe import init_robot
     from collectors.modelling.describing.notes import Answers
 

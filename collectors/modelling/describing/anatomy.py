@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 
 from collectors.modelling.describing.mjcf import Mjcf
-from collectors.modelling.describing.notes import Notes, shown
+from collectors.modelling.describing.notes import Notes, as_argument, shown
 from collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, LEGS, N_LEGS
 
 _AXIS_TOLERANCE = 0.02
@@ -88,6 +88,9 @@ def find_anatomy(mjcf: Mjcf, weld: tuple[str, ...], notes: Notes) -> Anatomy:
     floating = {root for j, root in enumerate(roots) if free[j]}
     carriers = [roots[j] for j in moving]
     trunk = max(carriers, key=lambda root: (root in floating, carriers.count(root)))
+    if others := sorted({model.body(root).name for root in carriers if root != trunk}):
+        source = f"one robot is taken, {model.body(trunk).name or 'the trunk'}"
+        notes.decide("left out", f"bodies of other joints: {', '.join(others)}", source)
     branches = _branches(model, [j for j in moving if roots[j] == trunk])
     axes = data.xmat[trunk].reshape(3, 3)
     reasons = [_why_no_leg(model, data.xaxis @ axes, names, branch) for branch in branches]
@@ -152,7 +155,7 @@ def _check_legs(
     if len(legs) == N_LEGS and not others:
         return legs
     if len(legs) == N_LEGS:
-        listed = ",".join(others)
+        listed = ",".join(map(as_argument, others))
         raise notes.wrong(f"{listed}: joints of no leg; to fix them give --weld {listed}")
     heads = ", ".join(names[leg[0]] for leg in legs) or "none"
     why = "; ".join(reason for reason in reasons if reason)

@@ -77,8 +77,8 @@ def _empty(robot: RobotCard) -> mujoco.MjSpec:
     """A spec with the options of the shipped robots."""
     spec = mujoco.MjSpec()
     spec.modelname = robot.name
-    spec.comment = (
-        f"{robot.source}\n"
+    spec.comment = (  # without the user's words, which could hold what XML forbids in comments
+        "From what and how it was made is in the card, robot.json.\n"
         "SI units, x forward, y left, z up; frames are along the trunk's while all joints are at 0."
         "\nconaffinity says what a shape may meet: 1 the ground, 2 barriers, 3 both."
     )

@@ -1,4 +1,4 @@
-"""Describe a robot: from an MJCF of any making to a folder with its card and a clean MJCF."""
+"""Describe a robot: from an MJCF or URDF of any making to a folder with card and clean MJCF."""
 
 import re
 import shutil
@@ -60,9 +60,9 @@ class Described:
 
 
 def init_robot(mjcf: Path, out: Path, answers: Answers) -> Described:
-    """Write a robot's folder from an MJCF, if `check_robot` finds it usable.
+    """Write a robot's folder from an MJCF or URDF, if `check_robot` finds it usable.
 
-    RobotError for an MJCF that is none or of no quadruped, for what the user has to say, for a
+    RobotError for a file that is neither or of no quadruped, for what the user has to say, for a
     robot that cannot be used, and for a folder that is not empty.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):

@@ -118,7 +118,7 @@ def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
                 limits.append((control * gain * gear, "motors' ctrlrange and gear"))
         if model.jnt_actfrclimited[joint]:
             limits.append((float(np.abs(model.jnt_actfrcrange[joint]).min()), "actuatorfrcrange"))
-        if limits:
+        if limits := [limit for limit in limits if limit[0] > 0]:  # 0 to 25 is no limit both ways
             found[i], source = min(limits)
             sources.add(source)
     told = joint_values("--torque", answers.torque_nm, anatomy.joint_names)

@@ -1,7 +1,9 @@
-"""Read an MJCF of any making, without what only looks or measures."""
+"""Read an MJCF or URDF of any making, without what only looks or measures."""
 
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import mujoco
@@ -9,12 +11,15 @@ import numpy as np
 
 from collectors.modelling.describing.notes import Answers, Notes
 
+_NARROW_RAD, _WIDE_RAD = 0.1, 4 * np.pi
+_UNREAD = (".dae", ".glb", ".gltf", ".fbx", ".ply")
+"""Meshes as URDFs have them, too; MuJoCo reads none of these."""
 _JOINT_ACTUATORS = (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT)
 
 
 @dataclass(frozen=True)
 class Mjcf:
-    """A compiled MJCF.
+    """A compiled MJCF or URDF.
 
     Attributes:
         name: of the model, or of the file if the model has none.
@@ -27,19 +32,34 @@ class Mjcf:
 
 
 def read_mjcf(path: Path, answers: Answers, notes: Notes) -> Mjcf:
-    """Read and compile an MJCF; files of shapes that do not collide need not be there.
+    """Read and compile an MJCF or URDF; files of shapes that do not collide need not be there.
 
-    RobotError for a file that is no MJCF, does not compile, or lacks a mesh that is needed.
+    RobotError for a file that is neither, does not compile, or lacks a mesh that is needed.
     """
+    path = path.absolute()
     _check_kind(path, notes)
     try:
         spec = mujoco.MjSpec.from_file(str(path))
-        _strip(spec, answers, notes)
+        # A URDF's root link is fixed to the world: fused with it, it would be no body.
+        spec.compiler.fusestatic = False
+        folders, files = _folders(path, path.parent), dict[str, Path]()
+        for mesh in [mesh for mesh in spec.meshes if mesh.file]:
+            files[mesh.name] = _find_mesh(mesh, folders, spec.strippath)
+            if "://" in mesh.file:
+                mesh.file = str(files[mesh.name])
+        _strip(spec, files, answers, notes)
         model = spec.compile()
-    except (ValueError, mujoco.FatalError) as error:
+    except (ValueError, mujoco.FatalError, ET.ParseError) as error:
         if str(error).startswith(f"{notes.file}: "):
             raise
         raise notes.wrong(str(error).strip().split("\n")[0]) from None
+    ranged = (model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE) & (model.jnt_limited == 1)
+    ends = np.abs(model.jnt_range[ranged]).max(axis=1)
+    if ranged.any() and (ends.max() < _NARROW_RAD or ends.min() > _WIDE_RAD):
+        raise notes.wrong(
+            f"its joints turn by {ends.min():.3g} to {ends.max():.3g} rad: degrees and radians are "
+            'mixed up; <compiler angle="radian"/> or "degree" has to say what its angles are'
+        )
     keys = [(model.key(k).name or f"key {k}", model.key_qpos[k].copy()) for k in range(model.nkey)]
     keys.sort(key=lambda key: key[0] != "home")
     poses = [(f"key frame '{name}'", qpos) for name, qpos in keys]
@@ -49,19 +69,59 @@ def read_mjcf(path: Path, answers: Answers, notes: Notes) -> Mjcf:
 
 def _check_kind(path: Path, notes: Notes) -> None:
     try:
-        root = ET.parse(path).getroot().tag
+        root = _root(path)
     except (OSError, ET.ParseError, UnicodeError) as error:
         raise notes.wrong(f"it cannot be read as XML: {error}") from None
-    if root == "robot":
-        raise notes.wrong(
-            "it is a URDF; open it with MuJoCo and save it as MJCF: "
-            "mujoco.MjSpec.from_file(...).to_file(...)"
-        )
-    if root not in ("mujoco", "mujocoinclude"):
-        raise notes.wrong(f"it is no MJCF: its root is <{root}>, not <mujoco>")
+    if root.tag not in ("mujoco", "mujocoinclude", "robot"):
+        raise notes.wrong(f"it is no MJCF or URDF: its root is <{root.tag}>, not <mujoco>, <robot>")
+    if any("xacro" in element.tag for element in root.iter()):
+        raise notes.wrong("it is a xacro file; make its URDF first: xacro FILE > robot.urdf")
+    if visuals := list(root.iterfind("link/visual")):
+        notes.decide("left out", f"{len(visuals)} visual shapes", "they do not collide")
+    meshes = root.iterfind("link/collision/geometry/mesh")
+    files = sorted(
+        (Path(file).stem, file) for file in {mesh.get("filename", "") for mesh in meshes}
+    )
+    for (stem, file), (other_stem, other) in pairwise(files):
+        if stem == other_stem:
+            raise notes.wrong(f"MuJoCo takes {file} and {other} for one mesh; rename one of them")
 
 
-def _strip(spec: mujoco.MjSpec, answers: Answers, notes: Notes) -> None:
+def _root(path: Path) -> ET.Element:
+    """An XML file's root; MuJoCo allows `--` in comments, which XML does not."""
+    return ET.fromstring(re.sub(rb"<!--.*?-->", b"", path.read_bytes(), flags=re.DOTALL))
+
+
+def _folders(path: Path, start: Path) -> list[Path]:
+    """Folders of an MJCF and of the models that it attaches: MuJoCo reads meshes from each's own.
+
+    Names are relative to the file that holds them, or to the folder `start` of the model's file.
+    """
+    folders = [path.parent]
+    for element in [each for each in _root(path).iter() if each.tag in ("model", "include")]:
+        places = [folder / element.get("file", "") for folder in (path.parent, start)]
+        for file in [place for place in places if place.is_file()][:1]:
+            folders += _folders(file, file.parent if element.tag == "model" else start)
+    return folders
+
+
+def _find_mesh(mesh: mujoco.MjsMesh, folders: list[Path], strippath: bool) -> Path:
+    """A mesh's file, there or not.
+
+    A URDF's package:// is the nearest folder of that name beside or above the URDF, or else any
+    folder above it.
+    """
+    scheme, _, file = mesh.file.rpartition("://")
+    if scheme in ("", "file"):
+        name = Path(file).name if strippath else file
+        places = [Path(folder, mesh.compiler.meshdir, name) for folder in folders]
+    else:
+        inside, above = file.partition("/")[2], [folders[0], *folders[0].parents]
+        places = [folder / each for each in (file, inside) for folder in above]
+    return next((place for place in places if place.is_file()), places[0])
+
+
+def _strip(spec: mujoco.MjSpec, files: dict[str, Path], answers: Answers, notes: Notes) -> None:
     """Delete what needs files or is not used; shapes in contact pairs count as colliding."""
     paired = {name for pair in spec.pairs for name in (pair.geomname1, pair.geomname2)}
     for geom in spec.geoms:
@@ -76,19 +136,23 @@ def _strip(spec: mujoco.MjSpec, answers: Answers, notes: Notes) -> None:
         kinds = "tendons, equalities and actuators of no joint"
         notes.decide("left out", f"{len(moving)} {kinds}", "cards know none")
     looks = [*spec.lights, *spec.cameras, *spec.materials, *spec.textures, *spec.skins]
-    rest = [*spec.sensors, *spec.pairs, *spec.tuples, *spec.worldbody.geoms, *spec.hfields]
+    scene = [geom for geom in spec.geoms if geom.hfieldname or geom.parent.name == "world"]
+    rest = [*spec.sensors, *spec.pairs, *spec.tuples, *scene, *spec.hfields]
     for element in [*moving, *looks, *rest]:
         spec.delete(element)
-    _strip_meshes(spec, answers, notes)
+    for key in spec.keys:
+        key.ctrl = key.act = []  # of actuators that are left out, too
+    _strip_meshes(spec, files, answers, notes)
 
 
-def _strip_meshes(spec: mujoco.MjSpec, answers: Answers, notes: Notes) -> None:
+def _strip_meshes(
+    spec: mujoco.MjSpec, files: dict[str, Path], answers: Answers, notes: Notes
+) -> None:
     """Delete shapes that only look, and colliding ones without file if the user says so."""
-    files = {mesh.name: _file_of(spec, mesh) for mesh in spec.meshes}
     missing: dict[bool, set[Path]] = {True: set(), False: set()}
     for geom in spec.geoms:
         file, collides = files.get(geom.meshname), bool(geom.contype or geom.conaffinity)
-        gone = file is not None and not file.is_file()
+        gone = file is not None and (not file.is_file() or file.suffix.lower() in _UNREAD)
         if gone and file is not None and (collides or _weighs(spec, geom)):
             missing[collides].add(file)
         if (gone and collides) or not (collides or _weighs(spec, geom)):
@@ -100,8 +164,9 @@ def _strip_meshes(spec: mujoco.MjSpec, answers: Answers, notes: Notes) -> None:
         )
     if missing[True] and not answers.leave_out_meshes:
         raise notes.wrong(
-            f"meshes of colliding shapes are missing: {_listed(missing[True])}; put them into "
-            f"{min(missing[True]).parent}, or give --leave-out-meshes"
+            "meshes of colliding shapes are missing, or of a kind that MuJoCo does not read: "
+            f"{_listed(missing[True])}; put STL or OBJ files into {min(missing[True]).parent}, "
+            "or give --leave-out-meshes"
         )
     if missing[True]:
         notes.decide("meshes", f"without {_listed(missing[True])}", "--leave-out-meshes")
@@ -122,11 +187,3 @@ def _weighs(spec: mujoco.MjSpec, geom: mujoco.MjsGeom) -> bool:
         body is not None and body.explicitinertial and spec.compiler.inertiafromgeom != always
     )
     return not explicit and geom.mass != 0 and geom.density != 0
-
-
-def _file_of(spec: mujoco.MjSpec, mesh: mujoco.MjsMesh) -> Path | None:
-    """A mesh's file; None for a mesh that is written into the MJCF."""
-    if not mesh.file:
-        return None
-    file = Path(mesh.file).name if spec.strippath else mesh.file
-    return Path(spec.modelfiledir, spec.meshdir, file)

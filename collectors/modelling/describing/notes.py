@@ -1,5 +1,6 @@
 """What describing a robot is told, decides and asks for."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -70,6 +71,11 @@ class Notes:
         return RobotError(f"{self.file}: {message}")
 
 
+def as_argument(name: str) -> str:
+    """A name as the shell and comma-separated options take it."""
+    return shlex.quote(f'"{name}"' if "," in name else name)
+
+
 def joint_values(
     option: str, given: Mapping[str, float], joint_names: tuple[str, ...]
 ) -> np.ndarray:
@@ -92,7 +98,7 @@ def joints_of(chosen: np.ndarray, joint_names: tuple[str, ...]) -> list[str]:
     """Joints chosen by a mask (12,): hip, thigh and calf where all legs' are, else their names."""
     kinds = [kind for k, kind in enumerate(JOINTS_OF_A_LEG) if chosen[k::JOINTS_PER_LEG].all()]
     others = [
-        name
+        as_argument(name)
         for i, name in enumerate(joint_names)
         if chosen[i] and JOINTS_OF_A_LEG[i % JOINTS_PER_LEG] not in kinds
     ]

@@ -128,7 +128,7 @@ def foot_shapes(anatomy: Anatomy, shapes: Sequence[Shape], notes: Notes) -> list
         if not own:
             raise notes.wrong(
                 f"no colliding shape is below the knee of {LEGS[leg]}, "
-                f"{anatomy.joint_names[part - 1]}: give its foot a sphere in the MJCF"
+                f"{anatomy.joint_names[part - 1]}: give its foot a sphere in the file"
             )
         spheres = [_SPHERE_LEAD_M * (shape.kind == _G.mjGEOM_SPHERE) for shape in own]
         reach = [farthest(shape, knee)[1] for shape in own]

@@ -23,7 +23,7 @@ _CHECKS: tuple[Check, ...] = (
     *(contact.standing_sag, contact.weight_on_feet, contact.belly, contact.terrain_heights),
     *(contact.slope_friction, draws.realised_draws, draws.motor_gains, draws.stiff_legs),
     *(draws.action_lag, draws.joint_offset, draws.added_mass, draws.centre_of_mass),
-    *(draws.raised_mass, draws.draws_replaced),
+    *(draws.raised_mass, draws.draws_replaced, draws.impossible_draws),
     *(barriers.walls, barriers.bar, barriers.turned_barrier, barriers.body_force),
     *(barriers.no_ground, barriers.wall_beside, barriers.out_of_reach, barriers.own_barriers),
     *(barriers.too_many_barriers, independence.determinism, independence.neighbours),

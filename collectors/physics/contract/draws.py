@@ -6,7 +6,7 @@ import numpy as np
 
 from collectors.physics.contract import scene
 from collectors.physics.interface import PhysicsBackend
-from collectors.robots.robot import LEGS
+from collectors.robots.robot import LEGS, RobotError
 from collectors.scenarios.randomisation import DRAWS, draw_randomisation
 from collectors.timing import GRAVITY_MS2
 
@@ -141,6 +141,21 @@ def draws_replaced(make: scene.Make) -> str:
     near = scene.tolerance(backend, 0.0, 1e-4)
     off = scene.require_close("response, rad", response[0], response[1], near)
     return f"responses differ by {off:.1g} rad"
+
+
+def impossible_draws(make: scene.Make) -> str:
+    """Draws that no robot can have are refused, by the robot's and the draw's name."""
+    backend = make(1, 1)
+    impossible = {draw.name: draw.least - 1 for draw in DRAWS if draw.least > -np.inf}
+    for name, value in (impossible | {"base_mass_offset_kg": -100.0}).items():
+        said = "nothing"
+        try:
+            backend.reset(0, scene.in_the_air(draws=scene.draws_with(**{name: value})))
+        except RobotError as error:
+            said = str(error)
+        named = scene.ROBOT.name in said and f"{name} {value:g}" in said
+        scene.require(named, f"{name} {value:g} has to be refused; the back end said: {said}")
+    return ", ".join(["mass", *impossible])
 
 
 def _hanging(make: scene.Make, draws: Sequence[np.ndarray]) -> PhysicsBackend:

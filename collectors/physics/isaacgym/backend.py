@@ -31,7 +31,13 @@ from collectors.physics.mujoco.urdf import robot_urdf
 from collectors.robots.kinematics import standing_height_m
 from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from collectors.scenarios.passages import MAX_BARRIERS
-from collectors.scenarios.randomisation import COM_OFFSET, DRAW_INDEX, DRAWS, JOINT_OFFSET
+from collectors.scenarios.randomisation import (
+    COM_OFFSET,
+    DRAW_INDEX,
+    DRAWS,
+    JOINT_OFFSET,
+    check_draws,
+)
 from collectors.scenarios.terrains import tile_heights
 from collectors.timing import DECIMATION, GRAVITY_MS2, SUBSTEP_S
 
@@ -164,6 +170,8 @@ class IsaacGymBackend:
         """See `PhysicsBackend.reset`."""
         if len(start.barriers) > MAX_BARRIERS:
             raise ValueError(f"{len(start.barriers)} barriers; a model holds {MAX_BARRIERS}")
+        trunk = self._model.body(self._robot.trunk_body)
+        check_draws(self._robot, float(trunk.mass[0]), start.draws)
         draws = self.realised(start.draws)
         self._wanted[index] = FixedPart(
             self._tiles.number(start.tile),

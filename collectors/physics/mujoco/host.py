@@ -8,7 +8,7 @@ from collectors.physics.interface import PhysicsState, RobotStart
 from collectors.physics.mujoco.model import sensor_slices, write_barriers, write_tile
 from collectors.robots.robot import N_JOINTS, RobotCard
 from collectors.rotations import lengths
-from collectors.scenarios.randomisation import COM_OFFSET, DRAW_INDEX, JOINT_OFFSET
+from collectors.scenarios.randomisation import COM_OFFSET, DRAW_INDEX, JOINT_OFFSET, check_draws
 
 
 def write_start(
@@ -25,6 +25,7 @@ def write_start(
     """
     draws = start.draws
     trunk = nominal.body(robot.trunk_body).id
+    check_draws(robot, float(nominal.body_mass[trunk]), draws)
     feet = [nominal.geom(name).id for name in robot.foot_geoms]
     mass = nominal.body_mass[trunk] + draws[DRAW_INDEX["base_mass_offset_kg"]]
     model.body_mass[trunk] = mass

@@ -1,6 +1,7 @@
 """Types of the command line's values; a wrong one is refused in one line."""
 
 import argparse
+import csv
 from math import isfinite
 from pathlib import Path
 
@@ -8,8 +9,9 @@ from collectors.simulators import check_backend
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Comma-separated names."""
-    return tuple(name for name in (part.strip() for part in text.split(",")) if name)
+    """Comma-separated names; one that holds a comma is in double quotes."""
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    return tuple(name for row in rows for part in row if (name := part.strip()))
 
 
 MOST_NUMBERS = 1_000_000
@@ -90,8 +92,10 @@ def simulator(text: str) -> str:
 
 def _pairs(text: str) -> list[tuple[str, str]]:
     """NAME=VALUE,NAME=VALUE; ValueError for anything else."""
-    found = [tuple(part.split("=")) for part in names(text)]
-    return [(name, value) for name, value in found]
+    found = [part.rpartition("=") for part in names(text)]
+    if not all(name for name, _, _ in found):
+        raise ValueError(text)
+    return [(name, value) for name, _, value in found]
 
 
 def _number(text: str) -> float:

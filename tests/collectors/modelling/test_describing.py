@@ -2,10 +2,12 @@
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
+import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import mujoco
 import numpy as np
@@ -17,8 +19,9 @@ from collectors.modelling.describing.describe import Described, describe, init_r
 from collectors.modelling.describing.notes import Answers
 from collectors.physics.mujoco.model import build_model
 from collectors.physics.mujoco.stiffness import stiffness
+from collectors.physics.mujoco.urdf import robot_urdf
 from collectors.robots.kinematics import LegKinematics
-from collectors.robots.robot import KNEES, N_JOINTS, N_LEGS, RobotError
+from collectors.robots.robot import KNEES, N_JOINTS, N_LEGS, RobotError, load_robot
 from tests.collectors.making import robot_of_another_shape
 from tests.collectors.robots.menagerie_files import FOOT, menagerie_file, turned_file
 
@@ -31,6 +34,8 @@ WHOLE = (
 )
 """Edits after which no file is missing."""
 SERVO = 'kp="90" kv="2"'
+QUOTE = {'"': "&quot;"}
+BOX = (0.25, 0.1, 0.06)
 
 
 def init(tmp_path: Path, *edits: tuple[str, str], answers: Answers | None = None) -> Described:
@@ -118,6 +123,38 @@ def test_masses_and_inertias_are_the_files(tmp_path: Path) -> None:
         poses.append((inertia[np.ix_(order, order)], data.subtree_com[1] - data.xpos[1]))
     np.testing.assert_allclose(poses[0][0], poses[1][0], atol=2e-5)
     np.testing.assert_allclose(poses[0][1], poses[1][1], atol=1e-5)
+
+
+HOSTILE = st.text("-<>&'\"=,é犬 x", min_size=1, max_size=6)
+
+
+@settings(max_examples=10)
+@given(HOSTILE, HOSTILE)
+def test_what_is_written_is_strict_xml_and_read_again_as_the_same_robot(
+    tmp_path_factory: pytest.TempPathFactory, model: str, joint: str
+) -> None:
+    """Whatever the model, its file and a joint are called."""
+    folder = tmp_path_factory.mktemp("again")
+    edits = (("Beast", escape(model, QUOTE)), ("LF_HAA", escape(f"{joint}!", QUOTE)))
+    path = menagerie_file(folder, *edits).rename(folder / f"--{model}.xml")
+    robot = init_robot(path, folder / "once", Answers(name="mine", trunk_half_size_m=BOX)).robot
+    assert ET.parse(robot.mjcf_path).getroot().get("model") == "mine"
+    assert robot.joint_names[0] == f"{joint}!"
+
+    def by_joint(values: np.ndarray) -> dict[str, float]:
+        return dict(zip(robot.joint_names, values.tolist(), strict=True))
+
+    answers = Answers(
+        torque_nm=by_joint(robot.torque_limit_nm),
+        pose_rad=by_joint(robot.default_joint_pos_rad),
+        kp=by_joint(robot.kp_nm_per_rad),
+        kd=by_joint(robot.kd_nms_per_rad),
+    )
+    again = init_robot(robot.mjcf_path, folder / "again", answers).robot
+    assert again.mjcf_path.read_bytes() == robot.mjcf_path.read_bytes()
+    cards = [json.loads(each.path.read_text()) for each in (robot, again)]
+    assert cards[0].pop("source") != cards[1].pop("source")
+    assert cards[0] == cards[1]
 
 
 @settings(max_examples=15)
@@ -297,6 +334,219 @@ def test_a_trunk_without_free_joint_gets_one(tmp_path: Path) -> None:
     assert decided(described, "trunk") == "base (it carries the legs; a free joint is added)"
 
 
+BALL = '<body name="ball" pos="1 0 0"><freejoint/><geom size="0.1"/></body>'
+GOAL = '<body name="goal" mocap="true"/>'
+HILLS = '<body><geom type="hfield" hfield="hills"/></body>'
+ROPE = '<fixed name="rope"><joint joint="LF_HAA" coef="1"/></fixed>'
+CONTROLS = "0 " * 12
+
+
+@pytest.mark.parametrize(
+    ("scene", "assets", "actuators", "after", "keyed", "more_qpos"),
+    [
+        ("", "", '<motor tendon="rope"/>', f"<tendon>{ROPE}</tendon>", "ctrl='{}0'", ""),
+        ("", "", '<intvelocity site="imu" kp="1" actrange="-1 1"/>', "", "act='0'", ""),
+        ("", "", '<adhesion body="LF_FOOT" ctrlrange="0 1"/>', "", "ctrl='{}1'", ""),
+        (
+            GOAL,
+            "",
+            "",
+            '<equality><weld body1="goal" body2="base"/></equality>',
+            "mpos='1 1 1'",
+            "",
+        ),
+        (BALL, "", "", "", "ctrl='{}' qvel='" + "0 " * 24 + "'", " 1 0 0 1 0 0 0"),
+        (HILLS, '<hfield name="hills" file="gone.png" size="1 1 1 1"/>', "", "", "", ""),
+        ("", "", "", '<sensor><framepos objtype="geom" objname="floor"/></sensor>', "", ""),
+        ("", "", "", '<contact><pair geom1="floor" geom2="LF"/></contact>', "", ""),
+    ],
+    ids=["tendon", "activation", "adhesion", "mocap", "ball", "hills", "sensor", "pair"],
+)
+def test_what_is_left_out_takes_along_what_refers_to_it(
+    tmp_path: Path,
+    scene: str,
+    assets: str,
+    actuators: str,
+    after: str,
+    keyed: str,
+    more_qpos: str,
+) -> None:
+    path = menagerie_file(
+        tmp_path / "collection",
+        ("</worldbody>", f"{scene}</worldbody>"),
+        ("</asset>", f"{assets}</asset>"),
+        ("</actuator>", f"{actuators}</actuator>{after}"),
+        ('"/></keyframe>', f'{more_qpos}" {keyed.format(CONTROLS)}/></keyframe>'),
+    )
+    mujoco.MjSpec.from_file(str(path))
+    described = init_robot(path, tmp_path / "robot", Answers())
+    assert decided(described, "default pose, rad").endswith("(key frame 'home')")
+
+
+def test_of_two_quadrupeds_one_is_taken_and_the_other_named(tmp_path: Path) -> None:
+    path = menagerie_file(tmp_path, *WHOLE)
+    spec, other = (mujoco.MjSpec.from_file(str(path)) for _ in range(2))
+    for key in spec.keys:
+        spec.delete(key)
+    spec.attach(other, prefix="b_", frame=spec.worldbody.add_frame(pos=[2, 0, 0]))
+    spec.compile()
+    (tmp_path / "two.xml").write_text(spec.to_xml())
+    described = init_robot(tmp_path / "two.xml", tmp_path / "robot", Answers(knees="inward"))
+    source = "bodies of other joints: b_base (one robot is taken, base)"
+    assert decided(described, "left out") == source
+
+
+def write_box(path: Path, half: float) -> None:
+    """A cube as OBJ."""
+    corners = (half * (2.0 * np.array([*np.ndindex(2, 2, 2)]) - 1)).tolist()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"v {x} {y} {z}\n" for x, y, z in corners) + "f 1 2 3\nf 6 7 8\n")
+
+
+@pytest.mark.parametrize("root", ['<attach model="pup" prefix="b_"/>', ""], ids=["whole", "body"])
+def test_attached_models_have_mesh_folders_of_their_own(tmp_path: Path, root: str) -> None:
+    """Also where another model has a mesh of that name, and where an include attaches it."""
+    block = 'name="block" vertex="-.02 -.02 -.02 .02 -.02 -.02 -.02 .02 -.02 .02 .02 -.02\n      '
+    block += '-.02 -.02 .02 .02 -.02 .02 -.02 .02 .02 .02 .02 .02"'
+    edits = (*WHOLE[:2], ('<mesh file="shell.obj"/>', ""), (block, 'name="block" file="block.obj"'))
+    path = menagerie_file(tmp_path / "pup", *edits, foot='type="mesh" mesh="block"')
+    write_box(tmp_path / "pup" / "assets" / "block.obj", 0.02)
+    write_box(tmp_path / "crate" / "assets" / "block.obj", 0.5)
+    crate = tmp_path / "crate" / "crate.xml"
+    crate.write_text(
+        '<mujoco><compiler meshdir="assets"/><asset><mesh name="block" file="block.obj"/></asset>'
+        '<worldbody><body name="crate"><geom type="mesh" mesh="block"/></body></worldbody></mujoco>'
+    )
+    (tmp_path / "models.xml").write_text(
+        '<mujoco><asset><model name="crate" file="crate/crate.xml"/>'
+        '<model name="pup" file="pup/beast.xml"/></asset></mujoco>'
+    )
+    pup = root or '<frame><attach model="pup" body="base" prefix="b_"/></frame>'
+    crate_too = '<body pos="3 0 0"><attach model="crate" body="crate" prefix="c_"/></body>'
+    (tmp_path / "scene.xml").write_text(
+        f'<mujoco model="scene"><include file="models.xml"/><worldbody>{crate_too}{pup}</worldbody>'
+        "</mujoco>"
+    )
+    alone = init_robot(path, tmp_path / "alone", Answers(knees="inward")).robot
+    robot = init_robot(tmp_path / "scene.xml", tmp_path / "there", Answers(knees="inward")).robot
+    assert robot.joint_names == tuple(f"b_{name}" for name in alone.joint_names)
+    assert robot.foot_radius_m == alone.foot_radius_m == 0.02
+    np.testing.assert_allclose(robot.foot_offset_m, alone.foot_offset_m, atol=1e-6)
+    (tmp_path / "pup" / "assets" / "block.obj").unlink()
+    assert "block.obj" in refusal(tmp_path / "scene.xml", knees="inward")
+
+
+GO1 = load_robot("go1")
+URDF = robot_urdf(GO1, build_model(GO1)).text
+FOOT_SPHERE = f'<sphere radius="{GO1.foot_radius_m}" />'
+KNOWN = {
+    "kp": dict.fromkeys(("hip", "thigh", "calf"), 35.0),
+    "kd": dict.fromkeys(("hip", "thigh", "calf"), 1.0),
+}
+
+
+def urdf_file(path: Path, *edits: tuple[str, str]) -> Path:
+    """Go1 as `robot_urdf` writes it, with parts replaced."""
+    text = URDF
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+LINK = '<robot name="go1">\n  <link name="trunk">'
+ON_BASE = '<joint name="fix" type="{}"><parent link="base"/><child link="trunk"/></joint>'
+VISUAL = '<visual><geometry><mesh filename="package://go1/hull.dae"/></geometry></visual>'
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        "",
+        '<link name="base"/>' + ON_BASE.format("fixed"),
+        '<link name="base"/>' + ON_BASE.format("floating"),
+    ],
+    ids=["bare", "fixed", "floating"],
+)
+def test_a_urdf_becomes_the_robot_that_it_was_written_from(tmp_path: Path, root: str) -> None:
+    edits = [(LINK, f'<robot name="go1">{root}<link name="trunk">{VISUAL}')]
+    if "base" in root:
+        edits.append(('name="base"', 'name="world"' if "floating" in root else 'name="base"'))
+        edits.append(('link="base"', 'link="world"' if "floating" in root else 'link="base"'))
+    path = urdf_file(tmp_path / "go1.urdf", *edits)
+    answers = Answers(name="mine", knees="backward", **KNOWN)
+    described = init_robot(path, tmp_path / "robot", answers)
+    robot = described.robot
+    assert robot.joint_names == GO1.joint_names
+    assert decided(described, "left out") == "1 visual shapes (they do not collide)"
+    assert robot.mass_kg == pytest.approx(GO1.mass_kg, abs=1e-3)
+    np.testing.assert_array_equal(robot.torque_limit_nm, GO1.torque_limit_nm)
+    for key in ("hip_offset_m", "thigh_offset_m", "knee_offset_m", "foot_offset_m"):
+        np.testing.assert_allclose(getattr(robot, key), getattr(GO1, key), atol=2e-4)
+    for key in ("joint_lower_rad", "joint_upper_rad"):
+        np.testing.assert_allclose(getattr(robot, key), getattr(GO1, key), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("package://go1_description/meshes/foot.obj", "src/go1_description/meshes/foot.obj"),
+        ("package://go1_description/meshes/foot.obj", "src/other/meshes/foot.obj"),
+        ("package://spot_meshes/foot.obj", "src/spot_meshes/foot.obj"),
+        ("../meshes/foot.obj", "src/other/meshes/foot.obj"),
+        ("file://{}/foot.obj", "foot.obj"),
+    ],
+    ids=["named", "folder-of-another-name", "beside", "relative", "file"],
+)
+def test_a_urdfs_meshes_are_found(tmp_path: Path, name: str, there: str) -> None:
+    mesh = f'<mesh filename="{name.format(tmp_path)}"/>'
+    path = urdf_file(tmp_path / "src" / "other" / "urdf" / "go1.urdf", (FOOT_SPHERE, mesh))
+    answers = {"name": "mine", "knees": "backward", **KNOWN}
+    said = refusal(path, **answers)
+    assert "does not read: foot.obj; put STL or OBJ files into" in said
+    write_box(tmp_path / there, 0.03)
+    assert init_robot(path, tmp_path / "robot", Answers(**answers)).robot.foot_radius_m == 0.03
+
+
+MESH = '<mesh filename="package://{}/foot.{}"/>'
+
+
+@pytest.mark.parametrize(
+    ("edits", "complaint"),
+    [
+        ([(FOOT_SPHERE, MESH.format("a", "dae"))], "MuJoCo does not read: foot.dae; put STL or"),
+        (
+            [
+                (FOOT_SPHERE, MESH.format("a", "stl")),
+                ('<box size="', MESH.format("b", "stl") + '<box size="'),
+            ],
+            "MuJoCo takes package://a/foot.stl and package://b/foot.stl for one mesh",
+        ),
+        (
+            [
+                (
+                    '<robot name="go1">',
+                    '<robot name="go1" xmlns:xacro="http://www.ros.org/wiki/xacro">'
+                    '<xacro:include filename="x"/>',
+                )
+            ],
+            "it is a xacro file; make its URDF first",
+        ),
+        ([('effort="', 'effort="0" was="')], "give --torque hip=NM,thigh=NM,calf=NM"),
+        ([('type="revolute"', 'type="prismatic"')], "is no hinge"),
+    ],
+    ids=["dae", "one-name", "xacro", "no-effort", "prismatic"],
+)
+def test_what_a_urdf_lacks_gets_one_line(
+    tmp_path: Path, edits: list[tuple[str, str]], complaint: str
+) -> None:
+    (tmp_path / "foot.dae").write_text("<COLLADA/>")
+    path = urdf_file(tmp_path / "go1.urdf", *edits)
+    assert complaint in refusal(path, name="mine", knees="backward")
+
+
 def test_the_barest_file_is_enough(tmp_path: Path) -> None:
     """No names, actuators, free joint, key frame or armature, and two joints of one body."""
     spec = mujoco.MjSpec()
@@ -349,7 +599,7 @@ def test_files_that_are_missing_are_named_only_if_they_collide(tmp_path: Path) -
         ('type="sphere" size="0.03"', 'type="mesh" mesh="shell"'),
     )
     said = refusal(path)
-    assert "meshes of colliding shapes are missing: shell.obj; put them into" in said
+    assert "MuJoCo does not read: shell.obj; put STL or OBJ files into" in said
     assert said.endswith("/assets, or give --leave-out-meshes")
     assert "--trunk-box X,Y,Z" in refusal(path, leave_out_meshes=True)
     answers = Answers(leave_out_meshes=True, trunk_half_size_m=(0.2, 0.06, 0.05))
@@ -360,6 +610,7 @@ def test_files_that_are_missing_are_named_only_if_they_collide(tmp_path: Path) -
     assert "without <inertial> have their mass from meshes that are missing" in refusal(path)
 
 
+RANGES = (40, 100, 150)
 UNLIMITED = (f'{SERVO} forcerange="-40 40"', SERVO)
 TOE = ('name="LF_KFE" class="knee"/>', 'name="LF_KFE" class="knee"/><joint name="toe"/>')
 FOOTLESS = (
@@ -415,6 +666,21 @@ LIGHT = (
         (FOOTLESS, {}, "no colliding shape is below the knee of FL, LF_KFE: give its foot"),
         ([('pos="0.22 -0.05 0"', 'pos="0.22 0.15 0"')], {}, "the trunk's x has to point forwards"),
         ([('forcerange="-40 40"', 'forcerange="-3 3"')], {}, "and its torque limit is 3"),
+        ([('forcerange="-40 40"', 'forcerange="0 40"')], {}, "give --torque hip=NM,thigh=NM,calf"),
+        ([('angle="degree"', 'angle="radian"')], {}, "its joints turn by 40 to 150 rad: degrees"),
+        (
+            [
+                (f'range="-{end} {end}"', f'range="-{end / 57:.4f} {end / 57:.4f}"')
+                for end in RANGES
+            ],
+            {},
+            "its joints turn by 0.0122 to 0.0459 rad: degrees and radians are mixed up",
+        ),
+        (
+            [('mass="8"', 'mass="0.7"')],
+            {},
+            "robot 'beast': base_mass_offset_kg -1 leaves -0.187 of 0.813 kg of 'base'",
+        ),
         (LIGHT, {}, "no gains are stable at the physics step of 5 ms"),
     ],
 )

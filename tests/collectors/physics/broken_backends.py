@@ -8,7 +8,7 @@ from collectors.physics import make_backend
 from collectors.physics.contract.scene import ROBOT, STATE_NAMES
 from collectors.physics.interface import PhysicsState, RobotStart
 from collectors.rotations import rotate, rotate_inverse
-from collectors.scenarios.randomisation import DRAW_INDEX, nominal_draws
+from collectors.scenarios.randomisation import DRAW_INDEX, DRAWS, nominal_draws
 
 
 class Wrapped:
@@ -151,6 +151,13 @@ class ResetsANeighbour(Wrapped):
         super().reset(index, start)
         if index + 1 < self.num_robots:
             super().reset(index + 1, start)
+
+
+class TakesImpossibleDraws(Wrapped):
+    """Simulates what is nearest to draws that no robot can have."""
+
+    def heard(self, start: RobotStart) -> RobotStart:
+        return replace(start, draws=np.clip(start.draws, [draw.low for draw in DRAWS], None))
 
 
 class Trembles(Wrapped):

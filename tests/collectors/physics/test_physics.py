@@ -27,6 +27,7 @@ BROKEN = {
     broken.GroundTooHigh: "terrain-heights",
     broken.BarriersUnturned: "turned-barrier",
     broken.ResetsANeighbour: "partial-reset",
+    broken.TakesImpossibleDraws: "impossible-draws",
     broken.Trembles: "determinism",
 }
 OF_DRAW = {

@@ -73,8 +73,8 @@ def test_what_is_asked_for_can_be_given(run: Run, tmp_path: Path) -> None:
         ("x.xml", "kp = 35", "x.xml: it cannot be read as XML: syntax error"),
         ("x.xml", "<mujoco><robot/></mujoco>", "x.xml: XML Error: Schema violation"),
         ("x.xml", "<mujoco/>", "x.xml: it has no moving joints"),
-        ("x.xml", "<html/>", "x.xml: it is no MJCF: its root is <html>, not <mujoco>"),
-        ("x.urdf", '<robot name="x"/>', "x.urdf: it is a URDF; open it with MuJoCo and save it"),
+        ("x.xml", "<html/>", "x.xml: it is no MJCF or URDF: its root is <html>"),
+        ("x.urdf", '<robot name="x"><link name="a"/></robot>', "x.urdf: it has no moving joints"),
     ],
 )
 def test_what_is_no_mjcf_gets_one_line(
