@@ -117,7 +117,7 @@ class PhysicsBackend(Protocol):
         ...
 
     def reset(self, index: int, start: RobotStart) -> None:
-        """Start robot `index`; other robots are untouched. RobotError as `check_draws`.
+        """Start robot `index`; others are untouched. RobotError as `randomisation.check_draws`.
 
         `state` shows the start at once: joints at rest, feet where kinematics puts them, no force
         and no torque.

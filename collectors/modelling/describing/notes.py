@@ -73,7 +73,8 @@ class Notes:
 
 def as_argument(name: str) -> str:
     """A name as the shell and comma-separated options take it."""
-    return shlex.quote(f'"{name}"' if "," in name else name)
+    quoted = '"' + name.replace('"', '""') + '"'
+    return shlex.quote(quoted if set(name) & {",", '"'} else name)
 
 
 def joint_values(

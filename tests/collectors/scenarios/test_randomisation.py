@@ -1,13 +1,17 @@
 """Domain randomisation draws."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.robots.robot import RobotError, load_robot
 from collectors.scenarios.randomisation import (
+    DRAW_INDEX,
     DRAW_NAMES,
     DRAWS,
     N_DRAWS,
+    check_draws,
     draw_randomisation,
     nominal_draws,
     standardised,
@@ -58,3 +62,18 @@ def test_standardised_draws_run_from_minus_one_to_one() -> None:
     np.testing.assert_array_equal(standardised(high), 1.0)
     assert standardised(np.stack([low, high])).shape == (2, N_DRAWS)
     assert standardised(low).dtype == np.float32
+
+
+@pytest.mark.parametrize("name", DRAW_NAMES)
+def test_a_draw_has_to_be_a_number_and_where_it_scales_positive(name: str) -> None:
+    robot, draws = load_robot(), nominal_draws()
+    check_draws(robot, 1.01)  # the lowest of all
+    for value in (np.nan, np.inf, -np.inf):
+        draws[DRAW_INDEX[name]] = value
+        with pytest.raises(RobotError, match=f"aliengo.*{name}"):
+            check_draws(robot, 13.0, draws)
+
+
+def test_an_offset_leaves_the_trunk_some_mass() -> None:
+    with pytest.raises(RobotError, match="base_mass_offset_kg -1 leaves 0 of 1 kg of 'trunk'"):
+        check_draws(load_robot(), 1.0)

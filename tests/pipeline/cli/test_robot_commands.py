@@ -80,6 +80,11 @@ def test_what_looks_wrong_is_said_and_can_be_used(run: Run, tmp_path: Path) -> N
         (changed("default_joint_pos_rad", 0, 2.0), (), "outside its limits -1.047 to 1.047"),
         ({}, [("</mujoco>", "")], "mine.xml: XML parse error"),
         ({"kp_nm_per_rad": 1.0}, (), "under its own weight FL_calf_joint sags by 4.9 rad"),
+        (
+            {"mass_kg": 8.34},
+            [('mass="5.561"', 'mass="0.8"')],
+            "base_mass_offset_kg -1 leaves -0.2 of 0.8 kg of 'trunk'; its mass has to",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from PIL import Image
 from collectors.robots.robot import load_robot
 from tests.collectors.robots.menagerie_files import menagerie_file
 from tests.pipeline.command_line import Run, assert_refused
+
+QUOTE = {'"': "&quot;"}
 
 
 @pytest.fixture
@@ -98,6 +102,30 @@ def test_a_biped_and_five_legs_get_one_line(run: Run, tmp_path: Path) -> None:
     assert_refused(run("robot", "init", five, *arguments), said)
     weld = "--weld", "LM_HAA,LM_HFE,LM_KFE"
     assert run("robot", "init", five, *arguments, *weld).code == 0
+
+
+def test_the_advice_for_names_with_commas_and_equals_signs_works(run: Run, tmp_path: Path) -> None:
+    tail = '<body><joint name="{}" axis="0 1 0"/><geom class="collision" size="0.01 0.01"/></body>'
+    names = ("a,b", '"tip" = 2', "c")
+    beast = menagerie_file(
+        tmp_path / "collection",
+        ('<site name="imu"/>', "".join(tail.format(escape(each, QUOTE)) for each in names)),
+        ('<sensor><gyro name="gyro" site="imu"/></sensor>', ""),
+        ('qpos="0 0 0.35 1 0 0 0 ', 'qpos="0 0 0.35 1 0 0 0 0 0 0 '),
+        ("LF_HAA", "LF,HAA=1"),
+        ('forcerange="-40 40"', ""),
+    )
+    command = ["robot", "init", beast, "--out", tmp_path / "out", "--limit", '"LF,HAA=1"=-0.5:0.5']
+    outcome = run(*command)
+    assert_refused(outcome, "joints of no leg; to fix them give --weld ")
+    command += ["--weld", *shlex.split(outcome.err.partition("give --weld ")[2])]
+    torque = '"LF,HAA=1"=30,hip=31,thigh=40,calf=40'
+    assert_refused(run(*command), "give --torque hip=NM,thigh=NM,calf=NM")
+    assert run(*command, "--torque", torque).code == 0
+    robot = load_robot(str(tmp_path / "out"))
+    assert robot.joint_names[0] == "LF,HAA=1"
+    assert robot.torque_limit_nm[::3].tolist() == [30, 31, 31, 31]
+    assert robot.joint_upper_rad[0] == 0.5
 
 
 def test_no_file_and_a_folder_in_use_get_one_line(run: Run, beast: Path, tmp_path: Path) -> None:
