@@ -439,7 +439,7 @@ def test_attached_models_have_mesh_folders_of_their_own(tmp_path: Path, root: st
 GO1 = load_robot("go1")
 URDF = robot_urdf(GO1, build_model(GO1)).text
 FOOT_SPHERE = f'<sphere radius="{GO1.foot_radius_m}" />'
-KNOWN = {
+KNOWN: dict[str, Any] = {
     "kp": dict.fromkeys(("hip", "thigh", "calf"), 35.0),
     "kd": dict.fromkeys(("hip", "thigh", "calf"), 1.0),
 }
@@ -456,25 +456,17 @@ def urdf_file(path: Path, *edits: tuple[str, str]) -> Path:
     return path
 
 
-LINK = '<robot name="go1">\n  <link name="trunk">'
-ON_BASE = '<joint name="fix" type="{}"><parent link="base"/><child link="trunk"/></joint>'
+LINK = '<link name="trunk">'
+ROOT = '<link name="{0}"/><joint name="{0}" type="{1}"><parent link="{0}"/>'
+ROOT += '<child link="trunk"/></joint>'
 VISUAL = '<visual><geometry><mesh filename="package://go1/hull.dae"/></geometry></visual>'
 
 
 @pytest.mark.parametrize(
-    "root",
-    [
-        "",
-        '<link name="base"/>' + ON_BASE.format("fixed"),
-        '<link name="base"/>' + ON_BASE.format("floating"),
-    ],
-    ids=["bare", "fixed", "floating"],
+    "root", ["", ROOT.format("base", "fixed"), ROOT.format("world", "floating")]
 )
 def test_a_urdf_becomes_the_robot_that_it_was_written_from(tmp_path: Path, root: str) -> None:
-    edits = [(LINK, f'<robot name="go1">{root}<link name="trunk">{VISUAL}')]
-    if "base" in root:
-        edits.append(('name="base"', 'name="world"' if "floating" in root else 'name="base"'))
-        edits.append(('link="base"', 'link="world"' if "floating" in root else 'link="base"'))
+    edits = [(LINK, f"{root}{LINK}{VISUAL}")]
     path = urdf_file(tmp_path / "go1.urdf", *edits)
     answers = Answers(name="mine", knees="backward", **KNOWN)
     described = init_robot(path, tmp_path / "robot", answers)
