@@ -22,6 +22,7 @@ class StreamSettings(TypedDict, total=False):
     return_to_go: bool
     last_action: bool
     transitions: bool
+    executed_actions: tuple[int, int] | None
     partial_returns: bool
     drop_last: bool
     smallest_batch: int
@@ -52,6 +53,9 @@ class StreamConfig:
             terminated, (B, K) bool. Time limits and cut-offs are not terminal. After the last step
             comes the episode's ``final_obs`` and no action (zeros); where no ``final_obs`` is
             stored, ``mask`` is false for the last step of an episode that did not terminate.
+        executed_actions: (start, stop) within ``obs`` of the previous step's executed action. Then
+            ``action`` and ``next_action`` are the executed actions that the next observation shows;
+            at an episode's last step, where no ``final_obs`` is stored, the stored action.
         partial_returns: accept cut-off episodes, with the sum of their stored rewards.
         drop_last: drop windows that do not fill a batch on every rank.
         smallest_batch: an epoch's last batch joins the previous one if all ranks together have
@@ -76,6 +80,7 @@ class StreamConfig:
     return_to_go: bool = False
     last_action: bool = False
     transitions: bool = False
+    executed_actions: tuple[int, int] | None = None
     partial_returns: bool = False
     drop_last: bool = False
     smallest_batch: int = 1

@@ -115,7 +115,8 @@ class Materialised:
     def final_obs(self) -> np.ndarray | None:
         """DatasetError: a copy holds fields of steps only."""
         raise DatasetError(
-            f"the copy {self.path} has no final observations; stream transitions from the selection"
+            f"the copy {self.path} has no final observations; stream transitions and "
+            "executed actions from the selection"
         )
 
     def verify(self) -> list[str]:

@@ -31,6 +31,8 @@ class Column:
 
     shape: tuple[int, ...]
     dtype: np.dtype
+    shown: tuple[int, int] | None = None
+    """Place in ``obs`` where the next step shows it, see ``StreamConfig.executed_actions``."""
 
     @property
     def width(self) -> int:
@@ -219,7 +221,20 @@ class PoolReader:
             target[:, 0] = returns_to_go(rewards, starts, lengths)
         else:
             selection.read_unit(name, unit, target.reshape(-1, *self._columns[name].shape))
+            if (shown := self._columns[name].shown) is not None:
+                _put_shown(target, slice(*shown), selection, unit)
         pool.filled.add((number, name))
+
+
+def _put_shown(target: np.ndarray, shown: slice, selection: Selection, unit: Unit) -> None:
+    """Replace a unit's rows by what the next observations show, the last of an episode if known."""
+    starts, lengths = selection.unit_rows(unit)
+    last = starts + lengths - 1
+    final = target[last]
+    if FINAL_OBS in selection.schema.names("episode"):
+        final = selection.read_unit(FINAL_OBS, unit)[:, shown]
+    target[:-1] = selection.read_unit(OBS, unit)[1:, shown]
+    target[last] = final
 
 
 def gather(

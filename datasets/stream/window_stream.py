@@ -8,6 +8,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,7 +84,8 @@ class WindowStream:
             raise DatasetError(f"field {taken.pop()!r} has the name of a batch's own entry")
         need = config.return_to_go or config.transitions
         self._ending = source.ending() if need else None
-        self._finals = source.final_obs() if config.transitions else None
+        follows = config.transitions or config.executed_actions
+        self._finals = source.final_obs() if follows else None
         if self._ending is not None and config.return_to_go and not config.partial_returns:
             check_complete(self._ending)
         self._buffers = _Buffers(handed_out, config)
@@ -310,6 +312,10 @@ def _columns(
             )
     fields = list(dict.fromkeys([*config.fields, *made.values()]))
     read = source.columns(fields, config.return_to_go)
+    if (shown := config.executed_actions) is not None and ACTION in read:
+        if read[ACTION].shape != (shown[1] - shown[0],):
+            raise DatasetError(f"executed_actions {shown} is no place for {read[ACTION].shape}")
+        read[ACTION] = replace(read[ACTION], shown=shown)
     return read, columns | {name: read[of] for name, of in made.items()}
 
 

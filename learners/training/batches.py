@@ -29,17 +29,19 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
     """
     assert config.prefix_len is not None, "a run settles it"
     objective, schema = OBJECTIVES[config.objective], selection.schema
+    executed = executed_place(config, schema)
     return selection.windows(
         window_len=config.window_len,
         prefix_len=config.prefix_len,
         batch_size=ranks.share(config.batch_size),
-        fields=objective_fields(objective, schema),
+        fields=objective_fields(objective, schema, executed is not None),
         seed=seed,
         rank=ranks.rank,
         world_size=ranks.world_size,
         smallest_batch=max(1, config.batch_size // 2),
         return_to_go=objective.tokens == "return",
-        transitions=bool(objective.values) or executed_slice(config, schema) is not None,
+        transitions=bool(objective.values),
+        executed_actions=executed,
         last_action=needs_last_action(objective.tokens, schema.field("obs").slices),
         pin_memory=ranks.device.type == "cuda",
     )
@@ -65,21 +67,9 @@ def with_bodies(batches: Iterable[Batch], selection: Selection) -> Iterator[Batc
         yield {**batch, BODY: bodies[batch["episode"]]}
 
 
-def executed_slice(config: TrainConfig, schema: Schema) -> slice | None:
-    """Where an observation shows the executed action before it, if that is to be learned."""
-    shown = schema.field("obs").slices.get(LAST_ACTION)
-    return slice(*shown) if config.executed_actions and shown else None
-
-
-def training_batches(
-    config: TrainConfig, batches: Iterable[Batch], selection: Selection
-) -> Iterator[Batch]:
-    """The stream's batches with bodies, and with the executed actions where they are learned."""
-    shown = executed_slice(config, selection.schema)
-    for batch in with_bodies(batches, selection):
-        if shown is not None:
-            batch["action"] = batch["next_obs"][..., shown]
-        yield batch
+def executed_place(config: TrainConfig, schema: Schema) -> tuple[int, int] | None:
+    """(start, stop) in `obs` of the executed action before it; None if it is not to be learned."""
+    return schema.field("obs").slices.get(LAST_ACTION) if config.executed_actions else None
 
 
 class TrainingBatches:
@@ -87,16 +77,13 @@ class TrainingBatches:
 
     def __init__(self, config: TrainConfig, selection: Selection, ranks: Ranks) -> None:
         self.stream = open_stream(config, selection, ranks, config.seed)
-        self._config, self._selection = config, selection
+        self._batch_size, self._selection = config.batch_size, selection
 
     def __iter__(self) -> Iterator[tuple[str, Batch]]:
         """Batches with their positions in words."""
-        batches = training_batches(self._config, self.stream, self._selection)
         while True:
             state = self.stream.state_dict()
-            batch = next(batches, None)
-            if batch is None:
-                batches = training_batches(self._config, self.stream, self._selection)
-                continue
-            number = state["cursor"] // self._config.batch_size
-            yield f"epoch {state['epoch']}, batch {number}", batch
+            for batch in with_bodies(self.stream, self._selection):
+                number = state["cursor"] // self._batch_size
+                yield f"epoch {state['epoch']}, batch {number}", batch
+                state = self.stream.state_dict()

@@ -15,7 +15,7 @@ from learners.policy.gaussian import GaussianSpread
 from learners.policy.normalisation import Normaliser
 from learners.policy.policy_network import PolicyNetwork
 from learners.policy.tokens import BODY, TokenLayout
-from learners.training.batches import executed_slice, has_bodies
+from learners.training.batches import executed_place, has_bodies
 from learners.training.config import TrainConfig
 from learners.training.nonfinite import NonFiniteError
 from learners.training.objectives import OBJECTIVES, has_own_loss, value_class
@@ -31,7 +31,8 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     """
     objective = OBJECTIVES[config.objective]
     spec = preset(config.model, config.model_overrides)
-    shown = executed_slice(config, selection.schema)
+    place = executed_place(config, selection.schema)
+    shown = slice(*place) if place else None
     action_statistics = _normaliser("action", selection)
     if shown is not None:
         executed = _normaliser("obs", selection)

@@ -99,8 +99,8 @@ def value_settings(objective: str, given: Mapping[str, Any]) -> Any:
     return learner.settings_class(**given) if learner else None
 
 
-def objective_fields(objective: Objective, schema: Schema) -> tuple[str, ...]:
-    """The fields to train on.
+def objective_fields(objective: Objective, schema: Schema, executed: bool) -> tuple[str, ...]:
+    """The fields to train on; of executed actions there is no distribution.
 
     ValueError without the rewards that it needs, or for EXPERT_FIELDS of another shape than the
     action.
@@ -112,7 +112,8 @@ def objective_fields(objective: Objective, schema: Schema) -> tuple[str, ...]:
                 "the objective bc"
             )
         return ("obs", "action", "reward")
-    if not objective.gaussian or not set(EXPERT_FIELDS) <= set(schema.names()):
+    known = set(EXPERT_FIELDS) <= set(schema.names()) and not executed
+    if not (objective.gaussian and known):
         return ("obs", "action")
     action = schema.field("action")
     for name in EXPERT_FIELDS:

@@ -13,7 +13,7 @@ from datasets import Selection
 from datasets.interrupts import Notices, Stopped, deferred_signals
 from learners.checkpoint import Checkpoint
 from learners.policy.policy_network import PolicyNetwork
-from learners.training.batches import TrainingBatches, on_device, open_stream, training_batches
+from learners.training.batches import TrainingBatches, on_device, open_stream, with_bodies
 from learners.training.building import build_values
 from learners.training.config import TrainConfig
 from learners.training.distributed import Ranks
@@ -177,8 +177,7 @@ class Trainer:
         sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         fault = None
         with torch.no_grad():
-            batches = training_batches(self.config, stream, held_out)
-            for number, batch in enumerate(batches, start=1):
+            for number, batch in enumerate(with_bodies(stream, held_out), start=1):
                 loss = self.updater.summed_loss(policy, on_device(batch, self.ranks)).double()
                 sums += torch.stack([loss, batch["mask"].sum().to(loss)])
                 if fault is None and not loss.isfinite():

@@ -62,11 +62,13 @@ def make_selection(
     spoil: str | None = None,
     seed: int = 3,
     expert_std: float | None = None,
+    final_obs: bool = False,
+    failing: bool = False,
 ) -> Selection:
     """All episodes of a new store.
 
     `spoil` names a field that is read with a NaN. With `expert_std` the action is the mean of an
-    expert's Gaussian, which is stored as well.
+    expert's Gaussian, which is stored as well. `failing`: every second episode terminates.
     """
     rng = np.random.default_rng(seed)
     lengths = rng.integers(5, 40, episodes)
@@ -79,6 +81,11 @@ def make_selection(
     if expert_std is not None:
         fields |= {"action_mean": action, "action_std": np.full_like(action, expert_std)}
         described += [Field("action_mean", (12,)), Field("action_std", (12,))]
+    finals = {}
+    if final_obs:
+        finals["final_obs"] = rng.normal(size=(episodes, 70)).astype(np.float32)
+        described.append(Field("final_obs", (70,), slices=OBS_SLICES, per="episode"))
+    failed = np.arange(episodes) % 2 == 1 if failing else np.zeros(episodes, bool)
     ends = np.cumsum(lengths)
     schema = Schema(
         fields=tuple(described),
@@ -101,9 +108,10 @@ def make_selection(
                 np.float64,
             ),
             "success": np.ones(episodes, bool),
-            "terminated": np.zeros(episodes, bool),
-            "truncated": np.ones(episodes, bool),
+            "terminated": failed,
+            "truncated": ~failed,
         },
+        finals,
     )
     everything = store.select()
     if spoil is None:

@@ -92,8 +92,15 @@ def test_the_rest_of_the_batches_is_as_without(selection: Selection) -> None:
 
 def test_what_cannot_be_had_is_refused(selection: Selection, tmp_path: Path) -> None:
     copied = selection.materialise(tmp_path / "copies", ("obs", "action"))
-    with pytest.raises(DatasetError, match="no final observations; stream transitions from"):
-        copied.windows(transitions=True)
+    for option in ({"transitions": True}, {"executed_actions": (0, ACTION)}):
+        with pytest.raises(
+            DatasetError, match="no final observations; stream transitions and exec"
+        ):
+            copied.windows(**dict[str, Any](option))
+    with pytest.raises(
+        DatasetError, match=rf"executed_actions \(0, 1\) is no place for \({ACTION},"
+    ):
+        selection.windows(executed_actions=(0, 1))
     fields = (*small_schema().fields, Field("next_obs", (OBS,)))
     store = Store.create(tmp_path / "s", small_schema(fields=fields))
     part = part_input((3, 4))

@@ -27,7 +27,7 @@ from learners.training.train import train
 from learners.training.update import Updater
 from learners.training.values.awr import AWR, AWRSettings
 from learners.training.values.td3_bc import TD3BC
-from tests.learners.making import SHORT, SMALL, make_selection
+from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
 from tests.learners.training.test_resume import after, ctrl_c
 
 VALUED = [name for name, objective in OBJECTIVES.items() if objective.values]
@@ -97,20 +97,65 @@ def test_a_batch_without_a_known_transition_teaches_nothing(
         torch.testing.assert_close(each, before[name])
 
 
-@pytest.mark.parametrize("objective", ["bc", "return", "td3-bc"])
-def test_executed_actions_are_those_that_the_next_observation_shows(
+@pytest.fixture(scope="module", params=[True, False], ids=["final", "no final"])
+def failing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Selection:
+    """Every second episode fails; the store has the experts' distributions."""
+    folder = tmp_path_factory.mktemp("failing")
+    stored = {"final_obs": request.param, "failing": True, "expert_std": 0.3}
+    return make_selection(folder / "walks.zarr", **stored)
+
+
+def actions_of(selection: Selection, episode: int, executed: bool) -> np.ndarray:
+    """(T, A) the stored actions, or what the next observations show where there is one."""
+    arrays, shown = selection.episode(episode), slice(*OBS_SLICES["last_action"])
+    actions = arrays["action"].copy()
+    if executed:
+        actions[:-1] = arrays["obs"][1:, shown]
+        if "final_obs" in arrays:
+            actions[-1] = arrays["final_obs"][shown]
+    return actions
+
+
+@pytest.mark.parametrize("executed", [True, False], ids=["executed", "clean"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_all_that_learns_actions_learns_the_same_ones(
+    objective: str, executed: bool, failing: Selection
+) -> None:
+    """Actions and next actions of every step are the executed ones, or all are the clean ones."""
+    config = replace(SHORT, objective=objective, executed_actions=executed, window_len=7)
+    batches = TrainingBatches(config.settled(None), failing, Ranks())
+    finals, valued = "final_obs" in failing.schema.names(), bool(OBJECTIVES[objective].values)
+    failed = failing.episodes()["terminated"].to_pylist()
+    name = "action_mean" if objective == "gaussian-bc" and not executed else "action"
+    learned = set()
+    for _ in range(len(batches.stream)):
+        _, batch = next(iter(batches))
+        for row, (episode, start) in enumerate(zip(batch["episode"], batch["offset"], strict=True)):
+            actions = actions_of(failing, int(episode), executed)
+            following = np.concatenate([actions[1:], np.zeros_like(actions[:1])])
+            first = max(0, int(start) - batches.stream.config.prefix_len)
+            for column in np.flatnonzero(batch["mask"][row]):
+                step = first + column
+                learned.add((int(episode), step))
+                assert np.array_equal(batch[name][row, column], actions[step])
+                if valued:
+                    assert np.array_equal(batch["next_action"][row, column], following[step])
+    batches.stream.close()
+    assert learned == {
+        (episode, step)
+        for episode, length in enumerate(failing.lengths)
+        for step in range(length)
+        if step < length - 1 or finals or failed[episode] or not valued
+    }
+
+
+@pytest.mark.parametrize("objective", ["bc", "td3-bc"])
+def test_normalisers_are_those_of_the_executed_actions(
     objective: str, selection: Selection
 ) -> None:
     config = replace(SHORT, objective=objective, executed_actions=True).settled(None)
-    shown = slice(*selection.schema.field("obs").slices["last_action"])
-    batches = TrainingBatches(config, selection, Ranks())
-    _, batch = next(iter(batches))
-    batches.stream.close()
-    for row, (episode, start) in enumerate(zip(batch["episode"], batch["offset"], strict=True)):
-        stored, known = selection.episode(int(episode))["obs"][:, shown], batch["mask"][row]
-        learned = batch["action"][row][known].numpy()
-        assert np.array_equal(learned, stored[int(start) + 1 :][: len(learned)])
     policy, _ = build_policy(config, selection)
+    shown = slice(*OBS_SLICES["last_action"])
     seen = torch.from_numpy(selection.read("obs")[:, shown])
     if OBJECTIVES[objective].values:
         restored = policy.action_normaliser.normalise(seen)
