@@ -49,7 +49,9 @@ class BEAR(ValueLearner):
 
     Algorithm 1 of the paper: a VAE draws actions like the data's, the maximum mean discrepancy
     (equation 3) of the policy's actions to them has a Lagrange multiplier, and the next value is
-    the best of several candidates' 0.75 min + 0.25 max. Deviation: the multiplier learns at the
+    the best of several candidates' 0.75 min + 0.25 max. As in the published code, actions are
+    compared before the tanh, where saturated ones still have a gradient, and the logarithm of the
+    multiplier is put back into [-5, 10] after each step. Deviation: the multiplier learns at the
     critics' rate (published code: 1e-3 beside 3e-4), as all parameters here but the policy's.
     """
 
@@ -64,6 +66,8 @@ class BEAR(ValueLearner):
         self.spread = SquashedGaussian(self._critic_sizes(of_actions=False), self._act_dim)
         self.behaviour = ActionVAE(self._obs_dim, self._act_dim, settings.hidden)
         self.log_multiplier = nn.Parameter(torch.zeros(()))
+        # Checkpoints of versions without the projection may hold one beyond the range.
+        self.register_load_state_dict_post_hook(lambda *_: self._project_multiplier())
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """See `ValueLearner`."""
@@ -78,19 +82,24 @@ class BEAR(ValueLearner):
             target = step.reward + settings.gamma * step.going_on * value
         loss = squared_errors(self.q(step.obs, step.action), target)
         loss = loss + self.behaviour.losses(step.obs, step.action).sum()
-        actions, _ = self.spread.sample(mean, step.obs, settings.samples)
-        like_data = self.behaviour.draw(step.obs, settings.samples)
-        discrepancy = mean_discrepancy(actions, like_data, settings.width)
+        samples, _ = self.spread.samples_before_tanh(mean, step.obs, settings.samples)
+        like_data = self.behaviour.draw_before_tanh(step.obs, settings.samples)
+        discrepancy = mean_discrepancy(samples, like_data, settings.width)
         if number >= settings.warm_up:
             with frozen_parameters(self.q):
-                loss = loss - self.q(step.obs, actions[0]).amin(0).sum()
-        multiplier = self.log_multiplier.clamp(-5.0, 10.0).exp()
+                loss = loss - self.q(step.obs, samples[0].tanh()).amin(0).sum()
+        multiplier = self.log_multiplier.exp()
         loss = loss + (multiplier.detach() * discrepancy).sum()
         return loss - multiplier * (discrepancy.detach() - settings.threshold).sum()
 
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """See `ValueLearner`."""
         self._follow(self.target_q, self.q)
+        self._project_multiplier()
+
+    @torch.no_grad()
+    def _project_multiplier(self) -> None:
+        self.log_multiplier.clamp_(-5.0, 10.0)
 
 
 class ActionVAE(nn.Module):
@@ -107,13 +116,13 @@ class ActionVAE(nn.Module):
         found = self.encoder(obs, action)[0]
         mean, log_std = found[:, : self._latent], found[:, self._latent :].clamp(-4.0, 15.0)
         latent = mean + log_std.exp() * torch.randn_like(mean)
-        error = (self._decoded(obs, latent) - action).square().mean(-1)
+        error = (self._decoded(obs, latent).tanh() - action).square().mean(-1)
         divergence = -0.5 * (1.0 + 2.0 * log_std - mean.square() - (2.0 * log_std).exp()).mean(-1)
         return error + 0.5 * divergence
 
     @torch.no_grad()
-    def draw(self, obs: Tensor, count: int) -> Tensor:
-        """(count, N, A) actions like the data's, of latent numbers within half a unit."""
+    def draw_before_tanh(self, obs: Tensor, count: int) -> Tensor:
+        """(count, N, A): their tanh are actions like the data's; latent numbers within 0.5."""
         latent = torch.randn(count, len(obs), self._latent, device=obs.device).clamp(-0.5, 0.5)
         repeated = obs.expand(count, *obs.shape)
         return self._decoded(repeated.flatten(0, 1), latent.flatten(0, 1)).unflatten(
@@ -121,11 +130,11 @@ class ActionVAE(nn.Module):
         )
 
     def _decoded(self, obs: Tensor, latent: Tensor) -> Tensor:
-        return self.decoder(obs, latent)[0].reshape(len(obs), -1).tanh()
+        return self.decoder(obs, latent)[0].reshape(len(obs), -1)
 
 
 def mean_discrepancy(one: Tensor, other: Tensor, width: float) -> Tensor:
-    """(N,) maximum mean discrepancy of actions (n, N, A) and (m, N, A), Laplacian kernel.
+    """(N,) maximum mean discrepancy of samples (n, N, A) and (m, N, A), Laplacian kernel.
 
     The square root of the estimate, as in the published code.
     """
@@ -134,5 +143,6 @@ def mean_discrepancy(one: Tensor, other: Tensor, width: float) -> Tensor:
         distance = (a[:, None] - b[None]).abs().sum(-1)
         return (-distance / (2.0 * width)).exp().mean((0, 1))
 
+    one, other = one.float(), other.float()  # bf16 would make differences of kernels negative
     squared = kernel(one, one) + kernel(other, other) - 2.0 * kernel(one, other)
     return (squared + 1e-6).sqrt()

@@ -32,10 +32,14 @@ class SquashedGaussian(nn.Module):
 
         Densities are of the squashed actions: log N(u; mean, std) - sum log(1 - tanh(u)^2).
         """
+        before, log_std = self.samples_before_tanh(mean, obs, count)
+        return before.tanh(), _log_density(before, mean, log_std)
+
+    def samples_before_tanh(self, mean: Tensor, obs: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Samples (count, N, A) of the Gaussian, and its log std (N, A); arguments as `sample`."""
         log_std = self.log_std(obs)[0].reshape(mean.shape).clamp(*_LOG_STD)
         noise = torch.randn(count, *mean.shape, device=mean.device)
-        before = mean + log_std.exp() * noise
-        return before.tanh(), _log_density(before, mean, log_std)
+        return mean + log_std.exp() * noise, log_std
 
 
 class Behaviour(nn.Module):

@@ -26,6 +26,7 @@ from learners.training.objectives import OBJECTIVES
 from learners.training.train import train
 from learners.training.update import Updater
 from learners.training.values.awr import AWR, AWRSettings
+from learners.training.values.bear import BEAR
 from learners.training.values.td3_bc import TD3BC
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
 from tests.learners.training.test_resume import after, ctrl_c
@@ -162,6 +163,54 @@ def test_normalisers_are_those_of_the_executed_actions(
         torch.testing.assert_close(restored.amax(0), torch.ones(12))
     else:
         torch.testing.assert_close(policy.action_normaliser.mean, seen.mean(0))
+
+
+def bear_updater(selection: Selection, **changes: Any) -> Updater:
+    values = SMALL_VALUES | changes.pop("values", {})
+    model = {"model": "mlp", "model_overrides": {"hidden_dim": 8, "n_layers": 1}}
+    return updater_of(
+        replace(SHORT, objective="bear", values=values, **model, **changes), selection
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize(("threshold", "limit", "sign"), [(1e3, 10.0, -1), (0.0, -5.0, 1)])
+def test_the_multiplier_of_bear_leaves_its_limit_when_it_should(
+    threshold: float, limit: float, sign: int, precision: str, selection: Selection
+) -> None:
+    values = {"threshold": threshold}
+    updater = bear_updater(selection, precision=precision, values=values)
+    learner = updater.values
+    assert isinstance(learner, BEAR)
+    multiplier = learner.log_multiplier.detach()
+    beyond = {**learner.state_dict(), "log_multiplier": torch.tensor(limit - 3.0 * sign)}
+    learner.load_state_dict(beyond)  # as an older checkpoint may hold it
+    assert float(multiplier) == limit
+    batches = TrainingBatches(updater._config, selection, Ranks())
+    batch = next(iter(batches))[1]
+    batches.stream.close()
+    assert updater.step(batch, 0, 0.1).finite
+    assert float(multiplier) == pytest.approx(limit + 0.1 * sign, abs=1e-3)
+    # The optimiser pushes it out again: a threshold that asks for the opposite.
+    learner.settings = replace(learner.settings, threshold=0.0 if sign < 0 else 1e6)
+    for number in range(1, 40):
+        updater.step(batch, number, 0.5)
+        assert -5.0 <= float(multiplier) <= 10.0
+    assert float(multiplier) == limit
+
+
+def test_the_constraint_of_bear_holds_back_saturated_actions(selection: Selection) -> None:
+    """It compares samples before the tanh, where such actions still have a gradient."""
+    updater = bear_updater(selection)
+    last = [each for each in updater.policy.modules() if isinstance(each, torch.nn.Linear)][-1]
+    with torch.no_grad():
+        last.bias.fill_(9.0)
+    batches = TrainingBatches(updater._config, selection, Ranks())
+    batch = next(iter(batches))[1]
+    batches.stream.close()
+    updater.step(batch, 0, 1e-3)  # within the warm-up, so that only the constraint acts
+    assert last.bias.grad is not None
+    assert (last.bias.grad > 1e-5).all()
 
 
 def test_a_policy_acts_within_the_data(
