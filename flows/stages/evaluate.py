@@ -109,6 +109,7 @@ def _evaluated(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> 
         median, p99 = control_latency(single, robot_observations(plan, robot))
     finally:
         env.close()
+    steps = sum(result.length for results in by_cell for result in results)
     cells = tuple(cell_result(source.name, results) for results in by_cell)
     returns, successes = [c.return_ for c in cells], [c.success for c in cells]
     return PolicyEvaluation(
@@ -122,7 +123,7 @@ def _evaluated(source: PolicySource, plan: EvaluatePlan, reporter: Reporter) -> 
         latency_us_median=median,
         latency_us_p99=p99,
         wall_s=wall_s,
-        steps_per_s=total / wall_s,
+        steps_per_s=steps / wall_s,
         cells=cells,
         returns=tuple(tuple(r.episode_return for r in results) for results in by_cell),
     )

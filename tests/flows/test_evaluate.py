@@ -14,6 +14,7 @@ from collectors.intervals import combined_interval, mean_interval, success_inter
 from collectors.legged.evaluation import CellResult, EvaluationGrid
 from collectors.policies import Observation
 from collectors.robots.robot import load_robot
+from collectors.timing import EPISODE_STEPS
 from flows.progress import Silent
 from flows.records.plans import record_from_tree
 from flows.records.records import to_tree
@@ -25,9 +26,25 @@ from flows.stages.evaluate import (
     evaluate_policy,
     robot_observations,
 )
+from tests.flows.making import Counting
 
 ROBOT = load_robot()
 PLAN = EvaluatePlan(grid=EvaluationGrid(("flat",), ("stand",), (0,), episodes=1))
+
+
+class Kicking:
+    """A policy whose robots fall before the time limit."""
+
+    name = "kicking"
+
+    def __init__(self, robots: int) -> None:
+        self._actions = np.tile(np.array([3.0, -3.0, 3.0], np.float32), (robots, 4))
+
+    def reset(self, ids: np.ndarray) -> None:
+        pass
+
+    def act(self, observation: Observation) -> np.ndarray:
+        return self._actions[: len(observation.policy)]
 
 
 class Sleeper:
@@ -79,6 +96,16 @@ def test_the_intervals_can_be_computed_again_from_the_returns() -> None:
     assert made.return_ci95 == combined_interval(
         [cell.return_ for cell in made.cells], [cell.return_ci95 for cell in made.cells]
     )
+
+
+def test_the_rate_counts_the_steps_that_were_simulated() -> None:
+    grid = EvaluationGrid(("flat", "rough"), ("run",), (1,), episodes=3, seed=5)
+    source, counting = PolicySource("kicking", made_by=f"{__name__}:Kicking"), Counting()
+    made = evaluate_policy(source, EvaluatePlan(grid=grid, robots=4), counting)
+    (steps,) = counting.units.values()
+    assert made.survival < 1.0
+    assert steps < len(grid.specs()) * EPISODE_STEPS
+    assert made.steps_per_s * made.wall_s == pytest.approx(steps)
 
 
 def test_the_same_seed_and_card_give_the_same_table() -> None:
