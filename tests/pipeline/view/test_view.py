@@ -263,6 +263,9 @@ def test_a_browser_plays_the_page_from_disk(walked: Path, tmp_path: Path) -> Non
         seen.press(" ")
         assert re.search(r"&t=0\.[3-9]|&t=[1-3]", seen.value("location.hash"))
         assert len(seen.value(picture)) > 1000
+        outcomes = "[...document.querySelectorAll('#rows tbody td:last-child')]"
+        told = seen.value(outcomes + ".map((e) => [e.textContent, getComputedStyle(e).color])")
+        assert len({colour for _, colour in told}) == len({text == "success" for text, _ in told})
         choose = "const s = document.querySelector('#filters select'); s.value = 'stairs';"
         seen.value(choose + " s.dispatchEvent(new Event('input', {bubbles: true}))")
         stairs = sum(each.row["terrain"] == "stairs" for each in show.episodes)

@@ -103,7 +103,7 @@ export class List {
     const first = made("td");
     first.append(link);
     row.append(first, ...["terrain", "skill", "level"].map((name) => made("td", text(episode.row[name]))));
-    row.append(made("td", outcome(episode), outcome(episode)));
+    row.append(made("td", outcome(episode), episode.row.success === true ? "good" : "bad"));
     row.addEventListener("click", (event) => {
       event.preventDefault();
       open();
