@@ -6,6 +6,8 @@ import warnings
 from importlib import import_module
 from typing import Any
 
+from datasets.errors import install_extra, missing_package
+
 
 def load_gymnasium(module: str) -> Any:
     """A module of the extra `gym`; raises as `load_mocapact`."""
@@ -22,7 +24,6 @@ def load_mocapact(module: str) -> Any:
 
 def _load(module: str, user: str, extra: str) -> Any:
     """Import without what the module prints or warns about (versions, a missing display)."""
-    install = f"pip install 'gaitforge[{extra}]'"
     try:
         with (
             warnings.catch_warnings(),
@@ -33,9 +34,10 @@ def _load(module: str, user: str, extra: str) -> Any:
             return import_module(module)
     except ModuleNotFoundError as error:
         missing = (error.name or module).partition(".")[0]
-        raise ValueError(f"{user} needs {missing}, which is not installed: {install}") from error
+        raise ValueError(missing_package(user, missing, extra)) from error
     except (ImportError, AttributeError) as error:
         package = module.partition(".")[0]
         raise ValueError(
-            f"{user} needs another version of {package}, this one fails with {error}: {install}"
+            f"{user} needs another version of {package}, this one fails with {error}: "
+            f"{install_extra(extra)}"
         ) from error

@@ -20,6 +20,16 @@ def listed(values: Iterable[object], limit: int = 24) -> str:
     return ", ".join(names[:limit]) + extra
 
 
+def install_extra(extra: str) -> str:
+    """The command that installs an optional extra of the project, for a message."""
+    return f"run .venv/bin/python -m pip install -e '.[{extra}]' in gaitforge's folder"
+
+
+def missing_package(user: str, package: str, extra: str) -> str:
+    """A message: what needs a package that is not installed, and the command that installs it."""
+    return f"{user} needs {package}, which is not installed: {install_extra(extra)}"
+
+
 def amount(number: int, noun: str) -> str:
     """A number and its noun for a message: "1 part", "1,000 parts", "2 policies"."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"

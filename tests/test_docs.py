@@ -5,18 +5,21 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from collectors.legged.rewards import REWARDS
 from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from datasets.formats import FORMATS
 from flows.__main__ import WRONG_INPUT
 from flows.__main__ import main as flows_main
 from pipeline.cli.main import build_parser
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+ROOMS = ("collectors", "datasets", "flows", "learners", "pipeline")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```([a-z]*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.M | re.S)
 INDENTED = re.compile(r"^    .*$", re.M)
@@ -64,6 +67,32 @@ def test_named_files_of_the_repository_exist():
         if page.name != "CHANGELOG.md":
             named = re.findall(rf"`((?:{folders})/(?!gaitforge`)[\w./-]*)`", page.read_text())
             assert [name for name in named if not (ROOT / name).exists()] == [], page
+
+
+def test_tables_have_a_column_for_every_cell():
+    for page in PAGES:
+        text = FENCED.sub("", page.read_text())
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.M):
+            rows = [row.replace(r"\|", "").count("|") for row in table.splitlines()]
+            assert len(set(rows)) == 1, (page, table.splitlines()[0])
+
+
+def test_extras_are_named_as_they_are_installed():
+    """From a clone: no package index has a package of this name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {entry.extra for entry in FORMATS.values() if entry.extra}
+    for page in [*PAGES, *(code for room in ROOMS for code in (ROOT / room).rglob("*.py"))]:
+        text = page.read_text()
+        assert page.name == "CHANGELOG.md" or "gaitforge[" not in text, page
+        for pattern in (
+            r"install_extra\(['\"](\w+)",
+            r"missing_package\(.*, \"(\w+)\"\)",
+            r"-e '\.\[(\w+)",
+            r"xtra\]\([^)]*\) `(\w+)",
+        ):
+            named |= set(re.findall(pattern, text))
+    assert len(named) > 9
+    assert named <= set(project["optional-dependencies"])
 
 
 def test_the_largest_return_is_as_documented():

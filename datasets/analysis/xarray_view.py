@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datasets.analysis.dask_arrays import selection_array
-from datasets.errors import DatasetError
+from datasets.errors import DatasetError, missing_package
 from datasets.schema import Field
 from datasets.selection.selection import Selection
 
@@ -33,9 +33,7 @@ def selection_dataset(selection: Selection, fields: Sequence[str] | None = None)
     try:
         import xarray
     except ImportError as error:
-        raise DatasetError(
-            "to_xarray needs xarray, which is not installed: pip install 'gaitforge[xarray]'"
-        ) from error
+        raise DatasetError(missing_package("to_xarray", "xarray", "xarray")) from error
     schema = selection.schema
     chosen = [schema.field(name) for name in (schema.names() if fields is None else fields)]
     variables: dict[str, object] = {}

@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from datasets.errors import DatasetError, listed
+from datasets.errors import DatasetError, listed, missing_package
 
 if TYPE_CHECKING:
     from datasets.formats.interface import Exporter, Importer
@@ -100,9 +100,7 @@ def exporter_class(name: str) -> "type[Exporter]":
 def _load(name: str, path: str) -> Any:
     entry = FORMATS[name]
     if entry.missing:
-        raise DatasetError(
-            f"format {name} needs {listed(entry.missing)}: pip install 'gaitforge[{entry.extra}]'"
-        )
+        raise DatasetError(missing_package(f"format {name}", listed(entry.missing), entry.extra))
     module, cls = path.split(":")
     return getattr(import_module(module), cls)
 

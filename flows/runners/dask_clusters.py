@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from datasets.errors import missing_package
+
 if TYPE_CHECKING:
     from distributed import Client
 
@@ -102,13 +104,9 @@ def dask_client(settings: DaskSettings, most: int | None = None) -> "Iterator[Cl
         import dask.config as dask_config
         import distributed
     except ImportError:
-        raise ValueError(
-            "this needs distributed, which is not installed: pip install 'gaitforge[dask]'"
-        ) from None
+        raise ValueError(missing_package("this", "distributed", "dask")) from None
     if settings.dashboard and find_spec("bokeh") is None:
-        raise ValueError(
-            "Dask's page needs bokeh, which is not installed: pip install 'gaitforge[dask]'"
-        )
+        raise ValueError(missing_package("Dask's page", "bokeh", "dask"))
     with dask_config.set(CONFIG):
         if settings.scheduler:
             with _connected(distributed, settings) as client:
@@ -182,10 +180,7 @@ def _queued(settings: DaskSettings, most: int | None) -> Any:
     try:
         jobqueue: Any = import_module("dask_jobqueue")
     except ImportError:
-        raise ValueError(
-            "workers in a job queue need dask-jobqueue, which is not installed: "
-            "pip install 'gaitforge[slurm]'"
-        ) from None
+        raise ValueError(missing_package("a job queue", "dask-jobqueue", "slurm")) from None
     lifetime_s = settings.walltime_min * 60 - LIFETIME_MARGIN_S
     shared = _shared_folder()
     cluster = jobqueue.SLURMCluster(

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from datasets.errors import missing_package
 from learners.deploy.step_modules import PolicyStep
 from learners.policy.policy_network import PolicyNetwork
 
 # The first with Gelu and LayerNormalization as single operations (ONNX 1.15).
 OPSET = 20
 TOLERANCE = 1e-5
-_EXTRA = "pip install 'gaitforge[onnx]'"
 
 Step = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
 """A control step: inputs in the order of `PolicyStep.input_names` -> outputs likewise."""
@@ -172,7 +172,7 @@ def onnx_packages() -> tuple[ModuleType, ModuleType]:
         import onnxruntime
         import onnxscript  # noqa: F401 (torch's exporter writes with it)
     except ImportError as error:
-        raise ValueError(f"ONNX export needs the package {error.name}: {_EXTRA}") from None
+        raise ValueError(missing_package("ONNX export", str(error.name), "onnx")) from None
     return onnx, onnxruntime
 
 

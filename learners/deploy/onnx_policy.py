@@ -130,9 +130,7 @@ def _open_session(folder: Path, sha256: str | None) -> Any:
     try:
         import onnxruntime
     except ImportError:
-        raise ValueError(
-            "an exported policy needs the package onnxruntime: pip install 'gaitforge[onnx]'"
-        ) from None
+        raise ValueError("an exported policy needs onnxruntime: pip install onnxruntime") from None
     path = folder / MODEL
     if not path.is_file():
         raise ValueError(f"{folder} holds no {MODEL}; export it with the format onnx")

@@ -19,6 +19,7 @@ from collectors.legged.data import CollectionGrid, StoredForm
 from collectors.modelling.varying import vary_robots
 from collectors.robots.robot import load_robot
 from datasets import Schema, Selection, Store, open_store, query
+from datasets.errors import install_extra
 from flows.progress import Reporter, Silent
 from flows.records.part_records import collection_rate
 from flows.stages.collect import collect
@@ -264,7 +265,7 @@ def _peers(
         try:
             found[name] = PEERS[name](data, folder)
         except ImportError as error:
-            notes.append(f"{name}: {error.name} is not installed; pip install 'gaitforge[bench]'")
+            notes.append(f"{name}: {error.name} is not installed: {install_extra('bench')}")
     return found, notes
 
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import datasets
-from datasets.errors import amount
+from datasets.errors import amount, install_extra
 from datasets.files import files_under
 from datasets.formats import FORMATS, exporter_class, importer_class
 from datasets.formats.readme import README
@@ -209,7 +209,7 @@ def formats_command(arguments: argparse.Namespace) -> None:
             "what": entry.summary,
             "on_disk": entry.layout,
             "available": not missing,
-            "install": f"pip install 'gaitforge[{entry.extra}]'" if missing else "",
+            "install": install_extra(entry.extra) if missing else "",
         }
         if arguments.json:
             row["import_options"] = _options(importer_class, name, missing)

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from collectors.rendering.colours import BARRIER, FEET, LEFT_LEGS, RIGHT_LEGS, SKY, TRUNK
+from datasets.errors import install_extra
 
 FRAME_PX = (400, 250)
 SHEET_FRAMES = 8
@@ -83,7 +84,7 @@ def check_animation(kind: str) -> None:
     if kind not in ANIMATIONS:
         raise ValueError(f"unknown format '{kind}'; allowed: {', '.join(ANIMATIONS)}")
     if kind == "mp4" and find_spec("av") is None:
-        raise ValueError("mp4 needs PyAV: pip install 'gaitforge[video]'; webp does not")
+        raise ValueError(f"mp4 needs PyAV, and webp does not: {install_extra('video')}")
 
 
 def animation(

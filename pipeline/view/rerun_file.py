@@ -12,6 +12,7 @@ from collectors.rendering.scene import Scene
 from collectors.robots.robot import RobotCard
 from collectors.rotations import from_yaw, rotate, yaw_of
 from collectors.timing import CONTROL_DT_S
+from datasets.errors import missing_package
 from flows.progress import Reporter
 from pipeline.view.blocks import decoded
 from pipeline.view.recording import VELOCITY, Chart
@@ -34,9 +35,7 @@ def load_rerun() -> Any:
     try:
         import rerun  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise ValueError(
-            "--rerun needs rerun-sdk, which is not installed: pip install 'gaitforge[rerun]'"
-        ) from None
+        raise ValueError(missing_package("--rerun", "rerun-sdk", "rerun")) from None
     return rerun
 
 

@@ -15,7 +15,7 @@ from flows.records.records import write_record
 from flows.stages.importing import ImportPlan, run_import
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 
-pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+pytest.importorskip("h5py", reason="h5py is the extra hdf5")
 
 
 @pytest.fixture

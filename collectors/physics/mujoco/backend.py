@@ -35,7 +35,8 @@ class MujocoBackend:
     """Every robot owns a copy of the model, with its randomisation and terrain tile.
 
     The PD law is MuJoCo's position actuator, evaluated at every substep. No solver warm start
-    crosses a control step: a step is a function of the state alone, and replay is bit for bit.
+    crosses a control step: a step is a function of the state alone, and replay is bit for bit
+    with the same MuJoCo version and processor features.
 
     Attributes:
         pool: the `mujoco.rollout.Rollout` that steps; benchmarks wrap it.

@@ -18,6 +18,7 @@ from collectors.physics.mujoco.host import RobotRows, write_start
 from collectors.physics.mujoco.model import GROUND, build_model
 from collectors.robots.robot import N_JOINTS, RobotCard
 from collectors.timing import DECIMATION
+from datasets.errors import install_extra
 
 if TYPE_CHECKING:
     from collectors.physics.mujoco_warp.worlds import WorldLimits
@@ -32,7 +33,7 @@ def availability() -> Availability:
     """Whether the packages are installed."""
     missing = [package for module, package in _PACKAGES.items() if find_spec(module) is None]
     if missing:
-        why_not = f"{' and '.join(missing)} not installed: pip install 'gaitforge[warp]'"
+        why_not = f"{' and '.join(missing)} not installed: {install_extra('warp')}"
         return Availability(_NAME, False, why_not, "")
     return Availability(_NAME, True, "", metadata.version("mujoco-warp"))
 

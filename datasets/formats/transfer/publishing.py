@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import DatasetError
+from datasets.errors import DatasetError, missing_package
 from datasets.files import files_under
 from datasets.layout import ABOUT, CATALOG, PARTS, ROOT_FILE, TAGS
 from datasets.storage.s3.bucket import is_bucket_url
@@ -28,7 +28,7 @@ def hub_repository(address: str) -> str:
     if found is None:
         raise DatasetError(f"{address!r:.80} is no repository; give hf://owner/name")
     if find_spec("huggingface_hub") is None:
-        raise DatasetError("publishing needs huggingface_hub: pip install 'gaitforge[hub]'")
+        raise DatasetError(missing_package("publishing", "huggingface_hub", "hub"))
     return found[1]
 
 

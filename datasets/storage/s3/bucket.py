@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import DatasetError, StorageError
+from datasets.errors import DatasetError, StorageError, missing_package
 
 _URL = re.compile(r"s3:/{1,2}(?P<bucket>[A-Za-z0-9._-]+)/+(?P<prefix>[^/?#][^?#]*?)/*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
@@ -63,9 +63,7 @@ class Bucket:
             import obstore
             from obstore.store import S3Store
         except ImportError as error:
-            raise DatasetError(
-                f"{url} needs obstore, which is not installed: pip install 'gaitforge[s3]'"
-            ) from error
+            raise DatasetError(missing_package(url, "obstore", "s3")) from error
         self.url = f"s3://{found['bucket']}/{found['prefix']}"
         self.endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
         options: Any = {"allow_http": self.endpoint.startswith("http://")}

@@ -64,8 +64,8 @@ def test_without_the_packages_it_says_how_to_install_them(
     monkeypatch.setitem(sys.modules, module, None)
     found = availability("mujoco_warp")
     assert not found.available
-    assert "pip install 'gaitforge[warp]'" in found.why_not
-    with pytest.raises(BackendUnavailable, match=r"not installed: pip install 'gaitforge\[warp\]'"):
+    assert "pip install -e '.[warp]'" in found.why_not
+    with pytest.raises(BackendUnavailable, match=r"not installed: run .* -e '.\[warp\]'"):
         MujocoWarpBackend(ROBOT, 1, 1)
 
 

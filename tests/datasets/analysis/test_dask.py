@@ -164,7 +164,7 @@ def test_without_xarray_the_message_says_how_to_get_it(
 ) -> None:
     selection = small_store(tmp_path / "s").select()
     monkeypatch.setitem(sys.modules, "xarray", None)
-    with pytest.raises(DatasetError, match=r"pip install 'gaitforge\[xarray\]'"):
+    with pytest.raises(DatasetError, match=r"pip install -e '.\[xarray\]'"):
         selection.to_xarray()
 
 

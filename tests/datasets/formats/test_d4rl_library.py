@@ -18,7 +18,7 @@ from datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 from tests.datasets.formats.peer_environment import peer_python, run_peer
 
-pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+pytest.importorskip("h5py", reason="h5py is the extra hdf5")
 
 PROGRAM = "d4rl_reader.py"
 EPISODES = [*random_episodes(60), (3, "truncated")]

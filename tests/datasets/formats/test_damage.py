@@ -64,7 +64,7 @@ def check_refused_or_whole(name: str, source: Path, folder: Path) -> str:
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_damaged_sources(name: str, tmp_path: Path) -> None:
     if missing := FORMATS[name].missing:
-        pytest.skip(f"{', '.join(missing)} not installed: pip install 'gaitforge[...]'")
+        pytest.skip(f"{', '.join(missing)} not installed: extras")
     source, rng = tmp_path / "source", np.random.default_rng(0)
     export_selection(name, CASES[name].make(tmp_path / "s", random_episodes(15)).select(), source)
     files = [path for path in [source, *sorted(source.rglob("*"))] if path.is_file()]
@@ -99,7 +99,7 @@ REQUIRED = {
 
 def test_damaged_arrays(tmp_path: Path) -> None:
     """Every array of every HDF5 format, damaged in a third of the ways, all of them in turn."""
-    h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+    h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
     for name in (each for each in REQUIRED if not FORMATS[each].missing):
         source = tmp_path / f"{name}.hdf5"
         store = CASES[name].make(tmp_path / name, [(3, "truncated"), (4, "terminated")])
@@ -168,7 +168,7 @@ VALUES = (None, -1, "x", [[1]], {"a": 1}, 10**400, float("nan"))
 def test_damaged_metadata(name: str, file: str, tmp_path: Path) -> None:
     """Every key removed, and replaced by values of every kind, two levels deep."""
     if missing := FORMATS[name].missing:
-        pytest.skip(f"{', '.join(missing)} not installed: pip install 'gaitforge[...]'")
+        pytest.skip(f"{', '.join(missing)} not installed: extras")
     source = tmp_path / "source"
     store = CASES[name].make(tmp_path / "s", [(3, "truncated"), (4, "terminated")])
     export_selection(name, store.select(), source, {"notes": False})
@@ -190,7 +190,7 @@ def test_damaged_metadata(name: str, file: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["d4rl", "mocapact"])
 def test_notes_whose_texts_lie_outside_them(name: str, tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+    h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
     source = tmp_path / "source"
     export_selection(name, CASES[name].make(tmp_path / "s", random_episodes(15)).select(), source)
     path = source if source.is_file() else next(source.iterdir())

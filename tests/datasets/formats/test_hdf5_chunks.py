@@ -10,7 +10,7 @@ import pytest
 
 from datasets.formats.hdf5 import dataset_at
 
-h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
 from datasets.formats.hdf5_chunks import inflated_rows  # noqa: E402  (needs h5py)
 
 ROWS = 37

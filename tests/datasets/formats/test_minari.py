@@ -14,7 +14,7 @@ from datasets.formats.transfer.exporting import export_selection
 from datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import CASES, assert_equal, plain_store, random_episodes
 
-minari = pytest.importorskip("minari", reason="minari is an extra: gaitforge[minari]")
+minari = pytest.importorskip("minari", reason="minari is the extra minari")
 spaces = pytest.importorskip("gymnasium").spaces
 
 STORAGES = ("hdf5", "arrow", "parquet")

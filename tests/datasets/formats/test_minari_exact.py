@@ -18,8 +18,8 @@ from datasets.formats.transfer.exporting import export_selection
 from datasets.formats.transfer.importing import import_source
 from tests.datasets.making import part_input, small_schema, small_store
 
-minari = pytest.importorskip("minari", reason="minari is an extra: gaitforge[minari]")
-h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+minari = pytest.importorskip("minari", reason="minari is the extra minari")
+h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
 gymnasium = pytest.importorskip("gymnasium")
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

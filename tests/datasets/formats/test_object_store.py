@@ -20,7 +20,7 @@ from datasets.storage.s3.object_store import push_store
 from tests.datasets.formats.format_stores import CASES, assert_equal, plain_store, random_episodes
 from tests.datasets.programs import run_program
 
-h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
 
 HERE = [name for name in sorted(CASES) if not FORMATS[name].missing]
 

@@ -19,7 +19,7 @@ from datasets.schema import Schema
 from tests.datasets.formats.test_fcnet_format import write_maps
 from tests.datasets.making import small_schema
 
-h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
 
 STEPS = 60
 

@@ -39,7 +39,7 @@ export_selection("fcnet", open_store(sys.argv[1]).select(), sys.argv[2], begin=b
 def name(request: pytest.FixtureRequest) -> str:
     """A format whose packages are installed."""
     if missing := FORMATS[request.param].missing:
-        pytest.skip(f"{', '.join(missing)} not installed: pip install 'gaitforge[...]'")
+        pytest.skip(f"{', '.join(missing)} not installed: extras")
     return request.param
 
 
@@ -94,7 +94,7 @@ def test_without_notes_what_comes_back_is_compared(name: str, tmp_path: Path) ->
         verify_export(name, exporter, False, other, tmp_path / "out")
 
 
-@pytest.mark.skipif(bool(FORMATS["mocapact"].missing), reason="h5py is an extra: gaitforge[hdf5]")
+@pytest.mark.skipif(bool(FORMATS["mocapact"].missing), reason="h5py is the extra hdf5")
 @pytest.mark.parametrize("notes", [True, False])
 def test_a_layout_that_groups_episodes_anew_is_read_in_its_order(
     notes: bool, tmp_path: Path
@@ -111,7 +111,7 @@ def test_a_layout_that_groups_episodes_anew_is_read_in_its_order(
     assert len(list((tmp_path / "out").iterdir())) == 3
 
 
-@pytest.mark.skipif(bool(FORMATS["d4rl"].missing), reason="h5py is an extra: gaitforge[hdf5]")
+@pytest.mark.skipif(bool(FORMATS["d4rl"].missing), reason="h5py is the extra hdf5")
 def test_next_observations_of_their_own_are_read_as_such(tmp_path: Path) -> None:
     fields = Field("obs", (2,)), Field("action", (1,)), Field("reward"), Field("next_obs", (2,))
     store = Store.create(tmp_path / "store", Schema(fields, 0.02, "aliengo"))

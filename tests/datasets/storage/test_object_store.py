@@ -294,7 +294,7 @@ def test_without_obstore_the_message_says_how_to_get_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(DatasetError, match=r"pip install 'gaitforge\[s3\]'"):
+    with pytest.raises(DatasetError, match=r"pip install -e '.\[s3\]'"):
         RemoteStore.open(url)
 
 

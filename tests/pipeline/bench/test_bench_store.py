@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from datasets.errors import install_extra
 from flows.progress import Silent
 from pipeline.bench.store import BENCH
 
@@ -59,7 +60,7 @@ def test_a_peer_is_measured_or_named_as_missing(records: dict[str, Any]) -> None
             assert records["peers"][name] > 0
             assert records["ratio_to_gather"][name] > 0
         else:
-            missing = f"{name}: {package} is not installed; pip install 'gaitforge[bench]'"
+            missing = f"{name}: {package} is not installed: {install_extra('bench')}"
             assert missing in records["notes"]
     assert any(note.startswith("lerobot: left out") for note in records["notes"])
 

@@ -12,7 +12,7 @@ from datasets.formats import FORMATS
 from pipeline.cli.main import main
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 
-pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
+pytest.importorskip("h5py", reason="h5py is the extra hdf5")
 
 
 def call(*arguments: str | Path) -> int:
@@ -49,7 +49,7 @@ def test_formats_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["d4rl"]["available"]
     assert "horizon" in rows["d4rl"]["import_options"]
     assert "compression" in rows["d4rl"]["export_options"]
-    assert all(row["available"] or "gaitforge[" in row["install"] for row in rows.values())
+    assert all(row["available"] or "pip install -e" in row["install"] for row in rows.values())
     assert call("formats") == 0
     assert "FCNet's three memory maps" in capsys.readouterr().out
 

@@ -73,5 +73,5 @@ def test_a_missing_package_is_named(
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     words = ["--env", "Hopper-v5", "--policies", hopper, "--quality", "expert"]
     outcome = run("gym", "collect", tmp_path / "x.zarr", *words)
-    assert_refused(outcome, "gymnasium, which is not installed: pip install 'gaitforge[gym]'")
+    assert_refused(outcome, "gymnasium, which is not installed: run .venv/bin/python")
     assert not (tmp_path / "x.zarr").exists()

@@ -107,5 +107,5 @@ def test_wrong_addresses_and_a_missing_extra_are_one_line(
     for address in ("owner/name", "hf://name", "hf://a/b/c", "https://hub/a/b"):
         assert_refused(run("publish", store, address), "give hf://owner/name")
     monkeypatch.setattr(publishing, "find_spec", lambda name: None)
-    assert_refused(run("publish", store, "hf://a/b"), "pip install 'gaitforge[hub]'")
+    assert_refused(run("publish", store, "hf://a/b"), "pip install -e '.[hub]'")
     assert call("publish") == 2

@@ -90,7 +90,7 @@ def test_a_missing_extra_is_one_line_before_the_work(
         monkeypatch.setitem(sys.modules, package, None)
         monkeypatch.setattr("pipeline.view.stored.stored_show", None)
         outcome = run("view", walked, option, tmp_path / name)
-        assert_refused(outcome, f"pip install 'gaitforge[{extra}]'")
+        assert_refused(outcome, f"pip install -e '.[{extra}]'")
     assert list(tmp_path.iterdir()) == []
 
 
