@@ -84,8 +84,7 @@ class WindowStream:
             raise DatasetError(f"field {taken.pop()!r} has the name of a batch's own entry")
         need = config.return_to_go or config.transitions
         self._ending = source.ending() if need else None
-        follows = config.transitions or config.executed_actions
-        self._finals = source.final_obs() if follows else None
+        self._finals = source.final_obs() if config.transitions or config.executed_actions else None
         if self._ending is not None and config.return_to_go and not config.partial_returns:
             check_complete(self._ending)
         self._buffers = _Buffers(handed_out, config)

@@ -31,8 +31,7 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     """
     objective = OBJECTIVES[config.objective]
     spec = preset(config.model, config.model_overrides)
-    place = executed_place(config, selection.schema)
-    shown = slice(*place) if place else None
+    shown = slice(*place) if (place := executed_place(config, selection.schema)) else None
     action_statistics = _normaliser("action", selection)
     if shown is not None:
         executed = _normaliser("obs", selection)

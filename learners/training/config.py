@@ -74,8 +74,7 @@ class TrainConfig:
             in the units of the data, then also of `fixed_std` and of the loss.
         executed_actions: learn the actions that were executed, with the collection's noise, as the
             next observation's `last_action` shows them, instead of those that the policy chose.
-            Without such a field there is no difference, nor at the last steps of episodes in a
-            store without `final_obs`.
+            Where none is stored (no such field, no `final_obs`) there is no difference.
         threads: of torch; by default unchanged.
 
     Raises:

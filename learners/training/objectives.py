@@ -112,8 +112,7 @@ def objective_fields(objective: Objective, schema: Schema, executed: bool) -> tu
                 "the objective bc"
             )
         return ("obs", "action", "reward")
-    known = set(EXPERT_FIELDS) <= set(schema.names()) and not executed
-    if not (objective.gaussian and known):
+    if executed or not (objective.gaussian and set(EXPERT_FIELDS) <= set(schema.names())):
         return ("obs", "action")
     action = schema.field("action")
     for name in EXPERT_FIELDS:
