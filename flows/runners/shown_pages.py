@@ -3,7 +3,7 @@
 A browser follows no `file://` link from a server's page, so `gaitforge serve` has a server of pages
 (`pipeline/serve/pages.py`). It shows what a flow has registered, and nothing else:
 
-    <PREFECT_HOME>/gaitforge-pages/<id>.json    {"folder": PATH} or {"view": STORE or EVALUATION}
+    <PREFECT_HOME>/gaitforge-pages/<id>.json    {"page": FILE} or {"view": STORE or EVALUATION}
 """
 
 import os
@@ -17,7 +17,7 @@ from flows.records.records import digest, write_record
 PAGES_URL = "GAITFORGE_PAGES_URL"
 """Environment variable of served flows: the server's address."""
 
-FOLDER, VIEW = "folder", "view"
+PAGE, VIEW = "page", "view"
 
 
 def pages_folder() -> Path:
@@ -26,12 +26,12 @@ def pages_folder() -> Path:
 
 
 def file_address(path: Path) -> str:
-    """The address of a file; its folder is registered, since a page links others beside it.
+    """The address of a page, which is registered; what it links is shown with it.
 
     A `file://` one without a server of pages, e.g. in a worker's process.
     """
     path = path.absolute()
-    number = _registered(FOLDER, str(path.parent))
+    number = _registered(PAGE, str(path))
     return f"{number}/{quote(path.name)}" if number else path.as_uri()
 
 

@@ -1,10 +1,11 @@
 """The server of pages of `gaitforge serve`: what flows have registered, on loopback, read only.
 
-/folder/<id>/report.html    a file of a registered folder
-/view/<id>                  a page that plays episodes, made when it is first opened
+/page/<id>/report.html    a registered page, or a file that it links
+/view/<id>                a page that plays episodes, made when it is first opened
 """
 
 import base64
+import re
 import secrets
 import subprocess
 import sys
@@ -12,29 +13,34 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
+from html.parser import HTMLParser
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from posixpath import normpath
 from urllib.parse import unquote, urlsplit
 
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_SERVER_API_AUTH_STRING
 
 from flows.records.records import read_record
-from flows.runners.shown_pages import VIEW, pages_folder
+from flows.runners.shown_pages import PAGE, VIEW, pages_folder
 
 LOOPBACK = "127.0.0.1"
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
-    ".json": "application/json",
     ".png": "image/png",
     ".webp": "image/webp",
     ".gif": "image/gif",
     ".mp4": "video/mp4",
 }
-"""Files that are shown; nothing else of a registered folder is."""
+"""Files that are shown, whatever a page links."""
+_TEXT = "text/plain; charset=utf-8"
 
 VIEW_EPISODES = 60
+
+_ELSEWHERE = re.compile(r"[\w+.-]+:|/")
+"""Start of a link that is not relative to its page."""
 
 _BUSY = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2">
 <title>Episodes</title><p>Replaying up to {count} episodes of {source} for this page…</p>"""
@@ -89,18 +95,48 @@ class _Server(ThreadingHTTPServer):
 
     def content(self, path: str) -> tuple[bytes, str]:
         """What a request's path names, and its type."""
-        kind, number, *rest = [*path.strip("/").split("/"), ""]
+        kind, number, *names = [*path.strip("/").split("/"), ""]
         record = read_record(self.folder / f"{number}.json") if number.isalnum() else None
         place = (record or {}).get(kind)
-        if place is None:
+        if kind not in (PAGE, VIEW) or place is None:
             raise _Refused(HTTPStatus.NOT_FOUND, "no such page; open it from a run's artifacts")
         if kind == VIEW:
             return self.views.page(number, place).encode(), TYPES[".html"]
-        folder = Path(place).resolve()
-        file = folder.joinpath(*rest).resolve()
-        if not file.is_relative_to(folder) or file.suffix not in TYPES or not file.is_file():
+        file = _shown_file(Path(place), "/".join(names[:-1]))
+        if file is None:
             raise _Refused(HTTPStatus.NOT_FOUND, "no such file")
         return file.read_bytes(), TYPES[file.suffix]
+
+
+def _shown_file(page: Path, name: str) -> Path | None:
+    """The file of that name beside a page, if it is the page or the page links it.
+
+    Neither hidden files nor links of the file system that leave the page's folder are shown.
+    """
+    parts = name.split("/")
+    folder = page.parent.resolve()
+    file = folder.joinpath(*parts).resolve()
+    if not file.is_relative_to(folder) or file.suffix not in TYPES or not file.is_file():
+        return None
+    if any(part[:1] in ("", ".") for part in (*parts, *file.relative_to(folder).parts)):
+        return None
+    return file if name == page.name or name in _Links(page).names else None
+
+
+class _Links(HTMLParser):
+    """The files beside or below a page that it links or embeds."""
+
+    def __init__(self, page: Path):
+        super().__init__()
+        self.names: set[str] = set()
+        if page.suffix == ".html":
+            self.feed(page.read_text(errors="replace"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """See `HTMLParser.handle_starttag`."""
+        for name, value in attrs:
+            if name in ("href", "src", "poster") and value and not _ELSEWHERE.match(value):
+                self.names.add(normpath(unquote(re.split("[?#]", value)[0])))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -116,9 +152,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._check()
             content, kind = self._site.content(unquote(urlsplit(self.path).path))
-            self._send(HTTPStatus.OK, content, kind)
+            answer = (HTTPStatus.OK, content, kind)
         except _Refused as refused:
-            self._send(refused.status, f"{refused}\n".encode(), "text/plain; charset=utf-8")
+            answer = (refused.status, f"{refused}\n".encode(), _TEXT)
+        except (ValueError, OSError):  # no address, or a file that cannot be read
+            answer = (HTTPStatus.BAD_REQUEST, b"this cannot be shown\n", _TEXT)
+        self._send(*answer)
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are not logged."""
