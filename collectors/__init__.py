@@ -1,1 +1,13 @@
 """All that makes rollouts: robots, terrains, skills, physics back ends and driving policies."""
+
+import os
+
+# MuJoCo loads the renderer that MUJOCO_GL names as it is imported, and fails where it cannot. Only
+# drawing needs one: `rendering` imports MuJoCo before this package.
+if "MUJOCO_GL" in os.environ:
+    _renderer = os.environ["MUJOCO_GL"]
+    os.environ["MUJOCO_GL"] = "disabled"
+    try:
+        import mujoco  # noqa: F401
+    finally:
+        os.environ["MUJOCO_GL"] = _renderer

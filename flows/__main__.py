@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flows", description=__doc__)
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, (run, _, places) in PROGRAMS.items():
-        text = (run.__doc__ or "").splitlines()[0]
+        text = (run.__doc__ or name).splitlines()[0]  # `python -OO` drops docstrings
         command = commands.add_parser(name, help=text, description=text)
         for place in places:
             kind, text = PLACES[place]

@@ -1,11 +1,10 @@
 """Draw scenes with MuJoCo's offscreen renderer, in a process of its own.
 
-Run by `rendering` as `python -m collectors.rendering.mujoco_view IN.npz OUT.npz`: MUJOCO_GL has to
-be set before MuJoCo loads, and a broken OpenGL driver may kill the process.
+Run by `rendering` with the arguments IN.npz OUT.npz: MUJOCO_GL has to be set before MuJoCo loads,
+and a broken OpenGL driver may kill the process.
 """
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mujoco
@@ -205,9 +204,9 @@ def _unit(colour: Colour) -> list[float]:
     return [part / 255 for part in colour]
 
 
-def main(arguments: Sequence[str]) -> int:
+def main() -> None:
     """Draw the shots of one file into another."""
-    source, target = arguments
+    source, target = sys.argv[1:]
     with np.load(source, allow_pickle=False) as given:
         robot = load_robot(str(given["robot"]))
         width, height = given["size_px"].tolist()
@@ -217,8 +216,3 @@ def main(arguments: Sequence[str]) -> int:
             shot = Shot(**{name: given[f"{k}/{name}"] for name in fields})
             frames[str(k)] = draw_shot(robot, shot, width, height)
     np.savez(target, allow_pickle=False, **frames)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

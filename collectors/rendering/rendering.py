@@ -18,6 +18,8 @@ OPENGL_BACKENDS = ("egl", "osmesa")
 START_LIMIT_S = 20.0
 FRAME_LIMIT_S = 1.0
 """One busy core takes about 0.1 s per frame."""
+# MuJoCo first, with its renderer: this package imports it without.
+_PROGRAM = "import mujoco; from collectors.rendering.mujoco_view import main; main()"
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")
 _REASON_LENGTH = 160
 
@@ -50,9 +52,10 @@ def draw(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarra
                 with np.load(answer, allow_pickle=False) as drawn:
                     return [drawn[str(k)] for k in range(len(shots))]
             failures.append(f"{backend}: {failure}")
+    remedy = f"unset MUJOCO_GL, or set it to {' or '.join(OPENGL_BACKENDS)}; " if chosen else ""
     raise RenderingError(
-        f"MuJoCo cannot draw here ({'; '.join(failures)}); install OSMesa (Debian: libosmesa6) "
-        "or a graphics driver with EGL"
+        f"MuJoCo cannot draw here ({'; '.join(failures)}); {remedy}install OSMesa (Debian: "
+        "libosmesa6) or a graphics driver with EGL"
     )
 
 
@@ -81,7 +84,7 @@ def _write_shots(path: Path, shots: Sequence[Shot], width_px: int, height_px: in
 
 def _run(backend: str, given: Path, answer: Path, limit_s: float) -> str | None:
     """Run the drawing process; returns why it failed, or None."""
-    command = [sys.executable, "-m", "collectors.rendering.mujoco_view", str(given), str(answer)]
+    command = [sys.executable, "-c", _PROGRAM, str(given), str(answer)]
     try:
         done = subprocess.run(
             command,

@@ -25,6 +25,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType, TaskRun
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled
 from prefect.tasks import exponential_backoff
 
@@ -33,6 +34,7 @@ from flows.records.logs import redacted
 from flows.records.part_records import store_address
 from flows.retrying import is_passing
 from flows.runners.artifacts import NO_SERVER, ProgressArtifacts, last_name
+from flows.runners.prefect_access import bypass_proxies, check_prefect_home
 from flows.runners.slurm.jobs import cancel_job, read_job
 
 RETRIES = 2
@@ -151,8 +153,11 @@ def run_from_a_program(reporter: Reporter) -> Iterator[None]:
     terminal.
 
     Raises:
-        ValueError: no server answers, or it went away meanwhile.
+        ValueError: no server answers or can be started, or it went away meanwhile.
     """
+    if not PREFECT_API_URL.value():
+        check_prefect_home()
+    bypass_proxies()
     try:
         with get_client(sync_client=True) as client:
             error, address = client.api_healthcheck(), redacted(str(client.api_url))

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from datasets.interrupts import INTERRUPTED, Stopped, raised_once
+from pipeline.cli.environment import finish_output, prepare_process
 from pipeline.cli.parsing.parser import WRONG_INPUT, Command, Parser, add_command, command, option
 
 COMMANDS = {
@@ -67,20 +68,6 @@ COMMANDS = {
 }
 """Name -> (module of this package with the `Command` called NAME_command, help)."""
 
-_ENVIRONMENT = {
-    # Threads of a pool that wait by spinning for long take the cores from those that work; without
-    # any spinning two threads train no faster than one.
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "10000",
-    "OPENBLAS_NUM_THREADS": "1",
-    # No usage statistics from Prefect's server.
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-    # Seconds; the default of 20 is too short on a busy machine.
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-}
-"""Defaults that must be set before the libraries load; the user's own settings stay."""
-
 
 def build_parser(argv: Sequence[str] | None = None) -> Parser:
     """The parser of the command that `argv` begins with; without `argv`, of all commands."""
@@ -115,13 +102,21 @@ def completion_command(arguments: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    prepare_process()
+    try:
+        return _run(argv)
+    finally:
+        finish_output()
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         _check_packages()
         arguments = parsed(sys.argv[1:] if argv is None else list(argv))
         with raised_once(signal.SIGINT, KeyboardInterrupt(), INTERRUPTED):
-            return arguments.run(arguments) or 0
+            code = arguments.run(arguments) or 0
+        sys.stdout.flush()
+        return code
     except ValueError as error:
         print(f"gaitforge: error: {' '.join(str(error).split())}", file=sys.stderr)
         return WRONG_INPUT

@@ -16,6 +16,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.collect import COLLECTED
 from flows.records.logs import redacted
+from flows.runners.prefect_access import bypass_proxies
 from pipeline.serve.prefect_server import LOOPBACK, PORT
 
 NAME = "gaitforge"
@@ -87,6 +88,7 @@ def remove_notifications() -> None:
 def _server() -> Iterator[SyncPrefectClient]:
     """A client of PREFECT_API_URL's server, or else of the one that `gaitforge serve` starts."""
     url = PREFECT_API_URL.value() or f"http://{LOOPBACK}:{PORT}/api"
+    bypass_proxies()
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
         if client.api_healthcheck() is not None:
             raise ValueError(

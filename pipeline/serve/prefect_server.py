@@ -1,6 +1,5 @@
 """A Prefect server for the time of a block: the one that is configured, or one of our own."""
 
-import ipaddress
 import os
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from prefect.settings import (
 )
 
 from flows.records.logs import redacted
+from flows.runners.prefect_access import bypass_proxies, check_prefect_home, is_loopback
 
 LOOPBACK = "127.0.0.1"
 PORT = 4200
@@ -55,13 +55,7 @@ def check_host(host: str, expose: bool) -> None:
     Raises:
         ValueError: so it is.
     """
-    if expose or host == "localhost":
-        return
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
+    if not expose and not is_loopback(host):
         raise ValueError(
             f"'{host}' can be reached from other machines, and who reaches the server can start "
             "runs; give --expose if that is wanted, with a password in "
@@ -82,6 +76,7 @@ def prefect_api(host: str = LOOPBACK, port: int = PORT) -> Iterator[str]:
     """
     configured = PREFECT_API_URL.value()
     if configured:
+        bypass_proxies()
         if not _answers(configured):
             raise ValueError(
                 f"no Prefect server answers at PREFECT_API_URL={redacted(configured)}; start it, "
@@ -89,8 +84,10 @@ def prefect_api(host: str = LOOPBACK, port: int = PORT) -> Iterator[str]:
             )
         yield configured
         return
+    check_prefect_home()
     port = _free_port(host, port)
     reached = _EVERY_ADDRESS.get(host, host)
+    bypass_proxies(reached)
     url = f"http://{f'[{reached}]' if ':' in reached else reached}:{port}/api"
     secret = PREFECT_API_AUTH_STRING.value() or PREFECT_SERVER_API_AUTH_STRING.value()
     with (
@@ -102,9 +99,7 @@ def prefect_api(host: str = LOOPBACK, port: int = PORT) -> Iterator[str]:
 
 def server_log(port: int) -> Path:
     """Where a server of our own says what went wrong."""
-    home = PREFECT_HOME.value()
-    home.mkdir(parents=True, exist_ok=True)
-    return home / f"gaitforge-server-{port}.log"
+    return PREFECT_HOME.value() / f"gaitforge-server-{port}.log"
 
 
 @contextmanager

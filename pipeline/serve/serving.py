@@ -1,5 +1,6 @@
 """Serve the deployed flows: a Prefect server, their forms and a schedule, until Ctrl-C."""
 
+import asyncio
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,12 @@ from typing import Any
 
 from prefect import serve as serve_deployments
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
-from prefect.client.schemas.schedules import CronSchedule
 from prefect.schedules import Cron, Schedule
+from prefect.server.schemas.schedules import CronSchedule
 from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
+from datasets.errors import amount
 from datasets.storage.s3.bucket import is_bucket_url
 from flows.records.records import to_tree
 from flows.runners.prefect_jobs import SITE
@@ -30,6 +32,8 @@ NAME = "gaitforge"
 
 _OF_GRID = ("terrains", "skills", "levels", "parts", "episodes_per_part", "seed")
 """Fields of collect/gaitforge's form that are fields of the plan's grid."""
+
+CRON_FIELDS = 5
 
 
 @dataclass(frozen=True)
@@ -116,9 +120,14 @@ def _schedule(plan: ServePlan) -> Schedule | None:
     if plan.store is None:
         raise ValueError("a schedule needs --store, where it collects into")
     try:
-        CronSchedule(cron=plan.schedule, timezone=plan.timezone)
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        # Prefect also takes six, of which the last are seconds.
+        if (fields := len(plan.schedule.split())) != CRON_FIELDS:
+            raise ValueError(f"it has {amount(fields, 'field')}")
+        # Raises where no date ever comes.
+        asyncio.run(CronSchedule(cron=plan.schedule, timezone=plan.timezone).get_dates(1))
+    except ValueError as error:
+        invalid = isinstance(error, ValidationError)
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ") if invalid else error
         raise ValueError(
             f"cannot schedule '{plan.schedule}' in {plan.timezone}: {reason}; five "
             "fields are wanted, as '0 2 * * *' for every night at two"

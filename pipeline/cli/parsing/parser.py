@@ -77,7 +77,7 @@ def command(example: str, *options: Option) -> Callable[[Handler], Command]:
             parser.epilog = f"example:  {example}"
 
         name = handler.__name__.strip("_").replace("_", "-")
-        what = (handler.__doc__ or "").rstrip(".")
+        what = (handler.__doc__ or name).rstrip(".")  # `python -OO` drops docstrings
         return Command(name, f"{what[0].lower()}{what[1:]}", fill)
 
     return decorate

@@ -1,0 +1,113 @@
+"""Commands in poor surroundings: closed streams, other encodings, no user, leftover variables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from datasets import open_store
+from flows.progress import Silent
+from flows.stages.collect import collect
+from tests.flows.making import COLLECT
+from tests.flows.processes import ROOT
+
+ASCII = {"PYTHONIOENCODING": "ascii"}
+PROGRAM = f"{sys.executable} -m pipeline.cli"
+NO_USER = "unshare --user --map-user=54321 --map-group=54321 env -u HOME -u USER -u LOGNAME"
+NO_SHARED_MEMORY = (
+    "unshare --user --map-root-user --mount sh -c 'umount -l /dev/shm; exec \"$@\"' -"
+)
+SIZES = "--set grid.parts=1 --set grid.episodes_per_part=2 --terrain flat --skill stand"
+
+
+def shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A line of Bash, whose exit code is that of its first failing command."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=240,
+    )
+
+
+def can(program: str) -> bool:
+    """Whether this machine lets a test run commands so."""
+    return subprocess.run(f"{program} true", shell=True, capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store."""
+    folder = tmp_path_factory.mktemp("poor")
+    collect(COLLECT, folder / "a.zarr", Silent())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"PYTHONIOENCODING=ascii {PROGRAM} bench --help", "usage"),
+        (f"LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 {PROGRAM} query a.zarr", "flat"),
+        (f"{PROGRAM} query a.zarr 2>&-", "flat"),
+        (f"{PROGRAM} query a.zarr >&-", ""),
+        (f"{PROGRAM} query a.zarr <&- | cat", "flat"),
+        (f"{PROGRAM} collect --help | true", ""),
+        (f"{PROGRAM} query a.zarr --list | true", ""),
+        (f"{sys.executable} -OO -m pipeline.cli query --help", "usage"),
+        (f"{sys.executable} -OO -m flows --help", "usage"),
+        (f"MUJOCO_GL=nothing {PROGRAM} collect b.zarr {SIZES}", "aebf40-00000"),
+        (f"{PROGRAM} collect c.zarr {SIZES} 2>&-", "aebf40-00000"),
+    ],
+)
+def test_a_command_does_its_work_and_says_nothing_else(folder: Path, line: str, said: str) -> None:
+    done = shell(line, folder)
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+    assert "Error" not in done.stderr
+
+
+def test_a_store_is_whole_where_standard_error_was_closed(folder: Path) -> None:
+    assert shell(f"{PROGRAM} verify a.zarr 2>&- >&-", folder).returncode == 0
+    assert open_store(folder / "a.zarr").verify() == []
+
+
+def test_what_the_terminal_cannot_show_is_a_question_mark(folder: Path) -> None:
+    program = "from pipeline.cli.environment import prepare_process as p; p(); print('2 \\xd7 3')"
+    done = shell(f'{sys.executable} -c "{program}"', folder, **ASCII)
+    assert (done.stdout, done.stderr) == ("2 ? 3\n", "")
+
+
+def test_a_full_disk_is_one_line(folder: Path) -> None:
+    done = shell(f"{PROGRAM} models > /dev/full", folder)
+    assert done.returncode == 2
+    assert done.stderr == "gaitforge: error: No space left on device\n"
+
+
+@pytest.mark.skipif(not can(NO_USER), reason="needs user namespaces")
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["", "--runner dask --workers 1", "--runner prefect"])
+def test_a_user_without_a_name_or_a_home_collects(folder: Path, words: str) -> None:
+    store = folder / f"{len(words)}.zarr"
+    homes = set(Path("/tmp").glob("gaitforge-home-*"))
+    line = f"{NO_USER} -u PREFECT_HOME {PROGRAM} collect {store} {SIZES} {words}"
+    done = shell(line, folder)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(open_store(store).parts()) == 1
+    assert set(Path("/tmp").glob("gaitforge-home-*")) <= homes
+
+
+@pytest.mark.skipif(not can(NO_SHARED_MEMORY), reason="needs user namespaces")
+@pytest.mark.slow
+def test_dask_needs_no_shared_memory(folder: Path) -> None:
+    words = f"{SIZES} --runner dask --workers 1"
+    done = shell(f"{NO_SHARED_MEMORY} {PROGRAM} collect d.zarr {words}", folder)
+    assert done.returncode == 0, done.stderr
