@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from datasets.interrupts import INTERRUPTED, Stopped, raised_once
-from pipeline.cli.environment import finish_output, prepare_process
 from pipeline.cli.parsing.parser import WRONG_INPUT, Command, Parser, add_command, command, option
+from pipeline.environment import finish_output, prepare_process
 
 COMMANDS = {
     "demo": ("pipelines", "run a small pipeline end to end: collect, train, evaluate, report"),

@@ -16,6 +16,7 @@ from tests.flows.making import COLLECT
 from tests.flows.processes import ROOT
 
 ASCII = {"PYTHONIOENCODING": "ascii"}
+PROXIES = {"HTTP_PROXY": "http://127.0.0.1:9", "ALL_PROXY": "socks5://127.0.0.1:9"}
 PROGRAM = f"{sys.executable} -m pipeline.cli"
 NO_USER = "unshare --user --map-user=54321 --map-group=54321 env -u HOME -u USER -u LOGNAME"
 NO_SHARED_MEMORY = (
@@ -29,6 +30,7 @@ def shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProc
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", line],
+        check=False,
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -40,7 +42,8 @@ def shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProc
 
 def can(program: str) -> bool:
     """Whether this machine lets a test run commands so."""
-    return subprocess.run(f"{program} true", shell=True, capture_output=True).returncode == 0
+    words = ["bash", "-c", f"{program} true"]
+    return subprocess.run(words, check=False, capture_output=True).returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +61,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 {PROGRAM} query a.zarr", "flat"),
         (f"{PROGRAM} query a.zarr 2>&-", "flat"),
         (f"{PROGRAM} query a.zarr >&-", ""),
-        (f"{PROGRAM} query a.zarr <&- | cat", "flat"),
         (f"{PROGRAM} collect --help | true", ""),
         (f"{PROGRAM} query a.zarr --list | true", ""),
         (f"{sys.executable} -OO -m pipeline.cli query --help", "usage"),
@@ -74,13 +76,8 @@ def test_a_command_does_its_work_and_says_nothing_else(folder: Path, line: str, 
     assert "Error" not in done.stderr
 
 
-def test_a_store_is_whole_where_standard_error_was_closed(folder: Path) -> None:
-    assert shell(f"{PROGRAM} verify a.zarr 2>&- >&-", folder).returncode == 0
-    assert open_store(folder / "a.zarr").verify() == []
-
-
 def test_what_the_terminal_cannot_show_is_a_question_mark(folder: Path) -> None:
-    program = "from pipeline.cli.environment import prepare_process as p; p(); print('2 \\xd7 3')"
+    program = "from pipeline.environment import prepare_process as p; p(); print('2 \\xd7 3')"
     done = shell(f'{sys.executable} -c "{program}"', folder, **ASCII)
     assert (done.stdout, done.stderr) == ("2 ? 3\n", "")
 
@@ -98,7 +95,7 @@ def test_a_user_without_a_name_or_a_home_collects(folder: Path, words: str) -> N
     store = folder / f"{len(words)}.zarr"
     homes = set(Path("/tmp").glob("gaitforge-home-*"))
     line = f"{NO_USER} -u PREFECT_HOME {PROGRAM} collect {store} {SIZES} {words}"
-    done = shell(line, folder)
+    done = shell(line, folder, **PROXIES)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert len(open_store(store).parts()) == 1
