@@ -4,6 +4,7 @@ Clusters started here are encrypted with keys of their own; a local one listens 
 """
 
 import logging
+import multiprocessing
 import os
 import re
 import sys
@@ -154,6 +155,13 @@ def _connected(distributed: Any, settings: DaskSettings) -> "Client":
 
 @contextmanager
 def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterator[Any]:
+    try:
+        multiprocessing.get_context("spawn").Lock()  # as Dask makes them, in shared memory
+    except OSError as error:
+        raise ValueError(
+            f"Dask's workers here need /dev/shm, which cannot be used: {error.strerror}; mount it, "
+            "or use --runner local"
+        ) from None
     with tempfile.TemporaryDirectory(prefix="gaitforge-dask-") as scratch:
         cluster = distributed.LocalCluster(
             n_workers=0 if settings.adaptive else _worker_count(settings, most),
