@@ -212,7 +212,8 @@ def test_a_task_runs_in_the_environment_that_was_asked_for(
     assert time.time() - record["tasks"][0]["started"] < PATIENCE_S
     finish(cluster, job)
     log = (job.folder / "task-0.log").read_text()
-    assert f"apptainer exec --bind {tmp_path} lab.sif python -m pipeline.cli" in log
+    mount = f'--mount type=bind,"src={tmp_path}","dst={tmp_path}"'
+    assert f"apptainer exec {mount} lab.sif python -m pipeline.cli" in log
     assert "by arm with of the lab" in log
     assert "of the lab" not in written(job.folder).replace(log, "")
     assert states(job) == ["done"]

@@ -22,7 +22,9 @@ _NAMES = re.compile(r"[\w.,+-]*")
 _MEMORY = re.compile(r"(\d+[KMGT]?)?")
 _OPTION = re.compile(r"[a-z][a-z-]*(=[^\s#\"'\\]+)?")
 _MAIL = re.compile(r"([^\s#\"'\\,@]+@[^\s#\"'\\,@]+)?")
-_CONTAINER = re.compile(r"((apptainer|pyxis):\S+)?")
+_CONTAINER = re.compile(r"((apptainer|pyxis):[^\s-].*)?")
+# Pyxis splits mounts at the first three, and writes them into a string of a shell.
+_NOT_PYXIS = re.compile(r"[\s:,\"$`\\]")
 _OURS = frozenset(
     {"array", "chdir", "error", "export", "open-mode", "output", "parsable", "signal", "wrap"}
 )
@@ -172,7 +174,7 @@ class Work:
 
 
 def batch_script(folder: Path, work: Work, settings: SlurmSettings) -> str:
-    """The text of a job's script.
+    """The text of a job's script; ValueError if Pyxis cannot mount its folders.
 
     Args:
         folder: of the job, on a file system that submitter and nodes share.
@@ -187,13 +189,12 @@ def batch_script(folder: Path, work: Work, settings: SlurmSettings) -> str:
             *(f"#SBATCH --{option}" for option in _directives(work, settings)),
             "",
             f"folder={shlex.quote(str(folder))}",
-            'place="${folder%/*}"; place="${place%/*}"',
             f"max_restarts={allowed}",
             f"retry_errors={'yes' if work.retry_errors else 'no'}",
             f'stop_codes=" {" ".join(map(str, stopped))} "',
             "",
             *_prepare(settings),
-            *_start(settings),
+            *_start(settings, folder.parent.parent),
             _BODY,
         ]
     )
@@ -236,11 +237,13 @@ def _prepare(settings: SlurmSettings) -> list[str]:
     lines = [f"environment() {{ {file}; }}"] if settings.env_file else []
     commands = ["environment"] * bool(settings.env_file) + [*settings.setup]
     steps = [line for each in commands for line in (f"    {{ :; {each}", "    } &&")]
-    return [*lines, "prepare() {", *steps, "    true", "}"]
+    # What the user's commands call so is another variable.
+    own = "    local folder task job restarts started max_restarts retry_errors stop_codes"
+    return [*lines, "prepare() {", own, *steps, "    true", "}"]
 
 
-def _start(settings: SlurmSettings) -> list[str]:
-    """The shell functions that start and end the work.
+def _start(settings: SlurmSettings, place: Path) -> list[str]:
+    """The shell functions that start and end the work; a container mounts `place`.
 
     One process needs no torchrun, which would open a port and hide the exit code. On several nodes
     srun starts a torchrun each; on SIGTERM srun would kill them within seconds, so their step is
@@ -251,10 +254,16 @@ def _start(settings: SlurmSettings) -> list[str]:
     srun, inside = "srun", ""
     if form == "apptainer":
         cuda = " --nv" if settings.gpus else ""
-        inside = f'apptainer exec{cuda} --bind "$place" {shlex.quote(image)} '
+        quoted = str(place).replace('"', '""')  # as in CSV; --bind would split at : and ,
+        mount = shlex.quote(f'type=bind,"src={quoted}","dst={quoted}"')
+        inside = f"apptainer exec{cuda} --mount {mount} {shlex.quote(image)} "
     elif form == "pyxis":
+        for path in (place, Path.cwd()):
+            if bad := _NOT_PYXIS.search(str(path)):
+                raise ValueError(f"Pyxis cannot mount {path}: rename what has {bad[0]!r} in it")
+        mounts = f'{shlex.quote(f"{place}:{place}")},"$PWD:$PWD"'
         srun += f" --container-image={shlex.quote(image)} \\\n"
-        srun += '        --container-mounts="$place:$place,$PWD:$PWD" --container-workdir="$PWD"'
+        srun += f'        --container-mounts={mounts} --container-workdir="$PWD"'
         inside = "" if settings.nodes > 1 else f"{srun} --ntasks=1 "
     module = '-m pipeline.cli jobs run "$folder" --task "$task"'
     torchrun = f"{python} -m torch.distributed.run --nproc-per-node={max(1, settings.gpus)}"
@@ -271,9 +280,9 @@ def _start(settings: SlurmSettings) -> list[str]:
         words += [
             'local first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
             'local address="$(scontrol -o show node "$first" | grep -o "NodeAddr=[^ ]*")"',
-            'local place="${address#NodeAddr=}:$((20000 + SLURM_JOB_ID % 20000))"',
+            'local endpoint="${address#NodeAddr=}:$((20000 + SLURM_JOB_ID % 20000))"',
             f"exec {srun} --wait={_STRAGGLER_S} {inside}{torchrun} --nnodes={settings.nodes} \\",
-            '    --rdzv-backend=c10d --rdzv-endpoint="$place" \\',
+            '    --rdzv-backend=c10d --rdzv-endpoint="$endpoint" \\',
             '    --rdzv-id="$SLURM_JOB_ID-$restarts" \\',
             f"    {module}",
         ]
