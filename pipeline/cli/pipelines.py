@@ -192,7 +192,7 @@ def _stages_on_slurm(
         done = follow_stages(out, stages, own_reporter().say)
         return None if done and not arguments.cancel else 1
     jobs = [job for job in made if isinstance(job, slurm.Job)]
-    rows = [job_row(job, tasks) for job, tasks in zip(jobs, slurm.states_of(jobs), strict=True)]
+    rows = [job_row(job, tasks) for job, tasks in slurm.states_of(jobs)]
     if not rows:
         own_reporter().say("no job to cancel" if arguments.cancel else _NOTHING)
     show(rows, arguments.json)

@@ -154,11 +154,12 @@ def _jobs_of(found: CollectionStatus | TrainingStatus) -> str:
     place = slurm.jobs_folder(found.store) if collection else Path(found.run) / "jobs"
     jobs = slurm.find_jobs(place) if place.is_dir() else []
     try:
-        states = [slurm.job_state(tasks) for tasks in slurm.states_of(jobs)]
+        states = [(job, slurm.job_state(tasks)) for job, tasks in slurm.states_of(jobs)]
     except ValueError as error:  # Slurm does not answer
         return f"its jobs are unknown: {error}"
-    live = [pair for pair in zip(jobs, states, strict=True) if pair[1] in _LIVE]
-    return ", ".join(f"job {job.id} {_LIVE[state]}" for job, state in live)
+    live = {job: _LIVE[state] for job, state in states if state in _LIVE}
+    words = ((job.id, live[job]) if job.id else (job.folder.name, "may be queued") for job in live)
+    return ", ".join(f"job {name} {state}" for name, state in words)
 
 
 def _active_row(part: ActivePart) -> dict[str, object]:
@@ -221,7 +222,7 @@ def _list(arguments: argparse.Namespace) -> None:
     """List jobs, or the tasks of one."""
     name = arguments.job
     jobs = [slurm.find_job(name)] if name.isdigit() else slurm.find_jobs(Path(name))
-    seen = list(zip(jobs, slurm.states_of(jobs), strict=True))
+    seen = slurm.states_of(jobs)
     if arguments.json:
         show([_record(job, tasks) for job, tasks in seen], as_json=True)
     elif len(seen) == 1:

@@ -206,6 +206,14 @@ def test_a_percent_sign_in_a_folder_is_no_pattern_of_slurms() -> None:
     assert words[-1] == "/a%j/script.sh"
 
 
+def test_a_backslash_in_a_logs_folder_is_refused_and_nothing_is_left(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["collect", str(tmp_path / "a\\b" / "legged.zarr"), "--runner", "slurm"]) == 2
+    assert "rename what has a backslash" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_job_sees_what_it_needs_of_the_environment_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,19 +1,32 @@
 """Slurm's commands as functions: `sbatch`, `squeue`, `scancel`.
 
-`sacct` is not used: many clusters have no accounting.
+`sacct` is not used: many clusters have no accounting. Sites wrap these commands, so other lines may
+stand around their answers.
 """
 
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+from flows.records.logs import short
 
 TIMEOUT_S = 120.0
 _PREFIX = re.compile(r"^\w+: (error|fatal): ")
+_SUBMITTED = re.compile(r"(?:Submitted batch job )?(\d+)(?:(?:;| on cluster )(\S*))?")
+_ROW = re.compile(r"(\d+)\|([^|]*)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|(.*)")
+# Of sbatch's errors, those after which the controller may have the job; slurm_strerror(3).
+_UNCLEAR = re.compile("timed out|Zero Bytes were transmitted", re.IGNORECASE)
+# What changes the commands' answers, without what they need to reach the controller.
+_SETS_ANSWERS = re.compile("(SQUEUE|SCANCEL|SLURM(?!_CONF|_JWT))_")
+_SITE = re.compile("SBATCH_(?!(ARRAY_INX|NO_REQUEUE|OPEN_MODE|SIGNAL|WAIT)$)")
 LIVE = (
     {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING"}
     | {"SIGNALING", "STAGE_OUT", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"}
@@ -52,6 +65,10 @@ class QueueEntry:
         return self.state in LIVE
 
 
+class UnclearSubmission(ValueError):
+    """sbatch gave neither an id nor a refusal."""
+
+
 def has_slurm() -> bool:
     """Whether this machine has Slurm's commands."""
     return shutil.which("squeue") is not None
@@ -71,12 +88,14 @@ def job_environment(names: Sequence[str] = (), **values: str) -> dict[str, str]:
 
 
 def submit_command(script: Path, output: Path, after: Sequence[str] = ()) -> list[str]:
-    """The command that submits a script.
+    """The command that submits a script; ValueError if Slurm could not write `output`.
 
     Args:
         output: file of what it prints; its name may hold %a, the task's index in the array.
         after: ids of jobs; it waits until all have succeeded, and is cancelled once one failed.
     """
+    if "\\" in str(output):
+        raise ValueError(f"Slurm cannot write logs to {output.parent}: rename what has a backslash")
     # In the folder's path a % stands for itself.
     log = output.with_name("x").as_posix().replace("%", "%%")[:-1] + output.name
     options = ["--parsable", "--export=ALL", f"--chdir={Path.cwd()}", f"--output={log}"]
@@ -85,74 +104,91 @@ def submit_command(script: Path, output: Path, after: Sequence[str] = ()) -> lis
     return ["sbatch", *options, str(script)]
 
 
-def submit(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Run a submit command; returns the job's id.
+def submit(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str]:
+    """Run a submit command; returns the job's id, and its cluster where sbatch names one.
 
     sbatch runs in `environment` and exports all of it. With the names in `--export` instead, every
     task would load the user's login environment first, which is slow and fails on some clusters.
 
     Raises:
         ValueError: no Slurm here, or sbatch's own reason in one line; nothing was submitted.
+        UnclearSubmission: neither an id nor a refusal; a job may be queued.
     """
-    # What a site or user sets for sbatch itself, such as SBATCH_ACCOUNT, holds here as well.
-    own = {name: value for name, value in os.environ.items() if name.startswith("SBATCH_")}
-    return _call(command, {**own, **environment}).split(";")[0]
+    # What a site or user sets for sbatch itself holds here too, but not against the script.
+    own = {name: value for name, value in os.environ.items() if _SITE.match(name)}
+    done = _run(command, {**own, **environment})
+    lines = map(str.strip, done.stdout.splitlines())
+    ids = list(filter(None, map(_SUBMITTED.fullmatch, lines)))
+    if ids and not done.returncode:
+        return ids[-1][1], ids[-1][2] or ""
+    # From 128 on a signal ended it.
+    if not ids and 0 < done.returncode < 128 and not _UNCLEAR.search(done.stderr):
+        raise ValueError(_reason(done))
+    answer = short(f"{done.stdout} {_reason(done)}")
+    raise UnclearSubmission(f"a job may be queued, but sbatch gave no id: {answer}")
 
 
-def queue(jobs: Iterable[str]) -> list[QueueEntry]:
-    """The controller's entries of the jobs' tasks; forgotten ones are left out.
+def queue(jobs: Iterable[str], cluster: str = "") -> list[QueueEntry]:
+    """The controller's entries of the jobs' tasks on a cluster; forgotten ones are left out.
 
     Raises:
         ValueError: no Slurm here, or the controller does not answer.
     """
-    ids = ",".join(jobs)
+    ids = ",".join(filter(None, jobs))
     if not ids:
         return []
-    words = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}"]
-    try:
-        lines = _call([*words, "--format=%F|%K|%T|%B|%S|%r"]).splitlines()
-    except ValueError as error:
-        if "Invalid job id" in str(error):  # said of a single job; of several they are left out
-            return []
-        raise
-    found = []
-    for line in lines:
-        job, index, state, host, start, reason = line.split("|", 5)
+    entries = []
+    options = ["--noheader", "--array", "--states=all", f"--jobs={ids}"]
+    lines = _call("squeue", cluster, *options, "--format=%F|%K|%T|%B|%S|%r")
+    for row in filter(None, map(_ROW.fullmatch, lines)):
+        job, index, state, host, start, reason = row.groups()
         task = int(index) if index.isdigit() else 0
         reason = "" if reason == "None" else reason
-        started = int(datetime.fromisoformat(start).timestamp()) if start[:1].isdigit() else None
-        found.append(QueueEntry(job, task, state, reason, "" if host == "n/a" else host, started))
-    return found
+        started = None
+        with suppress(ValueError):  # it has none
+            started = int(datetime.fromisoformat(start).timestamp())
+        entries.append(QueueEntry(job, task, state, reason, "" if host == "n/a" else host, started))
+    return entries
 
 
-def cancel(job: str) -> None:
+def find_submitted(script: str) -> str:
+    """The id of the job in the queue that runs a script, or empty; raises as `queue`."""
+    rows = _call("squeue", "", "--noheader", "--states=all", "--format=%F|%o")
+    return next((row.partition("|")[0] for row in rows if row.partition("|")[2] == script), "")
+
+
+def cancel(job: str, cluster: str = "") -> None:
     """Cancel a job and all tasks of its array; one that has ended stays as it is.
 
     Raises:
         ValueError: no Slurm here, or scancel's own reason.
     """
-    try:
-        _call(["scancel", job])
-    except ValueError as error:
-        if "Invalid job id" not in str(error):
-            raise
+    _call("scancel", cluster, job)
 
 
-def _call(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+def _call(command: str, cluster: str, *options: str) -> list[str]:
+    """The lines that a command prints; none of a single job that the controller has forgotten."""
+    kept = {name: value for name, value in os.environ.items() if not _SETS_ANSWERS.match(name)}
+    where = [f"--clusters={cluster}"] if cluster else []
+    done = _run([command, *where, *options], {**kept, "SLURM_TIME_FORMAT": "standard"})
+    if done.returncode and "Invalid job id" not in done.stderr:
+        raise ValueError(_reason(done))
+    return [line.strip() for line in done.stdout.splitlines()]
+
+
+def _run(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     if shutil.which(words[0]) is None:
         raise ValueError(
             f"{words[0]} is not on this machine's PATH; run on a login node, or use --runner local"
         )
+    how: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace"}
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False
-        )
+        return subprocess.run(words, check=False, env=environment, timeout=TIMEOUT_S, **how)
     except subprocess.TimeoutExpired:
-        raise ValueError(
-            f"{words[0]} gave no answer in {TIMEOUT_S:.0f} s; is the controller up?"
-        ) from None
-    if done.returncode:
-        reasons = [_PREFIX.sub("", line) for line in done.stderr.splitlines() if line.strip()]
-        why = "; ".join(reasons) or f"exit code {done.returncode}"
-        raise ValueError(f"{words[0]}: {why}")
-    return done.stdout.strip()
+        reason = f"no answer in {TIMEOUT_S:.0f} s; is the controller up?"
+        return subprocess.CompletedProcess(words, -signal.SIGKILL, "", reason)
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    reasons = [_PREFIX.sub("", line) for line in done.stderr.splitlines() if line.strip()]
+    return f"{done.args[0]}: {'; '.join(reasons) or f'exit code {done.returncode}'}"

@@ -3,7 +3,7 @@
     <store>.jobs/<name>/ or <run>/jobs/<name>/
       plan.json           the frozen plan, its task (legged, gym, …), and the parts of each job task
       script.sh           what Slurm runs
-      job.json            the job's id, and how and when it was submitted
+      job.json            the job's id (none until sbatch gives it), how and when it was submitted
       task-<k>.log        output of task k, over all its runs
       exit/<k>.json       how task k ended
       exit/<k>-<n>.json   how its run n (from 0) ended, before it was queued again
@@ -13,28 +13,31 @@ A task's state is Slurm's while Slurm knows it (for minutes), then that of its e
 """
 
 import os
+import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flows.records.part_records import records_folder
 from flows.records.records import read_record, write_record
-from flows.runners.slurm.commands import QueueEntry, cancel, has_slurm, queue
+from flows.runners.slurm.commands import QueueEntry, cancel, find_submitted, has_slurm, queue
 
 PLAN, SCRIPT, JOB, EXIT, CANCELLED = "plan.json", "script.sh", "job.json", "exit", "cancelled.json"
 WORDS = "words"
 """In the plan.json of a job that runs a command: the command line."""
 POLL_S = 0.5
 _QUEUE_PERIOD_S = 2.0
+_LISTED_S = 60.0  # in which a new job may be missing in the queue, which some sites cache
 _SEARCH_DEPTH = 4
 _TAIL_LINES = 20
 
 LIVE = ("waiting", "running")
 ENDED = ("done", "failed", "cancelled", "lost")
 """Final task states. "lost": unknown to Slurm and without an exit record; "unknown": the same where
-there is no Slurm."""
+there is no Slurm or sbatch gave no id."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,10 @@ class Job:
     """A submitted job.
 
     Attributes:
-        folder: of the job; id: that sbatch gave; kind: "collect" or "train"; target: the store or
-            run that it makes; submitted: seconds since the epoch; command: that submitted it.
+        folder: of the job; id: that sbatch gave, or empty; kind: "collect" or "train"; target: the
+            store or run that it makes; submitted: seconds since the epoch; command: that submitted.
         tasks: the parts of each task; one task without parts for a training.
+        cluster: empty for this machine's own.
     """
 
     folder: Path
@@ -55,6 +59,7 @@ class Job:
     partition: str
     command: tuple[str, ...]
     tasks: tuple[tuple[str, ...], ...]
+    cluster: str = ""
 
     @property
     def is_array(self) -> bool:
@@ -114,7 +119,7 @@ def write_job(job: Job) -> None:
 
 
 def read_job(folder: Path) -> Job:
-    """The job of a folder.
+    """The job of a folder; an id that sbatch did not give is looked for in the queue.
 
     Raises:
         ValueError: there is none.
@@ -124,9 +129,15 @@ def read_job(folder: Path) -> Job:
         raise ValueError(f"{folder} is no job folder: it holds no {JOB}")
     try:
         tasks = tuple(tuple(parts) for parts in record["tasks"])
-        return Job(folder, **{**record, "command": tuple(record["command"]), "tasks": tasks})
+        job = Job(folder, **{**record, "command": tuple(record["command"]), "tasks": tasks})
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder / JOB} is damaged: {error!r}") from None
+    if not job.id and has_slurm():
+        with suppress(ValueError):  # the controller does not answer, or another user asks
+            job = replace(job, id=find_submitted(job.command[-1]))
+            if job.id:
+                write_job(job)
+    return job
 
 
 def jobs_folder(store_path: Path | str) -> Path:
@@ -183,26 +194,39 @@ def _job_folders(top: Path) -> Iterator[Path]:
 
 def task_states(job: Job) -> list[TaskStatus]:
     """The states of the job's tasks, in order; see `states_of`."""
-    return states_of([job])[0]
+    return states_of([job])[0][1]
 
 
-def states_of(jobs: Sequence[Job]) -> list[list[TaskStatus]]:
-    """The states of every job's tasks, in order, with one call of Slurm.
+def states_of(jobs: Sequence[Job]) -> list[tuple[Job, list[TaskStatus]]]:
+    """Every job with the states of its tasks, in order, with one call of Slurm for each cluster.
 
     Raises:
         ValueError: Slurm is here but does not answer.
     """
-    known = queue(job.id for job in jobs) if has_slurm() else []
-    entries = {(entry.job, entry.task): entry for entry in known}
-    return [
-        [_task_state(job, task, entries.get((job.id, task))) for task in range(len(job.tasks))]
-        for job in jobs
-    ]
+    entries = {
+        (cluster, entry.job, entry.task): entry
+        for cluster in ({job.cluster for job in jobs} if has_slurm() else ())
+        for entry in queue((job.id for job in jobs if job.cluster == cluster), cluster)
+    }
+    tasks = ([_task_state(job, task, entries) for task in range(len(job.tasks))] for job in jobs)
+    return list(zip(jobs, tasks, strict=True))
 
 
-def _task_state(job: Job, task: int, entry: QueueEntry | None) -> TaskStatus:
+def settled(jobs: Sequence[Job]) -> list[tuple[Job, list[TaskStatus]]]:
+    """As `states_of`; raises ValueError too if it is unknown whether a job was submitted."""
+    for job, tasks in (pairs := states_of(jobs)):
+        if not job.id and job_state(tasks) == "unknown":
+            forget = f"gaitforge jobs cancel {shlex.quote(str(job.folder))}"
+            raise ValueError(f"a job without an id may be queued: see squeue, then `{forget}`")
+    return pairs
+
+
+def _task_state(job: Job, task: int, entries: Mapping[Any, QueueEntry]) -> TaskStatus:
+    entry = entries.get((job.cluster, job.id, task))
     ended = read_record(job.folder / EXIT / f"{task}.json")
-    status = TaskStatus(task, "lost" if has_slurm() else "unknown", parts=job.tasks[task])
+    state = "waiting" if time.time() - job.submitted < _LISTED_S else "lost"
+    state, why = (state, "") if job.id else ("unknown", "sbatch gave no id")
+    status = TaskStatus(task, state if has_slurm() else "unknown", why, parts=job.tasks[task])
     record = ended or _last_restart(job.folder, task)
     if record is not None:
         names = ("code", "restarts", "host", "started", "ended")
@@ -238,27 +262,27 @@ def job_state(tasks: Sequence[TaskStatus]) -> str:
 
 
 def cancel_job(job: Job) -> None:
-    """Cancel a job and record that.
+    """Cancel a job and record that; one without an id is only recorded as cancelled.
 
     Raises:
         ValueError: no Slurm here, or its reason.
     """
-    cancel(job.id)
+    if job.id:
+        cancel(job.id, job.cluster)
     write_record(job.folder / CANCELLED, {"time": time.time()})
 
 
 def live_jobs(place: Path, kind: str) -> list[Job]:
     """The jobs of a kind in a folder of jobs that have not ended."""
     found = [job for job in find_jobs(place) if job.kind == kind] if place.is_dir() else []
-    states = [job_state(tasks) for tasks in states_of(found)]
-    return [job for job, state in zip(found, states, strict=True) if state in LIVE]
+    return [job for job, tasks in settled(found) if job_state(tasks) in LIVE]
 
 
 def parts_in_work(place: Path) -> set[str]:
     """The parts of the live tasks of a folder's jobs."""
     if not place.is_dir():
         return set()
-    tasks = [task for states in states_of(find_jobs(place)) for task in states]
+    tasks = [task for _, states in settled(find_jobs(place)) for task in states]
     return {part for task in tasks if task.state in LIVE for part in task.parts}
 
 

@@ -21,7 +21,7 @@ from flows.progress import Reporter
 from flows.records.part_records import PartCollected, store_address
 from flows.records.records import provenance, to_tree, write_record
 from flows.runners.slurm import jobs
-from flows.runners.slurm.commands import job_environment, submit, submit_command
+from flows.runners.slurm.commands import UnclearSubmission, job_environment, submit, submit_command
 from flows.runners.slurm.script import SlurmSettings, Work, batch_script
 from flows.stages.collect import prepare
 from flows.tasks.interface import CollectionPlan
@@ -86,7 +86,7 @@ def submit_work(
     afterwards: Callable[[], Any] = lambda: None,
     after: Sequence[str] = (),
 ) -> jobs.Job | str:
-    """Write a job's folder, submit its script, write its record; on failure nothing is left.
+    """Write a job's folder and submit its script; where sbatch refuses, nothing is left.
 
     Args:
         draft: the job without an id; its folder is that of all jobs of the store or run.
@@ -110,20 +110,26 @@ def submit_work(
     made = [folder for folder in (place, *place.parents) if not folder.exists()]
     folder = jobs.new_folder(place, draft.kind.replace(" ", "-"))
     log = folder / jobs.log_name("%a" if work.array else 0)
-    command = submit_command(folder / jobs.SCRIPT, log, after)
     try:
+        command = submit_command(folder / jobs.SCRIPT, log, after)
+        job = replace(draft, folder=folder, submitted=time.time(), command=tuple(command))
         whole = {"kind": draft.kind, "target": draft.target, "tasks": draft.tasks, **record}
         write_record(folder / jobs.PLAN, whole | provenance())
         (folder / jobs.SCRIPT).write_text(batch_script(folder, work, settings))
-        started = time.time()
-        number = submit(command, environment)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        for empty in made:
-            with suppress(OSError):
-                empty.rmdir()
+        jobs.write_job(job)
+        number, cluster = submit(command, environment)
+        job = replace(job, id=number, cluster=cluster)
+    except UnclearSubmission as error:
+        if not (job := jobs.read_job(folder)).id:
+            raise ValueError(f"{error}; its folder is {folder}") from None
+    except BaseException as error:
+        # An interrupted sbatch may have submitted.
+        if isinstance(error, Exception) or not (folder / jobs.JOB).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            for empty in made:
+                with suppress(OSError):
+                    empty.rmdir()
         raise
-    job = replace(draft, folder=folder, id=number, submitted=started, command=tuple(command))
     try:
         jobs.write_job(job)
         afterwards()
@@ -142,10 +148,10 @@ def _awaited(names: Sequence[str]) -> list[str]:
     ids = []
     for name in names:
         found = [jobs.find_job(name)] if name.isdigit() else jobs.find_jobs(Path(name))
-        states = [jobs.job_state(tasks) for tasks in jobs.states_of(found)]
-        live = [job.id for job, state in zip(found, states, strict=True) if state in jobs.LIVE]
-        if not live and states[-1:] != ["done"]:
-            last = f"its last job is {states[-1]}" if states else "it has no job"
+        states = [(job.id, jobs.job_state(tasks)) for job, tasks in jobs.settled(found)]
+        live = [number for number, state in states if state in jobs.LIVE]
+        if not live and (not states or states[-1][1] != "done"):
+            last = f"its last job is {states[-1][1]}" if states else "it has no job"
             raise ValueError(f"cannot wait for {name}: {last}")
         ids += live
     return ids

@@ -134,9 +134,8 @@ def _live_jobs(out: Path, stages: Sequence[Stage]) -> dict[str, list[jobs.Job]]:
     """The live jobs of every stage, with one call of Slurm."""
     known = {stage.name: _jobs_of(out, stage) for stage in stages}
     every = [job for found in known.values() for job in found]
-    states = (jobs.job_state(tasks) for tasks in jobs.states_of(every))
-    live = {job.id for job, state in zip(every, states, strict=True) if state in _LIVE}
-    return {name: [job for job in found if job.id in live] for name, found in known.items()}
+    live = {job.folder for job, tasks in jobs.settled(every) if jobs.job_state(tasks) in _LIVE}
+    return {name: [job for job in found if job.folder in live] for name, found in known.items()}
 
 
 def stage_states(out: Path, stages: Sequence[Stage]) -> list[StageState]:
@@ -144,23 +143,20 @@ def stage_states(out: Path, stages: Sequence[Stage]) -> list[StageState]:
     by_stage = [_jobs_of(out, stage) for stage in stages]
     known = [job for found in by_stage for job in found]
     try:
-        states = {
-            job.id: jobs.job_state(tasks)
-            for job, tasks in zip(known, jobs.states_of(known), strict=True)
-        }
+        states = {job.folder: jobs.job_state(tasks) for job, tasks in jobs.states_of(known)}
     except ValueError:  # the controller does not answer just now
-        states = {job.id: "unknown" for job in known}
+        states = {job.folder: "unknown" for job in known}
     return [_stage_state(out, *each, states) for each in zip(stages, by_stage, strict=True)]
 
 
 def _stage_state(
-    out: Path, stage: Stage, found: Sequence[jobs.Job], states: Mapping[str, str]
+    out: Path, stage: Stage, found: Sequence[jobs.Job], states: Mapping[Path, str]
 ) -> StageState:
-    live = [job for job in found if states[job.id] in _LIVE]
+    live = [job for job in found if states[job.folder] in _LIVE]
     job = (live or found or [None])[-1]
     if is_done(out, stage):
         return StageState(stage, "done", job)
-    state = states[job.id] if job else "missing"
+    state = states[job.folder] if job else "missing"
     if job and state == "lost" and not any(job.folder.glob("*.log")):
         state = "cancelled"  # a job before it failed, and Slurm has forgotten both
     if live or stage.place is None or not stage.place.exists():
