@@ -4,7 +4,6 @@ Dask repeats the parts of a worker that died. A part that two workers make is co
 arrays go from the worker to the store; a task returns a small record.
 """
 
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -22,8 +21,6 @@ from flows.tasks.interface import CollectionPlan
 
 if TYPE_CHECKING:
     from distributed import Client, Future
-
-CANCEL_CHECK_S = 1.0
 
 Record = TypeVar("Record")
 
@@ -126,13 +123,9 @@ class UntilCancelled:
 
         self._worker = get_worker()
         self._key = self._worker.get_current_task()
-        self._checked = time.monotonic()
 
     def __call__(self, n: int, note: str) -> None:
-        """Look once a second whether the task goes on."""
-        if time.monotonic() - self._checked < CANCEL_CHECK_S:
-            return
-        self._checked = time.monotonic()
+        """Look whether the task goes on."""
         task = self._worker.state.tasks.get(self._key)
         if task is None or task.state == "cancelled":
             raise Interrupted

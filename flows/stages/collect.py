@@ -103,7 +103,7 @@ def collect_part(
     The store must exist (`prepare`). Parts of one plan in one thread share a simulator.
 
     Args:
-        advance: called after every step; it stops the work by raising.
+        advance: called before the work and after every step; it stops the work by raising.
         threads: of the simulator; retry: of transient system errors; None for three attempts.
 
     Raises:
@@ -113,6 +113,7 @@ def collect_part(
     store = open_store(store_path)
     if not store.missing([part]):
         return records_of_commits(store, store_path, [part])[0]
+    advance(0, "")  # the simulator takes seconds to build
     simulation = _last_simulation.get(plan, list(planned), threads)
     work = partial(_attempt, simulation, planned[part], store, store_path, part, advance)
 
@@ -181,6 +182,7 @@ def _attempt(
     advance: Advance,
 ) -> PartCollected:
     """Roll out and commit a part (a no-op if another process committed it meanwhile)."""
+    advance(0, "")
     with PartActivity(records_folder(store_path), part, expected) as activity:
 
         def report(n: int, note: str) -> None:

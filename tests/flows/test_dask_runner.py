@@ -8,19 +8,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from distributed import default_client
+from distributed import Client, default_client
 
 from datasets import open_store
-from flows.progress import Silent
+from flows.progress import Interrupted, Silent
 from flows.records.activity import read_active
 from flows.records.part_records import part_records, records_folder
-from flows.runners.dask import run_dask, run_parts
+from flows.runners.dask import UntilCancelled, run_dask, run_parts
 from flows.runners.dask_clusters import CONFIG, DaskSettings, dask_client
 from flows.stages.collect import collect, collect_part, prepare
 from flows.tasks.legged import LeggedPlan
@@ -106,8 +107,8 @@ def test_an_interrupt_stops_the_workers_and_leaves_no_torn_part(
     with pytest.raises(KeyboardInterrupt):
         run_dask(long, path, Interrupting(after=1, error=KeyboardInterrupt), None, scheduler)
     done = len(open_store(path).parts())
-    soon(lambda: not read_active(records_folder(path)), limit_s=20)
-    time.sleep(0.5)
+    with dask_client(scheduler) as client:
+        soon(lambda: not _any(client, _works), limit_s=120)
     store = open_store(path)
     assert done <= len(store.parts()) <= done + 2, "no more than what was being written then"
     assert store.verify() == []
@@ -115,6 +116,45 @@ def test_an_interrupt_stops_the_workers_and_leaves_no_torn_part(
     assert read_active(records_folder(path)) == []
     run_dask(PLAN, path, Silent(), None, scheduler)
     assert open_store(path).missing(PLAN.part_ids()) == []
+
+
+def _any(client: Client, asked: Callable[..., bool], *arguments: object) -> bool:
+    """Whether it is so on any worker."""
+    answers: Any = client.run(asked, *arguments)
+    return any(answers.values())
+
+
+def _works(dask_worker: Any) -> bool:
+    """Whether a worker runs a task, a cancelled one too."""
+    return bool(dask_worker.state.all_running_tasks)
+
+
+def test_a_cancelled_task_stops_at_its_next_look(scheduler: DaskSettings, tmp_path: Path) -> None:
+    waiting, cancelled, stopped = (tmp_path / name for name in ("waiting", "cancelled", "stopped"))
+
+    def work() -> None:
+        advance = UntilCancelled()
+        advance(0, "")
+        waiting.touch()
+        soon(cancelled.exists)
+        try:
+            advance(0, "")
+        except Interrupted:
+            stopped.touch()
+
+    with dask_client(scheduler) as client:
+        future = client.submit(work, pure=False)
+        soon(waiting.exists)
+        future.cancel(force=True)
+        soon(lambda: _any(client, _is_cancelled, future.key))
+        cancelled.touch()
+        soon(lambda: not _any(client, _works))
+    assert stopped.exists()
+
+
+def _is_cancelled(key: str, dask_worker: Any) -> bool:
+    task = dask_worker.state.tasks.get(key)
+    return task is not None and task.state == "cancelled"
 
 
 def test_two_processes_at_one_part_commit_it_once(scheduler: DaskSettings, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from flows.runners.registry import RUNNERS, find_runner
 from flows.stages.collect import collect, collect_part, prepare
 from flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting, Stop
+from tests.flows.processes import read_log
 
 PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4), threads=1)
 
@@ -107,16 +108,27 @@ def test_a_passing_fault_costs_an_attempt_and_the_part_is_made(tmp_path: Path) -
     assert open_store(path).parts() == [part]
 
 
-def test_who_is_told_to_stop_commits_nothing_and_can_work_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("call", "begun"), [(0, False), (1, False), (2, True)], ids=["before", "built", "at work"]
+)
+def test_who_is_told_to_stop_commits_nothing_and_can_work_on(
+    tmp_path: Path, call: int, begun: bool
+) -> None:
     path, part = tmp_path / "legged.zarr", PLAN.part_ids()[0]
     prepare(PLAN, path)
+    calls = 0
 
     def stop(n: int, note: str) -> None:
-        raise Interrupted
+        nonlocal calls
+        if calls == call:
+            raise Interrupted
+        calls += 1
 
     with pytest.raises(Interrupted):
         collect_part(PLAN, path, part, stop)
     assert open_store(path).parts() == []
+    events = [line["event"] for line in read_log(records_folder(path))]
+    assert ("part started" in events) == begun, "else there is no heartbeat either"
     assert not (records_folder(path) / "failed").exists()
     assert collect_part(PLAN, path, part).part == part
 
