@@ -47,6 +47,7 @@ class Notices:
 def deferred_signals() -> Iterator[Notices]:
     """Within the block the signals of NOTICES are only noted.
 
+    A block that ends all the same, such as in a last save, raises Stopped, so that nothing follows.
     Outside the main thread signals cannot be handled, and nothing is noted.
     """
     notices = Notices()
@@ -63,6 +64,8 @@ def deferred_signals() -> Iterator[Notices]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+    if notices.received:
+        raise Stopped(notices.received, "its last step")
 
 
 @contextmanager

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,8 @@ from safetensors.numpy import load_file
 from collectors.legged.evaluation import EvaluationGrid
 from collectors.robots.robot import DEFAULT_ROBOT, list_robots
 from datasets import open_store
-from flows.progress import Silent
+from datasets.interrupts import INTERRUPTED, STOPPED, Stopped
+from flows.progress import Advance, Silent
 from flows.records.records import to_tree
 from flows.stages.collect import collect
 from flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
@@ -91,6 +95,33 @@ class InterruptingIn(Interrupting):
         if name != self.name:
             return Counting.step(self, name, total, unit, done)
         return super().step(name, total, unit, done)
+
+
+class SignallingIn(Counting):
+    """Raises a signal in every report of the step of this name."""
+
+    def __init__(self, name: str, number: signal.Signals) -> None:
+        super().__init__()
+        self.name, self.number = name, number
+
+    @contextmanager
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """See `flows.progress.Reporter.step`."""
+        with super().step(name, total, unit, done):
+            yield lambda n, note: signal.raise_signal(self.number) if name == self.name else None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+def test_after_a_signal_at_a_trainings_end_the_next_one_does_not_start(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    # Then the one report of a training comes after its last save.
+    monkeypatch.setattr("learners.training.trainer.PROGRESS_PERIOD_S", math.inf)
+    with pytest.raises(Stopped) as stopped:
+        run_comparison(PLAN, store, tmp_path, SignallingIn(f"train {RUNS[0]}", number))
+    assert stopped.value.exit_code == (INTERRUPTED if number == signal.SIGINT else STOPPED)
+    assert [path.name for path in (tmp_path / "train").iterdir()] == RUNS[:1]
+    assert read_checkpoint(tmp_path / "train" / RUNS[0]).card["finished"]
 
 
 def test_every_model_is_trained_with_every_seed_on_the_same_episodes(compared: Compared) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import torch
 
 from datasets import Selection
 from datasets.history import read_history
-from datasets.interrupts import INTERRUPTED, STOPPED, Stopped
+from datasets.interrupts import INTERRUPTED, STOPPED, Stopped, deferred_signals
 from flows.stages.status import training_status
 from learners.checkpoint import BEST, load_policy, read_checkpoint
 from learners.training.batches import open_stream
@@ -156,7 +157,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     assert_same_run(tmp_path, whole.run_dir)
 
 
-@pytest.mark.parametrize(
+STOPS = pytest.mark.parametrize(
     ("number", "exit_code"),
     [
         (signal.SIGINT, INTERRUPTED),
@@ -164,6 +165,9 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
         (signal.SIGUSR2, STOPPED),
     ],
 )
+
+
+@STOPS
 def test_signals_leave_a_checkpoint_after_the_step(
     number: signal.Signals,
     exit_code: int,
@@ -186,6 +190,35 @@ def test_a_signal_after_the_last_step_costs_nothing(selection: Selection, tmp_pa
     with pytest.raises(Stopped):
         train(LONGER, selection, tmp_path, progress=after(LONGER.steps, ctrl_c))
     assert train(LONGER, selection, tmp_path).resumed_from == LONGER.steps
+
+
+@STOPS
+def test_a_signal_during_the_last_save_is_not_lost(
+    number: signal.Signals,
+    exit_code: int,
+    selection: Selection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("learners.training.trainer.PROGRESS_PERIOD_S", math.inf)
+    before = signal.getsignal(number)
+    # The only report comes once all is saved.
+    with pytest.raises(Stopped) as caught:
+        train(LONGER, selection, tmp_path, progress=after(1, lambda: signal.raise_signal(number)))
+    assert read_checkpoint(tmp_path).card["finished"]
+    assert (caught.value.signal, caught.value.exit_code) == (number, exit_code)
+    assert signal.getsignal(number) is before
+    assert train(LONGER, selection, tmp_path).resumed_from == LONGER.steps
+
+
+def test_an_error_is_not_hidden_by_a_signal() -> None:
+    with pytest.raises(Killed), deferred_signals():
+        crash_after_a_signal()
+
+
+def crash_after_a_signal() -> None:
+    signal.raise_signal(signal.SIGTERM)
+    raise Killed
 
 
 def test_a_finished_run_returns_at_once(whole: TrainResult, selection: Selection) -> None:
