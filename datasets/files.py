@@ -5,6 +5,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from datasets.errors import DatasetError
 from datasets.layout import CATALOG, ROOT_FILE
 
 READ_BLOCK_BYTES = 1 << 20
+_TEMPORARY = ".tmp"
 
 
 def fsync_path(path: Path) -> None:
@@ -61,18 +63,69 @@ def create_durably(path: Path, content: bytes) -> bool:
 
 @contextlib.contextmanager
 def _flushed_temporary(path: Path, content: bytes) -> Iterator[Path]:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        yield temporary
+        with temporary_file(path) as temporary:
+            temporary.write_bytes(content)
+            fsync_path(temporary)
+            yield temporary
     except OSError as error:  # a failed write does not say what was written
         error.filename = error.filename or os.fspath(path)
         raise
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def temporary_name(path: Path) -> Path:
+    """A hidden name beside ``path`` that no other thread, process or host has."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}{_TEMPORARY}")
+
+
+@contextlib.contextmanager
+def temporary_file(path: Path) -> Iterator[Path]:
+    """A new file beside ``path``, to be renamed to it; removed if it was not.
+
+    It is locked while in use, so that ``remove_leftover`` knows it from a dead writer's.
+    """
+    while True:
+        temporary = temporary_name(path)
+        with open(temporary, "xb") as stream:
+            try:
+                with contextlib.suppress(OSError):  # without locks, nothing is taken for a leftover
+                    fcntl.flock(stream, fcntl.LOCK_EX)
+                if not _names_the_same_file(stream.fileno(), temporary):
+                    continue  # taken for a leftover before it was locked
+                yield temporary
+                return
+            finally:
+                temporary.unlink(missing_ok=True)
+
+
+def remove_leftover(path: Path) -> bool:
+    """Remove a dead writer's temporary file, or what macOS left; False for any other file."""
+    if path.name.startswith("._") or path.name == ".DS_Store":
+        path.unlink(missing_ok=True)
+        return True
+    if not (is_hidden(path.name) and path.suffix == _TEMPORARY and path.is_file()):
+        return False
+    with open(path, "r+b") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # a living writer has it, or the file system has no locks
+            return False
+        path.unlink(missing_ok=True)
+    return True
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a path below a folder has a part that begins with a dot.
+
+    Such files are no data: temporary and cached ones, and what file managers and tools leave.
+    """
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def visible(folder: Path) -> list[Path]:
+    """What a folder holds and is not hidden, sorted; nothing if it is absent."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return [folder / name for name in sorted(names) if not is_hidden(name)]
 
 
 def check_outside_stores(path: Path) -> Path:
@@ -93,8 +146,9 @@ def sha256_file(path: Path) -> str:
 
 
 def files_under(root: Path) -> list[str]:
-    """Relative POSIX paths of all files under ``root``, sorted."""
-    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    """Relative POSIX paths of all files under ``root`` that are not hidden, sorted."""
+    found = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    return sorted(name for name in found if not is_hidden(name))
 
 
 @contextlib.contextmanager

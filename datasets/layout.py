@@ -27,6 +27,9 @@ IMPORTS = "imports"
 OVERLAYS = "overlays"
 """Folder of the fields added after collection: a store for each, with the same parts."""
 
+FOLDERS = (PARTS, OVERLAYS, IMPORTS, CATALOG, EDITS, TAGS)
+"""The folders of a store, those after what they rely on; hidden ones are not part of it."""
+
 STAGING = ".staging"
 """Folder where parts are written before their commit, with one lock file each."""
 

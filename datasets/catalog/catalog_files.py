@@ -18,6 +18,7 @@ from datasets.catalog.catalog import (
     coded,
     common_schema,
     required_columns,
+    stored_type,
     with_group_names,
 )
 from datasets.catalog.episodes import episodes_digest
@@ -176,14 +177,13 @@ class CatalogFolder:
 
     def _read_all(self, stamps: Mapping[str, Stamp]) -> Catalog:
         outside = self._outside_index(stamps)
-        if len(outside) >= INDEX_FROM and self.rebuild_index():
+        damaged = self._index is None and os.path.lexists(self.index_path)
+        if (damaged or len(outside) >= INDEX_FROM) and self.rebuild_index():
             outside = self._outside_index(stamps)
         indexed = self._index.files() if self._index is not None else {}
         with ThreadPoolExecutor(READ_THREADS) as threads:
             read = list(threads.map(self._file, outside))
         kept = [indexed[stem] for stem in stamps if stem not in outside]
-        for file in kept:
-            self._check_schema(file.manifest)
         return Catalog([*kept, *read], self._group_by)
 
     def rebuild_index(self) -> bool:
@@ -217,13 +217,27 @@ class CatalogFolder:
 
     def _outside_index(self, stamps: Mapping[str, Stamp]) -> list[str]:
         if self._index is None:
-            self._index = CatalogIndex.load(self.index_path)
+            self._index = self._opened_index()
         known = self._index.stamps if self._index is not None else {}
         outside = [stem for stem, stamp in stamps.items() if known.get(stem) != stamp]
         if outside and self._index is not None and self._index.is_replaced():
             self._index = None  # another process has built a newer one
             return self._outside_index(stamps)
         return outside
+
+    def _opened_index(self) -> CatalogIndex | None:
+        """The index; None if there is none, or it is damaged or another store's."""
+        index = CatalogIndex.load(self.index_path, self.read_shown)
+        wanted = STORE_COLUMNS | required_columns(self._group_by)
+        if index is not None and (
+            any(each.manifest.schema_hash != self._schema_hash for each in index.files().values())
+            or any(
+                name not in index.schema.names or index.schema.field(name).type != stored_type(kind)
+                for name, kind in wanted.items()
+            )
+        ):
+            return None
+        return index
 
     def _file(self, stem: str) -> CommittedFile:
         stamp = self._stamp(stem)

@@ -39,8 +39,8 @@ def episode_id(name: str) -> int:
 
 def episode_row(catalog: Catalog, name: str, address: str) -> int:
     """The catalog's row of the episode with a name or id; DatasetError unless there is one."""
-    wanted, ids = episode_id(name), catalog.numbers("episode")
-    rows = np.flatnonzero(ids == wanted)
+    wanted, ids = episode_id(name), catalog.numbers("episode")[catalog.shown]
+    rows = catalog.shown[ids == wanted]
     if len(rows) == 1:
         return int(rows[0])
     if len(rows) > 1:

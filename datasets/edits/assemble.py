@@ -68,7 +68,7 @@ def check_local(stores: Sequence[Store], out: str | os.PathLike[str]) -> Path:
         if odd := next((e for e in store.edits() if e.kind not in COPIED_KINDS), None):
             raise DatasetError(
                 f"{store.address} has an edit of kind {odd.kind!r}, which a new store cannot take; "
-                "merge and split before fields are added"
+                "merge and split what 'gaitforge dataset apply' makes of it"
             )
     if is_bucket_url(out):
         raise DatasetError(f"{out} is on object storage; give a local folder, then push that")
@@ -111,7 +111,7 @@ def assemble(
                 for stem in share.stems():
                     _link_part(share.store, made, stem)
                     advance(1)
-            _copy_notes([share.store.path for share in shares], temporary)
+            copy_notes([share.store.path for share in shares], temporary)
             shutil.rmtree(made.log.folder, ignore_errors=True)
             for share in shares:
                 _copy_edits(share, made)
@@ -177,7 +177,7 @@ def _link(source: str, target: str) -> None:
         fsync_path(Path(target))
 
 
-def _copy_notes(sources: Sequence[Path], target: Path) -> None:
+def copy_notes(sources: Sequence[Path], target: Path) -> None:
     """What imports left, and what is said of the dataset if all the sources say the same."""
     said = {path.read_bytes() if (path := source / ABOUT).is_file() else b"" for source in sources}
     if len(said) == 1 and b"" not in said:

@@ -74,6 +74,7 @@ def trim(
     """
     if min(head, tail) < 0 or (length is not None and length < 1):
         raise DatasetError("trim takes head and tail of 0 or more steps, and a length of 1 or more")
+    selection.store.check_writable()  # before the rewards are read
     schema = selection.schema
     if odd := [name for name in schema.names("episode") if final_of(schema, name) is None]:
         raise DatasetError(
@@ -166,7 +167,8 @@ def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:
 
 
 def _check_column(selection: Selection, name: str) -> None:
-    fixed = {**STORE_COLUMNS, **required_columns(selection.schema.group_by), **ROW_COLUMNS}
+    schema = selection.schema
+    fixed = {*STORE_COLUMNS, *required_columns(schema.group_by), *ROW_COLUMNS, *schema.names()}
     if name.lower() in {each.lower() for each in fixed}:
         raise DatasetError(f"column {name} is the store's own and cannot be annotated")
     if not _COLUMN.fullmatch(name):

@@ -16,6 +16,7 @@ from datasets.catalog.manifest import Manifest, PartRecord
 from datasets.errors import DatasetError
 from datasets.layout import MERGED_PREFIX, SHARD_STEPS
 from datasets.storage.commit import commit_part
+from datasets.storage.contents import overlay_folders
 from datasets.storage.parts import array_digest
 from datasets.storage.store import Store
 
@@ -42,7 +43,7 @@ def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRec
                 raise DatasetError(f"store {store.address} is being compacted by another process")
             merged = [_merge(store, group) for group in _groups(store, target_steps)]
             store.files.rebuild_index()
-        for folder in store.overlay_folders():
+        for folder in overlay_folders(store):
             compact_store(store.overlay(folder), target_steps)
     except OSError as error:
         raise DatasetError(

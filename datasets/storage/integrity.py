@@ -13,12 +13,13 @@ from datasets.catalog.edits import Edit, added_field, edited, read_edit
 from datasets.catalog.index import CatalogIndex
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
-from datasets.files import fsync_path, sha256_file
+from datasets.files import fsync_path, remove_leftover, sha256_file, visible
 from datasets.layout import (
     ATTRIBUTE,
     CACHE,
     CATALOG,
     EDITS,
+    FOLDERS,
     OLDER_INDEX,
     OVERLAYS,
     PARTS,
@@ -27,6 +28,7 @@ from datasets.layout import (
 )
 from datasets.schema import Schema
 from datasets.storage.about import read_about
+from datasets.storage.contents import overlay_folders
 from datasets.storage.root import GROUP, read_root
 from datasets.storage.store import Store
 from datasets.storage.tags import read_tag, tag_names
@@ -82,9 +84,9 @@ def remove_leftovers(store: Store) -> list[str]:
     store.check_writable()
     try:
         older = _remove(store.path, [store.path / CACHE / OLDER_INDEX])
-        unfinished = [*_remove_uncommitted(store), *_remove_unmade(store)]
+        unfinished = [*_remove_uncommitted(store), *_remove_hidden(store)]
         removed = [*_remove_replaced(store), *unfinished, *older]
-        for folder in store.overlay_folders():
+        for folder in overlay_folders(store):
             left = remove_leftovers(store.overlay(folder))
             removed += [f"{OVERLAYS}/{folder}/{name}" for name in left]
         return removed
@@ -94,9 +96,8 @@ def remove_leftovers(store: Store) -> list[str]:
 
 def _remove_uncommitted(store: Store) -> list[str]:
     staging, parts = store.path / STAGING, store.path / PARTS
-    names = (path.name for path in staging.glob("*"))
-    staged = {name.removesuffix(".lock").removesuffix(".parquet") for name in names}
-    present = {path.name for path in parts.iterdir() if path.is_dir()}
+    staged = {path.name.removesuffix(".lock").removesuffix(".parquet") for path in visible(staging)}
+    present = {path.name for path in visible(parts) if path.is_dir()}
     removed: list[str] = []
     for name in sorted(staged | (present - set(store.files.stamps()))):
         with store.part_lock(name, wait=False) as held:
@@ -109,10 +110,12 @@ def _remove_uncommitted(store: Store) -> list[str]:
     return removed
 
 
-def _remove_unmade(store: Store) -> list[str]:
-    """Remove what writers of edits left that were killed before their commit."""
-    with store.part_lock(EDITS, wait=False) as held:
-        return _remove(store.path, sorted(store.log.folder.glob(".*.tmp"))) if held else []
+def _remove_hidden(store: Store) -> list[str]:
+    """Remove temporary files of dead writers, and what macOS left."""
+    folders = [store.path / name for name in (*FOLDERS, STAGING, CACHE)]
+    below = (path for folder in folders for path in folder.rglob(".*"))
+    found = sorted([*store.path.glob(".*"), *below])
+    return [path.relative_to(store.path).as_posix() for path in found if remove_leftover(path)]
 
 
 def _remove_replaced(store: Store) -> list[str]:
@@ -202,21 +205,25 @@ def _index_faults(store: Store) -> Iterator[str]:
     """Whether the index is whole and its rows that queries would use are the catalog files'."""
     try:
         index = CatalogIndex(store.files.index_path)
+        held = pa.table({name: index.column(name) for name in index.schema.names})
     except (FileNotFoundError, NotADirectoryError):
         return
-    except (OSError, DatasetError) as error:
+    except DatasetError as error:
         yield str(error)
         return
     stamps = store.files.stamps()
     used = [file for stem, file in index.files().items() if stamps.get(stem) == index.stamps[stem]]
-    held = pa.table({name: index.column(name) for name in index.schema.names})
     for file in used:
         try:
             _, table = store.files.read_shown(file.stem)
         except DatasetError:
             continue  # reported by verify_store already
-        rows = held.select(table.column_names).slice(file.first, table.num_rows)
-        if rows.cast(table.schema) != table:
+        try:
+            rows = held.select(table.column_names).slice(file.first, table.num_rows)
+            same = rows.cast(table.schema) == table
+        except (KeyError, pa.ArrowException):
+            same = False
+        if not same:
             yield (
                 f"part {file.stem}: the catalog index {store.files.index_path} has other rows; "
                 "delete it, and it is rebuilt"
@@ -225,13 +232,13 @@ def _index_faults(store: Store) -> Iterator[str]:
 
 def _edit_faults(store: Store) -> Iterator[str]:
     """Edits that cannot be read, do not follow each other, or name absent parts or episodes."""
-    if store.log.folder.is_dir():
-        files = (path.name for path in store.log.folder.iterdir() if path.name[0] != ".")
-        for name in sorted(set(files) - set(store.log.names())):
-            yield f"{EDITS}/{name} is not an edit"
+    names = store.log.names()
+    for path in visible(store.log.folder):
+        if path.name not in names:
+            yield f"{EDITS}/{path.name} is not an edit"
     edits: list[Edit] = []
     faults: list[str] = []
-    for name in store.log.names():
+    for name in names:
         try:
             edits.append(read_edit(store.log.folder / name, store.address))
         except DatasetError as error:
@@ -249,9 +256,9 @@ def _overlay_faults(store: Store) -> Iterator[str]:
     """Faults of the added fields' stores, and parts there that are not as they were added."""
     try:
         fields = [added_field(edit) for edit in store.log.load() if edit.kind == "field"]
-        folders = store.overlay_folders()
+        folders = overlay_folders(store)
     except DatasetError:  # reported by _edit_faults
-        fields, folders = [], sorted(path.name for path in (store.path / OVERLAYS).glob("[!.]*"))
+        fields, folders = [], [path.name for path in visible(store.path / OVERLAYS)]
     for folder in folders:
         try:
             overlay = store.overlay(folder)

@@ -5,7 +5,6 @@ import hashlib
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,14 @@ from datasets.catalog.edits import Edit, dataset_digest, edited
 from datasets.catalog.episodes import episode_table
 from datasets.catalog.manifest import Manifest, PartRecord
 from datasets.errors import DatasetError
-from datasets.files import exclusive_lock, files_under, replace_durably, sha256_file
-from datasets.layout import MERGED_PREFIX, OVERLAYS, PARTS, STAGING
+from datasets.files import (
+    exclusive_lock,
+    files_under,
+    replace_durably,
+    sha256_file,
+    temporary_name,
+)
+from datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
 from datasets.schema import Schema
 from datasets.storage.commit import commit_part
 from datasets.storage.edit_log import EditLog
@@ -107,7 +112,7 @@ class Store:
         record = RootRecord(schema, plain_plan(plan))
         if _is_there(root):
             return cls._open_equal(root, schema)
-        temporary = root.with_name(f".{root.name}.{uuid.uuid4().hex}.tmp")
+        temporary = temporary_name(root)
         try:
             root.parent.mkdir(parents=True, exist_ok=True)
             write_skeleton(temporary, record)
@@ -349,12 +354,6 @@ class Store:
         """The store of an added field; DatasetError if it is absent."""
         return type(self).open(f"{self.full_address}/{OVERLAYS}/{folder}")
 
-    def overlay_folders(self) -> list[str]:
-        """Folders of the added fields and of those that are being made, sorted."""
-        named = {edit.content["folder"] for edit in self.log.load() if edit.kind == "field"}
-        there = (self.path / OVERLAYS).glob("[!.]*")
-        return sorted(named | {path.name for path in there if path.is_dir()})
-
     def _located(self, catalog: Catalog, part_id: str) -> tuple[Manifest, Location]:
         """Where a part is; reads the catalog again if its folder was removed after a merge."""
         manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
@@ -366,7 +365,7 @@ class Store:
         return manifest, location
 
     def check_writable(self) -> None:
-        """DatasetError if the store was opened at a tag or has an older schema version."""
+        """DatasetError for a store at a tag, of an older schema version, or that is read-only."""
         if self._tag is not None:
             raise DatasetError(
                 f"store {self.address} was opened at tag {self.tag_name}, which never changes; "
@@ -376,6 +375,11 @@ class Store:
             raise DatasetError(
                 f"store {self.address} has schema version {self._version} and can only be read; "
                 f"migrate it to version {SCHEMA_VERSION} first: gaitforge migrate {self.address}"
+            )
+        folders = [] if "://" in self.address else [self.path / PARTS, self.path / CATALOG]
+        if not all(os.access(folder, os.W_OK) for folder in folders):
+            raise DatasetError(
+                f"store {self.address} is read-only here; give one in a place that can be written"
             )
 
 

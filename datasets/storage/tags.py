@@ -9,7 +9,7 @@ from pathlib import Path
 
 from datasets.catalog.manifest import canonical_json
 from datasets.errors import DatasetError, listed
-from datasets.files import create_durably, fsync_path
+from datasets.files import create_durably, fsync_path, visible
 from datasets.layout import TAGS
 
 TAG_VERSION = 1
@@ -81,7 +81,7 @@ def read_tag(root: Path, name: str, address: str = "") -> Tag:
 
 def tag_names(root: Path) -> list[str]:
     """Names of the tags, sorted."""
-    return sorted(path.stem for path in (root / TAGS).glob("*.json") if path.name[0] != ".")
+    return [path.stem for path in visible(root / TAGS) if path.suffix == ".json"]
 
 
 def _path(root: Path, name: str) -> Path:

@@ -7,13 +7,13 @@ ends. A failed attempt leaves `failed/<part>-<n>.json`. Writes that fail are ign
 import json
 import os
 import socket
-import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from datasets.files import temporary_file
 from flows.progress import Interrupted
 from flows.records.logs import log_event, short
 
@@ -152,13 +152,10 @@ def last_line(error: BaseException) -> str:
 
 def _replace_file(path: Path, tree: dict[str, object]) -> None:
     """Replace a small file atomically; without a flush: after a power cut it is stale anyway."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with temporary_file(path) as temporary:
         temporary.write_text(json.dumps(tree))
         os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _trees(folder: Path) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from datasets import Field, Schema, Selection, open_store
 from datasets.catalog.catalog import required_columns
 from datasets.edits.fields import add_field
 from datasets.layout import OVERLAYS
+from datasets.storage.contents import overlay_folders
 from flows.records.records import digest
 from flows.tasks.interface import CollectionPlan, PartData
 
@@ -56,7 +57,7 @@ class OverlayPlan(CollectionPlan):
     def complete(self) -> None:
         """Add the field to the store, unless it is added or parts are missing."""
         store = open_store(self.source)
-        made = self.folder in store.overlay_folders()
+        made = self.folder in overlay_folders(store)
         if made and not store.overlay(self.folder).missing(store.parts()):
             add_field(store, self.folder, self.definition)
 

@@ -5,7 +5,6 @@ A folder holds the control step with its normalisers as `policy.onnx` and `polic
 """
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from datasets.files import fsync_tree, replace_durably, sha256_file
+from datasets.files import fsync_tree, replace_durably, sha256_file, temporary_name
 from learners.deploy import export_formats as formats
 from learners.deploy.export_metadata import RobotFacts, model_properties, policy_metadata
 from learners.deploy.onnx_policy import DESCRIPTION, PROGRAMS
@@ -139,7 +138,7 @@ def _json_bytes(tree: Any) -> bytes:
 def _write_folder(dst: Path, contents: Mapping[str, bytes]) -> None:
     """Write the folder under a temporary name and rename it."""
     dst = dst.absolute()
-    temporary = dst.with_name(f".{dst.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(dst)
     try:
         dst.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()

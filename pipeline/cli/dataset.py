@@ -13,7 +13,7 @@ from flows.records.part_records import copy_records
 from pipeline.cli.collect import relabel
 from pipeline.cli.parsing.parser import CELL_FIELDS, actions, command, flag, given, option
 from pipeline.cli.parsing.values import whole
-from pipeline.cli.store import chosen_episodes
+from pipeline.cli.store import applied, chosen_episodes
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one, show_result
 
@@ -114,6 +114,18 @@ def _merge(arguments: argparse.Namespace) -> None:
 
 
 @command(
+    "gaitforge dataset apply data/legged.zarr data/legged-v2.zarr",
+    "store",
+    option("out", "folder of the new store", Path),
+    "--json",
+)
+def _apply(arguments: argparse.Namespace) -> None:
+    """Write a store's present version into a new one, without what its edits took away."""
+    store = applied(datasets.open_store(arguments.store), arguments.out, TerminalReporter())
+    show_one({"store": str(arguments.out), **asdict(store.info())}, arguments.json)
+
+
+@command(
     f"gaitforge dataset split {_STORE} --fractions train=0.9,val=0.1 --out splits",
     "store CELLS --where",
     option("--fractions", "sides and their shares of the episodes", metavar="NAME=X,NAME=X"),
@@ -206,5 +218,5 @@ def _log(arguments: argparse.Namespace) -> None:
 
 dataset_command = actions(
     f'gaitforge dataset drop {_STORE} --where "{_WHERE}"',
-    *(_drop, _annotate, _trim, relabel, _merge, _split, _diff, _log),
+    *(_drop, _annotate, _trim, relabel, _apply, _merge, _split, _diff, _log),
 )

@@ -10,6 +10,7 @@ import datasets
 from datasets.catalog.glossary import glossary
 from datasets.errors import amount
 from datasets.files import check_outside_stores
+from flows.records.part_records import copy_records
 from flows.runners.dask_clusters import DaskSettings, dask_client
 from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, group, option
 from pipeline.cli.parsing.values import names, whole
@@ -29,6 +30,16 @@ def chosen_episodes(store: "datasets.Store", arguments: argparse.Namespace) -> "
     selection = store.select() if file is None else datasets.Selection.load(store, file)
     selection = selection.select(**given(arguments, *CELL_FIELDS.values()))
     return selection if arguments.where is None else selection.where(arguments.where)
+
+
+def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "datasets.Store":
+    """A new store of a store's present version, with the plans and records of its parts."""
+    from datasets.edits.applying import apply_edits
+
+    with reporter.step("apply edits", store.info().steps, "step") as advance:
+        path = apply_edits(store, out, lambda steps: advance(steps, ""))
+    copy_records([store.full_address], path)
+    return datasets.open_store(path)
 
 
 @command(

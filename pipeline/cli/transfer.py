@@ -19,7 +19,7 @@ from datasets.formats.readme import README
 from flows.settings import setting_names
 from pipeline.cli.parsing.parser import command, flag, given, group, option, planned, setting
 from pipeline.cli.parsing.values import names, positive, store_address
-from pipeline.cli.store import chosen_episodes, drawing
+from pipeline.cli.store import applied, chosen_episodes, drawing
 from pipeline.progress import TerminalReporter
 from pipeline.tables import show, show_one
 
@@ -152,6 +152,7 @@ def import_command(arguments: argparse.Namespace) -> None:
     "store",
     option("url", "hf://owner/name, a dataset on the Hugging Face Hub"),
     option("--format", "zarr or lerobot", default="zarr", choices=("zarr", "lerobot")),
+    flag("--history", "send an edited store with its edits, tags and what they took away"),
     flag("--private", "make a new repository private"),
     option("--revision", "branch to push to (default: main)", default="", metavar="BRANCH"),
     flag("--no-pictures", "skip the card's pictures of typical episodes"),
@@ -159,7 +160,8 @@ def import_command(arguments: argparse.Namespace) -> None:
 )
 def publish_command(arguments: argparse.Namespace) -> None:
     """Push a store with its card to the Hugging Face Hub, in one commit."""
-    from datasets.formats.transfer.publishing import hub_repository, push_files, store_files
+    from datasets.formats.transfer.publishing import hub_repository, push_files
+    from datasets.storage.contents import store_files
     from pipeline.report.card import write_readme
 
     draw = drawing(arguments)
@@ -168,6 +170,9 @@ def publish_command(arguments: argparse.Namespace) -> None:
     with TemporaryDirectory(prefix="gaitforge-publish-") as temporary:
         made = Path(temporary, "made")
         if arguments.format == "zarr":
+            if store.edits() and not arguments.history:
+                store = applied(store, Path(temporary, store.path.name), reporter)
+                selection = store.select()
             files = store_files(store)
         else:
             _export("lerobot", selection, made, {}, reporter)
@@ -181,7 +186,7 @@ def publish_command(arguments: argparse.Namespace) -> None:
         options = {"private": arguments.private, "revision": arguments.revision}
         url = push_files(repository, files, message, **options)
     record = {"repository": repository, "commit": url, "files": len(files), "bytes": size}
-    show_one(record, arguments.json)
+    show_one(record | {"hash": store.info().hash}, arguments.json)
 
 
 def _show_report(report: "Report", as_json: bool) -> None:

@@ -15,7 +15,7 @@ from collectors.humanoid.kinematics import TrackedPoses, finite_velocities, trac
 from collectors.humanoid.observation import CONTROL_DT_S
 from collectors.humanoid.walker import END_EFFECTORS, PREFIX, load_humanoid, quiet_loading
 from collectors.optional import load_mocapact
-from datasets.files import fsync_path, replace_durably
+from datasets.files import fsync_path, replace_durably, temporary_file
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,12 @@ def write_reference(path: Path, clips: Sequence[ReferenceClip]) -> None:
         raise ValueError("a reference file needs at least one clip, each with a name of its own")
     h5py = load_mocapact("h5py")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    with h5py.File(temporary, "w") as file:
-        for clip in clips:
-            _write_clip(file.create_group(clip.name), clip)
-    fsync_path(temporary)
-    replace_durably(temporary, path)
+    with temporary_file(path) as temporary:
+        with h5py.File(temporary, "w", locking=False) as file:
+            for clip in clips:
+                _write_clip(file.create_group(clip.name), clip)
+        fsync_path(temporary)
+        replace_durably(temporary, path)
 
 
 def _digest(arrays: Sequence[np.ndarray]) -> str:

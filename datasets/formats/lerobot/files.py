@@ -47,7 +47,7 @@ class LerobotFolder:
         self._root = root
         self.info = read_info(root / INFO)
         self.features: Mapping[str, Mapping[str, Any]] = self.info["features"]
-        described = sorted((root / "meta/episodes").glob("*/*.parquet"))
+        described = sorted((root / "meta/episodes").glob("[!.]*/[!.]*.parquet"))
         if not described:
             refuse(root, "meta/episodes", "there is no file of episodes")
         self._numbers = _read_episodes(described)

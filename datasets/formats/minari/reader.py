@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.catalog.catalog import with_group_names
+from datasets.files import files_under
 from datasets.formats import sources
 from datasets.formats.checks import check_finite, damage_named, refuse
 from datasets.formats.interface import Carried, Importer, PartInput
@@ -67,7 +68,7 @@ class MinariImporter(Importer):
         first = next(iter(self._episodes([0])))
         describe = self._describe_notes if layout.NOTES in self._metadata else self._describe
         describe(first, episode_keys)
-        self.files = sorted(path for path in self._path.rglob("*") if path.is_file())
+        self.files = sorted(self._path / name for name in files_under(self._path))
         self.identity = sources.identity(self.files, options)
         self.parts = sources.Parts(lengths, self.schema.fields)
 

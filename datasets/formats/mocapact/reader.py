@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.errors import DatasetError, listed
+from datasets.files import visible
 from datasets.formats.checks import damage_named, refuse
 from datasets.formats.hdf5 import open_hdf5
 from datasets.formats.interface import Carried, Importer, PartInput
@@ -198,7 +199,7 @@ def _first_id(file_identity: str, snippet: keys.Snippet) -> int:
 def _files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
-    found = sorted(path for path in source.iterdir() if path.suffix in keys.SUFFIXES)
+    found = [path for path in visible(source) if path.suffix in keys.SUFFIXES]
     if not found:
         refuse(source, "", f"no file ending in {' or '.join(keys.SUFFIXES)} in this folder")
     return found

@@ -81,6 +81,8 @@ def import_source(
         advance = begin(steps)
         carried = importer.carried
         if target is None or target.missing(work.part_ids):
+            if target is not None:
+                target.check_writable()
             dropped = work.run(advance, workers)
             episodes, steps = episodes - len(dropped), steps - sum(dropped.values())
             carried = replace(carried, notes=(*carried.notes, *_dropped_note(dropped)))

@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.errors import DatasetError, missing_package
-from datasets.files import files_under
-from datasets.layout import ABOUT, CATALOG, PARTS, ROOT_FILE, TAGS
-from datasets.storage.s3.bucket import is_bucket_url
-from datasets.storage.store import Store
+from datasets.layout import ABOUT, FOLDERS
 
 _ADDRESS = re.compile(r"hf://(?:datasets/)?([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)/?")
 _KIND = "dataset"
@@ -32,32 +29,14 @@ def hub_repository(address: str) -> str:
     return found[1]
 
 
-def store_files(store: Store) -> dict[str, Path]:
-    """Name -> path of the files of a local store's committed parts, tags and descriptions.
-
-    Raises:
-        DatasetError: a store on object storage.
-    """
-    if is_bucket_url(store.address):
-        raise DatasetError(f"{store.address} is on object storage; publish a local store")
-    stems = {location.folder for location in store.catalog().locations.values()}
-    names = [ROOT_FILE, f"{PARTS}/{ROOT_FILE}"]
-    names += [f"{TAGS}/{path.name}" for path in (store.path / TAGS).glob("[!.]*.json")]
-    names += [ABOUT] if (store.path / ABOUT).is_file() else []
-    for stem in stems:
-        folder = f"{PARTS}/{stem}"
-        names += [f"{folder}/{name}" for name in files_under(store.path / folder)]
-        names.append(f"{CATALOG}/{stem}.parquet")
-    return {name: store.path / name for name in sorted(names)}
-
-
 def push_files(
     repository: str, files: Mapping[str, Path], message: str, *, private: bool, revision: str = ""
 ) -> str:
     """Commit files to a dataset's repository, which is made if absent; returns the commit's URL.
 
-    Files of an earlier push in the same folders that are not among ``files`` are removed by the
-    same commit. The access token is the one of ``hf auth login`` or HF_TOKEN.
+    Files of an earlier push that are not among ``files`` are removed by the same commit: those of
+    a store, and those in the same folders. The access token is the one of ``hf auth login`` or
+    HF_TOKEN.
 
     Args:
         files: name in the repository -> local file.
@@ -87,9 +66,9 @@ def push_files(
 
 
 def _replaced(there: Sequence[str], files: Mapping[str, Path]) -> list[str]:
-    """Files in the folders of ``files`` that are not among them."""
-    folders = {name.partition("/")[0] for name in files if "/" in name}
-    return [name for name in there if name not in files and name.partition("/")[0] in folders]
+    """Files of a store, or in the folders of ``files``, that are not among them."""
+    tops = {ABOUT, *FOLDERS, *(name.partition("/")[0] for name in files if "/" in name)}
+    return [name for name in there if name not in files and name.partition("/")[0] in tops]
 
 
 @contextmanager

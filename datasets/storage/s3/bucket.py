@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.errors import DatasetError, StorageError, missing_package
+from datasets.files import is_hidden
 
 _URL = re.compile(r"s3:/{1,2}(?P<bucket>[A-Za-z0-9._-]+)/+(?P<prefix>[^/?#][^?#]*?)/*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
@@ -80,7 +81,7 @@ class Bucket:
         return home / "gaitforge" / place
 
     def list(self, prefix: str) -> dict[str, Listed]:
-        """Key -> size and time of every object below ``prefix``, sorted by key."""
+        """Key -> size and time of each object below ``prefix`` that is not hidden, sorted."""
         found: dict[str, Listed] = {}
         try:
             for page in self._objects.list(self._store, prefix=prefix):
@@ -89,7 +90,7 @@ class Bucket:
                     found[each["path"]] = Listed(each["size"], modified_ns)
         except (self._refused, OSError) as error:
             raise self._error("cannot be listed", error) from error
-        return dict(sorted(found.items()))
+        return {key: found[key] for key in sorted(found) if not is_hidden(key)}
 
     def read(self, key: str) -> bytes | None:
         """An object's content; None if there is none of this name."""

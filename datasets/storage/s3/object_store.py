@@ -29,15 +29,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from datasets.catalog.catalog import Catalog
-from datasets.catalog.edits import Edit, added_field
+from datasets.catalog.edits import Edit
 from datasets.catalog.manifest import PartRecord
 from datasets.errors import DatasetError
-from datasets.files import files_under
+from datasets.files import temporary_file, visible
 from datasets.layout import (
     ABOUT,
     CATALOG,
     EDITS,
-    IMPORTS,
     OVERLAYS,
     PARTS,
     ROOT_FILE,
@@ -45,6 +44,7 @@ from datasets.layout import (
     TAGS,
 )
 from datasets.schema import Schema
+from datasets.storage.contents import field_folders, store_files, used_stems
 from datasets.storage.root import (
     EDITED_VERSION,
     SCHEMA_VERSION,
@@ -242,7 +242,7 @@ class RemoteStore(Store):
 
 
 def push_store(store: Store, url: str) -> list[str]:
-    """Copy a local store to a URL, parts, fields, edits and records; what is there is not sent.
+    """Copy a local store to a URL, as ``contents.store_files`` lists it; what is there is not sent.
 
     All objects are sent before the first part is committed, so that readers see few intermediate
     states. Returns the stems of the catalog files committed now.
@@ -257,23 +257,16 @@ def push_store(store: Store, url: str) -> list[str]:
     target = RemoteStore.create(url, store.schema, store.plan, version=version)
     _check_edits(target, edits)
     there = set(target.files.stamps())
-    used = dict.fromkeys(each.folder for each in store.catalog().locations.values())
-    stems = [stem for stem in used if stem not in there]
+    stems = [stem for stem in used_stems(store) if stem not in there]
     for step in (send_objects, commit_part):
         for stem in stems:
             step(target._bucket, store, stem)
-    about = store.path / ABOUT
-    if about.is_file() and not target._bucket.create_equal(ABOUT, about.read_bytes()):
-        raise DatasetError(f"{url} has another {ABOUT}; delete that object to send this store's")
-    for name in files_under(store.path / IMPORTS):
-        target._bucket.create(f"{IMPORTS}/{name}", (store.path / IMPORTS / name).read_bytes())
-    for folder in sorted({added_field(e).folder for e in store.log.load() if e.kind == "field"}):
+    for folder in field_folders(store):
         push_store(store.overlay(folder), f"{target.url}/{OVERLAYS}/{folder}")
-    for name in edits:
-        if not target._bucket.create_equal(
-            f"{EDITS}/{name}", (store.log.folder / name).read_bytes()
-        ):
-            raise DatasetError(f"{url}: edit {name} exists with other content")
+    for name, path in store_files(store).items():
+        sent = name in _ROOT_FILES or name.partition("/")[0] in (PARTS, OVERLAYS, CATALOG)
+        if not sent and not target._bucket.create_equal(name, path.read_bytes()):
+            raise DatasetError(f"{url} has another {name}; delete that object to send this store's")
     return stems
 
 
@@ -313,7 +306,7 @@ def _refresh(bucket: Bucket, mirror: Path, anew: bool = False) -> None:
         with _mirroring(mirror / folder):
             (mirror / folder).mkdir(parents=True, exist_ok=True)
         # Listed before the bucket: what another process mirrors meanwhile is newer.
-        copies = [path for path in (mirror / folder).iterdir() if path.name[0] != "."]
+        copies = visible(mirror / folder)
         wanted |= bucket.list(f"{folder}/")
         for path in copies:
             if f"{folder}/{path.name}" not in wanted:
@@ -341,16 +334,11 @@ def _keep(path: Path, content: bytes, modified_ns: int | None = None) -> None:
     """Write a copy into the mirror atomically; threads and processes may do so at once."""
     with _mirroring(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(content)
+        with temporary_file(path) as temporary:
+            temporary.write_bytes(content)
             if modified_ns is not None:
                 os.utime(temporary, ns=(modified_ns, modified_ns))
             os.replace(temporary, path)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
 
 
 @contextlib.contextmanager

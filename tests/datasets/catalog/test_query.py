@@ -240,16 +240,15 @@ def test_the_index_gives_the_answers_of_the_catalog_files(tmp_path: Path) -> Non
 
 
 def _answers_without_index(path: Path) -> dict[str, Any]:
-    index = path / ".cache" / "catalog.index"
-    hidden = index.rename(index.with_suffix(".hidden")) if index.exists() else None
-    (path / ".cache").mkdir(exist_ok=True)
-    index.mkdir()  # nothing can be written in its place
+    cache = path / ".cache"
+    kept = cache.rename(cache.with_suffix(".kept")) if cache.exists() else None
+    cache.touch()  # nothing can be written in its place
     try:
         return _answers(open_store(path))
     finally:
-        index.rmdir()
-        if hidden is not None:
-            hidden.rename(index)
+        cache.unlink()
+        if kept is not None:
+            kept.rename(cache)
 
 
 def test_a_changed_catalog_file_is_never_answered_from_the_index(tmp_path: Path) -> None:

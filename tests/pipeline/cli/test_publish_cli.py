@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from datasets import open_store
@@ -75,6 +77,40 @@ def test_a_store_is_one_commit_that_opens_again_and_resumes(store: Path, tmp_pat
         assert hub.commits[-1]["deletedFile"] == ["parts/old/zarr.json"]
         assert hub.branches["v2"]["LICENSE"] == b"text"
         assert "parts/old/zarr.json" in hub.branches["main"]
+
+
+def test_of_an_edited_store_the_present_version_is_published(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
+    mine = tmp_path / "legged.zarr"
+    shutil.copytree(store, mine)
+    edited = open_store(mine)
+    edited.tag("collected")
+    dropped = edited.select().with_rows(edited.select().rows[:1]).episode_ids()[0]
+    with hub_double() as hub:
+        assert publish(hub, tmp_path, mine, "hf://owner/legged").returncode == 0
+        assert "tags/collected.json" in hub.branches["main"]
+        edited.select().where(f"episode = {dropped}").drop()
+        edited.select().trim(tail=2)
+        done = publish(hub, tmp_path, mine, "hf://owner/legged", "--json")
+        assert done.returncode == 0, done.stderr
+        assert "tags/collected.json" in hub.commits[-1]["deletedFile"]
+        options = ("--history", "--revision", "history", "--json")
+        history = publish(hub, tmp_path, mine, "hf://owner/legged", *options)
+        assert history.returncode == 0, history.stderr
+        for branch, answer in (("main", done), ("history", history)):
+            again = tmp_path / branch
+            for name, content in hub.branches[branch].items():
+                (again / name).parent.mkdir(parents=True, exist_ok=True)
+                (again / name).write_bytes(content)
+            found = open_store(again)
+            assert found.verify() == []
+            assert found.info().hash == json.loads(answer.stdout)["hash"]
+            assert found.info().hash[:12] in (again / "card.html").read_text()
+            np.testing.assert_array_equal(found.select().read("obs"), edited.select().read("obs"))
+            whole = branch == "history"
+            assert (dropped in found.as_collected().episode_ids()) == whole
+            assert (found.info().hash == edited.info().hash) == whole
+            assert [tag.name for tag in found.tags()] == (["collected"] if whole else [])
 
 
 def test_a_lerobot_export_is_published_with_its_readme(store: Path, tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""The files that a local store consists of: what copies of it have, and nothing else."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from datasets.catalog.edits import added_field
+from datasets.errors import DatasetError
+from datasets.files import files_under, visible
+from datasets.layout import ABOUT, CATALOG, EDITS, IMPORTS, OVERLAYS, PARTS, ROOT_FILE, TAGS
+from datasets.storage.store import Store
+from datasets.storage.tags import tag_names
+
+
+def store_files(store: Store) -> dict[str, Path]:
+    """Name below the store -> path of each of its files, those after what they rely on.
+
+    Left out are parts that are not committed or were replaced by merged ones, fields that were
+    never added, caches, and hidden files. DatasetError for a store on object storage, or a damaged
+    record.
+    """
+    if "://" in store.address:
+        raise DatasetError(f"{store.address} is on object storage; give a local copy")
+    return {name: store.path / name for name in _names(store)}
+
+
+def field_folders(store: Store) -> list[str]:
+    """Folders, below ``overlays/``, of the fields that the store's edits add."""
+    return sorted({added_field(each).folder for each in store.log.load() if each.kind == "field"})
+
+
+def overlay_folders(store: Store) -> list[str]:
+    """As ``field_folders``, and those of fields that are being made."""
+    there = {path.name for path in visible(store.path / OVERLAYS) if path.is_dir()}
+    return sorted(there.union(field_folders(store)))
+
+
+def used_stems(store: Store) -> list[str]:
+    """The catalog files, and folders of parts, in which the committed episodes are."""
+    return list(dict.fromkeys(each.folder for each in store.collected().locations.values()))
+
+
+def _names(store: Store) -> Iterator[str]:
+    stems = used_stems(store)
+    yield from (ROOT_FILE, f"{PARTS}/{ROOT_FILE}")
+    for stem in stems:
+        yield from (f"{PARTS}/{stem}/{name}" for name in sorted(store.files.manifest(stem).objects))
+    for folder in field_folders(store):
+        yield from (f"{OVERLAYS}/{folder}/{name}" for name in _names(store.overlay(folder)))
+    yield from (f"{IMPORTS}/{name}" for name in files_under(store.path / IMPORTS))
+    if (store.path / ABOUT).is_file():
+        yield ABOUT
+    yield from (f"{CATALOG}/{stem}.parquet" for stem in stems)
+    yield from (f"{EDITS}/{name}" for name in store.log.names())
+    yield from (f"{TAGS}/{name}.json" for name in tag_names(store.path))
