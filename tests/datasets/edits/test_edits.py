@@ -213,6 +213,8 @@ def test_every_changed_byte_of_an_edit_is_refused_and_named(tmp_path: Path) -> N
         (lambda s: s.where("length > 1000").drop(), "no episode to drop"),
         (lambda s: s.annotate({"success": False}), "store's own"),
         (lambda s: s.annotate({"Terrain": "x"}), "store's own"),
+        (lambda s: s.annotate({"obs": 1}), "store's own"),
+        (lambda s: s.annotate({"row": 1}), "store's own"),
         (lambda s: s.annotate({"friction": "much"}), "has type double"),
         (lambda s: s.annotate({"Friction": 1.0}), "upper and lower case"),
         (lambda s: s.annotate({"a b": 1}), "not allowed"),

@@ -176,6 +176,12 @@ def test_a_copy_and_a_card_are_of_what_the_selection_reads(edited: Store, tmp_pa
     assert {each["field"] for each in card["channels"]} >= {"two", "reward"}
 
 
+@pytest.mark.parametrize(("name", "nearest"), [("0", "1"), ("9" * 19, "77")])
+def test_an_episode_that_is_not_there_is_named(edited: Store, name: str, nearest: str) -> None:
+    with pytest.raises(DatasetError, match=f"^no episode {name} in .*; nearest: {nearest}$"):
+        edited.select().named(name)
+
+
 def test_applying_goes_on_and_gives_the_same_bytes(edited: Store, tmp_path: Path) -> None:
     whole = open_store(apply_edits(edited, tmp_path / "a" / "s.zarr"))
     (tmp_path / "b").mkdir()

@@ -264,6 +264,9 @@ for act in (
     lambda: store.tag("v1"),
     store.compact,
     store.gc,
+    lambda: small_store(Path(sys.argv[1])),  # as before a collection
+    lambda: store.select().where("length > 2").trim(head=1),
+    lambda: store.select().annotate({"note": "x"}),
 ):
     try:
         print(act())
@@ -289,7 +292,7 @@ def test_a_read_only_store_is_read_and_refuses_to_be_written() -> None:
     assert answer.stderr == ""
     first, *refused = answer.stdout.splitlines()
     assert first == "17 []"
-    assert len(refused) == 4
+    assert len(refused) == 7
     assert all("is read-only here; give one in a place that can be written" in x for x in refused)
 
 
