@@ -103,14 +103,14 @@ def remove_leftover(path: Path) -> bool:
     if path.name.startswith("._") or path.name == ".DS_Store":
         path.unlink(missing_ok=True)
         return True
-    if not (is_hidden(path.name) and path.suffix == _TEMPORARY and path.is_file()):
+    if not (is_hidden(path.name) and path.suffix == _TEMPORARY):
         return False
-    with open(path, "r+b") as stream:
-        try:
+    try:
+        with open(path, "r+b") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # a living writer has it, or the file system has no locks
-            return False
-        path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+    except OSError:  # a living writer has or had it, or the file system has no locks
+        return False
     return True
 
 

@@ -228,16 +228,13 @@ class CatalogFolder:
     def _opened_index(self) -> CatalogIndex | None:
         """The index; None if there is none, or it is damaged or another store's."""
         index = CatalogIndex.load(self.index_path, self.read_shown)
-        wanted = STORE_COLUMNS | required_columns(self._group_by)
-        if index is not None and (
-            any(each.manifest.schema_hash != self._schema_hash for each in index.files().values())
-            or any(
-                name not in index.schema.names or index.schema.field(name).type != stored_type(kind)
-                for name, kind in wanted.items()
-            )
-        ):
+        if index is None:
             return None
-        return index
+        columns = STORE_COLUMNS | required_columns(self._group_by)
+        wanted = {(name, stored_type(kind)) for name, kind in columns.items()}
+        own = wanted <= {(each.name, each.type) for each in index.schema}
+        schemas = {each.manifest.schema_hash for each in index.files().values()}
+        return index if own and schemas == {self._schema_hash} else None
 
     def _file(self, stem: str) -> CommittedFile:
         stamp = self._stamp(stem)

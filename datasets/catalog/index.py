@@ -107,16 +107,18 @@ class CatalogIndex:
     def column(self, name: str) -> pa.ChunkedArray:
         """All values of one column."""
         with self._lock:
-            try:
-                if self._anew is None:
+            rows = self._anew
+            if rows is None:
+                try:
                     return self._file.read(columns=[name], use_threads=False).column(0)
-            except _UNREADABLE as error:
-                if self._read is None:
-                    raise self._damage(error) from error
-                with contextlib.suppress(OSError):
-                    self._path.unlink()  # the next reader rebuilds it
-                self._anew = _joined([self._read(stem)[1] for stem in self.stamps], self.schema)
-            return self._anew.column(name)
+                except _UNREADABLE as error:
+                    if self._read is None:
+                        raise self._damage(error) from error
+                    with contextlib.suppress(OSError):
+                        self._path.unlink()  # the next reader rebuilds it
+                    rows = _joined([self._read(stem)[1] for stem in self.stamps], self.schema)
+                    self._anew = rows
+            return rows.column(name)
 
 
 def build_index(

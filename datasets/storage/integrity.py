@@ -1,6 +1,7 @@
 """Find every fault of a store, and remove what killed writers left behind."""
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from datasets.catalog.edits import Edit, added_field, edited, read_edit
 from datasets.catalog.index import CatalogIndex
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError, listed
-from datasets.files import fsync_path, remove_leftover, sha256_file, visible
+from datasets.files import fsync_path, is_hidden, remove_leftover, sha256_file, visible
 from datasets.layout import (
     ATTRIBUTE,
     CACHE,
@@ -112,10 +113,15 @@ def _remove_uncommitted(store: Store) -> list[str]:
 
 def _remove_hidden(store: Store) -> list[str]:
     """Remove temporary files of dead writers, and what macOS left."""
-    folders = [store.path / name for name in (*FOLDERS, STAGING, CACHE)]
-    below = (path for folder in folders for path in folder.rglob(".*"))
-    found = sorted([*store.path.glob(".*"), *below])
-    return [path.relative_to(store.path).as_posix() for path in found if remove_leftover(path)]
+    removed = []
+    for folder, folders, names in os.walk(store.path):
+        paths = sorted(Path(folder, name) for name in names if is_hidden(name))
+        removed += [
+            path.relative_to(store.path).as_posix() for path in paths if remove_leftover(path)
+        ]
+        if Path(folder) == store.path:
+            folders[:] = [*FOLDERS, STAGING, CACHE]
+    return removed
 
 
 def _remove_replaced(store: Store) -> list[str]:
