@@ -185,8 +185,8 @@ def publish_command(arguments: argparse.Namespace) -> None:
         message = f"{amount(len(selection), 'episode')} by gaitforge"
         options = {"private": arguments.private, "revision": arguments.revision}
         url = push_files(repository, files, message, **options)
-    record = {"repository": repository, "commit": url, "files": len(files), "bytes": size}
-    show_one(record | {"hash": store.info().hash}, arguments.json)
+        counts = {"files": len(files), "bytes": size, "hash": store.info().hash}
+    show_one({"repository": repository, "commit": url, **counts}, arguments.json)
 
 
 def _show_report(report: "Report", as_json: bool) -> None:
