@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from datasets.errors import DatasetError
@@ -134,6 +134,23 @@ def check_outside_stores(path: Path) -> Path:
         if (folder / ROOT_FILE).is_file() and (folder / CATALOG).is_dir():
             raise DatasetError(f"{path} is inside the store {folder}; give a path outside of it")
     return path
+
+
+def check_inside(root: Path, paths: Iterable[Path]) -> None:
+    """DatasetError if a symbolic link leads one of the paths below ``root`` out of it.
+
+    So a folder that somebody made cannot put other files of this machine into a copy or an import.
+    The root itself may be a link. The cache of the Hugging Face Hub keeps a snapshot's files as
+    links into ``blobs`` beside ``snapshots``; these are followed.
+    """
+    real = root.resolve()
+    blobs = [each.parent / "blobs" for each in real.parents if each.name == "snapshots"]
+    paths = list(paths)
+    links = {path for path in paths if path.is_symlink()}
+    for path in sorted(links.union(path.parent for path in paths)):
+        target = path.resolve()
+        if not any(target.is_relative_to(each) for each in (real, *blobs)):
+            raise DatasetError(f"{path} leads out of {root} to {target}; put a copy in its place")
 
 
 def sha256_file(path: Path) -> str:

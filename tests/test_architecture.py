@@ -58,6 +58,7 @@ LAZY = {
     "xarray": "extra xarray",
     "collectors.physics.mujoco_warp.worlds": "extra warp",
     "datasets.catalog.conditions": "loads duckdb",
+    "datasets.formats.hdf5": "loads h5py",
     "datasets.stream.window_stream": "loads torch",
 }
 # Modules that may import any module of ours inside a function.

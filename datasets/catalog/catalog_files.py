@@ -25,7 +25,7 @@ from datasets.catalog.episodes import episodes_digest
 from datasets.catalog.index import CatalogIndex, Stamp, build_index
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError
-from datasets.files import fsync_path
+from datasets.files import check_inside, fsync_path
 from datasets.layout import CACHE, CATALOG, MERGED_PREFIX
 from datasets.schema import Schema
 
@@ -55,6 +55,7 @@ def write_catalog_file(path: Path, table: pa.Table, manifest: Manifest) -> None:
 
 def read_catalog_file(path: Path, address: str) -> tuple[Manifest, pa.Table]:
     """Commit record and episodes of the part at ``path``; DatasetError if it is damaged."""
+    check_inside(path.parents[1], [path])
     with _damage_named(path.stem, address):
         with pq.ParquetFile(path, page_checksum_verification=True) as stored:
             table = stored.read(use_threads=False)

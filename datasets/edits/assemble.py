@@ -13,6 +13,7 @@ import pyarrow as pa
 from datasets.catalog.edits import Edit
 from datasets.errors import DatasetError
 from datasets.files import (
+    check_inside,
     check_outside_stores,
     exclusive_lock,
     fsync_path,
@@ -146,6 +147,7 @@ def _link_part(source: Store, target: Store, stem: str) -> None:
         return  # linked before, or the same part of the other store
     committed.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
+    check_inside(source.path, [source.files.path(stem), *(source.path / PARTS / stem).rglob("*")])
     shutil.copytree(source.path / PARTS / stem, folder, copy_function=_link)
     staged = target.path / STAGING / committed.name
     shutil.copyfile(source.files.path(stem), staged)
@@ -184,6 +186,7 @@ def copy_notes(sources: Sequence[Path], target: Path) -> None:
         write_bytes_durably(target / ABOUT, said.pop())
     for source in sources:
         if (source / IMPORTS).is_dir():
+            check_inside(source, (source / IMPORTS).rglob("*"))
             shutil.copytree(source / IMPORTS, target / IMPORTS, dirs_exist_ok=True)
             fsync_tree(target / IMPORTS)
 

@@ -4,6 +4,7 @@ The notes are the schema as JSON and the catalog as an Arrow stream.
 """
 
 import json
+from functools import cache
 from pathlib import Path
 
 import h5py
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.catalog.catalog import with_group_names
+from datasets.formats import checks
 from datasets.formats.checks import check_finite, first_line, refuse, refuse_unreadable
 from datasets.formats.hdf5_chunks import inflated_rows
 from datasets.formats.sources import stored_dtype
@@ -20,14 +22,51 @@ from datasets.selection.selection import Selection
 SCHEMA_NOTE, EPISODES_NOTE = "schema", "episodes"
 
 
+_LINKS = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
+
+
 def open_hdf5(path: Path) -> h5py.File:
-    """Open a file for reading."""
+    """Open a file for reading; refuses one whose links or arrays can lead to other files.
+
+    So a file that somebody made cannot put other files of this machine into an import.
+    """
     if not path.is_file():
         refuse(path, "", "is a folder; give a file" if path.is_dir() else "no such file")
+    status = path.stat()
+    _check_own_data(path, (status.st_ino, status.st_ctime_ns, status.st_size))
     try:
         return h5py.File(path, "r")
     except OSError as error:
         refuse_unreadable(path, "HDF5", error)
+
+
+@cache  # MoCapAct's files are opened again for every part
+def _check_own_data(path: Path, stamp: tuple[int, ...]) -> None:
+    """Refuse all links but hard ones, virtual datasets and external storage.
+
+    Low level: h5py's other calls take several times as long, and a file may have 10^6 objects.
+    """
+
+    def problem(name: bytes, link: h5py.h5l.LinkInfo) -> tuple[bytes, str] | None:
+        if link.type != h5py.h5l.TYPE_HARD:
+            return name, _LINKS.get(link.type, "a user-defined link")
+        item = h5py.h5o.open(file.id, name)
+        if not isinstance(item, h5py.h5d.DatasetID):
+            return None
+        settings = item.get_create_plist()
+        if settings.get_layout() == h5py.h5d.VIRTUAL:
+            return name, "a virtual dataset"
+        return (name, "a dataset in external files") if settings.get_external_count() else None
+
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        refuse_unreadable(path, "HDF5", error)
+    with file, checks.damage_named(path):
+        if leading := file.id.links.visit(problem, info=True):
+            name, kind = leading
+            wanted = "which can lead to other files; store the data itself under this key"
+            refuse(path, name.decode(errors="replace"), f"is {kind}, {wanted}")
 
 
 def datasets_of(group: h5py.Group) -> dict[str, h5py.Dataset]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from datasets.catalog.edits import added_field
 from datasets.errors import DatasetError
-from datasets.files import files_under, visible
+from datasets.files import check_inside, files_under, visible
 from datasets.layout import ABOUT, CATALOG, EDITS, IMPORTS, OVERLAYS, PARTS, ROOT_FILE, TAGS
 from datasets.storage.store import Store
 from datasets.storage.tags import tag_names
@@ -15,12 +15,14 @@ def store_files(store: Store) -> dict[str, Path]:
     """Name below the store -> path of each of its files, those after what they rely on.
 
     Left out are parts that are not committed or were replaced by merged ones, fields that were
-    never added, caches, and hidden files. DatasetError for a store on object storage, or a damaged
-    record.
+    never added, caches, and hidden files. DatasetError for a store on object storage, a damaged
+    record, or a link that leads out of the store.
     """
     if "://" in store.address:
         raise DatasetError(f"{store.address} is on object storage; give a local copy")
-    return {name: store.path / name for name in _names(store)}
+    files = {name: store.path / name for name in _names(store)}
+    check_inside(store.path, files.values())
+    return files
 
 
 def field_folders(store: Store) -> list[str]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from datasets.catalog.manifest import Manifest
 from datasets.errors import DatasetError
-from datasets.files import sha256_file
+from datasets.files import check_inside, sha256_file
 
 CRC_BYTES = 4
 INDEX_ENTRY_BYTES = 16
@@ -203,6 +203,7 @@ def open_array(
     recorded = manifest.objects[f"{prefix}zarr.json"][1]
     key = folder, recorded
     if key not in layouts:
+        check_inside(folder.parents[2], [folder / name for name in sizes])
         path = folder / "zarr.json"
         try:
             damaged = sha256_file(path) != recorded

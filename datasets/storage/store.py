@@ -21,6 +21,7 @@ from datasets.catalog.episodes import episode_table
 from datasets.catalog.manifest import Manifest, PartRecord
 from datasets.errors import DatasetError
 from datasets.files import (
+    check_inside,
     exclusive_lock,
     files_under,
     replace_durably,
@@ -132,6 +133,8 @@ class Store:
     def open(cls, path: str | os.PathLike[str], tag: str | None = None) -> Self:
         """Open an existing store, at one of its tags if ``tag`` is given; DatasetError if none."""
         root = Path(path)
+        if root.is_dir():
+            check_inside(root, root.iterdir())
         return cls(root, read_root(root), None if tag is None else read_tag(root, tag))
 
     @classmethod

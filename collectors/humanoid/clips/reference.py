@@ -149,13 +149,12 @@ def _write_clip(group: Any, clip: ReferenceClip) -> None:
 
 
 def _opened(path: Path) -> Any:
-    h5py = load_mocapact("h5py")
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        if not path.exists():
-            raise ValueError(
-                f"no reference file at {path}; give the path of cmu_2020_*.h5, or make one: "
-                "gaitforge humanoid reference"
-            ) from None
-        raise ValueError(f"{path} cannot be read as HDF5: {error}") from None
+    load_mocapact("h5py")
+    from datasets.formats.hdf5 import open_hdf5
+
+    if not path.exists():
+        raise ValueError(
+            f"no reference file at {path}; give the path of cmu_2020_*.h5, or make one: "
+            "gaitforge humanoid reference"
+        )
+    return open_hdf5(path)

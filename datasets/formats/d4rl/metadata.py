@@ -20,24 +20,22 @@ MOST_BYTES = 16 << 20
 def packed_metadata(path: Path, file: h5py.File) -> tuple[bytes, list[str]]:
     """An HDF5 file with all below ``metadata`` but gaitforge's notes, b"" for nothing.
 
-    Also gives what is left out, with the reason. Links are left out: they lead to other files.
+    Also gives what is left out, with the reason.
     """
     group = file.get(METADATA)
     if not isinstance(group, h5py.Group):
         return b"", []
     names = [name for name in group if f"{METADATA}/{name}" != NOTES]
-    own = [name for name in names if isinstance(group.get(name, getlink=True), h5py.HardLink)]
-    left = [f"{METADATA}/{name}: a link" for name in names if name not in own]
     with damage_named(path, METADATA), h5py.File.in_memory() as packed:
         found = datasets_of(group).items()
-        sizes = [each.nbytes for name, each in found if name.partition("/")[0] in own]
+        sizes = [each.nbytes for name, each in found if name.partition("/")[0] in names]
         if sum(sizes) <= MOST_BYTES:
-            for name in own:
+            for name in names:
                 group.copy(name, packed)
             packed.flush()
             if len(content := packed.id.get_file_image()) <= 2 * MOST_BYTES:
-                return content if own else b"", left
-    return b"", [*left, f"{METADATA}: larger than the {MOST_BYTES >> 20} MiB that are kept"]
+                return content if names else b"", []
+    return b"", [f"{METADATA}: larger than the {MOST_BYTES >> 20} MiB that are kept"]
 
 
 def unpack_metadata(content: bytes, file: h5py.File) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from datasets.catalog.catalog import with_group_names
-from datasets.files import files_under
+from datasets.files import check_inside, files_under
 from datasets.formats import sources
 from datasets.formats.checks import check_finite, damage_named, refuse
+from datasets.formats.hdf5 import open_hdf5
 from datasets.formats.interface import Carried, Importer, PartInput
 from datasets.formats.minari import metadata as meta
 from datasets.formats.minari import schema as layout
@@ -53,14 +54,20 @@ class MinariImporter(Importer):
 
         self._options = options
         self._path = meta.data_folder(source)
+        check_inside(self._path, self._path.rglob("*"))
+        if (arrays := self._path / layout.HDF5_FILE).exists():
+            open_hdf5(arrays).close()  # checks it before the library opens it
         self._metadata = meta.read_metadata(self._path)
         with damage_named(self._path, "", "cannot be read as a Minari dataset"):
             self._storage = minari.MinariDataset(self._path).storage
             spaces = self._storage.observation_space, self._storage.action_space
+            self._left: list[str] = []
             self._spaces = [
-                layout.leaves_of(self._path, f"{name}_space", space)
+                layout.leaves_of(f"{name}_space", space, self._left)
                 for name, space in zip(("observation", "action"), spaces, strict=True)
             ]
+            if not all(self._spaces):
+                refuse(self._path, "", "; ".join(self._left) or "a space is empty")
             lengths, episode_keys = self._survey()
         self._types: Mapping[str, pa.DataType] | None = None  # of the notes' catalog columns
         self._infos: dict[str, str] = {}  # field per step -> key of the infos
@@ -115,7 +122,7 @@ class MinariImporter(Importer):
             "rewards -> reward",
             "seed, terminations and truncations -> the catalog",
         ]
-        left, steps = [], len(first[layout.REWARDS])
+        left, steps = [*self._left], len(first[layout.REWARDS])
         for key, values in infos.items():
             name, rows = sources.field_name(f"info_{key}"), np.asarray(values)
             problem = self._info_problem(name, rows, steps)
@@ -179,8 +186,13 @@ class MinariImporter(Importer):
     def _about(self, numbers: range) -> Iterator[Mapping[str, Any]]:
         """The metadata of some episodes."""
         with damage_named(self._path, "", "the metadata of episodes cannot be read"):
-            about = self._storage.get_episode_metadata(numbers)
-            for number, each in zip(numbers, about, strict=True):
+            about = iter(self._storage.get_episode_metadata(numbers))
+            for number in numbers:
+                try:
+                    each = next(about)
+                except (KeyError, FileNotFoundError):
+                    problem = "is missing; episodes are numbered from 0 without a gap"
+                    refuse(self._path, f"episode_{number}", problem)
                 if not isinstance(each, Mapping):
                     refuse(self._path, f"episode_{number}", "its metadata must be a JSON object")
                 yield each

@@ -22,7 +22,7 @@ from datasets.schema import Field, Schema, consecutive_slices
 NOTES = "gaitforge"
 OBSERVATIONS, ACTIONS, INFOS = "observations", "actions", "infos"
 REWARDS, TERMINATIONS, TRUNCATIONS = "rewards", "terminations", "truncations"
-METADATA_FILE = "metadata.json"
+METADATA_FILE, HDF5_FILE = "metadata.json", "main_data.hdf5"
 
 _BATCH_ROWS = 1 << 15
 """Rows (steps + 1) after which Arrow (26) cuts what Minari's Arrow storages read; Minari (0.5.4)
@@ -60,8 +60,13 @@ class Leaf:
         return np.asarray(values)
 
 
-def leaves_of(source: Path, key: str, space: Any, path: tuple[str | int, ...] = ()) -> list[Leaf]:
-    """The arrays of a space, in its own order."""
+def leaves_of(
+    key: str, space: Any, left: list[str], path: tuple[str | int, ...] = ()
+) -> list[Leaf]:
+    """The arrays of a space, in its own order; ``left`` gets a line for what holds no numbers.
+
+    Such a one is of text, or has a shape with a 0.
+    """
     from gymnasium import spaces
 
     inner = {}
@@ -69,12 +74,13 @@ def leaves_of(source: Path, key: str, space: Any, path: tuple[str | int, ...] = 
         inner = space.spaces
     elif isinstance(space, spaces.Tuple):
         inner = dict(enumerate(space.spaces))
-    elif space.dtype is None or space.shape is None or not stored_dtype(space.dtype):
+    elif space.dtype is None or not stored_dtype(space.dtype) or 0 in space.shape:
         where = "/".join(map(str, (key, *path)))
-        refuse(source, where, f"a space of {type(space).__name__} is not one of numbers")
+        shape = f" and shape {space.shape}" if space.shape else ""
+        left.append(f"{where}: a space of {type(space).__name__}{shape} holds no numbers")
     else:
         return [Leaf(path, tuple(space.shape), np.dtype(space.dtype), _is_bounded(space))]
-    found = [leaves_of(source, key, each, (*path, name)) for name, each in inner.items()]
+    found = [leaves_of(key, each, left, (*path, name)) for name, each in inner.items()]
     return [leaf for leaves in found for leaf in leaves]
 
 

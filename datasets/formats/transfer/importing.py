@@ -23,7 +23,7 @@ import numpy as np
 
 from datasets.dataset import Store, create_store, open_store
 from datasets.errors import DatasetError, StorageError, amount, listed
-from datasets.files import exclusive_lock, replace_durably, write_bytes_durably
+from datasets.files import check_inside, exclusive_lock, replace_durably, write_bytes_durably
 from datasets.formats import importer_class, options_of
 from datasets.formats.checks import refuse
 from datasets.formats.interface import Advance, Begin, Importer, Report, no_progress
@@ -71,6 +71,8 @@ def import_source(
         raise DatasetError(f"{source} is no local path; copy it to this machine first")
     importer = cls(str(source), options_of(cls.Options, options))
     try:
+        if Path(source).is_dir():
+            check_inside(Path(source), importer.files)
         # A link stays a link: the store appears at its target.
         address = str(store) if is_bucket_url(store) else Path(store).resolve()
         target = _existing(address, importer)

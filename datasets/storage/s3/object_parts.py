@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from datasets.errors import DatasetError
+from datasets.files import check_inside
 from datasets.layout import CATALOG, PARTS
 from datasets.storage.s3.bucket import Bucket
 from datasets.storage.store import Store
@@ -29,6 +30,7 @@ def send_objects(bucket: Bucket, source: Store, stem: str) -> None:
         return bucket.read(key) == content if key in there else bucket.create_equal(key, content)
 
     names = sorted(source.files.manifest(stem).objects)
+    check_inside(source.path, [source.path / PARTS / stem / name for name in names])
     with ThreadPoolExecutor(PARALLEL_REQUESTS) as threads:
         sent = dict(zip(names, threads.map(send, names), strict=True))
     for name in names:

@@ -59,13 +59,13 @@ def write_dataset(
             "infos": {"q": rng.normal(size=(length + 1, 2))},
         }
         buffers.append(EpisodeBuffer(**(values | (change(number, length) if change else {}))))
+    given = {"observation_space": spaces.Box(-9, 9, (2,), np.float32)} | about
     minari.create_dataset_from_buffers(
         dataset_id=f"small/{name}-v0",
         buffer=buffers,
-        observation_space=spaces.Box(-9, 9, (2,), np.float32),
         action_space=spaces.Box(-np.inf, np.inf, (2,), np.float32),
         data_format=data_format,
-        **about,
+        **given,
     )
     return root / f"small/{name}-v0/data"
 
@@ -116,6 +116,71 @@ def test_seeds_of_64_bits_come_and_go_exactly(
     large = there_and_back("large", (LARGEST, 2**63))
     assert large == {"seed": [-1, -1], "minari_seed": [str(LARGEST), str(2**63)]}
     assert there_and_back("small", (2**63 - 1, None)) == {"seed": [2**63 - 1, -1]}
+
+
+def _with_text(
+    shape: str, rows: Any, texts: Any, as_dict: Any = dict, as_tuple: Any = tuple
+) -> Any:
+    """Values, or a space, of numbers and of text."""
+    pair = as_dict({"numbers": rows, "text": texts})
+    kinds = {
+        "dict": pair,
+        "tuple": as_tuple((texts, rows)),
+        "nested": as_dict({"robot": pair}),
+        "both": as_dict({"first": rows, "pair": pair}),
+    }
+    return kinds[shape]
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+@pytest.mark.parametrize("shape", ["dict", "tuple", "nested", "both"])
+def test_text_is_left_out_and_said(
+    shape: str, data_format: str, root: Path, tmp_path: Path
+) -> None:
+    spaces, rows = gymnasium.spaces, np.random.default_rng(1).normal(size=(5, 2))
+    box, text = spaces.Box(-9, 9, (2,), np.float64), spaces.Text(20)
+    data = write_dataset(
+        root,
+        data_format,
+        lambda _, n: {"observations": _with_text(shape, rows[: n + 1], ["go"] * (n + 1))},
+        observation_space=_with_text(shape, box, text, spaces.Dict, spaces.Tuple),
+    )
+    report, found = imported(data, tmp_path / "store")
+    assert any(line.endswith("a space of Text holds no numbers") for line in report.carried.left)
+    obs = found.read("obs")
+    np.testing.assert_array_equal(obs[: LENGTHS[0], :2], rows[: LENGTHS[0]])
+    assert obs.shape[1] == (4 if shape == "both" else 2)
+
+
+@pytest.mark.parametrize(
+    ("space", "rows", "message"),
+    [
+        (gymnasium.spaces.Text(9), ["go"] * 9, "observation_space: a space of Text holds no numb"),
+        (
+            gymnasium.spaces.Box(0, 1, (0,)),
+            np.zeros((9, 0), np.float32),
+            r"observation_space: a space of Box and shape \(0,\) holds no numbers",
+        ),
+    ],
+    ids=["text", "nothing"],
+)
+def test_observations_without_numbers_are_refused(
+    space: Any, rows: Any, message: str, root: Path, tmp_path: Path
+) -> None:
+    change: Change = lambda _, n: {"observations": rows[: n + 1]}  # noqa: E731
+    data = write_dataset(root, "hdf5", change, observation_space=space)
+    assert_refused(data, tmp_path, message)
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_a_missing_episode_is_named(data_format: str, root: Path, tmp_path: Path) -> None:
+    data = write_dataset(root, data_format)
+    if data_format == "hdf5":
+        with h5py.File(data / "main_data.hdf5", "a") as file:
+            file.move("episode_1", "episode_7")
+    else:
+        (data / "1").rename(data / "7")
+    assert_refused(data, tmp_path, "episode_1: is missing; episodes are numbered from 0 without")
 
 
 def test_wrong_metadata_of_an_episode_are_refused(root: Path, tmp_path: Path) -> None:
@@ -224,7 +289,7 @@ def _wide(count: int) -> dict[str, np.ndarray]:
     ("changes", "message"),
     [
         ({"total_episodes": 1}, r"total_episodes: is 1, but there is an episode_1"),
-        ({"total_episodes": 3}, r"the metadata of episodes cannot be read: .*2"),
+        ({"total_episodes": 3}, r"episode_2: is missing; episodes are numbered"),
         ({"total_episodes": 0}, r"total_episodes: must be a whole number from 1 on, not 0"),
         ({"total_steps": 8}, r"total_steps: is 8, but the episodes have 7"),
     ],
