@@ -143,15 +143,20 @@ def to_rows(
 ) -> np.ndarray:
     """A column as (N, *shape) of NumPy's ``dtype``; lists may be of fixed size or not.
 
-    Messages name ``path`` and ``key``; ``first`` is the number of the first row in the file.
+    A list of one may stand for its number and the other way round, and numbers may be of another
+    dtype, if ``dtype`` holds all of them exactly. Messages name ``path`` and ``key``; ``first`` is
+    the number of the first row in the file.
     """
     rows = len(column)
     values: pa.Array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([])
-    for size in shape:
+    depth = _depth(values.type)
+    missing = depth - len(shape)
+    sizes = (*shape, *[1] * missing) if missing >= 0 else [size for size in shape if size != 1]
+    if len(sizes) != depth and rows:
+        refuse(path, key, f"type {values.type} is not of shape {shape} and {dtype}")
+    for size in sizes:
         if values.null_count:
             refuse(path, key, "a value is missing")
-        if not is_list(values.type):
-            refuse(path, key, f"type {values.type} is not {size} numbers of {dtype}")
         inner = values.flatten()
         lengths = (
             np.array([values.type.list_size])
@@ -163,11 +168,31 @@ def to_rows(
         values = inner
     if values.null_count:
         refuse(path, key, "a value is missing")
-    if arrow_dtype(values.type) != dtype:
+    stored = arrow_dtype(values.type)
+    if not stored:
         refuse(path, key, f"type {values.type} is not {dtype}")
-    array = np.asarray(values.to_numpy(zero_copy_only=False), dtype).reshape(rows, *shape)
+    array = np.asarray(values.to_numpy(zero_copy_only=False), stored).reshape(rows, *shape)
+    array = _exactly(path, key, array, dtype, first)
     check_finite(path, key, array, first)
     return array
+
+
+def _exactly(path: Path, key: str, array: np.ndarray, dtype: str, first: int) -> np.ndarray:
+    """The same numbers in another dtype; DatasetError if it does not hold one of them."""
+    if array.dtype == dtype:
+        return array
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = array.astype(dtype)
+        same = (cast.astype(array.dtype) == array) | ((array != array) & (cast != cast))
+    if not same.all():
+        at = tuple(np.argwhere(~same)[0])
+        problem = f"row {first + at[0]} has {array[at]}, which {dtype} does not hold exactly"
+        refuse(path, key, f"{problem}; declare the dtype {array.dtype}, or store {dtype}")
+    return cast
+
+
+def _depth(kind: pa.DataType) -> int:
+    return 1 + _depth(kind.value_type) if is_list(kind) else 0
 
 
 def is_list(kind: pa.DataType) -> bool:

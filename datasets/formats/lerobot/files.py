@@ -2,44 +2,47 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from datasets.errors import amount
 from datasets.formats.checks import read_json, refuse
-from datasets.formats.lerobot.info import place_in, read_info
+from datasets.formats.lerobot.info import data_files, read_info
 from datasets.formats.lerobot.schema import INFO, STATS, TASKS
 from datasets.formats.parquet_rows import ParquetRows, to_rows
 
-_PLACES = ("data/chunk_index", "data/file_index", "dataset_from_index", "dataset_to_index")
-_NUMBERS = ("episode_index", "length", *_PLACES)
+_NUMBERS = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 
 
 @dataclass(frozen=True, eq=False)
 class FileRows:
-    """Consecutive episodes in one data file.
+    """Consecutive rows of one data file.
 
     Attributes:
-        first, stop: rows of the file; episodes: first and stop.
+        first, stop: rows of the file; frame: number of the first one in the dataset.
     """
 
     file: ParquetRows
     first: int
     stop: int
-    episodes: tuple[int, int]
+    frame: int
 
 
 class LerobotFolder:
     """A dataset on disk.
+
+    As in LeRobot, frames lie end to end over the data files in order. The files that the episodes
+    name are not used: LeRobot's converter writes the one before at a file's boundary.
 
     Attributes:
         info: ``meta/info.json``; features: its features.
         lengths: (E,) frames of each episode.
         splits: (E,) name of the split of each episode, "" for none; None for less than two splits.
         tasks: task index -> description; empty for a dataset without tasks.
+        unused: rows of data after the last episode.
         files: all files of the dataset.
     """
 
@@ -50,18 +53,22 @@ class LerobotFolder:
         described = sorted((root / "meta/episodes").glob("[!.]*/[!.]*.parquet"))
         if not described:
             refuse(root, "meta/episodes", "there is no file of episodes")
-        self._numbers = _read_episodes(described)
-        self.lengths = self._numbers["length"]
+        self.lengths = _read_episodes(described)
+        self._stops = np.cumsum(self.lengths)
+        self._starts = self._stops - self.lengths
         self.splits = _splits(root / INFO, self.info, len(self.lengths))
         total = self.info.get("total_frames", int(self.lengths.sum()))
         if total != self.lengths.sum():
             problem = f"is {total}, but the episodes' lengths sum to {self.lengths.sum()}"
             refuse(root / INFO, "total_frames", problem)
-        chunks, files = self._numbers["data/chunk_index"], self._numbers["data/file_index"]
-        changes = np.flatnonzero((np.diff(chunks) != 0) | (np.diff(files) != 0)) + 1
-        bounds = [0, *changes.tolist(), len(chunks)]
-        self._data = [(self._data_file(*each), each) for each in pairwise(bounds)]
-        self.files = [root / INFO, *described, *(file.path for file, _ in self._data)]
+        self._data = [ParquetRows(path) for path in data_files(root, self.info["data_path"])]
+        self._ends = np.cumsum([file.num_rows for file in self._data])
+        self.unused = int(self._ends[-1] if self._data else 0) - total
+        if self.unused < 0:
+            problem = f"the {amount(len(self._data), 'file')} hold {self.unused + total} rows"
+            refuse(root, "data", f"{problem}, but there are {total} frames; is a file missing?")
+        self._data = self._data[: int(np.searchsorted(self._ends, total)) + 1]
+        self.files = [root / INFO, *described, *(file.path for file in self._data)]
         self.tasks = _read_tasks(root / TASKS)
         self.files += [root / name for name in (STATS, TASKS) if (root / name).is_file()]
         if (root / STATS).is_file():
@@ -69,30 +76,25 @@ class LerobotFolder:
 
     def close(self) -> None:
         """Close the data files."""
-        for file, _ in self._data:
+        for file in self._data:
             file.close()
 
     def frames(self, first: int, stop: int) -> list[FileRows]:
         """The frames of episodes first .. stop - 1, in order."""
-        starts, stops = self._numbers["dataset_from_index"], self._numbers["dataset_to_index"]
+        begin, end = (int(each) for each in (self._starts[first], self._stops[stop - 1]))
         found = []
-        for file, (begin, end) in self._data:
-            low, high = max(first, begin), min(stop, end)
+        for file, file_end in zip(self._data, self._ends.tolist(), strict=False):
+            origin = file_end - file.num_rows
+            low, high = max(begin, origin), min(end, file_end)
             if low < high:
-                origin = int(starts[begin])
-                rows = int(starts[low]) - origin, int(stops[high - 1]) - origin
-                found.append(FileRows(file, *rows, (low, high)))
+                found.append(FileRows(file, low - origin, high - origin, low))
         return found
 
     def read(self, rows: FileRows, names: list[str]) -> pa.Table:
         """Columns of frames; DatasetError if their counters are not those of the episodes."""
-        low, high = rows.episodes
-        lengths = self.lengths[low:high]
-        starts = np.cumsum(lengths) - lengths
-        expected = {
-            "episode_index": np.repeat(np.arange(low, high), lengths),
-            "frame_index": np.arange(lengths.sum()) - np.repeat(starts, lengths),
-        }
+        frames = rows.frame + np.arange(rows.stop - rows.first)
+        episodes = np.searchsorted(self._stops, frames, side="right")
+        expected = {"episode_index": episodes, "frame_index": frames - self._starts[episodes]}
         table = rows.file.read([*names, *expected], rows.first, rows.stop)
         for name, wanted in expected.items():
             values = to_rows(rows.file.path, name, table.column(name), (), "int64")
@@ -101,15 +103,6 @@ class LerobotFolder:
                 problem = f"row {rows.first + at} is {values[at]}, not {wanted[at]}"
                 refuse(rows.file.path, name, f"{problem} as by the episodes' lengths")
         return table
-
-    def _data_file(self, begin: int, end: int) -> ParquetRows:
-        """The file with the frames of episodes begin .. end - 1."""
-        place = (int(self._numbers[f"data/{key}_index"][begin]) for key in ("chunk", "file"))
-        file = ParquetRows(self._root / place_in(self.info["data_path"], *place))
-        wanted = int(self.lengths[begin:end].sum())
-        if file.num_rows != wanted:
-            refuse(file.path, "", f"has {file.num_rows} rows, but its episodes {wanted} frames")
-        return file
 
 
 def _read_tasks(path: Path) -> dict[int, str]:
@@ -136,8 +129,8 @@ def _splits(path: Path, info: Mapping[str, Any], episodes: int) -> np.ndarray | 
     return names if len(given) > 1 else None
 
 
-def _read_episodes(paths: list[Path]) -> dict[str, np.ndarray]:
-    """Column -> (E,) of all episodes, which must lie end to end in the order of their indices."""
+def _read_episodes(paths: list[Path]) -> np.ndarray:
+    """(E,) lengths of all episodes, which must lie end to end in the order of their indices."""
     parts = [ParquetRows(path).read_integers(_NUMBERS) for path in paths]
     numbers = {name: np.concatenate([part[name] for part in parts]) for name in _NUMBERS}
     order = np.argsort(numbers["episode_index"], kind="stable")
@@ -156,5 +149,6 @@ def _read_episodes(paths: list[Path]) -> dict[str, np.ndarray]:
         if (differ := numbers[name] != values).any():
             at = int(np.argmax(differ))
             problem = f"episode {at} has {numbers[name][at]}, not {values[at]}"
-            refuse(paths[0].parents[1], name, f"{problem}: episodes lie end to end")
-    return numbers
+            rule = "episodes are numbered from 0 without a gap, and lie end to end"
+            refuse(paths[0].parents[1], name, f"{problem}: {rule}")
+    return lengths

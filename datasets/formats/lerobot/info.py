@@ -1,5 +1,6 @@
 """``meta/info.json`` of a LeRobot dataset, checked key by key."""
 
+import glob
 import math
 import re
 from pathlib import Path, PurePosixPath
@@ -18,7 +19,7 @@ _MOST_NUMBERS = 2**31 - 1
 def read_info(path: Path) -> dict[str, Any]:
     """The content of ``meta/info.json``, with ``splits`` parsed: name -> (first, stop).
 
-    Of ``fps``, the inverse is a positive number; see ``place_in`` for ``data_path``.
+    Of ``fps``, the inverse is a positive number; see ``data_files`` for ``data_path``.
     """
     info = read_json(path, "LeRobot dataset")
     for key in _NEEDED:
@@ -60,13 +61,17 @@ def read_info(path: Path) -> dict[str, Any]:
     return info | {"splits": parsed}
 
 
-def place_in(pattern: str, chunk: int, file: int) -> str:
-    """Fill in a pattern such as "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet".
+def data_files(root: Path, pattern: str) -> list[Path]:
+    """The files of "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet", by their numbers.
 
     Nothing else of Python's format language is allowed, because the pattern is untrusted.
     """
-    numbers = {"chunk": chunk, "file": file}
-    return _PLACE.sub(lambda found: str(numbers[found[1]]).zfill(int(found[2] or 0)), pattern)
+
+    def numbers(path: Path) -> list[int]:
+        return [int(each) for each in re.findall("[0-9]+", path.relative_to(root).as_posix())]
+
+    anything = re.sub(rf"({_PLACE.pattern})+", "*", glob.escape(pattern))
+    return sorted(root.glob(anything), key=numbers)
 
 
 def _check_data_path(path: Path, pattern: Any) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from datasets.catalog.catalog import with_group_names
-from datasets.errors import DatasetError
+from datasets.errors import DatasetError, amount
 from datasets.formats.checks import read_json, refuse
 from datasets.formats.interface import Carried, Importer, NoOptions, PartInput
 from datasets.formats.lerobot import schema as layout
 from datasets.formats.lerobot.files import LerobotFolder
 from datasets.formats.lerobot.schema import DONE, NOTES, SUCCESS, TERMINATED, TRUNCATED, feature_of
 from datasets.formats.notes import check_notes
-from datasets.formats.parquet_rows import ParquetRows, is_list, to_rows
+from datasets.formats.parquet_rows import ParquetRows, to_rows
 from datasets.formats.sources import Parts, catalog_columns, episode_returns, field_name, identity
 from datasets.schema import DTYPES, STREAM_KEYS, Field, Schema
 
@@ -64,9 +64,7 @@ class LerobotImporter(Importer):
                 shape = fields[name].shape if name in fields else ()
                 other = "bool" if name in _FLAGS else "int64"
                 dtype = fields[name].dtype if name in fields else other
-                wanted = shape if is_list(column.type) or shape != (1,) else ()
-                values = to_rows(path, name, column, wanted, dtype, rows.first)
-                found.append(values.reshape(-1, *shape))
+                found.append(to_rows(path, name, column, shape, dtype, rows.first))
         arrays = {name: np.concatenate(found) for name, found in parts.items()}
         steps = {name: arrays[feature] for name, feature in self._features.items()}
         lasts = np.cumsum(self.parts.lengths[number]) - 1
@@ -154,6 +152,8 @@ def _described(folder: LerobotFolder) -> tuple[dict[str, str], Schema, Carried]:
             kept.append(f"{feature} -> {name}")
         else:
             left.append(f"{feature}: {field if isinstance(field, str) else f'{name} is taken'}")
+    if folder.unused:
+        left.append(f"{amount(folder.unused, 'row')} of data after the last episode")
     if not fields:
         refuse(folder.files[0], "features", "none of them is one of numbers")
     if flags := [name for name in _FLAGS if name in given]:

@@ -152,7 +152,7 @@ FILE = "file-000.parquet"
 STATE = "observation.state"
 BAD_INPUT: dict[str, tuple[Callable[[Path], None], str]] = {
     "a pickle": (_pickle, f"{FILE}: is a pickle"),
-    "no frames": (_remove, f"{FILE}: no such file"),
+    "no frames": (_remove, "data: the 1 file hold 2 rows, but there are 9 frames; is a file"),
     "an older version": (_info(codebase_version="v2.1"), "codebase_version: is v2.1; only v3"),
     "a rate of no time": (_info(fps=1e-320), "fps: must be a positive number, not 1e-320"),
     "a huge rate": (_info(fps=10**400), "fps: must be a positive number, not 1000"),
@@ -188,12 +188,73 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], str]] = {
         "episodes: dataset_from_index: episode 2 has 7, not 6",
     ),
     "a column name that is no text": (_no_text, f"{EPISODES}: .*Parquet"),
-    "an episode longer than its file": (_shorten, f"{FILE}: has 6 rows, but its episodes 7"),
+    "a file that is too short": (_shorten, "data: the 2 files hold 8 rows, but there are 9 frame"),
+    "a gap in the numbers": (
+        _column(EPISODES, "episode_index", pa.array([0, 1, 3])),
+        "episodes: episode_index: episode 2 has 3, not 2: episodes are numbered from 0 without",
+    ),
+    "numbers that the dtype does not hold": (
+        _column(DATA, "action", pa.array([0.1, 1, 2, 3, 4, 5, 6], pa.float64())),
+        f"{FILE}: action: row 0 has 0.1, which float32 does not hold exactly; declare .* float64",
+    ),
+    "a flag that is neither": (
+        _column(DATA, "next.done", pa.array([0, 0, 0, 2, 0, 0, 0])),
+        f"{FILE}: next.done: row 3 has 2, which bool does not hold exactly",
+    ),
+    "a counter without a number": (
+        _column(DATA, "task_index", pa.array([0, 0, np.nan, 0, 0, 0, 0])),
+        f"{FILE}: task_index: row 2 has nan, which int64 does not hold",
+    ),
+    "two numbers for one": (
+        _column(DATA, "next.reward", pa.array([[1.0, 2.0]] * 7)),
+        f"{FILE}: next.reward: a row holds 2 values, not 1",
+    ),
     "frames of another episode": (
         _column(DATA, "episode_index", pa.array([0, 0, 0, 1, 1, 1, 1])),
         f"{FILE}: episode_index: row 3 is 1, not 0",
     ),
 }
+
+
+ONE = pa.list_(pa.float64(), 1)
+AS_LEROBOT_READS: dict[str, Callable[[Path], None]] = {
+    "a stale file of the first episode in a file": _column(
+        EPISODES, "data/file_index", pa.array([0, 0, 0])
+    ),
+    "no file of any episode": _column(EPISODES, "data/chunk_index", None),
+    "short numbers of episodes": _column(EPISODES, "length", pa.array([4, 3, 2], pa.int32())),
+    "lists of one flag": _column(
+        DATA, "next.done", pa.array([[0], [0], [0], [1], [0], [0], [0]], pa.list_(pa.int8()))
+    ),
+    "lists of one reward": _column(DATA, "next.reward", pa.array([[1.0]] * 7, ONE)),
+    "lists of one counter": _column(
+        DATA, "frame_index", pa.array([[each[1]] for each in FRAMES[:7]])
+    ),
+    "short counters": _column(
+        DATA, "episode_index", pa.array([each[0] for each in FRAMES[:7]], pa.int16())
+    ),
+    "whole numbers for a float": _column(DATA, "action", pa.array([0, 1, 2, 3, 0, 1, 2])),
+    "lists in lists of one": _column(
+        DATA, STATE, pa.array([[[float(each)] for each in row] for row in FRAMES[:7]])
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AS_LEROBOT_READS)
+def test_files_that_lerobot_itself_reads_give_the_same_store(case: str, tmp_path: Path) -> None:
+    """As its converter and recorders write them: LeRobot issues 2401, 3343 and 2264."""
+    stores = []
+    for name in ("plain", "changed"):
+        root = foreign(tmp_path / name)
+        if name == "changed":
+            AS_LEROBOT_READS[case](root)
+        import_source("lerobot", root, tmp_path / f"{name}.zarr")
+        stores.append(open_store(tmp_path / f"{name}.zarr").select())
+    assert stores[0].store.schema == stores[1].store.schema
+    for field in stores[0].store.schema.names():
+        np.testing.assert_array_equal(stores[0].read(field), stores[1].read(field))
+    rows = [each.episodes().drop_columns(["episode", "part"]) for each in stores]
+    assert rows[0].to_pylist() == rows[1].to_pylist()
 
 
 @pytest.mark.parametrize("case", BAD_INPUT)
