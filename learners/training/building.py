@@ -27,8 +27,16 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
 
     A Gaussian policy learns its std unless the network's config has a `fixed_std`. Raises
     ValueError for an unknown model or setting, an objective that the model cannot learn by, or
-    observations without named slices, and NonFiniteError for statistics that are not finite.
+    fields that are no vectors or observations without named slices, and NonFiniteError for
+    statistics that are not finite.
     """
+    for name in ("obs", "action"):
+        field = selection.schema.field(name)
+        if len(field.shape) != 1:
+            raise ValueError(
+                f"field {name} has shape {field.shape} and dtype {field.dtype}; models learn from "
+                "vectors, of shape (N,), not from images or discrete numbers"
+            )
     objective = OBJECTIVES[config.objective]
     spec = preset(config.model, config.model_overrides)
     shown = slice(*place) if (place := executed_place(config, selection.schema)) else None

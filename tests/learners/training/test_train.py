@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from datasets import Selection
+from datasets import Field, Schema, Selection, Store
 from datasets.history import read_history
 from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
 from learners.models.registry import PRESETS
@@ -19,6 +19,7 @@ from learners.training.config import TrainConfig
 from learners.training.optimisation import learning_rate
 from learners.training.records.history import HistoryRow
 from learners.training.train import NonFiniteError, train
+from tests.datasets.making import part_input
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, SpoiledSelection, make_selection
 
 
@@ -181,6 +182,32 @@ def test_a_truncated_checkpoint_is_refused(selection: Selection, tmp_path: Path)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ValueError, match="truncated or damaged"):
         train(replace(SHORT, steps=2), selection, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "other", "named"),
+    [
+        (
+            "obs",
+            Field("obs", (8, 8, 3), "uint8"),
+            r"field obs has shape \(8, 8, 3\) and dtype uint8",
+        ),
+        ("obs", Field("obs", (), "int64"), r"field obs has shape \(\) and dtype int64"),
+        ("action", Field("action", (), "int64"), r"field action has shape \(\) and dtype int64"),
+        ("action", Field("action", (2, 2)), r"field action has shape \(2, 2\)"),
+    ],
+)
+def test_images_and_discrete_numbers_are_refused_by_name(
+    field: str, other: Field, named: str, tmp_path: Path
+) -> None:
+    fields = {"obs": Field("obs", (3,), slices={"state": (0, 3)}), "action": Field("action", (2,))}
+    schema = Schema(tuple((fields | {field: other}).values()), 0.02, "aliengo")
+    store, part = Store.create(tmp_path / "store", schema), part_input([5, 5])
+    steps = {each.name: np.zeros((10, *each.shape), each.dtype) for each in schema.fields}
+    store.write_part("p", steps, part["episodes"])
+    message = rf"{named}.*; models learn from vectors, of shape \(N,\), not from images"
+    with pytest.raises(ValueError, match=message):
+        train(TrainConfig(held_out_fraction=0.5), store.select(), tmp_path / "run")
 
 
 def test_too_few_episodes_to_hold_out_are_refused(tmp_path: Path) -> None:
