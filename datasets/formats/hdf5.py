@@ -10,6 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pyarrow as pa
+from h5py import h5d, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
 from datasets.catalog.catalog import with_group_names
 from datasets.formats import checks
@@ -22,7 +23,7 @@ from datasets.selection.selection import Selection
 SCHEMA_NOTE, EPISODES_NOTE = "schema", "episodes"
 
 
-_LINKS = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
+_LINKS = {h5l.TYPE_SOFT: "a soft link", h5l.TYPE_EXTERNAL: "an external link"}
 
 
 def open_hdf5(path: Path) -> h5py.File:
@@ -46,27 +47,33 @@ def _check_own_data(path: Path, stamp: tuple[int, ...]) -> None:
 
     Low level: h5py's other calls take several times as long, and a file may have 10^6 objects.
     """
+    names: list[bytes] = []
 
-    def problem(name: bytes, link: h5py.h5l.LinkInfo) -> tuple[bytes, str] | None:
-        if link.type != h5py.h5l.TYPE_HARD:
-            return name, _LINKS.get(link.type, "a user-defined link")
-        item = h5py.h5o.open(file.id, name)
-        if not isinstance(item, h5py.h5d.DatasetID):
+    def kind_of_link(name: bytes, link: h5l.LinkInfo) -> str | None:
+        names.append(name)  # opened later: h5py takes no exception in here
+        return None if link.type == h5l.TYPE_HARD else _LINKS.get(link.type, "a user-defined link")
+
+    def kind_of_array(name: bytes) -> str | None:
+        item = h5o.open(file.id, name)
+        if not isinstance(item, h5d.DatasetID):
             return None
         settings = item.get_create_plist()
-        if settings.get_layout() == h5py.h5d.VIRTUAL:
-            return name, "a virtual dataset"
-        return (name, "a dataset in external files") if settings.get_external_count() else None
+        if settings.get_layout() == h5d.VIRTUAL:
+            return "a virtual dataset"
+        return "a dataset in external files" if settings.get_external_count() else None
 
     try:
         file = h5py.File(path, "r")
     except OSError as error:
         refuse_unreadable(path, "HDF5", error)
     with file, checks.damage_named(path):
-        if leading := file.id.links.visit(problem, info=True):
-            name, kind = leading
-            wanted = "which can lead to other files; store the data itself under this key"
-            refuse(path, name.decode(errors="replace"), f"is {kind}, {wanted}")
+        kind = file.id.links.visit(kind_of_link, info=True)
+        kinds = [(names[-1], kind)] if kind else ((name, kind_of_array(name)) for name in names)
+        for name, kind in kinds:
+            if kind:
+                problem = f"is {kind}, which can lead to other files"
+                key = name.decode(errors="replace")
+                refuse(path, key, f"{problem}; store the data itself under this key")
 
 
 def datasets_of(group: h5py.Group) -> dict[str, h5py.Dataset]:

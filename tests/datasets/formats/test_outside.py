@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,13 +26,13 @@ h5py = pytest.importorskip("h5py", reason="h5py is an extra: gaitforge[hdf5]")
 SECRET = b"-----BEGIN OPENSSH PRIVATE KEY-----" * 8
 
 
-def _virtual(file: h5py.File, secret: Path) -> None:
+def _virtual(file: Any, secret: Path) -> None:
     layout = h5py.VirtualLayout((9,), "u1")
     layout[:] = h5py.VirtualSource(str(secret), "key", (9,))
     file.create_virtual_dataset("nested/deep/key", layout)
 
 
-def _user_defined(file: h5py.File, secret: Path) -> None:
+def _user_defined(file: Any, secret: Path) -> None:
     """An external link whose type is then one of a user's own."""
     file["nested/deep/marked-name"] = h5py.ExternalLink(str(secret), "/key")
     path = file.filename
@@ -43,7 +44,7 @@ def _user_defined(file: h5py.File, secret: Path) -> None:
     Path(path).write_bytes(content)
 
 
-LEADS: dict[str, tuple[Callable[[h5py.File, Path], None], str]] = {
+LEADS: dict[str, tuple[Callable[[Any, Path], None], str]] = {
     "external link": (
         lambda file, secret: file.__setitem__("nested/key", h5py.ExternalLink(str(secret), "/")),
         "nested/key: is an external link",
