@@ -26,7 +26,6 @@ from flows.progress import Interrupted, Reporter
 from flows.records.part_records import (
     PartCollected,
     collection_rate,
-    of_parts,
     records_folder,
     records_of_commits,
     store_address,
@@ -288,7 +287,7 @@ def run_prefect(
 @retried_task("describe", "describe what was collected")
 def describe_collected(store: Path | str, parts: list[str]) -> list[dict[str, Any]]:
     """The episodes of some parts by terrain and skill."""
-    return open_store(store).select().where(of_parts(parts)).describe()
+    return open_store(store).select().of_parts(parts).describe()
 
 
 def _show(store: str, made: Sequence[PartCollected], task: str) -> None:

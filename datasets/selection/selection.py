@@ -105,9 +105,9 @@ class Selection:
             digest.update(np.stack([self.starts, self.lengths]).astype("<i8").tobytes())
         return digest.hexdigest()
 
-    def episodes(self) -> pa.Table:
-        """The catalog's columns, one row per episode."""
-        return self.catalog.rows(self.rows)
+    def episodes(self, *columns: str) -> pa.Table:
+        """The catalog's columns (all, or the named ones), one row per episode."""
+        return self.catalog.rows(self.rows, columns or None)
 
     def select(self, **equals: Any) -> Self:
         """The episodes whose columns have one of the given values; see ``select_rows``.
@@ -115,15 +115,21 @@ class Selection:
         ``equals`` is column -> a value, several, or None for all: ``terrain="flat", level=[0, 1]``.
         """
         given = {name: value for name, value in equals.items() if value is not None}
-        matching = select_rows(self.catalog, given, self.store.address)
-        return self.with_rows(self.rows[np.isin(self.rows, matching, assume_unique=True)])
+        return self._among(select_rows(self.catalog, given, self.store.address)) if given else self
 
     def where(self, condition: str) -> Self:
         """The episodes for which a boolean SQL expression is true; see ``matching_rows``."""
         from datasets.catalog.conditions import matching_rows  # DuckDB is slow to import
 
-        matching = matching_rows(self.catalog, condition)
-        return self.with_rows(self.rows[np.isin(self.rows, matching, assume_unique=True)])
+        return self._among(matching_rows(self.catalog, condition))
+
+    def of_parts(self, part_ids: Sequence[str]) -> Self:
+        """The episodes that were collected in these parts; DatasetError for an absent part."""
+        bounds = self.catalog.part_bounds
+        if absent := [part_id for part_id in part_ids if part_id not in bounds]:
+            raise DatasetError(f"no part {listed(absent)} in {self.store.address}")
+        rows = [np.arange(*bounds[part_id]) for part_id in part_ids]
+        return self._among(np.concatenate([np.zeros(0, np.int64), *rows]))
 
     def best(self, share: float, group_by: Sequence[str] | None = None) -> Self:
         """The episodes with the highest returns of each group: this share of it, at least one.
@@ -281,6 +287,11 @@ class Selection:
     def with_rows(self, rows: np.ndarray) -> Self:
         """A selection of the given ascending rows of the same catalog."""
         return type(self)(self.store, self.catalog, rows)
+
+    def _among(self, rows: np.ndarray) -> Self:
+        kept = np.zeros(self.catalog.num_rows, bool)  # quicker than a sorted search
+        kept[rows] = True
+        return self.with_rows(self.rows[kept[self.rows]])
 
     def rows_by_part(self) -> list[tuple[str, np.ndarray]]:
         """Part id and selected rows, counted from the part's first, of each part it touches."""

@@ -128,11 +128,6 @@ def plan_records(store_path: Path | str) -> list[dict[str, Any]]:
     return records
 
 
-def of_parts(parts: Sequence[str]) -> str:
-    """A condition on a store's episodes: those of some parts."""
-    return "part IN ({})".format(", ".join(f"'{part}'" for part in parts))
-
-
 def collection_rate(records: Sequence[PartCollected]) -> float:
     """Steps a second over the time in which any of the parts was in work."""
     timed = [record for record in records if record.ended > record.started]

@@ -14,7 +14,7 @@ from collectors.legged.data import CollectionGrid, StoredForm
 from datasets import open_store
 from datasets.schema import Schema
 from flows.progress import Reporter
-from flows.records.part_records import of_parts
+from flows.records.plans import plan_from_tree
 from flows.records.records import provenance, read_record, to_tree, write_record
 from flows.stages.collect import collect
 from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
@@ -77,9 +77,7 @@ def run_dagger(
     form = _stored_form(open_store(store_path).schema)
 
     def chosen(parts: Sequence[str]) -> SelectPlan:
-        where = of_parts(parts)
-        where = f"({plan.select.where}) AND {where}" if plan.select.where else where
-        return replace(plan.select, where=where)
+        return replace(plan.select, parts=tuple(parts))
 
     first_steps = chosen(plain).select(store_path).steps
 
@@ -115,13 +113,15 @@ def run_dagger(
 
 def _claim(plan: DaggerPlan, store_path: Path | str, out: Path) -> list[str]:
     """Write the plan, or check that the one in the folder is this one; returns round 0's parts."""
-    mine = to_tree(plan)
-    del mine["rounds"]
     known = read_record(out / "plan.json")
     if known is None:
-        known = {"plan": mine, "parts": open_store(store_path).parts()}
+        parts = plan.select.parts or open_store(store_path).parts()
+        known = {"plan": to_tree(plan), "parts": list(parts)}
+        del known["plan"]["rounds"]
         write_record(out / "plan.json", known | provenance())
-    if known["plan"] != mine:
+    # Absent settings are those that an older version did not have.
+    recorded = plan_from_tree(DaggerPlan, {**known["plan"], "rounds": plan.rounds})
+    if to_tree(recorded) != to_tree(plan):
         raise ValueError(f"{out} holds rounds with other settings; choose another --out")
     return known["parts"]
 

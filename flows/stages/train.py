@@ -21,7 +21,7 @@ class SelectPlan:
 
     `where` is a boolean SQL expression over the catalog's columns; `best` the share with the
     highest returns of each terrain, skill and level, see `Selection.best`; `saved` a file of
-    `Selection.save`, instead of terrain, skill and level.
+    `Selection.save`, instead of terrain, skill and level; `parts` the names of parts.
     """
 
     terrain: tuple[str, ...] = ()
@@ -30,6 +30,7 @@ class SelectPlan:
     where: str = ""
     saved: str = ""
     best: float = 1.0
+    parts: tuple[str, ...] = ()
 
     def select(self, store_path: Path | str) -> Selection:
         """Open the store and select.
@@ -49,6 +50,8 @@ class SelectPlan:
             selection = Selection.load(store, self.saved)
         else:
             selection = store.select(terrain=terrain, skill=skill, level=level)
+        if self.parts:
+            selection = selection.of_parts(self.parts)
         if self.where:
             selection = selection.where(self.where)
         if self.best != 1.0:

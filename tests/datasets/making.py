@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from datasets import Field, PartRecord, Schema, Store
+from datasets.catalog.episodes import episode_table
+from datasets.catalog.manifest import Manifest
+from datasets.layout import MERGED_PREFIX
+from datasets.storage.commit import commit_part
+from datasets.storage.parts import check_arrays
 
 OBS, ACTION = 5, 2
 TWO_PARTS = ((5, 1, 9), (130, 64))
@@ -88,3 +95,18 @@ def write_small_part(
 ) -> PartRecord:
     """Write ``part_input`` under a part id."""
     return store.write_part(part_id, **part_input(lengths, first_episode))
+
+
+def store_of_many_parts(path: Path, names: Sequence[str]) -> Store:
+    """A store of parts of one episode of two steps each, merged into one as ``compact`` does."""
+    store = Store.create(path, small_schema())
+    given = part_input([2] * len(names))
+    table = episode_table(given["episodes"], "", store.schema.group_by)
+    columns = {"part": pa.array(names), "start": pa.array([0] * len(names))}
+    for place, (name, values) in enumerate(columns.items()):
+        table = table.set_column(place, name, values)
+    one = Manifest("", store.schema.hash, 2, 1, "", {}, {})
+    members = tuple(replace(one, part_id=name) for name in names)
+    arrays = check_arrays(store.schema, given["steps"], given["per_episode"], len(names))
+    commit_part(store.path, store.schema, f"{MERGED_PREFIX}0", table, arrays, members)
+    return store

@@ -18,19 +18,22 @@ from prefect.logging.handlers import APILogHandler
 
 from collectors.rendering.rendering import RenderingError
 from datasets import open_store
-from flows.collect import collect_part, collect_parts, run_prefect
+from flows.collect import collect_part, collect_parts, describe_collected, run_prefect
 from flows.progress import Silent
 from flows.records.activity import read_active
 from flows.records.part_records import PartCollected, records_folder
+from flows.records.plans import plan_from_tree
 from flows.records.records import to_tree
 from flows.runners.artifacts import artifact_key
 from flows.runners.dask_clusters import DaskSettings
 from flows.stages import collect as stage
 from flows.stages.collect import collect
+from flows.stages.train import SelectPlan
 from pipeline.cli.main import main
 from pipeline.report.pipeline import stages_of
 from pipeline.serve.pipeline import pipeline
 from pipeline.serve.prefect_server import prefect_api, server_log
+from tests.datasets.making import store_of_many_parts
 from tests.flows.making import COLLECT, DEMO, GRID, Counting, Interrupting, plain_results, results
 from tests.flows.making import Stop as Interrupt
 from tests.flows.prefect_runs import Server
@@ -106,6 +109,19 @@ def test_parts_are_made_by_dask_workers_that_know_nothing_of_prefect(
     assert open_store(store).info().hash == plain
     names = {f"collect {part}" for part in PLAN.part_ids()}
     soon_done(server, last_run(server, "dask.zarr"), names)
+
+
+def test_plans_and_flows_select_thousands_of_parts(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    names = [f"2b5deb-{number:05d}" for number in range(3000)]
+    store_of_many_parts(path, names)
+    plan = SelectPlan(skill=("run",), where="length = 2", parts=tuple(names[1:]))
+    assert plan_from_tree(SelectPlan, to_tree(plan)) == plan
+    chosen = plan.select(path)
+    assert chosen.hash == open_store(path).select(skill="run", part=names[1:]).hash
+    assert describe_collected.fn(path, names) == open_store(path).select().describe()
+    with pytest.raises(ValueError, match="no part 2b5deb-1 in"):
+        replace(plan, parts=("2b5deb-1",)).select(path)
 
 
 def test_an_interrupted_run_commits_whole_parts_and_goes_on(

@@ -12,7 +12,6 @@ from typing import Any
 
 from collectors.experts.expert import load_expert
 from flows.progress import Reporter
-from flows.records.part_records import of_parts
 from flows.records.plans import PLAN, plan_from_tree
 from flows.records.records import digest, provenance, read_record, to_tree, write_record
 from flows.stages.evaluate import PolicySource, evaluate_policy
@@ -124,8 +123,8 @@ def _corrections(plan: PipelinePlan, first: Path) -> LeggedPolicyPlan:
 def _first(plan: PipelinePlan, name: str) -> TrainPlan:
     """The policy that drives learns from the expert's episodes alone."""
     assert plan.corrections is not None
-    where = of_parts(plan.collect.part_ids())
-    return TrainPlan(SelectPlan(where=where), plan.corrections.config)
+    parts = tuple(plan.collect.part_ids())
+    return TrainPlan(SelectPlan(parts=parts), plan.corrections.config)
 
 
 def _final(plan: PipelinePlan, name: str) -> TrainPlan:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets import DatasetError, Selection, Store, query
-from tests.datasets.making import small_store, write_small_part
+from tests.datasets.making import small_store, store_of_many_parts, write_small_part
 
 PARTS = [(5, 1, 9, 4, 7, 7, 2), (130, 64, 3, 3)]
 
@@ -33,6 +33,52 @@ def test_keywords_filter_like_a_plain_loop(store: Store) -> None:
     assert expected
     assert chosen.episodes().column("episode").to_pylist() == expected
     assert chosen.steps == sum(row["length"] for row in rows if row["episode"] in expected)
+
+
+MANY = [f"2b5deb-{number:05d}" for number in range(3000)]
+many_parts = st.one_of(
+    st.sampled_from([MANY, MANY[::-1], MANY[:1], [], MANY[5:2000:3] * 2]),
+    st.lists(st.sampled_from(MANY)),
+)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return store_of_many_parts(tmp_path_factory.mktemp("many") / "s", MANY)
+
+
+@settings(max_examples=20, deadline=None)
+@given(many_parts, st.booleans())
+def test_a_selection_by_parts_is_that_of_their_episodes(
+    many: Store, parts: list[str], narrowed: bool
+) -> None:
+    within = many.select(terrain="flat") if narrowed else many.select()
+    chosen = within.of_parts(parts)
+    there = within.episodes("part")["part"].to_pylist()
+    assert chosen.episodes("part")["part"].to_pylist() == [
+        part for part in there if part in set(parts)
+    ]
+    if parts:
+        assert chosen.hash == within.select(part=parts).hash if len(chosen) else not len(chosen)
+
+
+def test_a_selection_by_many_parts_is_saved_and_described(many: Store, tmp_path: Path) -> None:
+    chosen = many.select().of_parts(MANY[::2])
+    chosen.save(tmp_path / "chosen.json")
+    loaded = Selection.load(many, tmp_path / "chosen.json")
+    assert (loaded.hash, loaded.describe()) == (chosen.hash, chosen.describe())
+    assert loaded.read("reward").tolist() == chosen.read("reward").tolist()
+    assert sum(row["episodes"] for row in chosen.describe()) == len(MANY) // 2
+
+
+def test_a_part_without_its_episodes_selects_nothing_and_an_absent_one_is_refused(
+    tmp_path: Path,
+) -> None:
+    store = small_store(tmp_path / "s", PARTS)
+    store.select().of_parts(["part-000"]).drop()
+    assert len(store.select().of_parts(["part-000", "part-001"])) == len(PARTS[1])
+    with pytest.raises(DatasetError, match=r"no part part-007, part-009 in "):
+        store.select().of_parts(["part-007", "part-001", "part-009"])
 
 
 @pytest.mark.parametrize(
