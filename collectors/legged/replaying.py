@@ -129,7 +129,7 @@ def robot_of_selection(selection: Selection) -> RobotCard:
     schema = selection.store.schema
     if schema.robot != SEVERAL:
         return stored_robot(schema.attributes, schema.robot)
-    names = sorted(set(selection.episodes().column("robot").to_pylist()))
+    names = sorted(set(selection.episodes("robot").column("robot").to_pylist()))
     if len(names) != 1:
         some = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
         raise ValueError(
@@ -144,7 +144,7 @@ def by_robot(selection: Selection) -> list[Selection]:
     """The selection's episodes, one selection a robot, by name."""
     if selection.store.schema.robot != SEVERAL:
         return [selection]
-    robots = np.array(selection.episodes().column("robot").to_pylist())
+    robots = np.array(selection.episodes("robot").column("robot").to_pylist())
     return [selection.with_rows(selection.rows[robots == name]) for name in np.unique(robots)]
 
 

@@ -7,13 +7,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from datasets.analysis.dask_arrays import Scheduler
 from datasets.analysis.quantiles import channel_quantiles
 from datasets.analysis.statistics import channel_statistics
 from datasets.analysis.xarray_view import channel_names
 from datasets.catalog.glossary import RANDOMISATION, glossary
+from datasets.catalog.grouping import group_counts
 from datasets.schema import Field
 from datasets.selection.selection import Selection
 from datasets.storage.about import read_about
@@ -40,7 +40,7 @@ def card_record(
     otherwise ``read`` is called with each field's name after its statistics. DatasetError for an
     empty selection, or a damaged or missing object.
     """
-    store, episodes = selection.store, selection.episodes()
+    store = selection.store
     pairs = selection.describe()
     return {
         "card_version": CARD_VERSION,
@@ -56,30 +56,30 @@ def card_record(
         "total": selection.describe(()),
         "pairs": pairs,
         "cells": selection.describe((*store.schema.group_by, "level")),
-        "returns": histogram(_numbers(episodes, "return")),
-        "lengths": histogram(_numbers(episodes, "length")),
-        "draws": list(_draws(selection, episodes)),
-        "provenance": _provenance(episodes),
+        "returns": histogram(_numbers(selection, "return")),
+        "lengths": histogram(_numbers(selection, "length")),
+        "draws": list(_draws(selection)),
+        "provenance": _provenance(selection),
         "about": read_about(store).to_json(),
-        "noise": _groups(selection, episodes, NOISE),
-        "robots": _robots(selection, episodes),
-        "columns": [asdict(each) for each in glossary(store.schema, episodes.schema)],
+        "noise": _groups(selection, NOISE),
+        "robots": _robots(selection),
+        "columns": [asdict(each) for each in glossary(store.schema, selection.catalog.schema)],
         "parts": list(_parts(selection)),
         "channels": list(_channels(selection, scheduler, read)) if channels else [],
     }
 
 
-def _groups(selection: Selection, episodes: pa.Table, column: str) -> list[dict[str, Any]]:
+def _groups(selection: Selection, column: str) -> list[dict[str, Any]]:
     """Groups by a column, each with its share of the episodes; none without the column."""
-    if column not in episodes.column_names:
+    if column not in selection.catalog.column_names:
         return []
     groups = selection.describe((column,))
     return [group | {"share": group["episodes"] / len(selection)} for group in groups]
 
 
-def _robots(selection: Selection, episodes: pa.Table) -> list[dict[str, Any]]:
+def _robots(selection: Selection) -> list[dict[str, Any]]:
     """Groups by robot where there are several."""
-    groups = _groups(selection, episodes, ROBOT)
+    groups = _groups(selection, ROBOT)
     return groups if len(groups) > 1 else []
 
 
@@ -113,18 +113,18 @@ def histogram(
     return {"edges": edges.tolist(), "counts": counts.tolist(), **measured, "whole": whole}
 
 
-def _numbers(episodes: pa.Table, name: str) -> np.ndarray:
-    values = episodes.column(name).drop_null().to_numpy().astype(np.float64)
+def _numbers(selection: Selection, name: str) -> np.ndarray:
+    values = selection.episodes(name).column(name).drop_null().to_numpy().astype(np.float64)
     return values[np.isfinite(values)]
 
 
-def _draws(selection: Selection, episodes: pa.Table) -> Iterator[dict[str, object]]:
+def _draws(selection: Selection) -> Iterator[dict[str, object]]:
     """Histograms of the declared randomisation draws, with their declared ranges."""
     declared: Mapping[str, Any] = selection.schema.attributes.get(RANDOMISATION, {})
     for name, draw in declared.items():
-        if name not in episodes.column_names:
+        if name not in selection.catalog.column_names:
             continue
-        values = _numbers(episodes, name)
+        values = _numbers(selection, name)
         low, high = float(draw["low"]), float(draw["high"])
         outside = int(((values < low) | (values > high)).sum())
         yield {
@@ -137,13 +137,13 @@ def _draws(selection: Selection, episodes: pa.Table) -> Iterator[dict[str, objec
         }
 
 
-def _provenance(episodes: pa.Table) -> dict[str, object]:
+def _provenance(selection: Selection) -> dict[str, object]:
     """Robots, simulators and experts with their numbers of episodes, and the range of seeds."""
-    seeds = episodes.column("seed").to_numpy()
+    seeds = selection.episodes("seed").column("seed").to_numpy()
     return {
-        "robots": _counted(episodes, ("robot",)),
-        "simulators": _counted(episodes, ("simulator", "simulator_version")),
-        "experts": _counted(episodes, ("expert", "expert_hash")),
+        "robots": _counted(selection, ("robot",)),
+        "simulators": _counted(selection, ("simulator", "simulator_version")),
+        "experts": _counted(selection, ("expert", "expert_hash")),
         "seeds": {
             "distinct": len(np.unique(seeds)),
             "min": int(seeds.min(initial=0)) if len(seeds) else None,
@@ -152,13 +152,10 @@ def _provenance(episodes: pa.Table) -> dict[str, object]:
     }
 
 
-def _counted(episodes: pa.Table, columns: tuple[str, ...]) -> list[dict[str, object]]:
-    groups = episodes.select(list(columns)).group_by(list(columns)).aggregate([([], "count_all")])
-    ordered = groups.sort_by([("count_all", "descending"), *((c, "ascending") for c in columns)])
-    return [
-        {name: row[name] for name in columns} | {"episodes": row["count_all"]}
-        for row in ordered.to_pylist()
-    ]
+def _counted(selection: Selection, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    counts = group_counts(selection.catalog, selection.rows, columns)
+    ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    return [dict(zip(columns, key, strict=True)) | {"episodes": count} for key, count in ordered]
 
 
 def _parts(selection: Selection) -> Iterator[dict[str, object]]:

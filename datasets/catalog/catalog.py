@@ -35,6 +35,9 @@ REQUIRED_COLUMNS: dict[str, pa.DataType] = {
 STORE_COLUMNS: dict[str, pa.DataType] = {"part": pa.string(), "start": pa.int64()}
 """Columns added by the store: the part, and the episode's first row in its step arrays."""
 
+HELD_BYTES = 1 << 28
+"""Of the columns that a catalog keeps in memory; the one that was read first goes first."""
+
 CODED = pa.dictionary(pa.int32(), pa.string())
 """In-memory type of text columns: few distinct values, compared as integers."""
 
@@ -233,10 +236,12 @@ class Catalog:
     def rows(self, rows: np.ndarray | None, names: Sequence[str] | None = None) -> pa.Table:
         """The given rows and columns (None: all) in plain types."""
         wanted = self.column_names if names is None else list(names)
-        table = self.stored(self.check_column(name) for name in wanted)
-        if rows is not None:
-            table = table.take(pa.array(rows))
-        return table.cast(pa.schema([self.schema.field(name) for name in wanted])).combine_chunks()
+        taken = [self._column(name) for name in wanted] if rows is None else []
+        if rows is not None:  # one by one: all columns of millions of episodes take gigabytes
+            numbers = pa.array(rows)
+            taken = [self._column(name).take(numbers) for name in wanted]
+        schema = pa.schema([self.schema.field(name) for name in wanted])
+        return pa.Table.from_arrays(taken, names=wanted).cast(schema).combine_chunks()
 
     def _column(self, name: str) -> pa.ChunkedArray:
         self.check_column(name)
@@ -244,6 +249,10 @@ class Catalog:
             if name not in self._columns:
                 overlaid = self._overlaid.get(name)
                 self._columns[name] = self._joined(name) if overlaid is None else overlaid
+                while sum(each.nbytes for each in self._columns.values()) > HELD_BYTES:
+                    if name == (oldest := next(iter(self._columns))):
+                        break
+                    del self._columns[oldest]
             return self._columns[name]
 
     def _joined(self, name: str) -> pa.ChunkedArray:
@@ -336,9 +345,24 @@ def _runs(pieces: Sequence[_Piece]) -> list[tuple[Source, int, int]]:
     return runs
 
 
+def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) sorted distinct values, and (E,) the place of each value there; no sort of few values.
+
+    ``np.unique`` sorts: seconds for millions of rows.
+    """
+    if len(values) and values.dtype.kind in "bi":
+        low, high = int(values.min()), int(values.max())
+        if high - low <= len(values):
+            shifted = values.astype(np.int64, copy=False) - low
+            known = np.bincount(shifted) > 0
+            places = np.cumsum(known) - 1
+            return (np.flatnonzero(known) + low).astype(values.dtype), places[shifted]
+    return np.unique(values, return_inverse=True)
+
+
 def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
     if column.null_count == 0 and not pa.types.is_dictionary(column.type):
-        values, codes = np.unique(to_numpy(column), return_inverse=True)
+        values, codes = distinct(to_numpy(column))
         return codes, values.tolist()
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     encoded = encoded.unify_dictionaries()
@@ -347,6 +371,6 @@ def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
     values = encoded.chunk(0).dictionary.to_pylist()
     if column.null_count == 0:
         codes = [array_to_numpy(chunk.indices) for chunk in encoded.chunks]
-        return np.concatenate(codes).astype(np.int64), values
+        return np.concatenate(codes), values
     codes = [array_to_numpy(chunk.indices.fill_null(len(values))) for chunk in encoded.chunks]
-    return np.concatenate(codes).astype(np.int64), [*values, None]
+    return np.concatenate(codes), [*values, None]

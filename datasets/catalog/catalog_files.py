@@ -38,7 +38,7 @@ Read = TypeVar("Read")
 _UNREADABLE = (OSError, UnicodeDecodeError, pa.ArrowException)
 """What pyarrow raises on a damaged file; the second for damaged column names."""
 
-INDEX_FILE = "catalog.index"
+INDEX_FILE = "episodes.index"
 SUFFIX = ".parquet"
 
 
@@ -104,10 +104,10 @@ class CatalogFolder:
         A compaction adds the merged file before it removes the others, but one directory listing
         made meanwhile may show neither. Two equal listings cannot: parts never come back.
         """
-        stems = self._stems()
+        stems, folder = self._stems(), self._root / CATALOG
         while True:
             try:
-                found = {stem: _stamp_of(self.path(stem)) for stem in stems}
+                found = {stem: _stamp_of(f"{folder}/{stem}{SUFFIX}") for stem in stems}
             except FileNotFoundError:
                 found = None
             before, stems = stems, self._stems()
@@ -196,8 +196,9 @@ class CatalogFolder:
             return False
         try:
             self.index_path.parent.mkdir(exist_ok=True)
-            columns = common_schema(self._shown_columns(stem) for stem in stamps)
-            build_index(self.index_path, stamps, columns, self.read_shown)
+            stored = {self.columns(stem) for stem in stamps}
+            shown = [with_group_names(each.empty_table(), self._group_by).schema for each in stored]
+            build_index(self.index_path, stamps, common_schema(shown), self.read_shown)
         except OSError:
             return False
         self._index = None
@@ -212,9 +213,6 @@ class CatalogFolder:
     def read(self, stem: str) -> tuple[Manifest, pa.Table]:
         """Commit record and episodes of one catalog file; DatasetError if it is damaged."""
         return read_catalog_file(self.path(stem), self._file_address(stem))
-
-    def _shown_columns(self, stem: str) -> pa.Schema:
-        return with_group_names(self.columns(stem).empty_table(), self._group_by).schema
 
     def _outside_index(self, stamps: Mapping[str, Stamp]) -> list[str]:
         if self._index is None:
@@ -268,8 +266,8 @@ class CatalogFolder:
             raise DatasetError(f"part {manifest.part_id} of {self._address} has another schema")
 
 
-def _stamp_of(path: Path) -> Stamp:
-    status = path.stat()
+def _stamp_of(path: Path | str) -> Stamp:
+    status = os.stat(path)
     return status.st_size, status.st_mtime_ns
 
 
@@ -284,8 +282,9 @@ def _check_stored(manifest: Manifest, table: pa.Table, part_id: str) -> None:
 
 
 def _check_columns(table: pa.Table, wanted: Mapping[str, pa.DataType]) -> None:
+    kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
     for name, kind in wanted.items():
-        if name not in table.column_names or table.schema.field(name).type != kind:
+        if kinds.get(name) != kind:
             raise DatasetError(f"column {name} is absent or not of type {kind}")
 
 

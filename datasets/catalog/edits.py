@@ -210,15 +210,20 @@ def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
     return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
 
 
+def joint_type(*types: pa.DataType) -> pa.DataType:
+    """The type that holds the values of all types, or else text."""
+    kinds = [pa.schema([("value", each)]) for each in types]
+    try:
+        return pa.unify_schemas(kinds, promote_options="permissive").field(0).type
+    except pa.ArrowException:  # of a part that was committed later
+        return pa.string()
+
+
 def _replaced(
     base: pa.Array | pa.ChunkedArray, rows: np.ndarray, values: pa.ChunkedArray
 ) -> pa.ChunkedArray:
     """``base`` with ``base[rows] = values``, in the type that holds both, or else as text."""
-    kinds = [pa.schema([("value", each.type)]) for each in (base, values)]
-    try:
-        kind = pa.unify_schemas(kinds, promote_options="permissive").field(0).type
-    except pa.ArrowException:  # of a part that was committed later
-        kind = pa.string()
+    kind = joint_type(base.type, values.type)
     chunks = [*_chunks(base.cast(kind)), *_chunks(values.cast(kind))]
     index = np.arange(len(base), dtype=np.int64)
     index[rows] = len(base) + np.arange(len(rows))

@@ -60,14 +60,23 @@ def episodes_digest(table: pa.Table) -> str:
     for name in sorted(table.column_names):
         column = table.column(name).combine_chunks()
         digest.update(f"{name} {column.type} {len(column)}\n".encode())
-        valid = np.asarray(column.is_valid())
+        missing = column.null_count > 0
+        valid = np.asarray(column.is_valid()) if missing else np.ones(len(column), bool)
         digest.update(valid.tobytes())
         if pa.types.is_string(column.type):
-            digest.update(json.dumps(column.to_pylist()).encode())
+            digest.update(_json_of(column).encode())
         else:
             empty = pa.scalar(False if pa.types.is_boolean(column.type) else 0, column.type)
-            digest.update(np.asarray(column.fill_null(empty)).tobytes())
+            digest.update(np.asarray(column.fill_null(empty) if missing else column).tobytes())
     return digest.hexdigest()
+
+
+def _json_of(column: pa.Array) -> str:
+    """A column of text as a JSON list; each of its few values is encoded once."""
+    encoded = column.dictionary_encode()
+    texts = [json.dumps(value) for value in [*encoded.dictionary.to_pylist(), None]]
+    codes = encoded.indices.fill_null(len(texts) - 1).to_pylist()
+    return f"[{', '.join([texts[code] for code in codes])}]"
 
 
 def _check_names(names: list[str], required: Iterable[str]) -> None:

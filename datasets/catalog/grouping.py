@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets.catalog.catalog import Catalog
+from datasets.catalog.catalog import Catalog, distinct
 from datasets.errors import DatasetError, listed
 
 
@@ -19,7 +19,7 @@ def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np
     for name, value in wanted.items():
         codes, values = catalog.codes(catalog.check_column(name))
         there = codes if len(catalog.shown) == len(codes) else codes[catalog.shown]
-        present = set(np.unique(there).tolist())
+        present = set(np.flatnonzero(np.bincount(there)).tolist())
         numbers = {
             each: code for code, each in enumerate(values) if each is not None and code in present
         }
@@ -83,7 +83,7 @@ def _groups(
     keys: list[tuple[Any, ...]] = [()]
     for name in names:
         codes, values = catalog.codes(name)
-        combined, group = np.unique(group * len(values) + codes[rows], return_inverse=True)
+        combined, group = distinct(group * len(values) + codes[rows])
         pairs = (divmod(each, len(values)) for each in combined.tolist())
         keys = [(*keys[before], values[code]) for before, code in pairs]
     return group, keys

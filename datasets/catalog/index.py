@@ -4,21 +4,26 @@ It is only a cache: it records name, size and modification time of the files it 
 for those that are unchanged. It is replaced atomically and can be deleted at any time. Times are
 only compared for equality, so clocks do not matter.
 
-The file is a Parquet file followed by the CRC32C of all its bytes: the checksums that Parquet has
-cover the values, but not the names of the columns and where the values lie.
+The file is a Parquet file, the CRC32C of each column chunk in it, and an end that covers its
+footer and those: Parquet's own checksums leave out names, places and page headers. A chunk is
+checked when it is read, because reading all of a large index takes longer than a query.
 """
 
 import contextlib
 import json
+import mmap
 import os
 import shutil
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
+from typing import BinaryIO
 
 import google_crc32c
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -27,19 +32,21 @@ from datasets.catalog.manifest import Manifest, canonical_json
 from datasets.errors import DatasetError
 from datasets.files import fsync_path, replace_durably, temporary_file
 
+ReadFile = Callable[[str], tuple[Manifest, pa.Table]]
+"""Reads the commit record and the episodes of a catalog file."""
+
 Stamp = tuple[int, int]
 """Size in bytes, and modification time in ns."""
-
-ReadFile = Callable[[str], tuple[Manifest, pa.Table]]
-"""Gives the commit record and the episodes of a catalog file."""
 
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException)
 """What reading wrong content raises."""
 
 INDEX_KEY = b"gaitforge_index"
-CRC = struct.Struct("<I")
+END = struct.Struct("<II")
+"""The number of column chunks, and the CRC32C of the Parquet footer and the chunks' CRC32Cs."""
+
 FILES_AT_ONCE = 64
-"""Catalog files held in memory while an index is built; also the files of one row group."""
+"""Catalog files of one row group; those of the next are read while one is written."""
 
 BUILD_THREADS = 2
 
@@ -47,50 +54,47 @@ BUILD_THREADS = 2
 class CatalogIndex:
     """An open index file; its rows stay the same when another one replaces it."""
 
-    def __init__(self, path: Path, read: ReadFile | None = None) -> None:
+    def __init__(self, path: Path, read: ReadFile) -> None:
         self._path, self._read = path, read
-        self._identity = _identity(path)
+        self.damage = f"the catalog index {path} is damaged; delete it, and it is rebuilt"
         self._lock = threading.Lock()
-        self._anew: pa.Table | None = None
         try:
-            with pa.memory_map(os.fspath(path)) as memory:
-                content = memory.read_buffer()
-            length = content.size - CRC.size
-            if length < 1 or CRC.pack(google_crc32c.value(content[:length])) != content[length:]:
-                raise ValueError("its checksum is not that of its bytes")
-            self._file = pq.ParquetFile(pa.BufferReader(content[:length]))
-            record = json.loads((self._file.metadata.metadata or {})[INDEX_KEY])
-            self.schema: pa.Schema = self._file.schema_arrow.remove_metadata()
-            self.stamps: dict[str, Stamp] = {
-                stem: (size, modified) for stem, (size, modified) in record["stamps"].items()
-            }
-            manifests = [Manifest.from_json(tree) for tree in record["manifests"]]
-            if [each.part_id for each in manifests] != list(self.stamps):
-                raise ValueError("its records are not those of its files")
-            if sum(each.episodes for each in manifests) != self._file.metadata.num_rows:
-                raise ValueError("its rows are not those of its records")
+            self._identity = _identity(path)
+            self._open(path)
         except (FileNotFoundError, NotADirectoryError):
             raise
         except _UNREADABLE as error:
-            raise self._damage(error) from error
-        self._manifests = manifests
+            raise DatasetError(self.damage) from error
+
+    def _open(self, path: Path) -> None:
+        with open(path, "rb") as opened:
+            self._mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        self._content = pa.py_buffer(self._mapped)
+        end = self._content.size - END.size
+        count, crc = END.unpack(self._content[end:])
+        length = end - 4 * count
+        footer = _footer_start(self._content[: max(0, length)])
+        if count < 1 or footer < 1 or google_crc32c.value(self._content[footer:end]) != crc:
+            raise ValueError("its end has another checksum")
+        self._sums = np.frombuffer(self._content[length:end], "<u4")
+        self._file = pq.ParquetFile(pa.BufferReader(self._content[:length]))
+        record = json.loads((self._file.metadata.metadata or {})[INDEX_KEY])
+        self.schema: pa.Schema = self._file.schema_arrow.remove_metadata()
+        self.stamps: dict[str, Stamp] = {
+            stem: (size, modified) for stem, (size, modified) in record["stamps"].items()
+        }
+        self._manifests: list[dict[str, object]] = record["manifests"]
+        rows = sum(file.manifest.episodes for file in self.files().values())
+        if rows != self._file.metadata.num_rows:
+            raise ValueError("its rows are not those of its records")
 
     @classmethod
-    def load(cls, path: Path, read: ReadFile | None = None) -> "CatalogIndex | None":
-        """Open an index; None if there is none, or it is damaged.
-
-        Columns that turn out to be damaged are read from the catalog files, by ``read``.
-        """
+    def load(cls, path: Path, read: ReadFile) -> "CatalogIndex | None":
+        """Open an index; None if there is none, or it is damaged. ``read`` as in `build_index`."""
         try:
             return cls(path, read)
         except (OSError, DatasetError):
             return None
-
-    def _damage(self, error: Exception) -> DatasetError:
-        reason = str(error).splitlines()[0] if str(error) else repr(error)
-        return DatasetError(
-            f"the catalog index {self._path} is damaged ({reason}); delete it, and it is rebuilt"
-        )
 
     def is_replaced(self) -> bool:
         """Whether another file has the path now."""
@@ -99,26 +103,48 @@ class CatalogIndex:
     def files(self) -> dict[str, CommittedFile]:
         """Stem -> the copied catalog file."""
         files, first = {}, 0
-        for stem, manifest in zip(self.stamps, self._manifests, strict=True):
+        for stem, tree in zip(self.stamps, self._manifests, strict=True):
+            manifest = Manifest.from_json(tree)
             files[stem] = CommittedFile(stem, manifest, self, first)
             first += manifest.episodes
         return files
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """All values of one column."""
+        """All values of one column; from the catalog files if the index's are damaged."""
+        try:
+            return self.stored_column(name)
+        except DatasetError:
+            if not self.is_replaced():
+                with contextlib.suppress(OSError):
+                    self._path.unlink()  # so that it is built again
+            return _joined(pa.schema([self.schema.field(name)]), self._of_files(name)).column(0)
+
+    def stored_column(self, name: str) -> pa.ChunkedArray:
+        """All values of one column as they lie in the index; DatasetError if they are damaged."""
         with self._lock:
-            rows = self._anew
-            if rows is None:
-                try:
-                    return self._file.read(columns=[name], use_threads=False).column(0)
-                except _UNREADABLE as error:
-                    if self._read is None:
-                        raise self._damage(error) from error
-                    with contextlib.suppress(OSError):
-                        self._path.unlink()  # the next reader rebuilds it
-                    rows = _joined([self._read(stem)[1] for stem in self.stamps], self.schema)
-                    self._anew = rows
-            return rows.column(name)
+            try:
+                if not self._is_whole(name):
+                    raise ValueError("its bytes have another checksum")
+                column = self._file.read(columns=[name], use_threads=False).column(0)
+                self._mapped.madvise(mmap.MADV_DONTNEED)  # else a whole large file stays in memory
+                return column
+            except _UNREADABLE as error:
+                raise DatasetError(self.damage) from error
+
+    def _of_files(self, name: str) -> Iterator[pa.Table]:
+        """A column as the catalog files have it; DatasetError if they are not as they were."""
+        for stem, tree in zip(self.stamps, self._manifests, strict=True):
+            manifest, table = self._read(stem)
+            if manifest != Manifest.from_json(tree):
+                raise DatasetError(self.damage)
+            yield coded(table.select([name] if name in table.column_names else []))
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether a column's bytes are those that were written."""
+        metadata, place = self._file.metadata, self.schema.get_field_index(name)
+        sums = self._sums[place :: metadata.num_columns].tolist()
+        chunks = (_chunk(metadata, group, place) for group in range(metadata.num_row_groups))
+        return sums == [google_crc32c.value(self._content[chunk]) for chunk in chunks]
 
 
 def build_index(
@@ -127,7 +153,7 @@ def build_index(
     plain_schema: pa.Schema,
     read: ReadFile,
 ) -> None:
-    """Write an index of the catalog files in ``stamps``, ``FILES_AT_ONCE`` in memory at a time.
+    """Write an index of the catalog files in ``stamps``, twice ``FILES_AT_ONCE`` in memory.
 
     ``plain_schema`` has the columns of all files; ``read`` gives a file's commit record and
     episodes. OSError if the folder cannot be written, DatasetError if a file is damaged.
@@ -142,29 +168,54 @@ def build_index(
                 temporary,
                 schema,
                 compression="lz4",
+                write_statistics=False,
                 use_dictionary=text,  # pyright: ignore[reportArgumentType] (the stub knows no list)
             ) as writer,
             ThreadPoolExecutor(BUILD_THREADS) as threads,
         ):
-            for first in range(0, len(stems), FILES_AT_ONCE):
-                group = list(threads.map(read, stems[first : first + FILES_AT_ONCE]))
+            ahead = threads.map(read, stems[:FILES_AT_ONCE])
+            for stop in range(FILES_AT_ONCE, len(stems) + FILES_AT_ONCE, FILES_AT_ONCE):
+                group, ahead = list(ahead), threads.map(read, stems[stop : stop + FILES_AT_ONCE])
                 manifests += [manifest.to_json() for manifest, _ in group]
-                rows = _joined([table for _, table in group], schema)
-                writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+                joined = _joined(schema, (coded(table) for _, table in group))
+                joined = joined.unify_dictionaries()
+                writer.write_table(joined, row_group_size=max(1, joined.num_rows))
             record = {"stamps": stamps, "manifests": manifests}
             writer.add_key_value_metadata({INDEX_KEY: canonical_json(record)})
         with open(temporary, "r+b") as written:
-            written.write(CRC.pack(google_crc32c.value(written.read())))
+            written.write(sums_and_end(written))
         fsync_path(temporary)
         if path.is_dir():  # the folder is a cache: nothing in it is kept
             shutil.rmtree(path)
         replace_durably(temporary, path)
 
 
-def _joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
-    """The tables end to end with the columns of ``schema``, text coded."""
-    coded_tables = [schema.empty_table(), *map(coded, tables)]
-    return pa.concat_tables(coded_tables, promote_options="permissive").unify_dictionaries()
+def _joined(schema: pa.Schema, tables: Iterable[pa.Table]) -> pa.Table:
+    return pa.concat_tables([schema.empty_table(), *tables], promote_options="permissive")
+
+
+def sums_and_end(written: BinaryIO) -> bytes:
+    """What follows a Parquet file in an index; leaves the file at its end."""
+    metadata, sums = pq.read_metadata(written), list[int]()
+    for place in product(range(metadata.num_row_groups), range(metadata.num_columns)):
+        chunk = _chunk(metadata, *place)
+        written.seek(chunk.start)
+        sums.append(google_crc32c.value(written.read(chunk.stop - chunk.start)))
+    written.seek(-metadata.serialized_size - 8, os.SEEK_END)  # see `_footer_start`
+    footer, behind = written.read(), np.array(sums, "<u4").tobytes()
+    return behind + END.pack(len(sums), google_crc32c.value(footer + behind))
+
+
+def _chunk(metadata: pq.FileMetaData, group: int, place: int) -> slice:
+    """Where the bytes of a column are in one row group."""
+    column = metadata.row_group(group).column(place)
+    start = column.dictionary_page_offset or column.data_page_offset
+    return slice(start, start + column.total_compressed_size)
+
+
+def _footer_start(parquet: pa.Buffer) -> int:
+    """Where a Parquet file's footer begins: its length and a mark of 4 bytes follow it."""
+    return parquet.size - 8 - int.from_bytes(parquet[-8:-4], "little")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from datasets.catalog.catalog import Catalog
+from datasets.catalog.edits import joint_type
 from datasets.catalog.grouping import group_counts
 from datasets.errors import DatasetError
 from datasets.storage.store import Store
@@ -105,16 +107,18 @@ def _changed_columns(
     differing = {}
     for name in dict.fromkeys([*a.overlaid_names, *b.overlaid_names]):
         before, after = (
-            catalog.rows(rows, [name]).column(name).to_pylist()
+            catalog.rows(rows, [name]).column(name)
             if name in catalog.column_names
-            else [None] * len(rows)
+            else pa.chunked_array([pa.nulls(len(rows))])
             for catalog, rows in ((a, rows_a), (b, rows_b))
         )
-        pairs = zip(before, after, strict=True)
-        differing[name] = np.fromiter((_differ(*pair) for pair in pairs), bool, len(rows_a))
+        kind = joint_type(before.type, after.type)
+        differing[name] = _differ(before.cast(kind), after.cast(kind))
     return differing
 
 
-def _differ(before: Any, after: Any) -> bool:
-    both_nan = before != before and after != after
-    return not both_nan and before != after
+def _differ(before: pa.ChunkedArray, after: pa.ChunkedArray) -> np.ndarray:
+    """(E,) bool: where the values are not equal; a missing one equals none, and NaN equals NaN."""
+    values = pa.chunked_array([*before.chunks, *after.chunks], before.type).combine_chunks()
+    codes = values.dictionary_encode("encode").indices.to_numpy()
+    return codes[: len(before)] != codes[len(before) :]

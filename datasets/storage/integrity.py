@@ -21,7 +21,8 @@ from datasets.layout import (
     CATALOG,
     EDITS,
     FOLDERS,
-    OLDER_INDEX,
+    MERGED_PREFIX,
+    OLDER_INDICES,
     OVERLAYS,
     PARTS,
     ROOT_FILE,
@@ -84,7 +85,7 @@ def remove_leftovers(store: Store) -> list[str]:
     """
     store.check_writable()
     try:
-        older = _remove(store.path, [store.path / CACHE / OLDER_INDEX])
+        older = _remove(store.path, [store.path / CACHE / name for name in OLDER_INDICES])
         unfinished = [*_remove_uncommitted(store), *_remove_hidden(store)]
         removed = [*_remove_replaced(store), *unfinished, *older]
         for folder in overlay_folders(store):
@@ -127,7 +128,7 @@ def _remove_hidden(store: Store) -> list[str]:
 def _remove_replaced(store: Store) -> list[str]:
     """Remove the parts that intact merged parts replaced, the catalog file first."""
     stems = list(store.files.stamps())
-    merged = [stem for stem in stems if store.files.manifest(stem).members]
+    merged = [stem for stem in stems if stem.startswith(MERGED_PREFIX)]
     if not merged:
         return []
     catalog = store.files.catalog()
@@ -210,8 +211,8 @@ def _object_faults(store: Store, manifest: Manifest, stem: str) -> Iterator[str]
 def _index_faults(store: Store) -> Iterator[str]:
     """Whether the index is whole and its rows that queries would use are the catalog files'."""
     try:
-        index = CatalogIndex(store.files.index_path)
-        held = pa.table({name: index.column(name) for name in index.schema.names})
+        index = CatalogIndex(store.files.index_path, store.files.read_shown)
+        held = pa.table({name: index.stored_column(name) for name in index.schema.names})
     except (FileNotFoundError, NotADirectoryError):
         return
     except DatasetError as error:

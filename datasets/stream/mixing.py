@@ -109,13 +109,10 @@ def equal_shares(selection: AnySelection, column: str | None = None) -> Mixture[
     By default the column is the second of the schema's ``group_by``, such as the skill.
     """
     column = selection.catalog.check_column(column or selection.schema.group_by[1])
-    values = np.asarray(selection.episodes().column(column).to_pylist(), dtype=object)
-    present: dict[str, object] = {str(value): value for value in dict.fromkeys(values)}
-    groups = {
-        name: selection.with_rows(selection.rows[values == value])
-        for name, value in sorted(present.items())
-    }
-    return Mixture(groups)
+    codes, values = selection.catalog.codes(column)
+    here = codes[selection.rows]
+    groups = {str(values[code]): selection.rows[here == code] for code in np.unique(here)}
+    return Mixture({name: selection.with_rows(groups[name]) for name in sorted(groups)})
 
 
 def _check_weights(selections: Mapping[str, Selection], weights: Mapping[str, float]) -> None:

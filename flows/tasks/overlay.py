@@ -86,5 +86,5 @@ class OverlayPlan(CollectionPlan):
 def overlay_part(selection: Selection, field: Field, values: np.ndarray) -> PartData:
     """A part of an overlay: its field, and the episodes to which the values belong, in order."""
     columns = required_columns(selection.schema.group_by)
-    table = selection.episodes().select(list(columns))
+    table = selection.episodes(*columns)
     return PartData({field.name: values}, {}, {name: table[name].to_pylist() for name in columns})

@@ -101,7 +101,7 @@ def build_values(
         return None
     scale = settings.reward_scale
     if scale is None:
-        returns = selection.episodes().column("return").to_numpy()
+        returns = selection.episodes("return").column("return").to_numpy()
         scale = 1000.0 / max(float(returns.max() - returns.min()), 1e-6)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -135,7 +135,7 @@ def _return_range(config: TrainConfig, selection: Selection) -> tuple[float, flo
     if expert is None:
         expert = _reference_return(schema, "expert")
         if expert is None or expert <= zero:
-            expert = float(selection.episodes().column("return").to_numpy().mean())
+            expert = float(selection.episodes("return").column("return").to_numpy().mean())
     if not expert > zero:
         raise ValueError(
             f"the return objective needs an expert's return above {zero:g}, got {expert:g}; "

@@ -52,7 +52,7 @@ def _data_rows(simulated: Figures, stored: Figures) -> Rows:
         yield _row(name, each["collect_steps_per_s"], "steps/s", share)
     copies = f"{stored['ratio_to_gather']['stream']:.0%} of one gathering copy"
     form = "obs, action, reward, state"
-    yield _row("query", stored["query_ms"], "ms", "two conditions")
+    yield _row("query", 1e3 * stored["catalog"]["query again"]["seconds"], "ms", "two conditions")
     yield _row("stream", stored["stream_steps_per_s"], "steps/s", copies)
     yield _row("size on disk", stored["bytes_per_step"], "bytes/step", form)
 
@@ -74,7 +74,7 @@ BENCH = Bench(
     "bench.json",
     OverviewConfig(
         replace(sim.BENCH.config, robots=(256,), episodes=100, rounds=1),
-        replace(store.BENCH.config, steps=500_000, episodes=32_000, rounds=3, peers=()),
+        replace(store.BENCH.config, steps=500_000, parts=32, rounds=3, peers=()),
         _learners(rounds=5),
     ),
     OverviewConfig(sim.BENCH.quick, store.BENCH.quick, _learners(rounds=1, models=())),

@@ -18,7 +18,7 @@ import pyarrow as pa
 from collectors.legged.data import CollectionGrid, StoredForm
 from collectors.modelling.varying import vary_robots
 from collectors.robots.robot import load_robot
-from datasets import Schema, Selection, Store, open_store, query
+from datasets import Schema, Selection, Store, open_store
 from datasets.errors import install_extra
 from flows.progress import Reporter, Silent
 from flows.records.part_records import collection_rate
@@ -26,7 +26,8 @@ from flows.stages.collect import collect
 from flows.tasks.legged import LeggedPlan
 from learners.policy.tokens import BODY
 from learners.training.batches import with_bodies
-from pipeline.bench.harness import Bench, bar, in_turns, median, run_alone, seconds_of
+from pipeline.bench.catalog import catalog_figures
+from pipeline.bench.harness import Bench, bar, in_turns, run_alone
 from pipeline.bench.peers import LEROBOT_NOTE, PEERS, PeerData, Work
 
 FIELDS = ("obs", "action")
@@ -34,17 +35,10 @@ WIDTH = 82
 STORED = (*FIELDS, "reward")
 PART_STEPS = 240_000
 FLOOR_BATCHES = 20
-QUERY_PARTS = 64
 STREAM_BAR, COPY_BAR = 5.0, 15.0
 """Million steps a second on two quiet cores, at least: from the store, from a materialised copy."""
 VARIED_BAR = 0.8
 FAMILY = "aliengo-family"
-WHERE = "friction < 0.6 and level > 2"
-COLD_QUERY = """
-import sys
-from datasets import open_store, query
-query(open_store(sys.argv[1]), skill="run", where=sys.argv[2])
-"""
 STREAM_ALONE = """
 import sys
 from datasets import open_store
@@ -68,7 +62,7 @@ class StoreBenchConfig:
     Attributes:
         collected: the episodes that are simulated, on `threads`.
         steps: steps to stream: several pools, so that the stream reads more than once.
-        episodes: episodes of the queried catalog.
+        parts: of a catalog of their own, of `episodes_per_part` each, that is queried.
         bodies: different robots in a second large set, beside the first of one robot.
         peers: other libraries' loaders; peer_steps: most steps given to each.
     """
@@ -76,7 +70,8 @@ class StoreBenchConfig:
     collected: CollectionGrid
     threads: int = 2
     steps: int = 4_000_000
-    episodes: int = 320_000
+    parts: int = 320
+    episodes_per_part: int = 1000
     rounds: int = 5
     window_len: int = 64
     batch_size: int = 1024
@@ -88,16 +83,16 @@ class StoreBenchConfig:
 def _measure(config: StoreBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
     """The figures by name.
 
-    ``query_cold_ms`` includes starting the interpreter, ``stream_peak_mib`` is of a separate
-    process, ``write_share`` is of a collecting worker's time, and ``ratio_to_gather`` (name ->
-    ratio) is the median over the rounds.
+    ``catalog`` and ``stream_peak_mib`` are of separate processes, ``write_share`` is of a
+    collecting worker's time, and ``ratio_to_gather`` (name -> ratio) is the median over the rounds.
     """
     with reporter.step("bench store", 5, "stage") as advance:
         figures = _collection(folder / "collected.zarr", config)
         advance(1, "collected")
         source = open_store(folder / "collected.zarr").select()
         figures |= _sizes(folder, source)
-        figures |= _queries(folder / "catalog.zarr", source, config)
+        sizes = config.parts, config.episodes_per_part
+        figures |= catalog_figures(folder / "catalog.zarr", source, *sizes)
         advance(1, "sizes and queries")
         stored = _repeated(folder / "stream.zarr", source, config.steps)
         sizes = (config.window_len, config.batch_size)
@@ -106,7 +101,9 @@ def _measure(config: StoreBenchConfig, folder: Path, reporter: Reporter) -> dict
         varied = _repeated(folder / "varied.zarr", _varied(folder, config), config.steps)
         _, figures["varied_peak_mib"] = run_alone(VARIED_ALONE, varied.path, *sizes)
         advance(1, "large set of many bodies")
+        bars = figures.pop("bars")
         figures |= _streams(folder, stored.select(), varied.select(), config)
+        figures["bars"] += bars
         advance(1, "streams")
     return figures
 
@@ -156,21 +153,6 @@ def _rounding_error(values: np.ndarray) -> dict[str, float]:
     spread = values.std(axis=0)
     relative = np.divide(error, spread, out=np.zeros_like(error), where=spread > 0)
     return {"absolute": float(error.max()), "over_std": float(relative.max())}
-
-
-def _queries(path: Path, source: Selection, config: StoreBenchConfig) -> dict[str, float]:
-    """Two conditions and a group-by, over as many one-step episodes."""
-    store = Store.create(path, _schema_of(source.store.schema, ("reward",)))
-    table = source.episodes().drop_columns(["part", "start"])
-    size = config.episodes // QUERY_PARTS
-    chosen = table.take(pa.array(np.arange(size) % len(table)))
-    chosen = _with_column(chosen, "length", np.ones(size, np.int64))
-    for part in range(QUERY_PARTS):
-        episodes = _with_column(chosen, "episode", part * size + np.arange(size))
-        store.write_part(f"part-{part:03d}", {"reward": np.zeros(size, np.float32)}, episodes)
-    warm = [seconds_of(lambda: query(store, skill="run", where=WHERE)) for _ in range(12)][2:]
-    cold = [seconds_of(lambda: run_alone(COLD_QUERY, path, WHERE)) for _ in range(4)][1:]
-    return {"query_ms": 1e3 * median(warm), "query_cold_ms": 1e3 * min(cold)}
 
 
 def _streams(
@@ -309,7 +291,7 @@ BENCH = Bench(
         CollectionGrid(terrains=("flat",), skills=("run",), parts=1, episodes_per_part=4),
         threads=1,
         steps=4000,
-        episodes=640,
+        parts=2,
         rounds=1,
         window_len=16,
         batch_size=4,

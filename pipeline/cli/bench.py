@@ -38,6 +38,15 @@ _BENCHES = ("all", "store", "learners", "flows", "sim", "formats")
         metavar="STORE",
         dest="settings",
     ),
+    option(
+        "--parts",
+        "with store: of the catalog that is indexed and queried",
+        lambda parts: f"parts={parts}",
+        [],
+        action="append",
+        metavar="N",
+        dest="settings",
+    ),
     setting("rounds=3"),
     "--isaacgym-python --json",
 )

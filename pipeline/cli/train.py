@@ -299,7 +299,7 @@ def dagger_command(arguments: argparse.Namespace) -> None:
     select = SelectPlan(**given(arguments, *SELECTED))
     selection = select.select(arguments.store)
     grid = comparison_grid(selection, arguments.episodes or GRID_EPISODES)
-    levels = sorted(selection.episodes().column("level").unique().to_pylist())
+    levels = sorted(selection.episodes("level").column("level").unique().to_pylist())
     config = TrainConfig.recommended(**given(arguments, *TRAINED, "model"))
     more = given(arguments, "rounds", "share", "stretch", "plain")
     plan = DaggerPlan(select=select, config=config, **more)

@@ -37,7 +37,7 @@ def spread_over_returns(selection: Selection, count: int) -> Selection:
     """So many episodes of a selection, the worst, the best and evenly ranked ones between."""
     if len(selection) <= count:
         return selection
-    order = np.argsort(selection.episodes()["return"].to_numpy(), kind="stable")
+    order = np.argsort(selection.episodes("return")["return"].to_numpy(), kind="stable")
     ranks = np.linspace(0, len(order) - 1, count).round().astype(np.int64)
     return selection.with_rows(np.sort(selection.rows[order[ranks]]))
 

@@ -19,7 +19,7 @@ FIRST, *OTHERS = PLAN.part_ids()
 
 
 def index_is_current(store: Store) -> bool:
-    index = CatalogIndex.load(store.files.index_path)
+    index = CatalogIndex.load(store.files.index_path, store.files.read_shown)
     return index is not None and index.stamps == store.files.stamps()
 
 

@@ -184,7 +184,7 @@ def _open(plan: SuitePlan, stores: Sequence[Path | str], out: Path) -> list[_Set
 
 
 def _returns(selection: Selection) -> np.ndarray:
-    return selection.episodes().column("return").to_numpy()
+    return selection.episodes("return").column("return").to_numpy()
 
 
 def _summarise(

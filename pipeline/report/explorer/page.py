@@ -1,7 +1,8 @@
 """The explorer: a page in which every column of a catalog is a chart that can be brushed.
 
 The page holds each column as one compressed byte an episode, and counts in the browser. A brush
-keeps whole bins, so its counts are exact and its SQL condition selects the same episodes.
+keeps whole bins, so its counts are exact and its SQL condition selects the same episodes; of more
+than `MOST_EPISODES` the page counts an even share, and says so.
 """
 
 import base64
@@ -20,6 +21,8 @@ from pipeline.report.charts import SERIES_COLOURS
 from pipeline.report.explorer.columns import binned
 from pipeline.report.pages import render
 
+MOST_EPISODES = 500_000
+"""In a page, which a browser holds whole; of more, every second, third and so on."""
 IDENTIFIERS = ("episode", "seed", "start")
 """Columns that number episodes; they have no distribution worth a chart."""
 FIRST_SHOWN = ("level", "return", "success", "length", "action_noise", "friction")
@@ -47,7 +50,9 @@ def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
         beside = Path(address).parent == folder.resolve().parent
         place = f"{'../' if beside else ''}{Path(address).name}"
     about = {"store": PurePosixPath(address).name, "place": place, "within": within}
-    episodes = selection.episodes()
+    step = -(-len(selection) // MOST_EPISODES) or 1
+    episodes = selection.with_rows(selection.rows[::step]).episodes()
+    about["of"] = f"one in {step} of {len(selection):,}" if step > 1 else ""
     known = {each.name: each for each in glossary(store.schema, episodes.schema)}
     return explorer_page(episodes, store.schema.group_by, about, known)
 
@@ -64,7 +69,8 @@ def explorer_page(
         episodes: columns as in a catalog.
         group_by: the two columns that lead.
         about: `store`, its name; `place`, its address, or its path from the page's folder,
-            or its name again; `within`, the condition that the rows already meet, or nothing.
+            or its name again; `within`, the condition that the rows already meet, or nothing;
+            `of`, what share of the episodes the rows are, or nothing for all.
         known: what is known of the columns, by their names.
     """
     table = episodes.combine_chunks()

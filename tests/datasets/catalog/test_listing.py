@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from datasets import DatasetError, Store, open_store
 from datasets.catalog.listing import episode_id, episode_name
 from datasets.files import write_bytes_durably
-from datasets.layout import CACHE, OLDER_INDEX
+from datasets.layout import CACHE, OLDER_INDICES
 from datasets.stream.config import StreamConfig
 from tests.datasets.making import part_input, small_schema
 
@@ -103,11 +103,12 @@ def test_sizes_of_a_stream_are_whole_numbers() -> None:
 
 
 def test_the_index_of_older_versions_is_removed(store: Store) -> None:
-    older = store.path / CACHE / OLDER_INDEX
-    older.parent.mkdir(exist_ok=True)
-    older.write_bytes(b"PAR1")
-    assert store.gc() == [f"{CACHE}/{OLDER_INDEX}"]
-    assert not older.exists()
+    folder = store.path / CACHE
+    folder.mkdir(exist_ok=True)
+    for name in OLDER_INDICES:
+        (folder / name).write_bytes(b"PAR1")
+    assert store.gc() == [f"{CACHE}/{name}" for name in OLDER_INDICES]
+    assert not set(OLDER_INDICES) & {path.name for path in folder.iterdir()}
 
 
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

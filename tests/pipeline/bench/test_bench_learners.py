@@ -14,7 +14,6 @@ import pytest
 
 from flows.progress import Silent
 from learners.models.registry import PRESETS
-from pipeline.bench.bars import check_bars
 from pipeline.bench.control_step import (
     DEMO,
     ControlStepConfig,
@@ -23,7 +22,7 @@ from pipeline.bench.control_step import (
     paper_modes,
     setting_name,
 )
-from pipeline.bench.learners import BENCH
+from pipeline.bench.learners import BENCH, check_bars
 from pipeline.report.bench_page import sweep
 from pipeline.report.report import write_report
 from tests.pipeline.command_line import Run, assert_refused, call

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from datasets import Selection, Store, open_store
 from pipeline.report.card import selected, write_card
 from pipeline.report.explorer.columns import MOST_NAMES, RESERVED, Column, binned
+from pipeline.report.explorer.page import explorer_of
 from tests.datasets.making import part_input, small_schema
 from tests.pipeline.command_line import call
 
@@ -123,6 +124,17 @@ def test_the_page_holds_the_catalog_and_nothing_else_loads(store: Store, tmp_pat
     assert values == store.select().episodes()["terrain"].to_pylist()
     ids = np.frombuffer(gzip.decompress(base64.b64decode(blocks["ids"])), "<i8").cumsum()
     assert (ids == store.select().episode_ids()).all()
+
+
+def test_of_too_many_episodes_the_page_holds_an_even_share_and_says_so(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.report.explorer.page.MOST_EPISODES", COUNT // 2 - 1)
+    page = explorer_of(store.select(), tmp_path)
+    assert "1,000 episodes, one in 3 of 3,000: every count is of these" in page
+    blocks = dict(re.findall(r'<script type="application/[^"]*" id="([^"]+)">([^<]*)', page))
+    ids = np.frombuffer(gzip.decompress(base64.b64decode(blocks["ids"])), "<i8").cumsum()
+    assert (ids == store.select().episode_ids()[::3]).all()
 
 
 def shown(folder: Path, state: str) -> tuple[str, list[str]]:
