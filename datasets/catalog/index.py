@@ -38,7 +38,15 @@ ReadFile = Callable[[str], tuple[Manifest, pa.Table]]
 Stamp = tuple[int, int]
 """Size in bytes, and modification time in ns."""
 
-_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException)
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    struct.error,
+    pa.ArrowException,
+)
 """What reading wrong content raises."""
 
 INDEX_KEY = b"gaitforge_index"

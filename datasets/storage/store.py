@@ -133,8 +133,7 @@ class Store:
     def open(cls, path: str | os.PathLike[str], tag: str | None = None) -> Self:
         """Open an existing store, at one of its tags if ``tag`` is given; DatasetError if none."""
         root = Path(path)
-        if root.is_dir():
-            check_inside(root, root.iterdir())
+        check_inside(root, root.glob("*"))
         return cls(root, read_root(root), None if tag is None else read_tag(root, tag))
 
     @classmethod

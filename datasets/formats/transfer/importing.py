@@ -71,8 +71,7 @@ def import_source(
         raise DatasetError(f"{source} is no local path; copy it to this machine first")
     importer = cls(str(source), options_of(cls.Options, options))
     try:
-        if Path(source).is_dir():
-            check_inside(Path(source), importer.files)
+        check_inside(Path(source), importer.files if Path(source).is_dir() else ())
         # A link stays a link: the store appears at its target.
         address = str(store) if is_bucket_url(store) else Path(store).resolve()
         target = _existing(address, importer)
@@ -97,8 +96,7 @@ def import_source(
         per = {"step": steps, "episode": episodes}
         size = sum(each.row_bytes * per[each.per] for each in importer.schema.fields)
         counts = episodes, steps, len(importer.parts), size
-        seconds = time.monotonic() - started
-        return Report(name, str(source), str(store), *counts, seconds, carried)
+        return Report(name, str(source), str(store), *counts, time.monotonic() - started, carried)
     finally:
         importer.close()
 
